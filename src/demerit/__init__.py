@@ -1,0 +1,1 @@
+"""Robot rewards that know bad behaviour when they see it."""

@@ -1,0 +1,151 @@
+"""Everything that can go wrong, as one tree.
+
+    DemeritError
+      UnknownName(kind, name, known)       a name that a person typed and nobody registered
+      MissingExtra(feature, extra)         a part of demerit whose dependencies are not installed
+      BadInput(what, expected, got)        an argument, option or file that cannot be used as given
+      BadEpisode(episode, expected, got)   an episode that breaks a rule of the nouns
+      BadReward(model, episode, reason)    a model's answer that breaks the rules of rewards
+      UnreadableVideo(path, reason)        frames that were promised and cannot be decoded
+      NotApplicable(reason)                an edit that makes no sense for this episode
+      WeightsMismatch(missing, unexpected) weights that do not fit the model, by name
+      ContractBroken(model, clauses)       a model that fails its conformance check
+      RemoteError(url, status, message)    a reward server that answered with an error
+      StoreError(path, reason)             a dataset folder that cannot be read or written
+        StoreBusy(path, holder)            ... because somebody else is writing to it
+
+Each constructor takes the facts and writes the sentence: what was given, what is allowed, what was perhaps meant.
+The command line prints that one sentence and exits with 1.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+class DemeritError(Exception):
+    """The root: catch this to catch everything that demerit raises on purpose."""
+
+
+class UnknownName(DemeritError):
+    """Nobody registered that name."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        """Say what was asked for, the nearest known name and all of them."""
+        self.kind, self.name, self.known = kind, name, sorted(known)
+        near = difflib.get_close_matches(name, self.known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        listing = ", ".join(self.known) or "none"
+        super().__init__(f"There is no {kind} named {name!r}.{hint} Known: {listing}.")
+
+
+class MissingExtra(DemeritError):
+    """The feature is part of demerit, but its dependencies are not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        """Give the line that installs what is missing."""
+        self.feature, self.extra = feature, extra
+        super().__init__(f"{feature} needs an extra that is not installed: pip install 'demerit[{extra}]'")
+
+
+class BadInput(DemeritError):
+    """An argument, an option or a file that cannot be used as it was given."""
+
+    def __init__(self, what: str, expected: str, got: object) -> None:
+        """Say what was expected and what came."""
+        self.what, self.expected, self.got = what, expected, got
+        super().__init__(f"{what}: expected {expected}, got {got}.")
+
+
+class BadEpisode(DemeritError):
+    """An episode that breaks a rule."""
+
+    def __init__(self, episode: str, expected: str, got: object) -> None:
+        """Name the episode, the rule and what was found instead."""
+        self.episode, self.expected, self.got = episode, expected, got
+        super().__init__(f"Episode {episode!r}: expected {expected}, got {got}.")
+
+
+class BadReward(DemeritError):
+    """A model's answer that breaks the rules of rewards."""
+
+    def __init__(self, model: str, episode: str, reason: str) -> None:
+        """Name the model, the episode and the rule."""
+        self.model, self.episode, self.reason = model, episode, reason
+        super().__init__(f"Model {model!r} gave an unusable reward for episode {episode!r}: {reason}.")
+
+
+class UnreadableVideo(DemeritError):
+    """Frames that were promised cannot be decoded."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        """Name the file and what the decoder found."""
+        self.path, self.reason = str(path), reason
+        super().__init__(f"{path}: {reason}.")
+
+    def __reduce__(self) -> tuple[type[UnreadableVideo], tuple[str, str]]:
+        """Cross process boundaries with both facts (the default would keep only the sentence)."""
+        return (type(self), (self.path, self.reason))
+
+
+class NotApplicable(DemeritError):
+    """An edit that makes no sense for this episode; counted, never hidden."""
+
+    def __init__(self, reason: str) -> None:
+        """Say why."""
+        self.reason = reason
+        super().__init__(reason)
+
+
+class WeightsMismatch(DemeritError):
+    """Weights that do not fit the model."""
+
+    def __init__(self, missing: Sequence[str], unexpected: Sequence[str]) -> None:
+        """List the first few names of each kind."""
+        self.missing, self.unexpected = list(missing), list(unexpected)
+        super().__init__(f"The weights do not fit: {_some('missing', missing)}; {_some('unexpected', unexpected)}.")
+
+
+class ContractBroken(DemeritError):
+    """A model that does not keep what its card and the protocol promise."""
+
+    def __init__(self, model: str, clauses: Sequence[str]) -> None:
+        """List the broken clauses."""
+        self.model, self.clauses = model, list(clauses)
+        super().__init__(f"Model {model!r} breaks its contract: {'; '.join(clauses)}.")
+
+
+class RemoteError(DemeritError):
+    """A reward server answered with an error."""
+
+    def __init__(self, url: str, status: int, message: str) -> None:
+        """Name the server and what it said."""
+        self.url, self.status, self.message = url, status, message
+        super().__init__(f"{url} answered {status}: {message}.")
+
+
+class StoreError(DemeritError):
+    """A dataset folder that cannot be read or written."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        """Name the folder and the reason."""
+        self.path, self.reason = str(path), reason
+        super().__init__(f"{path}: {reason}.")
+
+
+class StoreBusy(StoreError):
+    """Somebody else is writing to the folder."""
+
+    def __init__(self, path: str | Path, holder: str) -> None:
+        """Say who holds the lock."""
+        self.holder = holder
+        super().__init__(path, f"another process is writing to this folder ({holder}); wait for it or stop it")
+
+
+def _some(label: str, names: Sequence[str], most: int = 5) -> str:
+    if not names:
+        return f"nothing {label}"
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{len(names)} {label}: {', '.join(names[:most])}{more}"

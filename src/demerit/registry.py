@@ -1,0 +1,86 @@
+"""Names that people type, each mapped to a factory that is imported only when it is used.
+
+Built-in parts register through the same entry points as a third party's: a package that declares
+
+    [project.entry-points."demerit.models"]
+    mine = "my_package.reward:MyModel"
+
+is found by `demerit list models` and `demerit score --model mine` with nothing else to do.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from demerit.errors import MissingExtra, UnknownName
+
+# A module that an extra brings in, and the extra: a failed import of one becomes the install line.
+EXTRA_OF_MODULE = {
+    "h5py": "hdf5",
+    "torch": "train",
+    "transformers": "vlm",
+    "openai": "api",
+    "starlette": "serve",
+    "metaworld": "sim",
+    "gymnasium": "gym",
+    "ray": "ray",
+}
+
+
+class Registry:
+    """One kind of named thing."""
+
+    def __init__(self, kind: str, group: str) -> None:
+        """`kind` is the word used in messages; `group` the entry point group."""
+        self.kind, self.group = kind, group
+        self._added: dict[str, Callable[..., Any]] = {}
+        self._found: dict[str, EntryPoint] | None = None
+
+    def add(self, name: str, factory: Callable[..., Any]) -> None:
+        """Register a factory in this process only (notebooks and tests)."""
+        self._added[name] = factory
+
+    def names(self) -> list[str]:
+        """Every known name, sorted."""
+        return sorted({*self._entry_points(), *self._added})
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the name is known."""
+        return name in self._added or name in self._entry_points()
+
+    def factory(self, name: str) -> Callable[..., Any]:
+        """Return the factory behind a name, importing it now."""
+        if name in self._added:
+            return self._added[name]
+        found = self._entry_points()
+        if name not in found:
+            raise UnknownName(self.kind, name, self.names())
+        return load_attribute(found[name].value, f"the {self.kind} {name!r}")
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        if self._found is None:
+            self._found = {point.name: point for point in entry_points(group=self.group)}
+        return self._found
+
+
+def load_attribute(address: str, feature: str) -> Callable[..., Any]:
+    """Import `module:attribute`; a missing optional dependency is named with its install line."""
+    module, _, attribute = address.partition(":")
+    try:
+        loaded: Any = importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        extra = EXTRA_OF_MODULE.get((missing.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise MissingExtra(feature[0].upper() + feature[1:], extra) from missing
+    for part in attribute.split("."):
+        loaded = getattr(loaded, part)
+    factory: Callable[..., Any] = loaded
+    return factory

@@ -1,0 +1,1 @@
+"""Readers of the dataset formats that robotics people have, one module each."""
