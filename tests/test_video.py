@@ -173,7 +173,7 @@ def test_damage_that_the_decoder_sees_is_never_a_picture(tmp_path: Path) -> None
     start = raw.index(b"mdat") + 3000
     raw[start : start + 3000] = np.random.default_rng(0).bytes(3000)
     path.write_bytes(bytes(raw))
-    with pytest.raises(UnreadableVideo, match="decoding stopped|damaged|could be decoded"):
+    with pytest.raises(UnreadableVideo, match=r"decoding stopped|damaged|could be decoded"):
         Frames.from_video(path).all()
 
 

@@ -7,7 +7,7 @@ Real datasets are messy. A reader neither crashes on an episode that it cannot u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -29,6 +29,8 @@ class Problem:
     """the facts, as a sentence without a full stop"""
     kept: bool
     """whether the episode is still in the stream (with less), or had to be left out"""
+    episodes: int = 1
+    """how many episodes it concerns: a lost file may hold many"""
 
 
 Record: TypeAlias = Episode | Preference | Problem
@@ -63,13 +65,18 @@ class Problems:
     def add(self, problem: Problem) -> None:
         """Count one."""
         key = (problem.kind, problem.kept)
-        self.counts[key] += 1
+        self.counts[key] += problem.episodes
         shown = self.examples.setdefault(key, [])
         if len(shown) < self.keep:
             shown.append(problem)
 
+    def clear(self) -> None:
+        """Start counting anew."""
+        self.counts.clear()
+        self.examples.clear()
+
     def __len__(self) -> int:
-        """How many problems were met."""
+        """How many episodes have a problem (one with two counts twice)."""
         return sum(self.counts.values())
 
     def left_out(self) -> int:
@@ -96,6 +103,7 @@ class Dataset:
         """`strict` raises at the first problem; `camera` becomes every episode's main camera."""
         self.reader, self.address, self.strict, self.camera = reader, address, strict, camera
         self.problems = Problems()
+        self.on_problem: Callable[[Problem], None] = lambda problem: None
 
     @property
     def name(self) -> str:
@@ -108,7 +116,7 @@ class Dataset:
 
     def records(self) -> Iterator[Episode | Preference]:
         """Stream episodes and preferences; problems are counted, or raised when strict. Counts start anew."""
-        self.problems = Problems()
+        self.problems.clear()
         seen: set[str] = set()
         for record in self.reader.records():
             if isinstance(record, Problem):
@@ -123,6 +131,7 @@ class Dataset:
         if self.strict:
             raise BadEpisode(problem.episode, f"no {problem.kind}", problem.detail)
         self.problems.add(problem)
+        self.on_problem(problem)
 
     def __iter__(self) -> Iterator[Episode]:
         """Stream the episodes."""

@@ -119,7 +119,7 @@ class Episode:
     def fingerprint(self) -> str:
         """Hash what a model may see: the words and every camera's pixels. Labels are not part of it."""
         views = [[name, frames.identity()] for name, frames in self.views.items()]
-        return short_hash(json.dumps([self.instruction, views], ensure_ascii=False).encode())
+        return short_hash(json.dumps([self.instruction, views]).encode())
 
     def __repr__(self) -> str:
         """Say what it is without opening a video."""

@@ -27,7 +27,7 @@ Indices: TypeAlias = npt.NDArray[np.int32]
 RGB = 3
 IMAGES_DIMENSIONS = 4
 IDENTITY_BLOCKS = 16
-IDENTITY_BLOCK_BYTES = 16 * 1024
+IDENTITY_BLOCK_BYTES = 4 * 1024
 
 
 @runtime_checkable
@@ -207,7 +207,7 @@ def short_hash(*parts: bytes) -> str:
 
 
 def file_identity(path: str) -> str:
-    """Hash a file's size and 16 blocks of 16 KiB spread over it (small files whole).
+    """Hash a file's size and 16 blocks of 4 KiB spread over it (small files whole).
 
     Scoring must not read gigabytes to learn that nothing changed. An edit that keeps the size and touches none of the
     blocks goes unnoticed: re-encoding, trimming and replacing a video do not.

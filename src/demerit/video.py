@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SHORT_GAP = 2
 # Frames by which decoding order may run ahead of presentation order in H.264, HEVC and AV1.
 DEEPEST_REORDERING = 16
+# Codecs in which a packet is a frame and frames are stored in the order in which they are shown.
+IN_ORDER = ("av1", "vp9", "vp8", "mjpeg", "png", "ffv1")
 
 
 @dataclass(frozen=True)
@@ -114,15 +116,28 @@ class VideoIndex:
 
 
 @lru_cache(maxsize=64)
-def _scanned(path: str, start: float | None, stop: float | None, _size: int, _mtime_ns: int) -> VideoIndex:
+def _scanned(path: str, start: float | None, stop: float | None, size: int, _mtime_ns: int) -> VideoIndex:
     with _opened(path) as (container, stream):
-        index = _scan_packets(container, stream, start, stop)
+        index = _scan_table(stream, size) if start is None and stop is None else None
+        index = index or _scan_packets(container, stream, start, stop)
     if index is None:  # a container without usable times, such as AVI with B-frames
         with _opened(path) as (container, stream):
             index = _scan_frames(path, container, stream, start, stop)
     if not len(index.pts):
         raise UnreadableVideo(path, "it holds no frame" if start is None else f"it holds no frame from {start} s on")
     return index
+
+
+def _scan_table(stream: VideoStream, size: int) -> VideoIndex | None:
+    """Read the container's own table of frames, where there is one and decoding order is presentation order."""
+    if stream.codec_context.codec.canonical_name not in IN_ORDER or not stream.frames:
+        return None
+    entries = [entry for entry in stream.index_entries if not entry.is_discard and entry.pos + entry.size <= size]
+    times = np.array([entry.timestamp for entry in entries], dtype=np.int64)
+    keys = np.array([entry.timestamp for entry in entries if entry.is_keyframe], dtype=np.int64)
+    if len(stream.index_entries) != stream.frames or not len(keys) or keys[0] > times[0]:
+        return None
+    return VideoIndex(times, keys, keys, float(stream.time_base or 0), int(stream.frames), seekable=True)
 
 
 def _scan_packets(

@@ -1,0 +1,102 @@
+"""Decoding sampled frames: ours against a linear decode and, where installed, torchcodec, in one run.
+
+    python benchmarks/decode.py
+
+Sixteen frames spread over 300-frame videos of 256x256, one thread each. Every round decodes the same clip with every
+contender; the figure is the median over rounds, so a noisy machine disturbs them alike. Files are opened anew.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+
+from demerit.frames import Frames, spread
+from demerit.video import VideoClip, _scanned
+from demerit.video_writer import Encoding, write_video
+
+FRAMES, SAMPLES, ROUNDS, CLIPS = 300, 16, 30, 4
+
+
+def scene(seed: int) -> np.ndarray:
+    """Something like a robot's camera: a textured table, a few moving things, sensor noise."""
+    rng = np.random.default_rng(seed)
+    table = np.kron(rng.integers(90, 160, (16, 16, 3)), np.ones((16, 16, 1))).astype(np.int16)
+    images = np.repeat(table[None], FRAMES, axis=0)
+    for i in range(FRAMES):
+        for thing in range(3):
+            x = int(100 + 80 * np.sin(i / 30 + thing * 2 + seed))
+            y = int(110 + 70 * np.cos(i / 45 + thing))
+            images[i, y : y + 40, x : x + 40] = (40 + 70 * thing, 200 - 60 * thing, 90)
+    return np.clip(images + rng.normal(0, 3, images.shape), 0, 255).astype(np.uint8)
+
+
+def linear(path: Path, wanted: np.ndarray) -> np.ndarray:
+    """Decode from the beginning, keep what is wanted."""
+    chosen = set(wanted.tolist())
+    with av.open(str(path)) as container:
+        container.streams.video[0].codec_context.thread_count = 1
+        frames = enumerate(container.decode(video=0))
+        return np.stack([frame.to_ndarray(format="rgb24") for i, frame in frames if i in chosen])
+
+
+def ours(path: Path, wanted: np.ndarray) -> np.ndarray:
+    _scanned.cache_clear()  # every call is a first look at the file
+    return Frames(VideoClip(str(path))).take(wanted)
+
+
+def contenders() -> dict[str, Callable[[Path, np.ndarray], np.ndarray]]:
+    found: dict[str, Callable[[Path, np.ndarray], np.ndarray]] = {"linear": linear, "demerit": ours}
+    try:
+        from torchcodec.decoders import VideoDecoder
+    except (ImportError, RuntimeError, OSError):
+        return found
+
+    def decoder(mode: str) -> Callable[[Path, np.ndarray], np.ndarray]:
+        def decode(path: Path, wanted: np.ndarray) -> np.ndarray:
+            video = VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode=mode)
+            return video.get_frames_at(indices=wanted.tolist()).data.numpy()
+
+        return decode
+
+    return found | {"torchcodec exact": decoder("exact"), "torchcodec approximate": decoder("approximate")}
+
+
+def main() -> None:
+    encodings = {
+        "h264 GOP 2": Encoding(gop=2, options={"crf": "23", "preset": "medium"}),
+        "h264 GOP 250": Encoding(gop=250, options={"crf": "23", "preset": "medium"}),
+        "av1 GOP 2": Encoding("libsvtav1", gop=2, options={"crf": "30", "preset": "10"}),
+        "av1 GOP 250": Encoding("libsvtav1", gop=250, options={"crf": "30", "preset": "10"}),
+    }
+    wanted, racing = spread(FRAMES, SAMPLES), contenders()
+    if len(racing) == 2:
+        print("torchcodec is not installed: compared with a linear decode only")
+    with tempfile.TemporaryDirectory() as folder:
+        for title, encoding in encodings.items():
+            paths = [Path(folder) / f"{title}-{i}.mp4".replace(" ", "-") for i in range(CLIPS)]
+            for i, path in enumerate(paths):
+                write_video(path, scene(i), fps=30, encoding=encoding)
+            times: dict[str, list[float]] = {name: [] for name in racing}
+            for _ in range(ROUNDS):
+                for path in paths:
+                    for name, decode in racing.items():
+                        start = time.perf_counter()
+                        images = decode(path, wanted)
+                        times[name].append(time.perf_counter() - start)
+                        assert images.shape == (SAMPLES, 256, 256, 3)
+            np.testing.assert_array_equal(ours(paths[0], wanted), linear(paths[0], wanted))
+            medians = {name: statistics.median(values) * 1000 for name, values in times.items()}
+            best = min(value for name, value in medians.items() if name != "demerit")
+            row = ", ".join(f"{name} {value:.1f} ms" for name, value in medians.items())
+            print(f"{title:13s} {row}; demerit is {best / medians['demerit']:.2f}x as fast as the best other")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Time and memory of the clustered bootstrap, beside plain implementations, in one run on one core.
+
+    python benchmarks/metrics.py [--pairs 100000] [--resamples 10000]
+
+What takes too long for a full run is timed on a part of the resamples and scaled; the table marks it with a tilde.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")  # before numpy is imported
+
+import argparse
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from demerit.metrics.bootstrap import Resampling, Tally, mean_tally
+from demerit.metrics.detection import auroc_tally
+from demerit.metrics.ordering import ordering_tally
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    case: str
+    way: str
+    seconds: float
+    scaled: bool
+    low: float
+    high: float
+    megabytes: float
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    out = work()
+    return time.perf_counter() - start, out
+
+
+def peak(work: Callable[[], Any]) -> float:
+    """Return the peak of newly allocated megabytes, in a run of its own because tracing costs time."""
+    tracemalloc.start()
+    work()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most / 2**20
+
+
+def ours(case: str, make: Callable[[], Tally], how: Resampling) -> Row:
+    seconds, found = timed(lambda: make().measure(how))
+    megabytes = peak(lambda: make().measure(Resampling(resamples=min(how.resamples, 1000), memory=how.memory)))
+    return Row(case, "demerit", seconds, False, found.low, found.high, megabytes)
+
+
+def plain(case: str, way: str, once: Callable[[np.random.Generator], float], part: int, resamples: int) -> Row:
+    rng = np.random.default_rng(1)
+    seconds, draws = timed(lambda: [once(rng) for _ in range(part)])
+    low, high = np.quantile(draws, [0.025, 0.975])
+    megabytes = peak(lambda: once(rng))
+    return Row(case, way, seconds * resamples / part, part < resamples, float(low), float(high), megabytes)
+
+
+def by_scipy(case: str, sums: np.ndarray, resamples: int) -> Row:
+    def work(count: int) -> Any:
+        return stats.bootstrap(
+            (sums[:, 0], sums[:, 1]),
+            lambda a, b, axis: a.sum(axis=axis) / b.sum(axis=axis),
+            paired=True,
+            vectorized=True,
+            n_resamples=count,
+            batch=500,
+            method="percentile",
+            random_state=0,
+        ).confidence_interval
+
+    seconds, found = timed(lambda: work(resamples))
+    megabytes = peak(lambda: work(500))
+    return Row(case, "scipy.stats.bootstrap on cluster sums", seconds, False, found.low, found.high, megabytes)
+
+
+def rows_loop(credit: np.ndarray, groups: list[np.ndarray]) -> Callable[[np.random.Generator], float]:
+    def once(rng: np.random.Generator) -> float:
+        drawn = rng.integers(0, len(groups), len(groups))
+        return float(credit[np.concatenate([groups[i] for i in drawn])].mean())
+
+    return once
+
+
+def auroc_loop(score: np.ndarray, good: np.ndarray, groups: list[np.ndarray]) -> Callable[[np.random.Generator], float]:
+    def once(rng: np.random.Generator) -> float:
+        rows = np.concatenate([groups[i] for i in rng.integers(0, len(groups), len(groups))])
+        s, y = score[rows], good[rows]
+        return float(stats.mannwhitneyu(s[y], s[~y], method="asymptotic").statistic / (y.sum() * (~y).sum()))
+
+    return once
+
+
+def ordering_case(pairs: int, how: Resampling, part: int) -> list[Row]:
+    rng = np.random.default_rng(0)
+    size = 15  # rollouts of a context: 105 pairs
+    contexts = np.repeat(np.arange(max(2, round(pairs / (size * (size - 1) / 2)))), size)
+    human = rng.random(len(contexts))
+    returns = human + rng.normal(size=len(contexts))
+    tally = ordering_tally(returns, human, contexts)
+    case = f"ordering, {tally.n:,} pairs in {len(tally.clusters)} contexts"
+    parts = tally.statistic.parts  # type: ignore[union-attr]
+    groups = [np.flatnonzero(tally.codes == i) for i in range(len(tally.clusters))]
+    sums = np.array([parts[group].sum(axis=0) for group in groups])
+    return [
+        ours(case, lambda: ordering_tally(returns, human, contexts), how),
+        by_scipy(case, sums, how.resamples),
+        plain(case, "loop that copies the rows", rows_loop(parts[:, 0], groups), part, how.resamples),
+    ]
+
+
+def alone_case(pairs: int, how: Resampling, part: int) -> list[Row]:
+    rng = np.random.default_rng(0)
+    out = []
+    for kind, values in (("right or wrong", (rng.random(pairs) < 0.6) * 1.0), ("any number", rng.random(pairs))):
+        case = f"mean, {pairs:,} clusters of one row, {kind}"
+
+        def once(rng: np.random.Generator, values: np.ndarray = values) -> float:
+            return float(values[rng.integers(0, len(values), len(values))].mean())
+
+        out += [
+            ours(case, lambda values=values: mean_tally("mean", "rows", values, None), how),  # type: ignore[misc]
+            plain(case, "loop, one gather a resample", once, part, how.resamples),
+        ]
+    return out
+
+
+def auroc_case(episodes: int, how: Resampling, part: int) -> list[Row]:
+    rng = np.random.default_rng(0)
+    task = rng.integers(0, 300, episodes)
+    good = rng.random(episodes) < 0.4
+    score = good + rng.normal(size=episodes)
+    case = f"AUROC, {episodes:,} episodes in 300 tasks"
+    groups = [np.flatnonzero(task == i) for i in range(300)]
+    return [
+        ours(case, lambda: auroc_tally(score, good, clusters=task), how),
+        plain(case, "loop of scipy.stats.mannwhitneyu", auroc_loop(score, good, groups), part, how.resamples),
+    ]
+
+
+def show(rows: list[Row]) -> None:
+    print(f"{'case':<55} {'way':<40} {'seconds':>9} {'times ours':>11} {'interval':>17} {'peak MB':>8}")
+    base = 1.0
+    for row in rows:
+        base = row.seconds if row.way == "demerit" else base
+        seconds = f"{'~' if row.scaled else ''}{row.seconds:.2f}"
+        span = f"{row.low:.4f} - {row.high:.4f}"
+        print(f"{row.case:<55} {row.way:<40} {seconds:>9} {row.seconds / base:>11.1f} {span:>17} {row.megabytes:>8.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=100_000)
+    parser.add_argument("--resamples", type=int, default=10_000)
+    parser.add_argument("--part", type=int, default=100, help="resamples that the loops really run")
+    given = parser.parse_args()
+    how = Resampling(resamples=given.resamples)
+    part = min(given.part, given.resamples)
+    print(f"{how.resamples:,} resamples, one core; ~ = timed on {part} resamples and scaled\n")
+    rows = ordering_case(given.pairs, how, part) + auroc_case(max(20, given.pairs // 20), how, part)
+    show(rows + alone_case(given.pairs, how, part))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""How much of the raw decoding rate the scoring pipeline keeps, on this machine's cores.
+
+    python benchmarks/score.py
+
+Raw: as many processes as cores, each decoding 16 frames an episode and dropping them. Pipeline: `score` with a clock
+that looks at its 16 frames (and with the plain clock, which needs none), rewards written. The two alternate.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from decode import SAMPLES, scene
+from demerit.episode import Episode
+from demerit.models.baselines import Clock
+from demerit.reward import Reward
+from demerit.score import Job, score
+from demerit.sources import open_dataset
+from demerit.video_writer import Encoding, write_video
+
+EPISODES, ROUNDS = 1200, 3
+RAW = """
+import sys
+from pathlib import Path
+from demerit.frames import Frames, spread
+sys.stdin.readline()
+for path in sorted(Path(sys.argv[1]).glob("*.mp4"))[int(sys.argv[2])::int(sys.argv[3])]:
+    frames = Frames.from_video(path)
+    frames.take(spread(len(frames), int(sys.argv[4])))
+"""
+
+
+class LookingClock(Clock):
+    """The clock, made to look at 16 frames of every episode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.card = replace(self.card, name="looking-clock", sees_pixels=True, frame_budget=SAMPLES)
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        for episode in episodes:
+            assert len(episode.main.take(self.card.wanted(len(episode)))) == SAMPLES
+        return [replace(reward, model=self.card.name) for reward in super().score(episodes)]
+
+
+def raw_seconds(folder: Path, cores: int) -> float:
+    """Time the decoding alone; the processes have started and imported before the clock does."""
+    command = [sys.executable, "-c", RAW, str(folder)]
+    workers = [
+        subprocess.Popen([*command, str(i), str(cores), str(SAMPLES)], stdin=subprocess.PIPE, text=True)
+        for i in range(cores)
+    ]
+    time.sleep(1.5)
+    start = time.perf_counter()
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.close()
+    for worker in workers:
+        worker.wait()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    cores = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "videos"
+        folder.mkdir()
+        for i in range(8):
+            write_video(folder / f"{i:04d}.mp4", scene(i), 30, Encoding(gop=2, options={"crf": "23"}))
+        for i in range(8, EPISODES):
+            os.link(folder / f"{i % 8:04d}.mp4", folder / f"{i:04d}.mp4")
+        rates: dict[str, list[float]] = {"raw": [], "pipeline": [], "clock": []}
+        for round_number in range(ROUNDS):
+            rates["raw"].append(EPISODES / raw_seconds(folder, cores))
+            for title, model in (("pipeline", LookingClock()), ("clock", Clock())):
+                job = Job(model, open_dataset(f"videos:{folder}"), Path(name) / f"{title}-{round_number}")
+                start = time.perf_counter()
+                progress = score(job)
+                rates[title].append(EPISODES / (time.perf_counter() - start))
+                assert progress.scored == EPISODES
+        medians = {title: statistics.median(values) for title, values in rates.items()}
+        share = statistics.median(np.array(rates["pipeline"]) / np.array(rates["raw"]))
+        print(f"{EPISODES} episodes, {SAMPLES} frames each, {cores} cores, median of {ROUNDS} rounds")
+        print(f"raw decoding      {medians['raw']:7.1f} episodes/s")
+        print(f"scoring pipeline  {medians['pipeline']:7.1f} episodes/s = {share:.1%} of raw, start-up included")
+        print(f"clock, no pixels  {medians['clock']:7.1f} episodes/s")
+
+
+if __name__ == "__main__":
+    main()

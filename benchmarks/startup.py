@@ -1,0 +1,33 @@
+"""How long a user waits before anything happens: `demerit --help` and `import demerit`, beside bare Python.
+
+python benchmarks/startup.py
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+
+ROUNDS = 15
+COMMANDS = {
+    "python -c pass": [sys.executable, "-c", "pass"],
+    "import demerit": [sys.executable, "-c", "import demerit"],
+    "demerit --help": [sys.executable, "-c", "from demerit.cli import main; main()", "--help"],
+}
+
+
+def main() -> None:
+    times: dict[str, list[float]] = {title: [] for title in COMMANDS}
+    for _ in range(ROUNDS):
+        for title, command in COMMANDS.items():
+            start = time.perf_counter()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            times[title].append(time.perf_counter() - start)
+    for title, values in times.items():
+        print(f"{title:16s} median {statistics.median(values):.3f} s, worst {max(values):.3f} s of {ROUNDS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Benchmarks: data, labels and metrics under one name, and what others have published on them."""

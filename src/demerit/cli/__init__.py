@@ -1,0 +1,68 @@
+"""The command line: each command parses, calls one function and prints.
+
+Nothing heavy is imported before a command runs, so that `demerit --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import typer
+
+from demerit.cli import data, demo, models
+from demerit.errors import DemeritError
+
+app = typer.Typer(
+    name="demerit",
+    help="Robot rewards that know bad behaviour when they see it.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+INTERRUPTED = 130
+
+
+def _told(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn what goes wrong in a command into one sentence and an exit code."""
+
+    @wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except DemeritError as error:
+            print(f"demerit: {error}", file=sys.stderr)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as stop:
+            sentence = "interrupted; what was done is kept, and the same command goes on from there."
+            print(f"\ndemerit: {sentence}", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from stop
+
+    return run
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "import": data.import_,
+    "inspect": data.inspect,
+    "export": data.export,
+    "score": models.score,
+    "check": models.check,
+    "list": models.list_,
+    "demo": demo.demo,
+}
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_told(_command))
+
+
+def main() -> None:
+    """Run a command."""
+    try:
+        app()
+    except BrokenPipeError:  # `demerit ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

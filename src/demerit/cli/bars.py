@@ -1,0 +1,57 @@
+"""Progress on a terminal, and sparse lines where there is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Bar:
+    """A count that moves."""
+
+    def __init__(self, title: str, total: int | None, progress: Progress | None) -> None:
+        """With a live display, or lines when `progress` is None."""
+        self.title, self.total, self.progress = title, total, progress
+        self.started = self.last_line = time.monotonic()
+        if progress is not None:
+            self.task = progress.add_task(title, total=total, rate="", note="")
+
+    def update(self, done: int, note: str = "") -> None:
+        """Show how many are done."""
+        now = time.monotonic()
+        rate = done / (now - self.started) if now > self.started else 0.0
+        if self.progress is not None:
+            self.progress.update(self.task, completed=done, rate=f"{rate:.1f}/s", note=note)
+        elif now - self.last_line > SECONDS_BETWEEN_LINES:
+            self.last_line = now
+            left = f", {(self.total - done) / rate:.0f} s left" if self.total and rate else ""
+            total = f" of {self.total}" if self.total else ""
+            print(f"{self.title}: {done}{total}, {rate:.1f}/s{left} {note}".rstrip(), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def bar(title: str, total: int | None) -> Iterator[Bar]:
+    """Show progress while the block runs."""
+    if not err.is_terminal:
+        yield Bar(title, total, None)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=err, refresh_per_second=8) as progress:
+        yield Bar(title, total, progress)

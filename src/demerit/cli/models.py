@@ -1,0 +1,154 @@
+"""Commands about models: score, check, list."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, SourceOptions, StrictOption, reader_options
+
+if TYPE_CHECKING:
+    from demerit.score import Progress
+
+
+def score(
+    dataset: DatasetArgument,
+    model: Annotated[list[str], typer.Option("--model", "-m", help="A model's name; may be given several times.")],
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where rewards go (default: beside the dataset).")
+    ] = None,
+    frames: Annotated[int | None, typer.Option(help="Score so many frames of each episode, spread evenly.")] = None,
+    batch: Annotated[int, typer.Option(help="Episodes given to the model at once.")] = 8,
+    workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core; 0 = none).")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many episodes.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Try again what an earlier run could not score.")] = False,
+    camera: CameraOption = None,
+    strict: StrictOption = False,
+    options: SourceOptions = None,
+    trust_pickles: PickleOption = False,
+) -> None:
+    """Score every episode of a dataset; interrupted, the same command goes on where it was.
+
+    [bold]Examples[/bold]
+
+      demerit score my_set --model clock --model random
+      demerit score lerobot:~/data/so101 --model clock --camera top --frames 16
+      demerit score my_set --model my_package.rewards:MyModel --out rewards/mine
+    """
+    from demerit.cli.bars import bar, out  # noqa: PLC0415
+    from demerit.models import load_model  # noqa: PLC0415
+    from demerit.score import Job, rewards_folder  # noqa: PLC0415
+    from demerit.score import score as run  # noqa: PLC0415
+    from demerit.sources import open_dataset  # noqa: PLC0415
+
+    for name in model:
+        opened = open_dataset(dataset, strict=strict, camera=camera, **reader_options(options, trust_pickles))
+        loaded = load_model(name)
+        folder = rewards_folder(opened, loaded.card.name, frames)
+        if out_folder is not None:
+            folder = out_folder / folder.name
+        given: dict[str, Any] = {} if workers is None else {"workers": workers}
+        job = Job(loaded, opened, folder, frames=frames, batch=batch, retry=retry, limit=limit, **given)
+        with bar(f"scoring with {loaded.card.name}", limit or opened.expected()) as shown:
+            progress = run(job, lambda progress, shown=shown: shown.update(progress.seen, _note(progress)))  # type: ignore[misc]
+        out.print(f"[bold]{loaded.card.name}[/bold]: {_summary(progress)}")
+        for reason, count in progress.reasons.most_common(5):
+            out.print(f"  [yellow]unscored[/yellow] {count}: {reason}", markup=True)
+        if len(opened.problems):
+            out.print(f"  {len(opened.problems)} problems in the dataset: see demerit inspect {dataset}")
+        out.print(f"  rewards: {folder}")
+
+
+def check(
+    model: Annotated[str, typer.Argument(help="A model's name, or the import path of your class.")],
+) -> None:
+    """Check that a model keeps what its card and the protocol promise.
+
+    [bold]Examples[/bold]
+
+      demerit check clock
+      demerit check my_package.rewards:MyModel
+    """
+    from rich.table import Table  # noqa: PLC0415
+
+    from demerit.check import check_model  # noqa: PLC0415
+    from demerit.cli.bars import out  # noqa: PLC0415
+    from demerit.models import load_model  # noqa: PLC0415
+
+    sys.path.insert(0, "")  # your model may lie in the folder that you are in
+    report = check_model(load_model(model))
+    colours = {"kept": "green", "broken": "red", "not checkable": "yellow"}
+    table = Table("clause", "", "facts", title=report.model)
+    for clause in report.clauses:
+        table.add_row(clause.name, f"[{colours[clause.status]}]{clause.status}[/]", clause.facts)
+    out.print(table)
+    if report.broken:
+        raise typer.Exit(1)
+
+
+def list_(
+    what: Annotated[str, typer.Argument(help="models or sources.")] = "models",
+) -> None:
+    """List what demerit knows by name, your own packages' parts included.
+
+    [bold]Examples[/bold]
+
+      demerit list models
+      demerit list sources
+    """
+    from rich.table import Table  # noqa: PLC0415
+
+    from demerit.cli.bars import out  # noqa: PLC0415
+    from demerit.errors import UnknownName  # noqa: PLC0415
+
+    listings = {"models": _model_rows, "sources": _source_rows}
+    if what not in listings:
+        raise UnknownName("list", what, listings)
+    header, rows = listings[what]()
+    table = Table(*header)
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def _model_rows() -> tuple[list[str], list[list[str]]]:
+    from demerit.errors import MissingExtra  # noqa: PLC0415
+    from demerit.models import MODELS, load_model  # noqa: PLC0415
+
+    rows = []
+    for name in MODELS:
+        try:
+            card = load_model(name).card
+        except MissingExtra as missing:
+            rows.append([name, "", "", "", "", str(missing)])
+            continue
+        facts = [card.quantity, f"{card.low} to {card.high}", "yes" if card.causal else "no", card.licence, card.about]
+        rows.append([name, *facts])
+    return ["model", "quantity", "range", "causal", "licence", "about"], rows
+
+
+def _source_rows() -> tuple[list[str], list[list[str]]]:
+    from demerit.dataset import SOURCES  # noqa: PLC0415
+
+    rows = []
+    for name in SOURCES:
+        about = (SOURCES.factory(name).__doc__ or "").strip().splitlines()
+        rows.append([name, f"demerit inspect {name}:PATH", about[0] if about else ""])
+    return ["format", "use", "about"], rows
+
+
+def _note(progress: Progress) -> str:
+    return f"{progress.unscored} unscored" if progress.unscored else ""
+
+
+def _summary(progress: Progress) -> str:
+    parts = [f"{progress.scored} scored ({progress.frames} frames)"]
+    parts += [f"{progress.unscored} unscored"] if progress.unscored else []
+    parts += [f"{progress.kept} were scored already"] if progress.kept else []
+    parts += [f"{progress.stale} of them again, as something had changed"] if progress.stale else []
+    done = progress.scored + progress.unscored
+    rate = f", {done / progress.seconds:.0f} episodes/s" if progress.seconds and done else ""
+    return ", ".join(parts) + f" in {progress.seconds:.1f} s{rate}"

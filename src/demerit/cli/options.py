@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+DatasetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET",
+        help="A folder whose format its files tell, or FORMAT:PATH (see: demerit list sources).",
+    ),
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first problem instead of counting it.")]
+CameraOption = Annotated[str | None, typer.Option("--camera", help="The camera to look through.", metavar="NAME")]
+SourceOptions = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="KEY=VALUE", help="An option of the format's reader, e.g. --with split=test."),
+]
+PickleOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-pickles",
+        help="Load pickled arrays (RoboArena's proprio_and_actions.npz). Pickles run code: only for files you trust.",
+    ),
+]
+
+
+def reader_options(pairs: list[str] | None, trust_pickles: bool) -> dict[str, Any]:
+    """Turn KEY=VALUE pairs into keyword arguments."""
+    from demerit.errors import BadInput  # noqa: PLC0415
+
+    options: dict[str, Any] = {"allow_pickle": True} if trust_pickles else {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise BadInput("--with", "KEY=VALUE", repr(pair))
+        options[key.replace("-", "_")] = {"true": True, "false": False}.get(value.lower(), value)
+    return options

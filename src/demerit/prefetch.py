@@ -1,0 +1,303 @@
+"""Decoding ahead in processes of their own, so that a model never waits for a video and a bad video kills nothing.
+
+Each worker decodes one episode's frames at a time and writes them into a block of shared memory that this process
+opened beforehand; only a few bytes go through the pipe. Workers are started as plain `python -c` processes rather than
+with multiprocessing: nothing is forked, and scripts need no `if __name__ == "__main__"`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
+
+import numpy as np
+
+from demerit.episode import Episode
+from demerit.errors import DemeritError
+from demerit.frames import Frames, FrameSource, Images, Indices, Times
+
+# A worker has one task at hand and one in its pipe, so that it never waits for us.
+TASKS_PER_WORKER = 2
+MOST_DEATHS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """An episode whose wanted frames are in memory, or the reason why they are not."""
+
+    episode: Episode
+    error: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadAhead:
+    """A source of which some frames are decoded already; the others still can be."""
+
+    source: FrameSource
+    length: int
+    places: dict[int, int] = field(repr=False)
+    images: Images = field(repr=False)
+
+    @property
+    def kind(self) -> str:
+        """What it is underneath."""
+        return self.source.kind
+
+    def __len__(self) -> int:
+        """How many frames there are, as found while decoding."""
+        return self.length
+
+    def times(self) -> Times:
+        """The source's times."""
+        return self.source.times()
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Copy frames that are here; decode when one is not."""
+        if all(index in self.places for index in indices):
+            return self.images[[self.places[index] for index in indices]]
+        return self.source.take(indices)
+
+    def identity(self) -> str:
+        """The source's identity."""
+        return self.source.identity()
+
+    def describe(self) -> dict[str, Any]:
+        """The source's address."""
+        return self.source.describe()
+
+
+def load_ahead(
+    episodes: Iterable[Episode], wanted: Callable[[int], Indices], batch: int, workers: int
+) -> Iterator[list[Loaded]]:
+    """Yield batches of episodes, in order, with the wanted frames of their main camera decoded.
+
+    `wanted` tells from a number of frames which of them to decode. It is called where the decoding is done, so it must
+    be picklable: a bound method such as `card.wanted`, or a function of a module.
+    A batch's frames are valid until the next batch is asked for; `take` gives copies, so models need not care.
+    """
+    if workers == 0:
+        yield from _load_here(episodes, wanted, batch)
+        return
+    with _Pool(workers, slots=batch + TASKS_PER_WORKER * workers) as pool:
+        pending: deque[_Task] = deque()
+        stream = iter(episodes)
+        is_more = True
+        while True:
+            while is_more and pool.free and len(pending) < batch + TASKS_PER_WORKER * workers:
+                episode = next(stream, None)
+                is_more = episode is not None
+                if episode is not None:
+                    pending.append(pool.submit(episode, wanted))
+            if not pending:
+                return
+            group = [pending.popleft() for _ in range(min(batch, len(pending)))]
+            for task in group:
+                pool.finish(task)
+            yield [pool.loaded(task) for task in group]
+            for task in group:
+                pool.release(task)
+
+
+def _load_here(episodes: Iterable[Episode], wanted: Callable[[int], Indices], batch: int) -> Iterator[list[Loaded]]:
+    group: list[Loaded] = []
+    for episode in episodes:
+        try:
+            decoded = _Decoded(len(episode), wanted(len(episode)))
+            images = episode.main.take(decoded.indices)
+            group.append(Loaded(_with_images(episode, decoded, images)))
+        except DemeritError as error:
+            group.append(Loaded(episode, str(error)))
+        if len(group) == batch:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+@dataclass(frozen=True, eq=False)
+class _Decoded:
+    """What a worker found out and did."""
+
+    length: int
+    """frames of the main camera, a view's own where it is one"""
+    indices: Indices
+    """the decoded ones"""
+    shape: tuple[int, ...] = ()
+
+
+def _with_images(episode: Episode, decoded: _Decoded, images: Images) -> Episode:
+    frames = episode.main
+    of_source = decoded.indices if frames.indices is None else frames.indices[decoded.indices]
+    places = {int(index): place for place, index in enumerate(of_source)}
+    length = decoded.length if frames.indices is None else len(frames.source)
+    ahead = Frames(ReadAhead(frames.source, length, places, images), frames.indices)
+    return replace(episode, views={**episode.views, episode.main_camera: ahead})
+
+
+@dataclass(eq=False)
+class _Task:
+    """One episode on its way through the pool."""
+
+    episode: Episode
+    wanted: Callable[[int], Indices]
+    slot: int | None = None
+    decoded: _Decoded | None = None
+    error: str = ""
+    deaths: int = 0
+    """workers that died while this was their oldest task"""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return self.slot is None or self.decoded is not None or bool(self.error)
+
+
+class _Worker:
+    """One decoding process and the tasks it was given, oldest first."""
+
+    def __init__(self, slots: Sequence[int]) -> None:
+        ours, theirs = Pipe()
+        call = f"from demerit.prefetch import _work; _work({theirs.fileno()}, {list(slots)})"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", call],
+            pass_fds=[theirs.fileno(), *slots],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            # Ctrl-C goes to the terminal's whole group; the workers must survive it to be shut down in order.
+            start_new_session=True,
+        )
+        theirs.close()
+        self.pipe: Connection[Any, Any] = ours
+        self.tasks: deque[_Task] = deque()
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class _Pool:
+    """The workers and the blocks of shared memory between them and us."""
+
+    def __init__(self, workers: int, slots: int) -> None:
+        self._slots = [_shared_block() for _ in range(slots)]
+        self._maps: dict[int, mmap.mmap] = {}
+        self.free = list(range(slots))
+        self._workers = [_Worker(self._slots) for _ in range(workers)]
+        self._waiting: deque[_Task] = deque()
+
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.stop()
+        for slot in self._slots:
+            os.close(slot)
+
+    def submit(self, episode: Episode, wanted: Callable[[int], Indices]) -> _Task:
+        task = _Task(episode, wanted)
+        if episode.main.source.kind != "array":  # those are in memory already
+            task.slot = self.free.pop()
+            self._waiting.append(task)
+            self._hand_out()
+        return task
+
+    def finish(self, task: _Task) -> None:
+        """Work until this task is done; others may get done on the way."""
+        while not task.is_done:
+            busy = {worker.pipe: worker for worker in self._workers if worker.tasks}
+            for pipe in wait(list(busy)):
+                self._receive(busy[pipe])  # type: ignore[index]
+            self._hand_out()
+
+    def loaded(self, task: _Task) -> Loaded:
+        if task.error:
+            return Loaded(task.episode, task.error)
+        if task.slot is None or task.decoded is None:
+            return Loaded(task.episode)
+        return Loaded(_with_images(task.episode, task.decoded, self._images(task.slot, task.decoded.shape)))
+
+    def release(self, task: _Task) -> None:
+        if task.slot is not None:
+            self.free.append(task.slot)
+
+    def _images(self, slot: int, shape: tuple[int, ...]) -> Images:
+        handle, size = self._slots[slot], int(np.prod(shape))
+        if slot not in self._maps or len(self._maps[slot]) < size:
+            self._maps[slot] = mmap.mmap(handle, os.fstat(handle).st_size, prot=mmap.PROT_READ)
+        return np.frombuffer(self._maps[slot], np.uint8, size).reshape(shape)
+
+    def _hand_out(self) -> None:
+        for worker in sorted(self._workers, key=lambda worker: len(worker.tasks)):
+            while self._waiting and len(worker.tasks) < TASKS_PER_WORKER:
+                task = self._waiting.popleft()
+                worker.tasks.append(task)
+                # A worker that died is noticed where answers are received.
+                with suppress(OSError):
+                    worker.pipe.send((task.slot, task.episode.main, task.wanted))
+
+    def _receive(self, worker: _Worker) -> None:
+        try:
+            decoded, error = worker.pipe.recv()
+        except (EOFError, OSError):
+            self._replace(worker)
+            return
+        task = worker.tasks.popleft()
+        task.decoded, task.error = decoded, error
+
+    def _replace(self, worker: _Worker) -> None:
+        """A worker died: on its oldest task, if on any. That one gets a second chance, in case it was chance."""
+        code = worker.process.wait()
+        suspect = worker.tasks[0]
+        suspect.deaths += 1
+        if suspect.deaths == MOST_DEATHS:
+            suspect.error = f"the decoder died on this video ({_death(code)})"
+            worker.tasks.popleft()
+        self._waiting.extendleft(reversed(worker.tasks))
+        worker.stop()
+        self._workers[self._workers.index(worker)] = _Worker(self._slots)
+
+
+def _death(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _shared_block() -> int:
+    """Open an empty block of memory that vanishes with the last process that has it open."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("demerit-frames")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _work(pipe: int, slots: Sequence[int]) -> None:
+    """Be a worker: decode what comes in until the pipe closes."""
+    connection: Connection[Any, Any] = Connection(pipe)
+    maps: dict[int, mmap.mmap] = {}
+    while True:
+        try:
+            slot, frames, wanted = connection.recv()
+        except EOFError:
+            return
+        try:
+            length = len(frames)
+            indices = wanted(length)
+            images = frames.take(indices)
+            handle = slots[slot]
+            if slot not in maps or len(maps[slot]) < images.nbytes:
+                os.ftruncate(handle, max(images.nbytes, os.fstat(handle).st_size, 1))
+                maps[slot] = mmap.mmap(handle, os.fstat(handle).st_size)
+            np.frombuffer(maps[slot], np.uint8, images.nbytes)[:] = images.reshape(-1)
+            connection.send((_Decoded(length, indices, images.shape), ""))
+        except (DemeritError, OSError, MemoryError, ValueError) as error:
+            connection.send((None, str(error) or type(error).__name__))

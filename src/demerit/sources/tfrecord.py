@@ -1,0 +1,238 @@
+"""TFRecord files and the tf.train.Example messages in them, read without TensorFlow.
+
+A TFRecord file is a run of records, all numbers little-endian:
+
+    uint64 length | uint32 checksum of the length | `length` bytes | uint32 checksum of the bytes
+
+A checksum is CRC-32C, rotated and shifted ("masked"). A record of an RLDS dataset is a protocol-buffer message:
+
+    Example { 1: Features { 1: repeated entry { 1: name, 2: Feature } } }
+    Feature { 1: BytesList | 2: FloatList | 3: Int64List }, each list { 1: repeated value }
+
+The checksum of every length is verified, so a damaged file is noticed before a nonsense length is believed. The
+checksum of the bytes is not: in pure Python that would cost more than everything else together.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.errors import UnreadableVideo
+
+Feature: TypeAlias = list[memoryview] | npt.NDArray[np.float32] | npt.NDArray[np.int64]
+"""the values of one name: byte strings, floats or integers; a feature without a list is an empty list"""
+
+Example: TypeAlias = Mapping[str, Feature]
+
+HEADER = struct.Struct("<QI")
+FOOTER = struct.Struct("<I")
+
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
+LONGEST_VARINT = 10
+FIELD_NAME, FIELD_VALUE = 1, 2
+FLOAT_BYTES = 4
+
+CASTAGNOLI = 0x82F63B78
+MASK_DELTA = 0xA282EAD8
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class _Malformed(Exception):
+    """Bytes that break the wire format; becomes an UnreadableVideo at the door."""
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the masked CRC-32C that TFRecord stores; a table walk, meant for a few bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + MASK_DELTA) & 0xFFFFFFFF
+
+
+def record_spans(path: str | Path) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of the bytes of every record; raise UnreadableVideo where the file is cut or damaged."""
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        at, number = 0, 0
+        while at < size:
+            file.seek(at)
+            header = file.read(HEADER.size)
+            if len(header) < HEADER.size:
+                raise UnreadableVideo(path, f"the file ends inside the header of record {number} at byte {at}")
+            length, checksum = HEADER.unpack(header)
+            if masked_crc32c(header[:8]) != checksum:
+                raise UnreadableVideo(path, _damage(header, number, at))
+            end = at + HEADER.size + length + FOOTER.size
+            if end > size:
+                raise UnreadableVideo(
+                    path, f"record {number} at byte {at} ends at {end}, the file at {size}: cut short"
+                )
+            yield at + HEADER.size, length
+            at, number = end, number + 1
+
+
+def read_record(path: str | Path, offset: int, length: int) -> bytes:
+    """Read the bytes of one record that `record_spans` found."""
+    with _opened(path) as file:
+        _check_span(path, file, offset, length)
+        file.seek(offset)
+        return file.read(length)
+
+
+def stored_checksum(path: str | Path, offset: int, length: int) -> int:
+    """Return the checksum that the file holds for a record's bytes: a fingerprint that costs four bytes to read."""
+    with _opened(path) as file:
+        _check_span(path, file, offset, length)
+        file.seek(offset + length)
+        return int(FOOTER.unpack(file.read(FOOTER.size))[0])
+
+
+def parse_example(data: bytes, where: str | Path) -> Example:
+    """Decode a tf.train.Example; `where` is the file named in the error when the bytes are not one.
+
+    Byte strings are views into `data`, nothing is copied. Fields that the message type does not know are skipped.
+    """
+    found: dict[str, Feature] = {}
+    try:
+        for features in _delimited(memoryview(data), FIELD_NAME):
+            for entry in _delimited(features, 1):
+                name, feature = _entry(entry)
+                found[name] = feature
+    except (_Malformed, UnicodeDecodeError) as broken:
+        raise UnreadableVideo(where, f"a record is not a tf.train.Example: {broken}") from None
+    return found
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (CASTAGNOLI if value & 1 else 0)  # noqa: PLW2901  # eight shifts of the same byte
+        table.append(value)
+    return table
+
+
+_CRC_TABLE = _crc_table()
+
+
+def _opened(path: str | Path) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except OSError as failure:
+        raise UnreadableVideo(path, f"cannot be opened ({failure.strerror or failure})") from None
+
+
+def _damage(header: bytes, number: int, at: int) -> str:
+    if at == 0 and header.startswith(GZIP_MAGIC):
+        return "this is a gzip file; expected a plain TFRecord file (gunzip it first)"
+    return f"the length of record {number} at byte {at} fails its checksum: damaged, or not a TFRecord file"
+
+
+def _check_span(path: str | Path, file: BinaryIO, offset: int, length: int) -> None:
+    size = os.fstat(file.fileno()).st_size
+    # Checked before reading: a length out of a damaged description must not become an allocation.
+    if offset < HEADER.size or length < 0 or offset + length + FOOTER.size > size:
+        raise UnreadableVideo(path, f"there is no record of {length} bytes at byte {offset}: the file has {size}")
+
+
+def _entry(entry: memoryview) -> tuple[str, Feature]:
+    name, feature = "", memoryview(b"")
+    for field, wire, value in _fields(entry):
+        if field == FIELD_NAME and wire == DELIMITED:
+            name = str(value, "utf-8")
+        elif field == FIELD_VALUE and wire == DELIMITED:
+            feature = value
+    return name, _feature(feature)
+
+
+def _feature(feature: memoryview) -> Feature:
+    decoded: Feature = []
+    for field, wire, value in _fields(feature):
+        if wire != DELIMITED:
+            continue
+        if field == BYTES_LIST:
+            decoded = list(_delimited(value, 1))
+        elif field == FLOAT_LIST:
+            decoded = _floats(_values(value, FIXED32))
+        elif field == INT64_LIST:
+            decoded = varints(_values(value, VARINT))
+    return decoded
+
+
+def _values(numbers: memoryview, alone: int) -> bytes:
+    """Join the values of a list of numbers: packed runs and single values have the same bytes, one after another."""
+    return b"".join(value for field, wire, value in _fields(numbers) if field == 1 and wire in (DELIMITED, alone))
+
+
+def _floats(data: bytes) -> npt.NDArray[np.float32]:
+    if len(data) % FLOAT_BYTES:
+        raise _Malformed(f"a list of floats has {len(data)} bytes, not a multiple of {FLOAT_BYTES}")
+    return np.frombuffer(data, dtype="<f4").astype(np.float32, copy=False)
+
+
+def varints(data: bytes) -> npt.NDArray[np.int64]:
+    """Decode a run of base-128 varints to signed 64-bit integers, all at once."""
+    if not data:
+        return np.zeros(0, dtype=np.int64)
+    groups = np.frombuffer(data, dtype=np.uint8)
+    ends = np.flatnonzero(groups < 0x80)  # noqa: PLR2004  # the high bit says that more follows
+    if len(ends) == len(groups):
+        return groups.astype(np.int64)
+    if not len(ends) or ends[-1] != len(groups) - 1:
+        raise _Malformed("a list of integers ends inside a number")
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    lengths = ends - starts + 1
+    if lengths.max() > LONGEST_VARINT:
+        raise _Malformed(f"an integer of {lengths.max()} bytes; {LONGEST_VARINT} is the most")
+    place = np.arange(len(groups)) - np.repeat(starts, lengths)
+    parts = (groups & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
+    return np.add.reduceat(parts, starts).view(np.int64)
+
+
+def _delimited(message: memoryview, number: int) -> Iterator[memoryview]:
+    return (value for field, wire, value in _fields(message) if field == number and wire == DELIMITED)
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+    """Yield (field number, wire type, bytes of the value) of a message."""
+    at, size = 0, len(message)
+    while at < size:
+        tag, at = _varint(message, at)
+        field, wire = tag >> 3, tag & 7
+        if field == 0:
+            raise _Malformed("a field has number 0")
+        if wire == VARINT:
+            _, end = _varint(message, at)
+        elif wire == DELIMITED:
+            length, at = _varint(message, at)
+            end = at + length
+        elif wire in (FIXED32, FIXED64):
+            end = at + (4 if wire == FIXED32 else 8)
+        else:
+            raise _Malformed(f"field {field} has the unknown wire type {wire}")
+        if end > size:
+            raise _Malformed(f"field {field} ends {end - size} bytes after its message")
+        yield field, wire, message[at:end]
+        at = end
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 7 * LONGEST_VARINT, 7):
+        if at >= len(message):
+            raise _Malformed("the message ends inside a number")
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:  # noqa: PLR2004  # the high bit says that more follows
+            return value, at
+    raise _Malformed(f"a number of more than {LONGEST_VARINT} bytes")

@@ -1,0 +1,205 @@
+"""A manifest and the parquet parts that it lists.
+
+A commit writes new parts, makes them durable, then replaces the manifest in one rename. A reader sees the state before
+or after a commit, never between; a crash leaves at most files that no manifest lists, and the next writer removes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from demerit.errors import StoreError
+
+FORMAT_VERSION = 1
+ROWS_PER_GROUP = 2048
+# Parts smaller than this are merged when a writer closes; larger ones are never touched again.
+FULL_PART_ROWS = 50_000
+MOST_SMALL_PARTS = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """One parquet file."""
+
+    file: str
+    """relative to the folder"""
+    rows: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is in a folder right now."""
+
+    header: Mapping[str, Any]
+    """name, licence, model card: whatever the folder says of itself"""
+    tables: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+
+    def rows(self, table: str) -> int:
+        """How many rows a table has."""
+        return sum(part.rows for part in self.tables.get(table, ()))
+
+
+def read_manifest(path: Path, format_name: str) -> Manifest:
+    """Read a manifest, or say in a sentence why this is none."""
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise StoreError(path.parent, f"there is no {path.name} in it, so it is no {format_name} folder") from None
+    except (OSError, ValueError) as error:
+        raise StoreError(path, f"it cannot be read ({error})") from error
+    if not isinstance(facts, dict) or facts.get("format") != format_name:
+        raise StoreError(path, f"it is no {format_name} manifest")
+    version = facts.get("version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        sentence = f"it was written in format {version}, and this demerit reads up to {FORMAT_VERSION}: upgrade demerit"
+        raise StoreError(path, sentence)
+    tables = {name: tuple(Part(**part) for part in parts) for name, parts in facts["tables"].items()}
+    return Manifest(facts["header"], tables)
+
+
+def write_manifest(path: Path, format_name: str, manifest: Manifest) -> None:
+    """Replace the manifest in one step."""
+    facts = {
+        "format": format_name,
+        "version": FORMAT_VERSION,
+        "header": dict(manifest.header),
+        "rows": {name: manifest.rows(name) for name in manifest.tables},
+        "tables": {name: [vars(part) for part in parts] for name, parts in manifest.tables.items()},
+    }
+    write_durably(path, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file so that after a crash it is either the old one or the new one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StoreError(path, f"it cannot be written ({error.strerror or error})") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class PartWriter:
+    """Adds parts to a folder's tables. The caller holds the folder's lock."""
+
+    def __init__(self, manifest_path: Path, format_name: str, manifest: Manifest) -> None:
+        """Begin from a manifest; remove what a crashed writer left behind."""
+        self.path, self.format_name, self.manifest = manifest_path, format_name, manifest
+        self.root = manifest_path.parent
+        self._remove_orphans()
+
+    def commit(self, tables: Mapping[str, pa.Table], header: Mapping[str, Any] | None = None) -> None:
+        """Add the tables' rows; when this returns they survive a crash."""
+        added = {name: self._write_part(name, [table]) for name, table in tables.items() if table.num_rows}
+        new = {name: (*self.manifest.tables.get(name, ()), part) for name, part in added.items()}
+        self._replace(new, header)
+
+    def compact(self) -> None:
+        """Merge small neighbouring parts, where there are many; full parts stay as they are."""
+        merged: dict[str, tuple[Part, ...]] = {}
+        for name, parts in self.manifest.tables.items():
+            if sum(part.rows < FULL_PART_ROWS for part in parts) > MOST_SMALL_PARTS:
+                merged[name] = tuple(self._merge(name, group) for group in _groups(parts))
+        if merged:
+            self._replace(merged, None)
+            self._remove_orphans()
+
+    def _replace(self, tables: Mapping[str, tuple[Part, ...]], header: Mapping[str, Any] | None) -> None:
+        manifest = replace(
+            self.manifest,
+            header=self.manifest.header if header is None else header,
+            tables={**self.manifest.tables, **tables},
+        )
+        write_manifest(self.path, self.format_name, manifest)
+        self.manifest = manifest
+
+    def _merge(self, name: str, group: Sequence[Part]) -> Part:
+        if len(group) == 1:
+            return group[0]
+        return self._write_part(name, (table for part in group for table in read_batches(self.root, part, None)))
+
+    def _write_part(self, name: str, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> Part:
+        folder = self.root / name
+        try:
+            folder.mkdir(exist_ok=True)
+            numbers = [int(path.stem.rpartition("-")[2]) for path in folder.glob("part-*.parquet")]
+            final = folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet"
+            rows = _write_parquet(folder / f".{final.name}.part", tables)
+            os.replace(folder / f".{final.name}.part", final)
+            sync_folder(folder)
+        except OSError as error:
+            raise StoreError(folder, f"nothing can be written there ({error.strerror or error})") from error
+        return Part(f"{name}/{final.name}", rows)
+
+    def _remove_orphans(self) -> None:
+        """Remove parts that no manifest lists and half-written files: we hold the lock, nobody is at work on them."""
+        listed = {part.file for parts in self.manifest.tables.values() for part in parts}
+        for path in self.root.glob("*/part-*.parquet"):
+            if f"{path.parent.name}/{path.name}" not in listed:
+                path.unlink(missing_ok=True)
+        for path in [*self.root.glob(".*.part"), *self.root.glob("*/.*.part")]:
+            path.unlink(missing_ok=True)
+
+
+def _write_parquet(path: Path, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> int:
+    rows = 0
+    writer: pq.ParquetWriter | None = None
+    with open(path, "wb") as file:
+        for table in tables:
+            if writer is None:
+                writer = pq.ParquetWriter(file, table.schema, compression="zstd")
+            writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+            rows += table.num_rows
+        if writer is not None:
+            writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+    return rows
+
+
+def read_batches(root: Path, part: Part, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+    """Stream a part in row groups."""
+    path = root / part.file
+    try:
+        with pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, columns=columns, use_threads=False)
+    except FileNotFoundError:
+        sentence = "the manifest lists this part and it is gone: open the folder again, or restore it from a copy"
+        raise StoreError(path, sentence) from None
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(path, f"it is damaged ({error})") from error
+
+
+def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Group small neighbours up to a full part; order is kept."""
+    group: list[Part] = []
+    for part in parts:
+        if group and sum(p.rows for p in group) + part.rows > FULL_PART_ROWS:
+            yield group
+            group = []
+        group.append(part)
+    if group:
+        yield group

@@ -1,0 +1,53 @@
+"""Fixtures that many tests use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demerit.episode import Episode
+from demerit.sample import make_sample
+from demerit.video_writer import write_video
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The drawn dataset: 15 videos with labels. Do not write into it."""
+    return make_sample(tmp_path_factory.mktemp("sample") / "blocks")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Real robot data, where this machine has it."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no real robot data at {SHARED}")
+    return SHARED
+
+
+@pytest.fixture
+def make_video(tmp_path: Path) -> Callable[..., Path]:
+    """Write a small video of noise; the same seed gives the same one."""
+
+    def make(name: str = "clip.mp4", frames: int = 12, seed: int = 0) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        images = np.random.default_rng(seed).integers(0, 255, (frames, 32, 48, 3), dtype=np.uint8)
+        write_video(path, images)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def make_episode(make_video: Callable[..., Path]) -> Callable[..., Episode]:
+    """Make an episode of a small video."""
+
+    def make(id: str = "one", frames: int = 12, seed: int = 0) -> Episode:
+        return Episode.from_video(make_video(f"{id}.mp4", frames, seed), f"do {id}", id=id)
+
+    return make

@@ -1,0 +1,162 @@
+"""The command line, as a user meets it: real processes, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+COMMAND = [sys.executable, "-c", "from demerit.cli import main; main()"]
+
+
+def demerit(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env=environment,
+        timeout=120,
+    )
+
+
+def said(run: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence of a failure: no traceback, exit code 1."""
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stderr.startswith("demerit: ")
+    assert run.stderr.count("\n") == 1, run.stderr
+    return run.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sample: Path) -> Path:
+    shutil.copytree(sample, tmp_path / "blocks")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [[], ["import"], ["inspect"], ["export"], ["score"], ["check"], ["list"], ["demo"]])
+def test_help_has_examples(command: list[str]) -> None:
+    run = demerit(*command, "--help")
+    assert run.returncode == 0
+    if command:
+        assert "Examples" in run.stdout
+        assert f"demerit {command[0]}" in run.stdout
+
+
+def test_import_inspect_score(folder: Path) -> None:
+    run = demerit("import", "blocks", "set", cwd=folder)
+    assert "15 episodes (15 new)" in run.stdout, run.stderr
+    shown = demerit("inspect", "set", cwd=folder).stdout
+    assert "15 episodes, 480 frames" in shown
+    facts = json.loads(demerit("inspect", "set", "--json", cwd=folder).stdout)
+    assert facts["outcomes"] == {
+        "rule": {"episodes": 15, "success": 3, "failure": 12, "graded": 0, "with progress": 15}
+    }
+    in_place = json.loads(demerit("inspect", "videos:blocks", "--json", cwd=folder).stdout)
+    assert {k: v for k, v in in_place.items() if k != "name"} == {k: v for k, v in facts.items() if k != "name"}
+    scored = demerit("score", "set", "--model", "clock", "--model", "constant:0.2", cwd=folder).stdout
+    assert "clock: 15 scored (480 frames)" in scored
+    assert "constant-0.2: 15 scored" in scored
+    assert "15 were scored already" in demerit("score", "set", "-m", "clock", cwd=folder).stdout
+    beside = demerit("score", "videos:blocks", "-m", "clock", "--frames", "4", cwd=folder)
+    assert (folder / "blocks.demerit" / "rewards" / "clock+4frames" / "rewards.json").is_file(), beside.stderr
+
+
+def test_contact_sheet(folder: Path) -> None:
+    run = demerit("inspect", "blocks", "--sheet", "look.png", "--episode", "drops-1", cwd=folder)
+    assert "drops-1" in run.stdout, run.stderr
+    with Image.open(folder / "look.png") as picture:
+        assert picture.width > 1000
+
+
+def test_export_and_read_back(folder: Path) -> None:
+    assert demerit("export", "blocks", "robot", cwd=folder).returncode == 0
+    facts = json.loads(demerit("inspect", "lerobot:robot", "--json", cwd=folder).stdout)
+    assert (facts["episodes"], facts["frames"]) == (15, 480)
+    assert "robot" in said(demerit("export", "blocks", "robot", cwd=folder))
+
+
+def test_failures_are_sentences(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    (folder / "set").mkdir()
+    (folder / "set" / "thesis.tex").write_text("x")
+    cases = {
+        ("inspect", "nowhere"): "a folder or file that exists",
+        ("inspect", "lerbot:blocks"): "Did you mean 'lerobot'?",
+        ("inspect", "empty"): "a dataset whose format its files tell",
+        ("inspect", "lerobot:blocks"): "meta/info.json",
+        ("score", "blocks", "--model", "clok"): "Did you mean 'clock'?",
+        ("score", "blocks", "--model", "constant:high"): "a number from 0 to 1",
+        ("score", "blocks", "--model", "clock", "--frames", "0"): "frames: expected a number from 1 on",
+        ("score", "blocks", "--model", "json:dumps"): "json:dumps",
+        ("import", "blocks", "set"): "nothing is overwritten",
+        ("import", "blocks", "new", "--with", "nonsense=1"): "an option of the videos format",
+        ("import", "blocks", "new", "--with", "nonsense"): "KEY=VALUE",
+        ("list", "modls"): "Did you mean 'models'?",
+        ("check", "nobody"): "no model named 'nobody'",
+        ("inspect", "blocks", "--sheet", "x.png", "--episode", "no"): "not in it",
+    }
+    for arguments, message in cases.items():
+        assert message in said(demerit(*arguments, cwd=folder)), arguments
+
+
+def test_a_missing_camera_is_counted_not_raised(folder: Path) -> None:
+    run = demerit("import", "blocks", "set", "--camera", "wrist", cwd=folder)
+    assert "missing camera: 15 (left out)" in run.stdout
+
+
+def test_check_and_list(folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        "import numpy as np\n"
+        "from demerit import Reward\n"
+        "from demerit.model import example_card\n"
+        "class Liar:\n"
+        "    card = example_card(name='liar')\n"
+        "    def score(self, episodes):\n"
+        "        return [Reward('liar', e.id, np.arange(len(e)), np.linspace(0, 1, len(e))) for e in episodes]\n"
+    )
+    run = demerit("check", "mine:Liar", cwd=folder)
+    assert run.returncode == 1
+    assert "never looked at" in run.stdout
+    assert "is causal if it says so" in run.stdout
+    assert demerit("check", "clock").returncode == 0
+    models, sources = demerit("list").stdout, demerit("list", "sources").stdout
+    assert all(name in models for name in ("clock", "constant", "random"))
+    assert all(name in sources for name in ("lerobot", "roboarena", "roboreward", "rbm", "rlds", "hdf5", "videos"))
+
+
+def test_demo(tmp_path: Path) -> None:
+    for _ in range(2):  # a second run finds everything done
+        run = demerit("demo", tmp_path / "demo")
+        assert run.returncode == 0, run.stderr
+        assert "What knowing nothing scores" in run.stdout
+    assert (tmp_path / "demo" / "sheet.png").is_file()
+
+
+def test_interrupting_says_what_is_kept(folder: Path) -> None:
+    for i in range(600):
+        shutil.copyfile(folder / "blocks" / "drops-0.mp4", folder / "blocks" / f"more-{i}.mp4")
+    command = [*COMMAND, "import", "blocks", "set", "--copy"]
+    for delay in (0.5, 0.7, 0.9, 0.4):
+        run = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        time.sleep(delay)
+        run.send_signal(signal.SIGINT)
+        _, stderr = run.communicate(timeout=60)
+        if "what was done is kept" in stderr:
+            assert run.returncode == 130
+            break
+    else:
+        pytest.fail(f"no run was interrupted while it was importing: {stderr}")
+    after = demerit("import", "blocks", "set", "--copy", cwd=folder)
+    assert "615 episodes" in after.stdout, after.stderr

@@ -1,0 +1,43 @@
+"""Real videos, small enough to write many of them."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import av
+import numpy as np
+
+
+def write_video(path, frames, fps=10, gop=10, codec="libx264"):
+    """Encode (n, height, width, 3) uint8 RGB images."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=fps)
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        stream.gop_size = gop
+        for image in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode(None))
+
+
+@cache
+def tiny_bytes():
+    """Four frames, 32 x 32, dark above and bright below: enough to tell which way up."""
+    frames = np.zeros((4, 32, 32, 3), dtype=np.uint8)
+    frames[:, 16:] = 255
+    with tempfile.TemporaryDirectory() as folder:
+        write_video(Path(folder, "tiny.mp4"), frames)
+        return Path(folder, "tiny.mp4").read_bytes()
+
+
+def put_video(path):
+    """Put the tiny video at a path, folders included."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tiny_bytes())
+    return path
+
+
+def bright_below(frames):
+    """Whether the first frame is brighter below than above."""
+    image = frames.take([0])[0].astype(float)
+    return image[16:].mean() > image[:16].mean()
