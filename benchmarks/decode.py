@@ -18,7 +18,8 @@ import av
 import numpy as np
 
 from demerit.frames import Frames, spread
-from demerit.video import VideoClip, _scanned
+from demerit.video import VideoClip
+from demerit.video_index import _held, scanned
 from demerit.video_writer import Encoding, write_video
 
 FRAMES, SAMPLES, ROUNDS, CLIPS = 300, 16, 30, 4
@@ -47,7 +48,8 @@ def linear(path: Path, wanted: np.ndarray) -> np.ndarray:
 
 
 def ours(path: Path, wanted: np.ndarray) -> np.ndarray:
-    _scanned.cache_clear()  # every call is a first look at the file
+    scanned.cache_clear()  # every call is a first look at the file
+    _held.key = None
     return Frames(VideoClip(str(path))).take(wanted)
 
 

@@ -20,6 +20,7 @@ LEVELS: dict[str, int] = {
     "registry": 1,
     "frames": 2,
     "outcome": 2,
+    "video_index": 2,
     "video": 3,
     "video_writer": 3,
     "episode": 3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from demerit.errors import BadInput, UnreadableVideo
 from demerit.frames import Frames
-from demerit.video import VideoClip, _scanned
+from demerit.video import VideoClip
+from demerit.video_index import _scan_packets, _scan_table, scanned
 from demerit.video_writer import EXACT, SMALL, Encoding, write_video
 
 ENCODINGS = {
@@ -135,20 +137,46 @@ def test_avi_without_frame_times_is_still_read_exactly(tmp_path: Path) -> None:
     np.testing.assert_array_equal(frames.take([0, 7, len(truth) - 1]), truth[[0, 7, -1]])
 
 
-def test_a_truncated_video_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
+def test_a_truncated_video_is_noticed(tmp_path: Path, codec: str) -> None:
     whole, cut = tmp_path / "whole.mp4", tmp_path / "cut.mp4"
     with av.open(str(whole), "w", options={"movflags": "faststart"}) as out:
-        stream = out.add_stream("libx264", rate=10)
+        stream = out.add_stream(codec, rate=10)
         stream.width, stream.height, stream.pix_fmt = 80, 64, "yuv420p"
         for image in moving(60):
             out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         out.mux(stream.encode(None))
+    assert len(VideoClip(str(whole)).scan().pts) == 60
     cut.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * 0.6)])
     index = VideoClip(str(cut)).scan()
     assert index.header_frames == 60
     assert 0 < len(index.pts) < 60
     with pytest.raises(UnreadableVideo, match="frames can be read"):
         VideoClip(str(cut), length=60).take([59])
+
+
+@pytest.mark.parametrize("name", ["av1 gop 2", "av1 gop 30", "vp9"])
+def test_the_containers_own_table_agrees_with_its_packets(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "clip.mp4"
+    write_video(path, moving(30), encoding=ENCODINGS[name])
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        table = _scan_table(stream, path.stat().st_size)
+        packets = _scan_packets(container, stream, None, None)
+    assert table is not None
+    assert packets is not None
+    for field in ("pts", "keys", "seconds_per_tick", "header_frames"):
+        np.testing.assert_array_equal(getattr(table, field), getattr(packets, field))
+
+
+def test_threads_do_not_share_an_open_file(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    write_video(path, moving(60), encoding=Encoding(gop=10))
+    truth, frames = linear(path), Frames.from_video(path)
+    with ThreadPoolExecutor(4) as pool:
+        wanted = [[i % 60, (i * 7) % 60] for i in range(80)]
+        for chosen, images in zip(wanted, pool.map(frames.take, wanted), strict=True):
+            np.testing.assert_array_equal(images, truth[chosen])
 
 
 def test_what_is_no_video_is_a_sentence(tmp_path: Path) -> None:
@@ -207,6 +235,6 @@ def test_scans_are_remembered(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", moving(5), fps=float(Fraction(30000, 1001)))
     frames = Frames.from_video(tmp_path / "a.mp4")
     len(frames)
-    before = _scanned.cache_info().hits
+    before = scanned.cache_info().hits
     frames.take([1])
-    assert _scanned.cache_info().hits > before
+    assert scanned.cache_info().hits > before

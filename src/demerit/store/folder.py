@@ -9,9 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from demerit.dataset import Problem, Record
 from demerit.episode import Episode
@@ -19,7 +17,16 @@ from demerit.errors import BadEpisode, StoreError, UnknownName
 from demerit.outcome import Preference
 from demerit.store import rows
 from demerit.store.lock import writing
-from demerit.store.parts import Manifest, PartWriter, read_batches, read_manifest, write_manifest
+from demerit.store.parts import (
+    ROW,
+    Manifest,
+    PartWriter,
+    matching,
+    read_batches,
+    read_manifest,
+    read_matching,
+    write_manifest,
+)
 
 FORMAT_NAME = "demerit-dataset"
 MANIFEST = "dataset.json"
@@ -76,15 +83,14 @@ class Store:
 
     def episodes(self, where: Mapping[str, Any] | None = None) -> Iterator[Episode]:
         """Stream episodes; `where` keeps those whose columns equal the given values (None = unknown)."""
-        _check_columns(where or {})
+        where = where or {}
+        _check_columns(where)
         for part in self.manifest.tables.get("episodes", ()):
-            row_in_part = 0
-            for table in read_batches(self.root, part, rows.LIGHT_COLUMNS):
-                kept = _matching(table, where or {})
-                for place, row in zip(kept.tolist(), table.take(kept).to_pylist(), strict=True):
-                    signals = rows.StoredSignals(str(self.root / part.file), row_in_part + place)
+            for first_row, table in read_matching(self.root, part, rows.LIGHT_COLUMNS, where):
+                for row in table.to_pylist():
+                    place = first_row + row.pop(ROW)
+                    signals = rows.StoredSignals(str(self.root / part.file), place)
                     yield rows.row_episode(row, self.root, signals)
-                row_in_part += table.num_rows
 
     def ids(self, where: Mapping[str, Any] | None = None) -> list[str]:
         """List the ids of matching episodes; reads no other column than it needs."""
@@ -92,7 +98,7 @@ class Store:
         _check_columns(where)
         found: list[str] = []
         for table in self._columns("episodes", ["id", *(name for name in where if name != "id")]):
-            found += table.column("id").take(_matching(table, where)).to_pylist()
+            found += table.column("id").take(matching(table, where)).to_pylist()
         return found
 
     def columns(self, names: Sequence[str]) -> pa.Table:
@@ -199,13 +205,3 @@ def _check_columns(where: Mapping[str, Any]) -> None:
     for name in where:
         if name not in rows.FILTER_COLUMNS:
             raise UnknownName("column to filter by", name, rows.FILTER_COLUMNS)
-
-
-def _matching(table: pa.Table, where: Mapping[str, Any]) -> Any:
-    """Row numbers that match, growing."""
-    mask = np.ones(table.num_rows, dtype=bool)
-    for name, wanted in where.items():
-        column = table.column(name)
-        is_equal = pc.is_null(column) if wanted is None else pc.fill_null(pc.equal(column, wanted), False)
-        mask &= is_equal.to_numpy(zero_copy_only=False) if hasattr(is_equal, "to_numpy") else np.asarray(is_equal)
-    return np.flatnonzero(mask)

@@ -9,16 +9,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from demerit.errors import StoreError
 
 FORMAT_VERSION = 1
+ROW = "row in its group"
 ROWS_PER_GROUP = 2048
 # Parts smaller than this are merged when a writer closes; larger ones are never touched again.
 FULL_PART_ROWS = 50_000
@@ -181,11 +186,47 @@ def _write_parquet(path: Path, tables: Sequence[pa.Table] | Iterator[pa.Table]) 
 
 def read_batches(root: Path, part: Part, columns: Sequence[str] | None) -> Iterator[pa.Table]:
     """Stream a part in row groups."""
-    path = root / part.file
+    with _readable(root / part.file) as file:
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group, columns=columns, use_threads=False)
+
+
+def read_matching(
+    root: Path, part: Part, columns: Sequence[str], where: Mapping[str, Any]
+) -> Iterator[tuple[int, pa.Table]]:
+    """Stream a part's matching rows: the number of a row group's first row, and its matches, numbered in column ROW.
+
+    Only groups in which something matches are read in full.
+    """
+    first_row = 0
+    with _readable(root / part.file) as file:
+        for group in range(file.num_row_groups):
+            count = file.metadata.row_group(group).num_rows
+            kept = np.arange(count)
+            if where:
+                kept = matching(file.read_row_group(group, columns=list(where), use_threads=False), where)
+            if len(kept):
+                table = file.read_row_group(group, columns=columns, use_threads=False)
+                table = table if len(kept) == count else table.take(kept)
+                yield first_row, table.append_column(ROW, pa.array(kept))
+            first_row += count
+
+
+def matching(table: pa.Table, where: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+    """Row numbers whose columns equal the wanted values, growing; None matches what is unknown."""
+    mask = np.ones(table.num_rows, dtype=bool)
+    for name, wanted in where.items():
+        column = table.column(name)
+        is_equal = pc.is_null(column) if wanted is None else pc.fill_null(pc.equal(column, wanted), False)
+        mask &= np.asarray(is_equal)
+    return np.flatnonzero(mask)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as file:
-            for group in range(file.num_row_groups):
-                yield file.read_row_group(group, columns=columns, use_threads=False)
+            yield file
     except FileNotFoundError:
         sentence = "the manifest lists this part and it is gone: open the folder again, or restore it from a copy"
         raise StoreError(path, sentence) from None
