@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 READY := $(VENV)/.ready
 
 .PHONY: help demo test check bench clean
@@ -15,10 +16,10 @@ help:
 	@echo "make bench   every benchmark (minutes)"
 	@echo "make clean   remove the virtual environment and the demo"
 
-demo: $(READY)
+demo: $(CORE)
 	$(BIN)/demerit demo demo
 
-test: $(READY)
+test: $(READY) packages
 	$(BIN)/python -m pytest -q $(TESTS)
 
 check: $(READY)
@@ -30,11 +31,29 @@ check: $(READY)
 bench: $(READY)
 	for each in benchmarks/*.py; do echo "== $$each"; $(BIN)/python $$each || exit 1; done
 
-# The environment is made anew whenever what it is made from changes.
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and "demerit needs Python 3.11 to 3.13; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
+# Programs that some tests need and pip cannot bring. Missing ones are installed where we may; otherwise the line to run
+# is printed and the tests that need them skip, saying so.
+PACKAGES := chromium libosmesa6
+
+.PHONY: packages
+packages:
+	@missing=""; for each in $(PACKAGES); do dpkg -s $$each >/dev/null 2>&1 || missing="$$missing $$each"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing$$missing"; apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null || true; \
+	else echo "some tests will skip; to run them all: sudo apt-get install$$missing"; fi
+
+# The environment is made anew whenever what it is made from changes. The demo needs the core alone.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+$(CORE): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "demerit needs Python 3.11 to 3.13, and this is %d.%d. Try: make PYTHON=python3.12" % v)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e .
+	touch $(CORE)
+
+$(READY): $(CORE)
+	$(INSTALL) -e '.[dev]'
 	touch $(READY)
 
 clean:

@@ -61,7 +61,7 @@ def test_import_inspect_score(folder: Path) -> None:
     assert "15 episodes, 480 frames" in shown
     facts = json.loads(demerit("inspect", "set", "--json", cwd=folder).stdout)
     assert facts["outcomes"] == {
-        "rule": {"episodes": 15, "success": 3, "failure": 12, "graded": 0, "with progress": 15}
+        "rule": {"episodes": 15, "success": 3, "failure": 12, "graded": 0, "with progress": 15, "with curve": 15}
     }
     in_place = json.loads(demerit("inspect", "videos:blocks", "--json", cwd=folder).stdout)
     assert {k: v for k, v in in_place.items() if k != "name"} == {k: v for k, v in facts.items() if k != "name"}

@@ -25,6 +25,7 @@ COLUMNS = (
     "grade",
     "progress",
     "vouched_by",
+    "has_curve",
 )
 
 
@@ -78,6 +79,7 @@ class Overview:
         counts[verdict] += 1
         counts["graded"] += facts["grade"] is not None
         counts["with progress"] += facts["progress"] is not None
+        counts["with curve"] += facts["has_curve"]
 
     def as_dict(self, most: int = 20) -> dict[str, Any]:
         """Return everything as plain values; long lists are cut, their true length is beside them."""
@@ -136,4 +138,5 @@ def _facts(episode: Episode) -> dict[str, Any]:
         "seconds": float(times[-1]) if len(times) else 0.0,
         **{name: outcome and getattr(outcome, name) for name in ("success", "grade", "progress")},
         "vouched_by": outcome and outcome.source,
+        "has_curve": any(account.curve is not None for account in episode.outcomes),
     }

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-out = Console(highlight=False)
+# Lines are left whole: what is piped or copied must not be broken at some width.
+out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False)
 SECONDS_BETWEEN_LINES = 10.0
 

@@ -46,7 +46,8 @@ def import_(
     preferences = f", {progress.preferences} preferences" if progress.preferences else ""
     out.print(f"[bold]{dest}[/bold]: {progress.durable} episodes ({progress.added} new{kept}){preferences}")
     _print_problems(progress.problems.rows())
-    out.print(f"Next: demerit inspect {dest}; demerit score {dest} --model clock")
+    if progress.durable:
+        out.print(f"Next: demerit inspect {dest}; demerit score {dest} --model clock")
 
 
 def inspect(
@@ -153,9 +154,11 @@ def _print_overview(overview: Overview) -> None:
         ("licences", overview.licences),
     ):
         out.print(f"  {title}: {_most(counter)}")
-    table = Table("vouched for by", "episodes", "success", "failure", "unknown", "graded", "with progress")
+    table = Table(
+        "vouched for by", "episodes", "success", "failure", "unknown", "graded", "with progress", "with curve"
+    )
     for who, counts in sorted(overview.outcomes.items()):
-        cells = ("episodes", "success", "failure", "success unknown", "graded", "with progress")
+        cells = ("episodes", "success", "failure", "success unknown", "graded", "with progress", "with curve")
         table.add_row(who, *(str(counts[cell]) for cell in cells))
     if overview.outcomes:
         out.print(table)

@@ -60,7 +60,9 @@ class RewardStore:
             try:
                 root.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise StoreError(root, f"the rewards cannot be kept there ({error.strerror})") from error
+                raise StoreError(
+                    root, f"the rewards cannot be kept there ({error.strerror}); choose another place with --out"
+                ) from error
             facts = {"model": card.name, "card": asdict(card), **header}
             with writing(root):
                 write_manifest(root / MANIFEST, FORMAT_NAME, Manifest(facts))
