@@ -45,7 +45,7 @@ def folder(tmp_path: Path, sample: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [[], ["import"], ["inspect"], ["export"], ["score"], ["check"], ["list"], ["demo"]])
+@pytest.mark.parametrize("command", [[], ["import"], ["inspect"], ["export"], ["score"], ["bench"], ["leaderboard"], ["negatives"], ["materialize"], ["check"], ["list"], ["demo"]])
 def test_help_has_examples(command: list[str]) -> None:
     run = demerit(*command, "--help")
     assert run.returncode == 0
@@ -140,8 +140,9 @@ def test_demo(tmp_path: Path) -> None:
     for _ in range(2):  # a second run finds everything done
         run = demerit("demo", tmp_path / "demo")
         assert run.returncode == 0, run.stderr
-        assert "What knowing nothing scores" in run.stdout
+        assert "the model has shown nothing here" in run.stdout
     assert (tmp_path / "demo" / "sheet.png").is_file()
+    assert (tmp_path / "demo" / "report" / "report.html").stat().st_size > 50_000
 
 
 def test_interrupting_says_what_is_kept(folder: Path) -> None:

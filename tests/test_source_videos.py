@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import demerit.video
+import demerit.video_index
 from demerit.dataset import SOURCES, Dataset, Problem, Reader
 from demerit.episode import Episode
 from demerit.errors import BadInput
@@ -47,7 +47,7 @@ def test_without_labels_nothing_is_invented(tmp_path):
 
 def test_reading_opens_no_video(tmp_path, monkeypatch):
     put_video(tmp_path / "a.mp4")
-    monkeypatch.setattr(demerit.video, "_opened", lambda *_: pytest.fail("a video was opened"))
+    monkeypatch.setattr(demerit.video_index, "_open", lambda *_: pytest.fail("a video was opened"))
     assert len(read(tmp_path)[0]) == 1
 
 

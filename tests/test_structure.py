@@ -17,6 +17,7 @@ ROOT = Path(demerit.__file__).parent
 # Imports go down only. A package's own modules may import each other; two names on one level may not.
 LEVELS: dict[str, int] = {
     "errors": 0,
+    "taxonomy": 1,
     "registry": 1,
     "frames": 2,
     "outcome": 2,
@@ -32,16 +33,21 @@ LEVELS: dict[str, int] = {
     "sources": 7,
     "models": 7,
     "metrics": 7,
+    "negatives": 7,
+    "sim": 7,
     "contact_sheet": 7,
     "sample": 7,
     "check": 8,
     "score": 8,
     "ingest": 8,
+    "negate": 8,
+    "materialize": 8,
+    "simulate": 8,
     "overview": 8,
     "bench": 9,
-    "demo": 9,
-    "cli": 10,
-    "__init__": 11,
+    "demo": 10,
+    "cli": 11,
+    "__init__": 12,
 }
 
 

@@ -1,33 +1,21 @@
-"""The demo: make or take a dataset, import it, score it with every baseline, and say what came out."""
+"""The demo: draw a dataset, import it, measure a model on it beside the controls, and write the report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
+from demerit.bench.benchmark import load_benchmark
+from demerit.bench.page import write_page
+from demerit.bench.report import Report
+from demerit.bench.run import gather, run_benchmark
 from demerit.contact_sheet import contact_sheet
-from demerit.episode import Episode
 from demerit.ingest import import_dataset
-from demerit.models import load_model
-from demerit.reward import Reward
 from demerit.sample import make_sample
-from demerit.score import Job, rewards_folder, score
 from demerit.sources import open_dataset
 from demerit.store import RewardStore, Store
 
-BASELINES = ("clock", "constant", "random")
-
-
-@dataclass(frozen=True)
-class DemoRow:
-    """One model on the demo's episodes."""
-
-    model: str
-    scored: int
-    final_of_successes: float
-    final_of_failures: float
+MODEL = "change"
 
 
 @dataclass(frozen=True)
@@ -36,37 +24,28 @@ class DemoResult:
 
     store: Path
     sheet: Path
-    rows: list[DemoRow]
+    report: Report
+    page: Path
 
 
 def run_demo(folder: str | Path) -> DemoResult:
-    """Draw the sample, import it, score it and draw a contact sheet; the same folder again changes nothing."""
+    """Do everything once; in the same folder again, what is done stays done."""
     folder = Path(folder)
-    if not (folder / "videos" / "labels.jsonl").is_file():
-        make_sample(folder / "videos")
-    import_dataset(open_dataset(f"videos:{folder / 'videos'}"), folder / "dataset")
-    rows = [_row(folder / "dataset", name) for name in BASELINES]
+    videos = folder / "videos"
+    if not (videos / "labels.jsonl").is_file():
+        make_sample(videos)
+    import_dataset(open_dataset(f"videos:{videos}"), folder / "dataset", licence="Apache-2.0")
     store = Store(folder / "dataset")
+    gathered = gather(load_benchmark("own"), f"demerit:{store.root}")
+    report = run_benchmark(load_benchmark("own"), [MODEL], gathered, folder / "report")
+    report.write(folder / "report" / "report.json")
+    page = write_page(report, folder / "report" / "report.html", gathered.frames())
+    return DemoResult(store.root, _sheet(store, folder), report, page)
+
+
+def _sheet(store: Store, folder: Path) -> Path:
+    """Draw a failure with what two of the models make of it."""
     shown = next(store.episodes({"success": False}))
-    rewards = [reward for name in BASELINES for reward in _rewards(store, name) if reward.episode == shown.id]
-    sheet = contact_sheet(shown, folder / "sheet.png", rewards)
-    return DemoResult(store.root, sheet, rows)
-
-
-def _row(store: Path, name: str) -> DemoRow:
-    dataset = open_dataset(f"demerit:{store}")
-    model = load_model(name)
-    score(Job(model, dataset, rewards_folder(dataset, model.card.name)))
-    outcomes = {episode.id: episode for episode in dataset}
-    finals: dict[bool, list[float]] = {True: [], False: []}
-    for reward in _rewards(Store(store), name):
-        finals[_succeeded(outcomes[reward.episode])].append(reward.final)
-    return DemoRow(name, sum(map(len, finals.values())), float(np.mean(finals[True])), float(np.mean(finals[False])))
-
-
-def _succeeded(episode: Episode) -> bool:
-    return episode.outcome is not None and episode.outcome.success is True
-
-
-def _rewards(store: Store, name: str) -> list[Reward]:
-    return list(RewardStore(store.root / "rewards" / name))
+    folders = [folder / "report" / "rewards" / name / "as-recorded" for name in (MODEL, "clock")]
+    rewards = [reward for each in folders for reward in RewardStore(each) if reward.episode == shown.id]
+    return contact_sheet(shown, folder / "sheet.png", rewards)

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from demerit.cli import data, demo, models
+from demerit.cli import bench, data, demo, leaderboard, models, negatives
 from demerit.errors import DemeritError
 
 app = typer.Typer(
@@ -51,6 +51,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": data.inspect,
     "export": data.export,
     "score": models.score,
+    "bench": bench.bench,
+    "leaderboard": leaderboard.leaderboard,
+    "negatives": negatives.negatives,
+    "materialize": negatives.materialize,
     "check": models.check,
     "list": models.list_,
     "demo": demo.demo,

@@ -11,26 +11,22 @@ import typer
 def demo(
     folder: Annotated[Path, typer.Argument(help="Where to put it.")] = Path("demo"),
 ) -> None:
-    """Draw a small dataset, import it, look at it, score it with the baselines.
+    """Draw a small dataset, import it, look at it, measure a model on it beside the controls.
 
     [bold]Examples[/bold]
 
       demerit demo
-      demerit demo /tmp/demerit-demo
+      demerit demo my_demo
     """
-    from rich.table import Table  # noqa: PLC0415
-
     from demerit.cli.bars import out  # noqa: PLC0415
+    from demerit.cli.bench import print_report  # noqa: PLC0415
     from demerit.cli.data import inspect  # noqa: PLC0415
     from demerit.demo import run_demo  # noqa: PLC0415
 
     result = run_demo(folder)
     inspect(str(result.store))
-    table = Table(
-        "model", "episodes", "final value, successes", "final value, failures", title="What knowing nothing scores"
-    )
-    for row in result.rows:
-        table.add_row(row.model, str(row.scored), f"{row.final_of_successes:.2f}", f"{row.final_of_failures:.2f}")
-    out.print(table)
-    out.print(f"The videos are cartoons, drawn on the spot: {result.store}")
-    out.print(f"A failure, and what the baselines make of it: {result.sheet}")
+    print_report(result.report)
+    out.print("The videos are cartoons, drawn on the spot: they show the machinery, not any model's worth on robots.")
+    out.print(f"The dataset: {result.store}")
+    out.print(f"A failure at a glance: {result.sheet}")
+    out.print(f"[bold]The report: {result.page}[/bold]")

@@ -90,7 +90,7 @@ def check(
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="models or sources.")] = "models",
+    what: Annotated[str, typer.Argument(help="models, sources or benchmarks.")] = "models",
 ) -> None:
     """List what demerit knows by name, your own packages' parts included.
 
@@ -98,13 +98,14 @@ def list_(
 
       demerit list models
       demerit list sources
+      demerit list benchmarks
     """
     from rich.table import Table  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
     from demerit.errors import UnknownName  # noqa: PLC0415
 
-    listings = {"models": _model_rows, "sources": _source_rows}
+    listings = {"models": _model_rows, "sources": _source_rows, "benchmarks": _benchmark_rows}
     if what not in listings:
         raise UnknownName("list", what, listings)
     header, rows = listings[what]()
@@ -138,6 +139,14 @@ def _source_rows() -> tuple[list[str], list[list[str]]]:
         about = (SOURCES.factory(name).__doc__ or "").strip().splitlines()
         rows.append([name, f"demerit inspect {name}:PATH", about[0] if about else ""])
     return ["format", "use", "about"], rows
+
+
+def _benchmark_rows() -> tuple[list[str], list[list[str]]]:
+    from demerit.bench.benchmark import BENCHMARKS, load_benchmark  # noqa: PLC0415
+
+    known = [load_benchmark(name) for name in BENCHMARKS]
+    rows = [[one.name, ", ".join(one.headline), one.data, one.claim] for one in known]
+    return ["benchmark", "headline", "data", "what a good score supports"], rows
 
 
 def _note(progress: Progress) -> str:

@@ -1,0 +1,90 @@
+"""Negatives by the hundred thousand: how long they take to make and to store, and what they weigh on disk.
+
+python benchmarks/negatives.py [EPISODES] [NEGATIVES_PER_EPISODE]
+
+Every episode has a video file of its own (hard links of one), as a real dataset has.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from demerit.dataset import Dataset
+from demerit.episode import Episode, Origin
+from demerit.frames import Frames
+from demerit.negate import make_negatives
+from demerit.negatives.mix import DEFAULT_MIX, Mix
+from demerit.negatives.pool import Pool
+from demerit.outcome import Outcome
+from demerit.store import Store
+from demerit.video_writer import write_video
+
+FRAMES = 100
+COLOURS = ("red", "green", "blue", "white", "black", "grey", "pink", "brown", "yellow", "purple")
+THINGS = ("block", "cup", "plate", "spoon", "sponge", "marker", "towel", "bottle", "lid", "bowl")
+PLACES = ("shelf", "drawer", "box", "sink", "tray", "table", "basket", "rack", "stove", "counter")
+
+
+def fill(root: Path, episodes: int) -> Store:
+    """Import-like set-up: 1,000 instructions, 50 scenes, two splits; not part of what is measured."""
+    video = root / "one.mp4"
+    write_video(video, np.zeros((FRAMES, 64, 64, 3), np.uint8))
+    (root / "videos").mkdir()
+    store = Store.create(root / "set", "set")
+    rng = np.random.default_rng(0)
+    with store.writer() as writer:
+        for i in range(episodes):
+            path = root / "videos" / f"{i:06d}.mp4"
+            os.link(video, path)
+            colour, thing, place = (str(rng.choice(words)) for words in (COLOURS, THINGS, PLACES))
+            origin = Origin("set", split="test" if i % 10 == 0 else "train", group=f"scene {i % 50}")
+            success = (Outcome("human", success=True),)
+            words = f"put the {colour} {thing} in the {place}"
+            writer.add(Episode(f"set/{i:06d}", words, {"main": Frames.from_video(path)}, success, origin))
+    return Store(store.root)
+
+
+def clock() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def report(title: str, start: tuple[float, float], note: str = "") -> None:
+    wall, cpu = (now - then for now, then in zip(clock(), start, strict=True))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{title:40s} {wall:7.2f} s ({cpu:6.2f} s of CPU)   peak memory {peak:4.0f} MB   {note}", flush=True)
+
+
+def main(episodes: int, each: int) -> None:
+    mix = Mix.parse(DEFAULT_MIX, per_episode=each, per_dataset=0)
+    with tempfile.TemporaryDirectory() as name:
+        start = clock()
+        store = fill(Path(name), episodes)
+        report(f"set up {episodes:,} episodes of {FRAMES} frames", start, "(not measured)")
+
+        start = clock()
+        pool = Pool.of(store.episodes())
+        report("read the words", start)
+
+        some = [episode for _, episode in zip(range(64), store.episodes(), strict=False)]
+        lengths = sum(len(episode) for episode in some)  # opens the videos
+        start = clock()
+        made = sum(1 for episode in some for _ in mix.make(episode, pool))
+        report(f"make {made:,} of {lengths:,} frames in memory", start)
+
+        start = clock()
+        progress = make_negatives(Dataset(store, "set"), Path(name) / "negatives", mix)
+        size = sum(path.stat().st_size for path in (Path(name) / "negatives").rglob("*") if path.is_file())
+        report(f"the whole job: {sum(progress.made.values()):,} negatives", start, f"{size / 2**20:.1f} MB on disk")
+        print("grades:", {grade: count for grade, count in progress.ladder().items() if count})
+        print("not made:", dict(progress.skipped) or "nothing")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, int(sys.argv[2]) if len(sys.argv) > 2 else 10)

@@ -1,0 +1,165 @@
+"""The metrics on real predictions of published models, beside controls that know nothing.
+
+    python benchmarks/real_predictions.py --data DIR
+
+DIR holds gvl_site/ (GVL's percentages for 126 episodes), roboarena/ (Robometer's curves for 188 rollouts) and
+robometer_examples/ (Robometer-4B's own arrays for 3 clips). None of them has human outcomes, so nothing here says how
+good a model is: VOC is measured on demonstrations, and elsewhere only whom Robometer agrees with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demerit.bench.showings import SHUFFLED, frame_order
+from demerit.episode import Episode
+from demerit.metrics import Measure, Tally, compare
+from demerit.metrics.bootstrap import mean_tally
+from demerit.metrics.order_correlation import Method, order_correlations, value_order_correlation
+from demerit.metrics.ordering import episode_returns, ordering_tally
+from demerit.models import load_model
+
+METHODS: tuple[Method, ...] = ("pearson", "spearman")
+CONTROLS = ("clock", "random", "change", "motion", "length", "constant")
+TWO = 2
+
+
+def show(measure: Measure, name: str) -> str:
+    if not measure.known:
+        return f"| {name} | undefined | 0 | {measure.undefined} | {measure.unscored} |"
+    return (
+        f"| {name} | {measure.value:.3f} ({measure.low:.3f} to {measure.high:.3f}) | {measure.n} "
+        f"| {measure.undefined} | {measure.unscored} |"
+    )
+
+
+def table(title: str, unit: str) -> None:
+    print(f"\n{title}\n\n| model | value (95% interval) | {unit} | undefined | unscored |\n|---|---|---|---|---|")
+
+
+def scored(name: str, episodes: Sequence[Episode]) -> list[Any]:
+    return load_model(name).score(episodes)
+
+
+def shuffled(name: str, episodes: Sequence[Episode]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Show a control shuffled frames after the first, which is not counted; return values and true times."""
+    orders = [frame_order(SHUFFLED, one.id, len(one)) for one in episodes]
+    rewards = scored(name, [one.select(order) for one, order in zip(episodes, orders, strict=True)])
+    values = [reward.value[reward.at > 0] for reward in rewards]
+    times = [order[reward.at[reward.at > 0]] for reward, order in zip(rewards, orders, strict=True)]
+    return values, times
+
+
+def gvl(folder: Path) -> None:
+    """GVL saw the frames shuffled; its VOC is therefore comparable with the controls on shuffled frames."""
+    rows = json.loads((folder / "gvl_predictions.json").read_text())
+    predictions = [np.array(row["pred_percent"], dtype=np.float64) for row in rows]
+    sets = [row["id"].rpartition("_")[0] for row in rows]
+    episodes = [Episode.from_video(folder / f"{row['id']}.mp4", row["task_description"], row["id"]) for row in rows]
+    short = sum(len(one) != len(values) for one, values in zip(episodes, predictions, strict=True))
+    print(f"## GVL's published percentages: {len(rows)} episodes of {len(set(sets))} sets and tasks")
+    print(f"Intervals are clustered by these. Videos with another number of frames than percentages: {short}.")
+    position = [np.array(row["prompt_position"]) for row in rows]
+    shown = {name: (scored(name, episodes), shuffled(name, episodes)) for name in CONTROLS}
+    for method in METHODS:
+        table(f"### VOC by {method.capitalize()}", "episodes")
+        later = [values[1:] for values in predictions]
+        found = order_correlations(later, method=method).value
+
+        def count(values: np.ndarray) -> Tally:
+            return mean_tally("", "episodes", values, sets)
+
+        print(show(value_order_correlation(predictions, method=method, clusters=sets), "GVL (frames were shuffled)"))
+        name = "GVL (frames were shuffled), first frame not counted"
+        print(show(value_order_correlation(later, method=method, clusters=sets), name))
+        place = count(order_correlations(position, method=method).value).measure()
+        print(show(place, "the frame's place in GVL's prompt, as if it were a value"))
+        for name, (rewards, (seen, true_times)) in shown.items():
+            values, times = [reward.value for reward in rewards], [reward.at for reward in rewards]
+            print(show(value_order_correlation(values, times, method=method, clusters=sets), f"{name}, in order"))
+            mixed = value_order_correlation(seen, true_times, method=method, shown="shuffled", clusters=sets)
+            print(show(mixed, f"{name}, shuffled"))
+        seen, true_times = shown["change"][1]
+        versus = compare(count, found, order_correlations(seen, true_times, method).value)
+        span = f"{versus.difference:+.3f} ({versus.low:+.3f} to {versus.high:+.3f})"
+        print(f"\nGVL minus change, both shuffled and without the first frame: {span}.")
+
+
+def roboarena(folder: Path) -> None:
+    """Whom does Robometer agree with? No person judged these rollouts, so agreement is all there is."""
+    rows = json.loads((folder / "index.json").read_text())
+    episodes = [Episode.from_video(folder / f"{row['id']}.mp4", row["instruction"], row["id"]) for row in rows]
+    curves = [np.array(row["robometer_progress"], dtype=np.float64) for row in rows]
+    tasks = [row["instruction"] for row in rows]
+    lengths = np.array([len(curve) for curve in curves])
+    print(
+        f"\n## Robometer's curves on RoboArena: {len(rows)} rollouts, {len(set(tasks))} instructions, no human outcome"
+    )
+    print(f"Frames per rollout: {lengths.min()} to {lengths.max()}, median {np.median(lengths):.0f}.")
+    rewards = {name: scored(name, episodes) for name in CONTROLS}
+    for method in METHODS:
+        table(f"### VOC by {method.capitalize()} (rollouts, many of them failures: a high VOC is no merit)", "episodes")
+        print(show(value_order_correlation(curves, method=method, clusters=tasks), "Robometer"))
+        for name in ("clock", "change", "motion"):
+            values, times = [one.value for one in rewards[name]], [one.at for one in rewards[name]]
+            print(show(value_order_correlation(values, times, method=method, clusters=tasks), name))
+    twice = np.array([tasks.count(task) == TWO for task in tasks])
+    kept = [task for task, is_kept in zip(tasks, twice, strict=True) if is_kept]
+    for how in ("final", "mean", "sum"):
+        theirs = episode_returns(curves, how)[twice]
+        ours = {name: episode_returns([one.value for one in rewards[name]], how)[twice] for name in CONTROLS}
+        _agreement(how, theirs, ours, kept)
+
+
+def _agreement(how: str, robometer: np.ndarray, controls: dict[str, np.ndarray], tasks: list[str]) -> None:
+    """Take Robometer's order of the two rollouts of one instruction as given, and ask who repeats it."""
+    table(
+        f"### Who orders the two rollouts of one instruction as Robometer does, by {how}? (agreement, 0.5 = chance)",
+        "pairs",
+    )
+
+    def count(values: np.ndarray) -> Tally:
+        return ordering_tally(values, robometer, tasks)
+
+    for name, values in controls.items():
+        print(show(count(values).measure(), name))
+    versus = compare(count, controls["change"], controls["constant"])
+    span = f"{versus.difference:+.3f} ({versus.low:+.3f} to {versus.high:+.3f}), p {versus.p:.4f}"
+    print(f"\nchange minus constant: {span}.")
+
+
+def examples(folder: Path) -> None:
+    """Three clips with Robometer-4B's own arrays."""
+    print("\n## Robometer-4B's own arrays on 3 clips\n")
+    print("| clip | frames scored | VOC Pearson | VOC Spearman | final progress | final success probability |")
+    print("|---|---|---|---|---|---|")
+    correlate: Callable[[np.ndarray, Method], float] = lambda values, method: float(  # noqa: E731
+        order_correlations([values], method=method).value[0]
+    )
+    for path in sorted(folder.glob("*_rewards.npy")):
+        values = np.load(path).reshape(-1)
+        success = np.load(path.with_name(f"{path.stem}_success_probs.npy")).reshape(-1)
+        cells = [f"{correlate(values, method):.3f}" for method in METHODS]
+        name = path.stem.removesuffix("_rewards")
+        print(f"| {name} | {len(values)} | {cells[0]} | {cells[1]} | {values[-1]:.3f} | {success[-1]:.3f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    folder: Path = parser.parse_args().data
+    for name, report in (("gvl_site", gvl), ("roboarena", roboarena), ("robometer_examples", examples)):
+        if (folder / name).is_dir():
+            report(folder / name)
+        else:
+            print(f"\n## {name}: not in {folder.name}, left out")
+
+
+if __name__ == "__main__":
+    main()

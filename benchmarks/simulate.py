@@ -1,0 +1,86 @@
+"""How many episodes a core makes in a minute, and how long the environment's own rendering would take.
+
+    python benchmarks/simulate.py [episodes a task]
+
+One process, one core: physics, pictures of 128 x 128, measuring and encoding. Beside it the same arm in the same task
+through `render_mode="rgb_array"`, as Meta-World's documentation does it, for a few episodes of as many frames.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("LP_NUM_THREADS", "0")  # as in the workers: one thread a process
+
+import numpy as np
+
+from demerit.sim.arena import Arena, quiet
+from demerit.sim.record import record
+from demerit.sim.rollout import EpisodeSpec, draw_length, rollout
+from demerit.sim.scene import Painter
+from demerit.sim.tasks import task
+from demerit.video_writer import write_video
+
+TASKS = ("pick-place", "drawer-open", "door-close", "bin-picking", "button-press")
+BEHAVIOURS = ("expert", "noisy", "early-stop", "undo")
+
+
+def ours(folder: Path, each: int) -> tuple[int, int, float, float]:
+    """Return episodes, frames, seconds by the clock and seconds of processor time; models are built within them."""
+    frames = count = 0
+    clock, processor = time.perf_counter(), time.process_time()
+    for name in TASKS:
+        with Painter(Arena(task(name)), 128) as painter:
+            for number in range(each):
+                spec = EpisodeSpec(name, BEHAVIOURS[number % len(BEHAVIOURS)], number)
+                episode = record(rollout(spec, painter.arena, painter), folder / f"{name}-{number}.mp4")
+                frames += len(episode)
+                count += 1
+    return count, frames, time.perf_counter() - clock, time.process_time() - processor
+
+
+def built_in(folder: Path, episodes: int) -> tuple[int, float, float]:
+    """Return frames, seconds by the clock and of processor time for the environment's own step and render."""
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+    from metaworld.policies import ENV_POLICY_MAP
+
+    frames = 0
+    clock, processor = time.perf_counter(), time.process_time()
+    with quiet():
+        for name in TASKS[:episodes]:
+            env = ALL_V3_ENVIRONMENTS[f"{name}-v3"](
+                render_mode="rgb_array", camera_name="corner2", width=128, height=128
+            )
+            env._partially_observable, env._freeze_rand_vec, env._set_task_called = False, False, True
+            policy, (observation, _) = ENV_POLICY_MAP[f"{name}-v3"](), env.reset()
+            length, stride = draw_length(EpisodeSpec(name, "expert", 0))
+            images = []
+            for _ in range(length):
+                for _ in range(stride):
+                    observation, *_ = env.step(np.clip(policy.get_action(observation), -1, 1))
+                images.append(env.render())
+            frames += write_video(folder / f"built-in-{name}.mp4", images)
+            env.close()
+    return frames, time.perf_counter() - clock, time.process_time() - processor
+
+
+def main() -> None:
+    each = int(sys.argv[1]) if len(sys.argv) > 1 else 16
+    with tempfile.TemporaryDirectory() as folder:
+        rollout_count, frames, clock, processor = ours(Path(folder), each)
+        size = sum(path.stat().st_size for path in Path(folder).iterdir()) / rollout_count / 1000
+        print(f"demerit: {rollout_count} episodes, {frames} frames, {size:.0f} kB an episode")
+        print(f"  {rollout_count / clock * 60:.0f} a minute by the clock, {rollout_count / processor * 60:.0f} a core")
+        few = 3
+        frames, clock, processor = built_in(Path(folder), few)
+        print(f"built-in rendering: {few} episodes, {frames} frames")
+        print(f"  {few / clock * 60:.0f} a minute by the clock, {few / processor * 60:.0f} a core")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The leaderboard command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def leaderboard(
+    reports: Annotated[
+        list[Path] | None, typer.Argument(help="report.json files, or the folders that `demerit bench` wrote them to.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of the site.")] = Path("leaderboard"),
+) -> None:
+    """Build a static page of measured reports and, apart from them, the published tables with their sources.
+
+    [bold]Examples[/bold]
+
+      demerit leaderboard bench/roboarena@1 bench/own
+      demerit leaderboard reports/*/report.json --out site
+      demerit leaderboard --out site        (published tables only)
+    """
+    from demerit.bench.leaderboard import build_leaderboard  # noqa: PLC0415
+    from demerit.bench.report import Report  # noqa: PLC0415
+    from demerit.cli.bars import out as console  # noqa: PLC0415
+
+    files = [path / "report.json" if path.is_dir() else path for path in reports or []]
+    page = build_leaderboard([Report.read(path) for path in files], out)
+    console.print(f"The leaderboard: {page} ({len(files)} reports)", soft_wrap=True)

@@ -1,0 +1,212 @@
+"""Mix: how many negatives of which kind are made, with a balanced ladder of grades.
+
+Everything is drawn from the seed and the episode's id, never from what was drawn before: the order of the episodes
+does not matter, and neither does which of them are there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.episode import Episode
+from demerit.errors import BadInput, NotApplicable, UnknownName
+from demerit.negatives.negative import NEGATIVES, Negative, load_negative
+from demerit.negatives.pool import Pool
+from demerit.negatives.targets import UNFINISHED_GRADES, succeeded
+
+DEFAULT_MIX = "clip=10,freeze=8,rewind=12,wrong-instruction=6,jump=3,stall=1"
+"""With eight an episode and the originals kept, every grade from 1 to 5 is a fifth of the whole, and the length of a
+video says next to nothing about success: clips are shorter than originals, rewinds longer, freezes as long, and cut
+successes pay for stalled ones. Clips and originals alone would be told apart by length."""
+PER_EPISODE = 8
+PER_DATASET = 1200
+ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A negative that was due and could not be made."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One negative aimed at one grade (None: it takes no aim), and its share of all that is made."""
+
+    name: str
+    grade: int | None
+    share: float
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Shares of negatives by name, the seed, and how much is taken from one episode and one dataset."""
+
+    shares: Mapping[str, float]
+    seed: int = 0
+    per_episode: int = PER_EPISODE
+    """negatives made from one original at most"""
+    per_dataset: int = PER_DATASET
+    """originals used of one dataset at most, chosen evenly; 0 = all"""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be made."""
+        if not self.shares:
+            raise BadInput("the mix", f"at least one NAME=SHARE, such as {DEFAULT_MIX}", "an empty one")
+        for name, share in self.shares.items():
+            if name not in NEGATIVES:
+                raise UnknownName("negative", name, NEGATIVES)
+            if not 0 < share < float("inf"):
+                raise BadInput(f"the share of {name!r} in the mix", "a number above 0", share)
+        if self.per_episode < 1:
+            raise BadInput("negatives per episode", "at least 1", self.per_episode)
+        if self.per_dataset < 0:
+            raise BadInput("originals per dataset", "a whole number, 0 for all", self.per_dataset)
+
+    @classmethod
+    def parse(cls, text: str, *, seed: int = 0, per_episode: int = PER_EPISODE, per_dataset: int = PER_DATASET) -> Mix:
+        """Read `clip=4,rewind=2`; a name alone has the share 1."""
+        shares: dict[str, float] = {}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            name, equals, share = (piece.strip() for piece in part.partition("="))
+            if name in shares:
+                raise BadInput("the mix", "each negative once", f"{name!r} twice")
+            try:
+                shares[name] = float(share) if equals else 1.0
+            except ValueError:
+                raise BadInput(f"the share of {name!r} in the mix", "a number above 0", repr(share)) from None
+        return cls(shares, seed, per_episode, per_dataset)
+
+    def __str__(self) -> str:
+        """Write it as `parse` reads it."""
+        return ",".join(f"{name}={share:g}" for name, share in self.shares.items())
+
+    @property
+    def needs_partners(self) -> bool:
+        """Whether the pool must remember whole episodes."""
+        return "splice" in self.shares
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """What is made, by name and grade: negatives that can be aimed level the ladder that the others leave uneven.
+
+        Those that always end at grade 1 (other words, everything undone) would tip it; the rest is aimed so that the
+        grades 1 to 4 come out as even as the shares allow. Grade 5 is what the originals and `slow`, `stall` and
+        `jump` are.
+        """
+        total = sum(self.shares.values())
+        found = self._loaded
+        fixed: Counter[int] = Counter()
+        aimed = 0.0
+        for name, negative in found.items():
+            share = self.shares[name] / total
+            if len(negative.grades) == 1:
+                fixed[negative.grades[0]] += share  # type: ignore[assignment]
+            elif negative.grades:
+                aimed += share
+        room = levelled({grade: fixed[grade] for grade in UNFINISHED_GRADES}, aimed)
+        return tuple(
+            cell for name, negative in found.items() for cell in _cells(negative, self.shares[name] / total, room)
+        )
+
+    def slots(self, episode: str) -> Iterator[Cell]:
+        """Which cells are due for this episode: each as often as its share says, rounded by lot.
+
+        This is systematic sampling: the counts over many episodes keep closer to the shares than independent draws.
+        """
+        lot = seed_of(self.seed, episode) / 2**63
+        places = (np.arange(self.per_episode) + lot) / self.per_episode
+        numbers = np.searchsorted(self._bounds, places, side="right")
+        return (self.cells[number] for number in numbers.tolist())
+
+    @cached_property
+    def _bounds(self) -> npt.NDArray[np.float64]:
+        """Where the cells after the first begin when their shares are laid end to end."""
+        return np.cumsum([cell.share for cell in self.cells])[:-1]
+
+    @cached_property
+    def _loaded(self) -> dict[str, Negative]:
+        return {name: load_negative(name) for name in sorted(self.shares)}
+
+    def make(self, episode: Episode, pool: Pool | None = None) -> Iterator[Episode | Skipped]:
+        """Make this episode's negatives, none twice; what cannot be made is said."""
+        seen: set[str] = set()
+        for slot, cell in enumerate(self.slots(episode.id)):
+            negative = self._loaded[cell.name]
+            aim = {} if cell.grade is None else {"grade": cell.grade}
+            try:
+                for attempt in range(ATTEMPTS):
+                    made = negative.seeded(episode, seed_of(self.seed, episode.id, slot, attempt), pool=pool, **aim)
+                    if made.id not in seen:
+                        seen.add(made.id)
+                        yield made
+                        break
+                else:
+                    yield Skipped(cell.name, "there is nothing to draw that was not drawn before")
+            except NotApplicable as no:
+                yield Skipped(cell.name, no.reason)
+
+
+@dataclass
+class Originals:
+    """The episodes that negatives are made from: of each dataset the successes whose hashes are lowest."""
+
+    mix: Mix
+    _lowest: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, episode: Episode) -> None:
+        """Consider one; only successes count against the limit."""
+        try:
+            succeeded(episode)
+        except NotApplicable:
+            return
+        heap = self._lowest[episode.origin.dataset]
+        entry = (-seed_of(self.mix.seed, "chosen", episode.id), episode.id)
+        if self.mix.per_dataset and len(heap) >= self.mix.per_dataset:
+            heapq.heappushpop(heap, entry)
+        else:
+            heapq.heappush(heap, entry)
+
+    @property
+    def ids(self) -> set[str]:
+        """The chosen ones."""
+        return {id for heap in self._lowest.values() for _, id in heap}
+
+
+def seed_of(*facts: object) -> int:
+    """Turn facts into 63 bits that look random and are the same everywhere."""
+    text = "\x1f".join(map(str, facts))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def levelled(there: Mapping[int, float], more: float) -> dict[int, float]:
+    """Share `more` out so that the lowest rise to one level first, like water; returns what each gets."""
+    order = sorted(there, key=lambda grade: there[grade])
+    level = 0.0
+    for count in range(1, len(order) + 1):
+        level = (more + sum(there[grade] for grade in order[:count])) / count
+        if count == len(order) or level <= there[order[count]]:
+            break
+    return {grade: max(0.0, level - there[grade]) for grade in there}
+
+
+def _cells(negative: Negative, share: float, room: Mapping[int, float]) -> Iterator[Cell]:
+    if len(negative.grades) < 2:  # noqa: PLR2004
+        yield Cell(negative.name, None, share)
+        return
+    weights = {grade: room.get(grade, 0.0) for grade in negative.grades}
+    total = sum(weights.values())
+    for grade, weight in weights.items():
+        part = weight / total if total else 1 / len(weights)
+        if part:
+            yield Cell(negative.name, grade, share * part)
