@@ -307,3 +307,12 @@ def test_a_splice_in_a_store(tmp_path: Path, make_episode: Callable[..., Episode
     assert np.array_equal(back.main.all(), made.main.all())
     moved = frame_source("splice", {**source.describe(), "path": str(tmp_path / "other" / "one.mp4")})
     assert moved.describe()["rest"] == source.describe()["rest"]  # named relative to the first
+
+
+@given(st.floats(0, 1, width=32))
+def test_grades_are_those_of_the_metrics_until_done(progress: float) -> None:
+    from demerit.metrics.grades import grade_by_range
+
+    assert grade_of(progress) == min(grade_by_range([progress], 0, 1)[0], 4)
+    ends = targets_of(coded(3, "one", "go", Outcome("human", success=True, curve=[0, progress, 1.0]))).ends(first=1)
+    assert len(ends) == (progress < 1)

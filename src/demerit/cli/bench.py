@@ -47,6 +47,9 @@ def bench(
     calibrate_on: Annotated[
         str, typer.Option(metavar="SPLIT", help="Fit the map from value to grade on this split, and leave it out.")
     ] = "",
+    categories: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="instruction,category: kinds of task, instead of by rules.")
+    ] = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples behind each interval.")] = 10_000,
     batch: Annotated[int, typer.Option(help="Episodes given to a model at once.")] = 8,
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core; 0 = none).")] = None,
@@ -65,6 +68,7 @@ def bench(
       demerit bench roboarena@1 --data ~/data/roboarena --model clock --out reports/arena
       demerit bench --recompute reports/arena/report.json
     """
+    from demerit.bench.category_table import read_categories  # noqa: PLC0415
     from demerit.bench.evidence import Settings  # noqa: PLC0415
     from demerit.bench.run import RunOptions  # noqa: PLC0415
     from demerit.metrics import Resampling  # noqa: PLC0415
@@ -81,6 +85,7 @@ def bench(
         camera=camera,
         settings=Settings(Resampling(resamples=resamples), calibrate_on),
         reader=reader_options(options, trust_pickles),
+        categories={} if categories is None else read_categories(categories),
     )
     report, videos, folder = _run(benchmark, model or [], data, out_folder, chosen)
     _write(report, folder, videos, embed)

@@ -90,7 +90,7 @@ def check(
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="models, sources or benchmarks.")] = "models",
+    what: Annotated[str, typer.Argument(help="models, sources, benchmarks, negatives or failures.")] = "models",
 ) -> None:
     """List what demerit knows by name, your own packages' parts included.
 
@@ -98,6 +98,7 @@ def list_(
 
       demerit list models
       demerit list sources
+      demerit list failures
       demerit list benchmarks
     """
     from rich.table import Table  # noqa: PLC0415
@@ -105,7 +106,13 @@ def list_(
     from demerit.cli.bars import out  # noqa: PLC0415
     from demerit.errors import UnknownName  # noqa: PLC0415
 
-    listings = {"models": _model_rows, "sources": _source_rows, "benchmarks": _benchmark_rows}
+    listings = {
+        "models": _model_rows,
+        "sources": _source_rows,
+        "benchmarks": _benchmark_rows,
+        "negatives": _negative_rows,
+        "failures": _failure_rows,
+    }
     if what not in listings:
         raise UnknownName("list", what, listings)
     header, rows = listings[what]()
@@ -136,9 +143,26 @@ def _source_rows() -> tuple[list[str], list[list[str]]]:
 
     rows = []
     for name in SOURCES:
-        about = (SOURCES.factory(name).__doc__ or "").strip().splitlines()
-        rows.append([name, f"demerit inspect {name}:PATH", about[0] if about else ""])
+        rows.append([name, f"demerit inspect {name}:PATH", _first_line(SOURCES.factory(name))])
     return ["format", "use", "about"], rows
+
+
+def _negative_rows() -> tuple[list[str], list[list[str]]]:
+    from demerit.negatives import NEGATIVES, load_negative  # noqa: PLC0415
+
+    rows = [[name, _first_line(load_negative(name).make)] for name in NEGATIVES]
+    return ["negative", "about"], rows
+
+
+def _failure_rows() -> tuple[list[str], list[list[str]]]:
+    from demerit.taxonomy import kinds  # noqa: PLC0415
+
+    return ["failure", "definition"], [[kind.name, kind.definition] for kind in kinds()]
+
+
+def _first_line(documented: object) -> str:
+    lines = (documented.__doc__ or "").strip().splitlines()
+    return lines[0] if lines else ""
 
 
 def _benchmark_rows() -> tuple[list[str], list[list[str]]]:

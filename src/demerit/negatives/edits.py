@@ -33,15 +33,14 @@ def edited(
     The original's accounts spoke of the original and go. Signals go as well: actions played backwards are no actions.
     Both are found again through `origin.parent`.
     """
-    return replace(
-        episode,
+    origin = episode.origin
+    return Episode(
         id=edited_id(episode.id, name, params),
         instruction=episode.instruction if instruction is None else instruction,
         views=episode.views if views is None else views,
         outcomes=(outcome,),
         # Without a group of its own the original is the group: a split must not part it from what was made of it.
-        origin=replace(episode.origin, parent=episode.id, group=episode.origin.group or episode.id),
-        signals={},
+        origin=replace(origin, parent=episode.id, group=origin.group or episode.id),
         edits=(*episode.edits, Edit(name, dict(params))),
     )
 
@@ -69,7 +68,7 @@ def reshown(
     curve = targets.curve[indices]
     finished = bool(targets.done[indices[-1]])
     progress = float(curve[-1])
-    if np.all(np.diff(indices) >= 0):
+    if targets.events and np.all(np.diff(indices) >= 0):
         events = (*_carried(targets.events, indices), *events)
     outcome = Outcome(
         "edit",

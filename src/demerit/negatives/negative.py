@@ -42,8 +42,9 @@ class Negative:
 
     def seeded(self, episode: Episode, seed: int, *, pool: Pool | None = None, **params: Any) -> Episode:
         """Make one and write the seed into the recorded edit."""
-        made = self(episode, np.random.default_rng(seed), pool=pool, **params)
-        return replace(made, edits=(*made.edits[:-1], replace(made.edits[-1], seed=seed)))
+        # default_rng's own generator, without its detour: this runs for every negative.
+        made = self(episode, np.random.Generator(np.random.PCG64(seed)), pool=pool, **params)
+        return _with_seed(made, seed)
 
 
 def negative(
@@ -71,4 +72,9 @@ def apply_edit(episode: Episode, edit: Edit, *, pool: Pool | None = None) -> Epi
         ) from error
     except NotApplicable as no:
         raise NotApplicable(f"the recorded edit {edit.name!r} does not fit episode {episode.id!r}: {no.reason}") from no
-    return replace(made, edits=(*made.edits[:-1], replace(made.edits[-1], seed=edit.seed)))
+    return _with_seed(made, edit.seed)
+
+
+def _with_seed(made: Episode, seed: int | None) -> Episode:
+    last = made.edits[-1]
+    return replace(made, edits=(*made.edits[:-1], Edit(last.name, last.params, seed)))

@@ -7,6 +7,7 @@ labels that follow from it are vouched for by the edit and not by whoever said "
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -22,6 +23,7 @@ TRUSTED: tuple[Voucher, ...] = ("human", "simulator", "rule")
 """Whose word that an episode succeeded is enough to build on; edits and models are not."""
 DONE_GRADE = 5
 UNFINISHED_GRADES = (1, 2, 3, 4)
+_NOWHERE: Indices = np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,17 +53,20 @@ class Targets:
         when that was, so a video that would round to grade 5 is not used. Where progress was measured it is used up to
         the frame at which the task is done.
         """
-        if grade is None:
-            wanted = np.isin(self._end_grades, UNFINISHED_GRADES)
-        else:
-            wanted = self._end_grades == grade
-        found = np.flatnonzero(wanted).astype(np.int32)
-        return found[np.searchsorted(found, first) :]
+        found = self._ends_by_grade.get(grade, _NOWHERE)
+        return found[np.searchsorted(found, first) :] if first else found
+
+    @cached_property
+    def _ends_by_grade(self) -> dict[int | None, Indices]:
+        wanted: dict[int | None, tuple[int, ...]] = {None: UNFINISHED_GRADES, **{g: (g,) for g in UNFINISHED_GRADES}}
+        return {
+            grade: np.flatnonzero(np.isin(self._end_grades, those)).astype(np.int32) for grade, those in wanted.items()
+        }
 
     @cached_property
     def _end_grades(self) -> npt.NDArray[np.floating]:
         """The grade of a video that ends at each frame; 0 where none may."""
-        grades = _grades(self.curve)
+        grades = np.floor(1 + 4 * self.curve + 0.5)  # as in grade_of, for all frames at once
         if self.measured:
             grades = np.minimum(grades, UNFINISHED_GRADES[-1])
         return np.where(np.isnan(self.curve) | self.done, 0, grades)
@@ -110,8 +115,4 @@ def grade_of(progress: float) -> int:
     The quarters are those of `demerit.metrics.grades.grade_by_range`; the meaning is RoboReward's rubric, which looks
     at the final state: 1 nothing done, 2 a little, 3 half-way, 4 nearly.
     """
-    return int(min(_grades(np.array([progress]))[0], UNFINISHED_GRADES[-1]))
-
-
-def _grades(curve: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    return np.asarray(np.floor(1 + 4 * curve + 0.5))
+    return min(math.floor(1 + 4 * progress + 0.5), UNFINISHED_GRADES[-1])

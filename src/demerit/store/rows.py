@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from demerit.dataset import Problem
 from demerit.episode import Edit, Episode, Origin
 from demerit.errors import StoreError
-from demerit.frames import Frames, frame_source
+from demerit.frames import Frames, FrameSource, frame_source
 from demerit.outcome import Event, Outcome, Preference
 
 _event = pa.struct([("kind", pa.string()), ("first", pa.int32()), ("last", pa.int32()), ("note", pa.string())])
@@ -182,15 +182,15 @@ def _signals_of(path: str, row: int) -> list[dict[str, Any]]:
 
 
 def _view_row(camera: str, frames: Frames, root: Path) -> dict[str, Any]:
-    fields = frames.source.describe()
+    path, fields = _address(frames.source, root)
+    return {"camera": camera, "kind": frames.source.kind, "path": path, "fields": fields, "indices": frames.indices}
+
+
+def _address(source: FrameSource, root: Path) -> tuple[str, str]:
+    fields = source.describe()
     path = Path(fields.pop("path"))
-    return {
-        "camera": camera,
-        "kind": frames.source.kind,
-        "path": path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path),
-        "fields": json.dumps({name: value for name, value in fields.items() if value is not None}),
-        "indices": None if frames.indices is None else frames.indices,
-    }
+    address = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    return address, json.dumps({name: value for name, value in fields.items() if value is not None})
 
 
 def _row_view(view: Mapping[str, Any], root: Path) -> Frames:
