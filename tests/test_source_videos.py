@@ -9,6 +9,7 @@ import demerit.video_index
 from demerit.dataset import SOURCES, Dataset, Problem, Reader
 from demerit.episode import Episode
 from demerit.errors import BadInput
+from demerit.outcome import Event
 from demerit.sources.manifest import count_rows, inside, read_fraction, read_grade, read_rows, read_success, text
 from demerit.sources.videos import VideosReader
 from tiny_video import bright_below, put_video
@@ -365,3 +366,19 @@ def test_real_rollouts_with_a_models_curve():
     assert {(episode.outcome.source, episode.outcome.by) for episode in episodes} == {("model", "robometer")}
     assert all(len(episode.outcome.curve) == len(episode) for episode in episodes[:5])
     assert sorted({episode.origin.split for episode in episodes}) == ["test", "train"]
+
+
+def test_events_and_a_curve_of_the_same_voucher_are_one_account(tmp_path):
+    put_video(tmp_path / "a.mp4")
+    good = {"kind": "dropped", "first": 3, "last": 5, "note": "slipped"}
+    row = {"file": "a.mp4", "instruction": "x", "success": False, "source": "rule", "by": "me"}
+    row |= {"curve": [0, 0.5], "curve_source": "rule", "curve_by": "me"}
+    row |= {"events": [good, {"kind": "spill", "first": 9, "last": 2}, "nonsense"]}
+    (tmp_path / "labels.jsonl").write_text(json.dumps(row))
+    dataset = Dataset(VideosReader(tmp_path))
+    (episode,) = dataset
+    (account,) = episode.outcomes
+    assert account.events == (Event("dropped", 3, 5, "slipped"),)
+    assert account.curve.tolist() == [0, 0.5]
+    assert account.success is False
+    assert dataset.problems.counts[("bad label", True)] == 2

@@ -53,6 +53,8 @@ def label(episode: Episode, files: dict[str, str]) -> dict[str, Any]:
     row: dict[str, Any] = {"id": episode.id, "videos": files, "instruction": episode.instruction}
     if said is not None:
         row |= {name: getattr(said, name) for name in ("success", "progress", "grade", "note", "source", "by")}
+    if said is not None and said.events:
+        row["events"] = [vars(event) for event in said.events]
     drawn = next((account for account in episode.outcomes if account.curve is not None), None)
     if drawn is not None and drawn.curve is not None:
         values = [None if np.isnan(value) else float(value) for value in drawn.curve]

@@ -120,6 +120,15 @@ def _picture(hand: Path2D, block: Path2D, goal: Path2D, *, paints: tuple[Paint, 
     return image
 
 
+def _events(behaviour: Behaviour) -> list[dict[str, Any]]:
+    """Where the failure is seen: the moment at which the block and the hand part ways, and a little after."""
+    if not behaviour.event:
+        return []
+    gripper, _ = _course(behaviour)
+    first = int(np.argmax(gripper)) + 1 if behaviour.goes_back else int(np.argmax(gripper >= 1 + behaviour.carries_to))
+    return [{"kind": behaviour.event, "first": first, "last": min(first + 4, FRAMES - 1)}]
+
+
 def _label(file: str, behaviour: Behaviour, instruction: str, curve: npt.NDArray[np.float64]) -> dict[str, Any]:
     return {
         "file": file,
@@ -127,6 +136,7 @@ def _label(file: str, behaviour: Behaviour, instruction: str, curve: npt.NDArray
         "success": behaviour.success,
         "progress": round(float(curve[-1]), 3),
         "curve": [round(float(value), 3) for value in curve],
+        "events": _events(behaviour),
         "curve_source": "rule",
         "curve_by": "drawing",
         "note": behaviour.note,

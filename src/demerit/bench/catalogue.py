@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from demerit.bench.benchmark import Benchmark
+from demerit.bench.comparers import BOTH_ORDERS
 from demerit.bench.curve_questions import INSTRUCTION, MOMENT, ORDER, REVERSED_ORDER, SHUFFLED_ORDER, TRUTH
 from demerit.bench.judging import judge
 from demerit.bench.questions import (
@@ -25,6 +26,7 @@ from demerit.bench.questions import (
     RANKING,
 )
 from demerit.bench.report import Judged
+from demerit.bench.risk_questions import AT_RISK
 from demerit.bench.showings import REVERSED, SHUFFLED, TOLD
 from demerit.episode import Episode
 
@@ -39,8 +41,10 @@ def own() -> Benchmark:
         get="your robot: a folder of videos with labels.csv is enough (demerit list sources)",
         questions=(
             *DETECTION,
+            *AT_RISK,
             *ORDERING,
             *JUDGEMENT,
+            BOTH_ORDERS,
             *RANKING,
             *GRADES,
             *CALIBRATION,
@@ -65,7 +69,7 @@ def roboarena() -> Benchmark:
         data="a RoboArena dump (evaluation_sessions/)",
         get="https://huggingface.co/datasets/RoboArena/DataDump_08-05-2025",
         reads="roboarena",
-        questions=(*ORDERING, *JUDGEMENT, *DETECTION, *CALIBRATION),
+        questions=(*ORDERING, *JUDGEMENT, BOTH_ORDERS, *DETECTION, *AT_RISK, *CALIBRATION),
         headline=("preference_ordering_by_sum",),
     )
 
@@ -122,7 +126,7 @@ def failure_detection() -> Benchmark:
         claim="Notices failures without having seen the task and without a threshold tuned on it.",
         data="labelled episodes, successes and failures of several tasks (success true or false)",
         get="your robot; the 100 DROID episodes of the published table were not found in public",
-        questions=(F1_OVER_TASKS, F1_OF_FAILURE, AUROC, FAILURE_PRECISION, OVER_REWARD),
+        questions=(F1_OVER_TASKS, F1_OF_FAILURE, AUROC, FAILURE_PRECISION, OVER_REWARD, *AT_RISK),
         headline=("f1_of_failure_mean_over_tasks", "auroc"),
     )
 
@@ -135,7 +139,7 @@ def metaworld_bad() -> Benchmark:
         "about real cameras.",
         data="simulated episodes with the simulator's progress at every frame",
         get="a command of demerit that is still to come: the episodes do not exist yet",
-        questions=(*TRUTH, *ORDERING, AUROC, OVER_REWARD, *RANKING, *MOMENT),
+        questions=(*TRUTH, *ORDERING, AUROC, OVER_REWARD, *AT_RISK, *RANKING, *MOMENT),
         headline=("progress_error", "auroc", "over_reward_rate"),
     )
 

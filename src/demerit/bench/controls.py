@@ -9,6 +9,7 @@ import numpy as np
 
 from demerit.bench.evidence import Evidence
 from demerit.bench.report import Line
+from demerit.bench.risk_questions import risk_expectations
 from demerit.bench.showings import probes
 from demerit.metrics.controls import Control, Expectation, Facts, expectations
 from demerit.model import ModelCard
@@ -67,4 +68,10 @@ def _expectations(evidence: Evidence, name: str, control: Control) -> dict[str, 
         a_share=verdicts.count("a") / len(verdicts) if verdicts else float("nan"),
         tasks=len(probes(evidence.episodes)),
     )
-    return expectations(control, facts)
+    table = expectations(control, facts)
+    table |= risk_expectations(evidence, name)
+    if name == ALWAYS_A:
+        table["both_orders_agreement"] = table["judgement_agreement_both_orders"]
+    if name in ("constant", "clock"):
+        table["failure_latency"] = Expectation(float("nan"), True, "it never falls, so that it is never late")
+    return table

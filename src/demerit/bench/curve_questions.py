@@ -2,7 +2,7 @@
 
 order         voc_{pearson,spearman}[_reversed|_shuffled], on demonstrations
 truth         progress_error, progress_correlation, against a measured curve
-moment        failure_caught, failure_caught_placebo, failure_drop
+moment        failure_caught, failure_caught_placebo, failure_drop, failure_latency
 instruction   right_instruction_accuracy, instruction_diagonal_share
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from demerit.bench.evidence import NAN, Evidence, Floats
 from demerit.bench.question import Question
-from demerit.bench.report import AS_RECORDED
+from demerit.bench.report import AS_RECORDED, Judged
 from demerit.bench.showings import SHUFFLED, Probe, demonstrations, frame_order, probes, told
 from demerit.errors import NotApplicable
 from demerit.metrics import Tally
@@ -28,6 +28,7 @@ FALL = 0.1
 """a failure is noticed when the value falls by a tenth of the model's range ..."""
 PATIENCE = 0.2
 """... within a fifth of the episode"""
+LATENCY = "; in frames from the marked start on, over the failures that this model caught: read it beside their share"
 TWO = 2
 
 
@@ -58,6 +59,11 @@ def _demonstrated(evidence: Evidence, showing: str) -> Evidence:
 
 
 def _correlations(evidence: Evidence, model: str, method: Method, showing: str) -> Correlations:
+    key = ("order", model, method, showing, evidence.ids)
+    return evidence.once(key, lambda: _correlated(evidence, model, method, showing))
+
+
+def _correlated(evidence: Evidence, model: str, method: Method, showing: str) -> Correlations:
     """Correlate value and true time; of shuffled frames the first, which stayed in its place, is not counted."""
     values: list[npt.ArrayLike] = []
     times: list[npt.ArrayLike] = []
@@ -68,11 +74,19 @@ def _correlations(evidence: Evidence, model: str, method: Method, showing: str) 
             continue
         moved = reward.at > 0 if showing == SHUFFLED else reward.at >= 0
         values.append(reward.value[moved])
-        times.append(frame_order(showing, one.id, one.frames)[reward.at[moved]])
+        times.append(_true_times(evidence, showing, one)[reward.at[moved]])
     return order_correlations(values, times, method)
 
 
+def _true_times(evidence: Evidence, showing: str, one: Judged) -> npt.NDArray[np.int64]:
+    return evidence.once(("frames", showing, one.id, one.frames), lambda: frame_order(showing, one.id, one.frames))
+
+
 def _along_curve(evidence: Evidence, model: str, absolute: bool) -> Floats:
+    return evidence.once(("curve", model, absolute, evidence.ids), lambda: _followed(evidence, model, absolute))
+
+
+def _followed(evidence: Evidence, model: str, absolute: bool) -> Floats:
     """Per episode, the mean distance to the true curve at the scored frames, or the rank correlation with it."""
     low, high = evidence.range_of(model) if absolute else (0.0, 1.0)
     found = []
@@ -126,6 +140,10 @@ PROGRESS_CORRELATION = Question(
 
 
 def _falls(evidence: Evidence, model: str) -> Falls:
+    return evidence.once(("falls", model, evidence.ids), lambda: _looked_at(evidence, model))
+
+
+def _looked_at(evidence: Evidence, model: str) -> Falls:
     """Look at each failure event, with patience measured by its episode and the fall by the model's range."""
     low, high = evidence.range_of(model)
     delta = FALL * (high - low)
@@ -145,13 +163,13 @@ def _falls(evidence: Evidence, model: str) -> Falls:
     )
 
 
-def _moment(name: str, column: str) -> Question:
+def _moment(name: str, column: str, unit: str = "events", note: str = "") -> Question:
     def numbers(evidence: Evidence, model: str) -> Floats:
         return np.asarray(getattr(_falls(evidence, model), column), dtype=np.float64)
 
     def counting(evidence: Evidence, found: Floats) -> Tally:
         labels = [one.task for one in evidence.episodes for _ in one.events]
-        return mean_tally("", "events", found, labels)
+        return mean_tally("", unit, found, labels)
 
     def undefined(evidence: Evidence, model: str) -> int:
         found = _falls(evidence, model)
@@ -167,7 +185,7 @@ def _moment(name: str, column: str) -> Question:
         across=False,
         of=lambda evidence: evidence.where(lambda one: bool(one.events)),
         undefined=undefined,
-        note=lambda evidence, model: "a fall of a tenth of the range within a fifth of the episode",
+        note=lambda evidence, model: f"a fall of a tenth of the range within a fifth of the episode{note}",
     )
 
 
@@ -231,6 +249,7 @@ MOMENT = (
     _moment("failure_caught", "caught"),
     replace(_moment("failure_caught_placebo", "placebo"), lower_is_better=True),
     _moment("failure_drop", "drop"),
+    replace(_moment("failure_latency", "latency", "caught events", LATENCY), lower_is_better=True),
 )
 TRUTH = (PROGRESS_ERROR, PROGRESS_CORRELATION)
 ORDER = tuple(order_correlation(method) for method in ("pearson", "spearman"))

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from demerit.bench.report import AS_RECORDED, Judged, Report
+from demerit.bench.report import AS_RECORDED, Choice, Judged, Report
 from demerit.errors import NotApplicable
 from demerit.metrics import Resampling
 from demerit.metrics.ordering import Return, episode_returns
@@ -24,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 Rewards = Mapping[tuple[str, str], Mapping[str, Reward]]
 """by model and showing, then by episode"""
 NAN = float("nan")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Evidence:
     settings: Settings = field(default_factory=Settings)
     calibration: Evidence | None = None
     """the episodes that maps are fitted on, when there are any"""
+    choices: Mapping[tuple[str, str, str], Choice] = field(default_factory=dict)
+    """what comparers answered, by model and the two episodes"""
+    memory: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
+    """what was worked out before (see `once`); parts share it, since they share the rewards"""
 
     @classmethod
     def of(cls, report: Report, settings: Settings) -> Evidence:
@@ -73,7 +79,8 @@ class Evidence:
         for shown in report.rewards:
             rewards.setdefault((shown.reward.model, shown.showing), {})[shown.reward.episode] = shown.reward
         cards = {card.name: card for card in report.cards}
-        whole = cls(cards, report.episodes, report.preferences, rewards, settings)
+        choices = {(one.model, one.a, one.b): one for one in report.choices}
+        whole = cls(cards, report.episodes, report.preferences, rewards, settings, choices=choices)
         if not settings.calibrate_on:
             return whole
         kept = whole.where(lambda one: one.split != settings.calibrate_on)
@@ -85,6 +92,21 @@ class Evidence:
         ids = {one.id for one in episodes}
         preferences = tuple(one for one in self.preferences if one.a in ids and one.b in ids)
         return replace(self, episodes=episodes, preferences=preferences)
+
+    def once(self, key: tuple[object, ...], work: Callable[[], Found]) -> Found:
+        """Work something out at the first call with this key, and remember it.
+
+        The key names everything that the result depends on; where that is the chosen episodes, it contains `ids`.
+        """
+        if key not in self.memory:
+            self.memory[key] = work()
+        found: Found = self.memory[key]
+        return found
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """Which episodes these are."""
+        return tuple(one.id for one in self.episodes)
 
     def reward(self, model: str, episode: str, showing: str = AS_RECORDED) -> Reward | None:
         """One reward; None when the model was not asked."""
@@ -100,7 +122,13 @@ class Evidence:
 
     def returns(self, model: str, how: Return) -> Floats:
         """Sum, mean or last of each episode's values, NaN = unscored."""
-        return episode_returns([[] if one is None else one.value for one in self.shown(model)], how)
+        known = self.once(("returns", model, how), lambda: self._all_returns(model, how))
+        return np.array([known.get(id, NAN) for id in self.ids], dtype=np.float64)
+
+    def _all_returns(self, model: str, how: Return) -> dict[str, float]:
+        rewards = self.rewards.get((model, AS_RECORDED), {})
+        returns = episode_returns([one.value for one in rewards.values()], how)
+        return dict(zip(rewards, returns.tolist(), strict=True))
 
     def shares(self, model: str) -> Floats:
         """Final values as a share of the range that the card declares."""

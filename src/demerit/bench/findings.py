@@ -36,12 +36,15 @@ class Findings:
 
 def find(benchmark: Benchmark, evidence: Evidence, controls: Sequence[str]) -> Findings:
     """Ask every question of every model, compare the models, and say what it means."""
-    asked = [name for name in evidence.cards if name != ALWAYS_A]
     lines: list[Line] = []
     refused: list[Refused] = []
     absent: list[Question] = []
+    too_few: dict[str, list[str]] = {}
     for question in benchmark.questions:
-        models = list(evidence.cards) if question.asks_comparers else asked
+        if question.lacking is not None and (reason := question.lacking(evidence)):
+            too_few.setdefault(reason, []).append(question.name)
+            continue
+        models = _answering(question, evidence)
         found = list(answers(question, evidence, models))
         new = [one for one in found if isinstance(one, Line)]
         turned_away = [one for one in found if isinstance(one, Refused)]
@@ -53,13 +56,20 @@ def find(benchmark: Benchmark, evidence: Evidence, controls: Sequence[str]) -> F
     models = [name for name in evidence.cards if name not in controls]
     comparisons = _comparisons(benchmark, evidence, lines, headline, models)
     verdicts = {name: tuple(_verdicts(benchmark, lines, headline, name)) for name in models}
+    # What makes numbers doubtful comes before what is merely missing: readers stop early.
     warnings = (
-        *_absent(absent),
-        *_refusals(refused, controls),
         *unmet_expectations(evidence, lines),
         *_doubts(evidence, lines),
+        *_refusals(refused, controls),
+        *(f"{_are(names)} not measured: {reason}." for reason, names in too_few.items()),
+        *_absent(absent),
     )
     return Findings(tuple(lines), comparisons, verdicts, headline, warnings)
+
+
+def _answering(question: Question, evidence: Evidence) -> list[str]:
+    models = [name for name in evidence.cards if question.asks_comparers or name != ALWAYS_A]
+    return [name for name in models if question.only is None or question.only(evidence, name)]
 
 
 def _measures(lines: Sequence[Line], name: str) -> dict[str, Measure]:
@@ -142,8 +152,12 @@ def _absent(questions: Sequence[Question]) -> Iterator[str]:
     for question in questions:
         by_need.setdefault(question.needs, []).append(question.name)
     for needs, names in by_need.items():
-        verb, noun = ("is", "it needs") if len(names) == 1 else ("are", "they need")
-        yield f"{', '.join(names)} {verb} not measured: {noun} {needs}, and this data has none."
+        noun = "it needs" if len(names) == 1 else "they need"
+        yield f"{_are(names)} not measured: {noun} {needs}, and this data has none."
+
+
+def _are(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _refusals(refused: Sequence[Refused], controls: Sequence[str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from demerit.bench.report import Judged, Line
 from demerit.errors import NotApplicable
 from demerit.metrics import Tally
 
+TWO_SIDES = "accepted and rejected episodes"
 NAMED_PARTS: dict[str, Callable[[Judged], str]] = {
     "category": lambda one: one.category,
     "subset": lambda one: one.subset,
@@ -46,6 +47,10 @@ class Question:
     """controls that reach the top by construction: to be below them says nothing about a model"""
     asks_comparers: bool = False
     """also answered by the comparer that always names the first"""
+    only: Callable[[Evidence, str], bool] | None = None
+    """the models that it is about; others are passed over without a word"""
+    lacking: Callable[[Evidence], str] | None = None
+    """why these episodes are too few for it, as the rest of 'NAME is not measured: '; empty when they are not"""
 
     def tally(self, evidence: Evidence, model: str) -> Tally:
         """Count one model's evidence."""

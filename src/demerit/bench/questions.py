@@ -6,7 +6,8 @@
     grades       mae, mae_group_wise, mae_roboarena, mae_group_wise_without_roboarena
     calibration  ece_equal_width, brier
 
-Questions about what happens inside an episode are in `demerit.bench.curve_questions`.
+Questions about what happens inside an episode are in `demerit.bench.curve_questions`, those at a calibrated threshold
+in `demerit.bench.risk_questions`, and what comparers are asked in `demerit.bench.comparers`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from demerit.bench.controls import ALWAYS_A
 from demerit.bench.evidence import NAN, Evidence, Floats
-from demerit.bench.question import Question
+from demerit.bench.question import TWO_SIDES, Question
 from demerit.bench.report import Judged
 from demerit.errors import NotApplicable
 from demerit.metrics import Tally
@@ -28,7 +29,6 @@ from demerit.metrics.grades import error_tally, fit_thresholds, grade_by_range, 
 from demerit.metrics.kendall import LEVELS, Variant, gap_tally, kendall_tally
 from demerit.metrics.ordering import Return, judgement_tally, ordering_tally
 
-TWO_SIDES = "accepted and rejected episodes"
 RANKED = "two episodes of one task (and session) that were judged differently"
 GRADED = "episodes with a grade from 1 to 5"
 SAYS_SUCCESS = 0.5

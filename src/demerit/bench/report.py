@@ -71,6 +71,20 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What a comparer said about two episodes that people compared, asked in both orders."""
+
+    model: str
+    a: str
+    b: str
+    p_first: float
+    """shown a, then b: its probability that the first, a, is better; NaN = unanswered"""
+    p_swapped: float
+    """shown b, then a: its probability that the first, b, is better"""
+    why_missing: str = ""
+
+
+@dataclass(frozen=True)
 class Line:
     """One measure of one model over all episodes, or over a part of them."""
 
@@ -123,6 +137,8 @@ class Report:
     episodes: tuple[Judged, ...]
     preferences: tuple[Preference, ...] = ()
     rewards: tuple[Shown, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    """answers of the models that can compare two episodes"""
     lines: tuple[Line, ...] = ()
     comparisons: tuple[Versus, ...] = ()
     verdicts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -161,6 +177,7 @@ class Report:
             "episodes": [_judged_dict(episode) for episode in self.episodes],
             "preferences": [asdict(preference) for preference in self.preferences],
             "rewards": [_shown_dict(shown) for shown in self.rewards],
+            "choices": [_without_nan(asdict(choice)) for choice in self.choices],
             "lines": [{"model": x.model, "part": x.part, "measure": x.measure.as_dict()} for x in self.lines],
             "comparisons": [_without_nan(asdict(versus)) for versus in self.comparisons],
             "verdicts": {model: list(sentences) for model, sentences in self.verdicts.items()},
@@ -180,6 +197,7 @@ class Report:
             episodes=tuple(_judged(episode) for episode in facts["episodes"]),
             preferences=tuple(Preference(**preference) for preference in facts["preferences"]),
             rewards=tuple(_shown(shown) for shown in facts["rewards"]),
+            choices=tuple(Choice(**_with_nan(choice)) for choice in facts.get("choices", ())),
             lines=tuple(Line(x["model"], Measure.from_dict(x["measure"]), x["part"]) for x in facts["lines"]),
             comparisons=tuple(Versus(**_with_nan(versus)) for versus in facts["comparisons"]),
             verdicts={model: tuple(sentences) for model, sentences in facts["verdicts"].items()},
@@ -255,5 +273,5 @@ def _without_nan(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_nan(facts: Mapping[str, Any]) -> dict[str, Any]:
-    numbers = ("difference", "low", "high", "p", "p_adjusted")
+    numbers = ("difference", "low", "high", "p", "p_adjusted", "p_first", "p_swapped")
     return {key: math.nan if key in numbers and value is None else value for key, value in facts.items()}

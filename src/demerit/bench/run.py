@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from demerit.bench.benchmark import Benchmark, load_benchmark
+from demerit.bench.category_table import from_table
+from demerit.bench.comparers import ask_both_orders, unanswered
 from demerit.bench.controls import ALWAYS_A, CONTROLS, always_a_card
 from demerit.bench.evidence import Evidence, Settings
 from demerit.bench.findings import Findings, find
@@ -54,6 +56,8 @@ class RunOptions:
     settings: Settings = field(default_factory=Settings)
     reader: dict[str, Any] = field(default_factory=dict)
     """options of the format's reader"""
+    categories: Mapping[str, str] = field(default_factory=dict)
+    """kinds of task by instruction (see `demerit.bench.category_table`), instead of the rules"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +102,8 @@ def gather(benchmark: Benchmark, data: str | Path | Dataset, options: RunOptions
         f"({'kept' if row['kept'] else 'left out'}), e.g. {row['first']}."
         for row in dataset.problems.rows()
     )
-    return Gathered(dataset.address or dataset.name, tuple(episodes), judged, kept, problems)
+    judged, said = from_table(judged, options.categories)
+    return Gathered(dataset.address or dataset.name, tuple(episodes), judged, kept, (*said, *problems))
 
 
 def run_benchmark(
@@ -130,6 +135,9 @@ def run_benchmark(
         for way in ways
         for one in _rewards(model, way, gathered, Path(out), options, on_progress)
     ]
+    compared = ((gathered.episodes, gathered.preferences), options.batch, options.frames, on_progress)
+    comparing = asked if any(question.asks_comparers for question in benchmark.questions) else []
+    choices = tuple(choice for model in comparing for choice in ask_both_orders(model, *compared))
     cards = [model.card for model in asked]
     if controls and gathered.preferences:
         cards, controls = [*cards, always_a_card()], (*controls, ALWAYS_A)
@@ -140,11 +148,12 @@ def run_benchmark(
         episodes=gathered.judged,
         preferences=gathered.preferences,
         rewards=tuple(shown),
+        choices=choices,
         environment=_environment(options),
     )
     found = find(benchmark, Evidence.of(report, options.settings), controls)
     leaks = sentences(find_leaks(gathered.episodes))
-    warnings = (*_unscored(report), *leaks, *found.warnings, *gathered.problems)
+    warnings = (*_unscored(report), *unanswered(choices), *leaks, *found.warnings, *gathered.problems)
     return _with_findings(replace(report, warnings=warnings), benchmark, found)
 
 
@@ -255,5 +264,6 @@ def _environment(options: RunOptions) -> dict[str, str]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "frames": "all" if options.frames is None else str(options.frames),
         "limit": "none" if options.limit is None else str(options.limit),
+        "categories": "by a table" if options.categories else "by rules",
         **options.settings.as_facts(),
     }

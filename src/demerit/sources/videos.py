@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,25 +9,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from demerit.dataset import Problem, Record
 from demerit.episode import Episode, Origin
 from demerit.errors import BadEpisode, BadInput
 from demerit.frames import Frames
-from demerit.outcome import VOUCHERS, Outcome, Voucher
+from demerit.outcome import Outcome
+from demerit.sources.label_columns import Columns, parsed, read_outcomes
 from demerit.sources.manifest import (
     VIDEO_SUFFIXES,
     Row,
-    checked,
     count_rows,
     dataset_folder,
     dataset_name,
     find_video,
-    read_fraction,
-    read_grade,
     read_rows,
-    read_success,
     sentence,
     shown,
     text,
@@ -49,10 +43,6 @@ FILE = ("file", "file_name", "path", "video", "id")
 INSTRUCTION = ("instruction", "task", "language_instruction", "prompt")
 GROUP = ("group", "session", "scene")
 SPLIT_WORDS = frozenset({"train", "training", "val", "valid", "validation", "test"})
-MODEL_CURVES = {"robometer_progress": "robometer"}
-"""Columns that hold a known model's progress, and the model's name."""
-CURVE_SLACK = 0.02
-"""How far outside 0 to 1 a curve may lie and still be clipped: numbers read off a plot miss by this much."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +61,7 @@ class VideosReader:
         by (vouched_by)               who judged, by name
         source                        human, simulator, rule, edit, model; absent: human, as a person wrote the file
         curve (progress_curve)        progress at every frame, by `curve_by`; `curve_source` is model when absent
+        events                        failures in time: [{"kind": "dropped", "first": 12, "last": 14}, ...]
         split, group (session, scene), site (location), licence (license), embodiment (robot)
 
     Whatever else is in a row becomes a tag. Rows come first, in their order, then the videos that no row names, by
@@ -137,7 +128,7 @@ class VideosReader:
         yield from _built(episode, "", {"main": video}, (), Origin(dataset=self.name))
 
     def _labelled(self, row: Row, used: dict[Path, str]) -> Iterator[Record]:
-        columns = _Columns(row.fields)
+        columns = Columns(row.fields)
         problems: list[Problem] = []
         named, cameras = _cameras(columns)
         videos: dict[str, Path] = {}
@@ -161,31 +152,9 @@ class VideosReader:
         instruction = text(columns.take(*INSTRUCTION))
         if not instruction:
             problems.append(Problem("empty instruction", shown(episode), f"{row.where} gives none", kept=True))
-        outcomes = _outcomes(columns, shown(episode), problems)
+        outcomes = read_outcomes(columns, shown(episode), problems)
         yield from problems
         yield from _built(episode, instruction, videos, outcomes, _origin(self.name, columns))
-
-
-class _Columns:
-    """The cells of one row, each taken once; names in any case."""
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._cells = {str(name).strip().lower(): value for name, value in fields.items()}
-
-    def take(self, *names: str) -> Any:
-        """Take the first of these columns that has something in it."""
-        for name in names:
-            if self._cells.get(name) not in (None, ""):
-                return self._cells.pop(name)
-        return None
-
-    def cameras(self) -> dict[str, Any]:
-        marked = [name for name in self._cells if name.startswith("camera:")]
-        return {name.removeprefix("camera:").strip(): value for name in marked if (value := self._cells.pop(name))}
-
-    def tags(self) -> dict[str, str]:
-        """What was not taken, as text; lists and objects are no tags."""
-        return {name: words for name, value in self._cells.items() if name and (words := text(value))}
 
 
 def videos_under(root: Path) -> Iterator[Path]:
@@ -207,9 +176,9 @@ def _built(
         yield Problem("unusable id", shown(episode), sentence(bad), kept=False)
 
 
-def _cameras(columns: _Columns) -> tuple[str, dict[str, Any]]:
+def _cameras(columns: Columns) -> tuple[str, dict[str, Any]]:
     """Return the row's own id, which counts only where several videos make one episode, and the video per camera."""
-    several = _parsed(columns.take("videos"))
+    several = parsed(columns.take("videos"))
     cameras = {str(camera): path for camera, path in several.items()} if isinstance(several, dict) else {}
     cameras |= columns.cameras()
     if cameras:
@@ -217,63 +186,7 @@ def _cameras(columns: _Columns) -> tuple[str, dict[str, Any]]:
     return "", {"main": columns.take(*FILE)}
 
 
-def _parsed(value: Any) -> Any:
-    # A cell of a CSV file can hold a list or an object only as JSON text.
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-
-
-def _outcomes(columns: _Columns, episode: str, problems: list[Problem]) -> tuple[Outcome, ...]:
-    curves = tuple(_curves(columns, episode, problems))
-    success = checked(read_success, "success", columns.take("success", "binary_success"), episode, problems)
-    progress = checked(read_fraction, "progress", columns.take("progress", "partial_success"), episode, problems)
-    grade = checked(read_grade, "grade", columns.take("grade", "reward"), episode, problems)
-    note = text(columns.take("note", "feedback"))
-    if success is None and progress is None and grade is None and not note:
-        return curves
-    source, by = text(columns.take("source")), text(columns.take("by", "vouched_by"))
-    if not source and by in VOUCHERS:
-        source, by = by, ""
-    voucher: Voucher | None = checked(_read_voucher, "source", source or "human", episode, problems)
-    if voucher is None:
-        return curves
-    return (Outcome(voucher, success=success, progress=progress, grade=grade, note=note, by=by), *curves)
-
-
-def _read_voucher(name: str, value: object) -> Voucher:
-    if value not in VOUCHERS:
-        hint = f"one of {', '.join(VOUCHERS)} (rename the column if it means something else)"
-        raise BadInput(f"{name} of the labels, which are left out", hint, shown(repr(value)))
-    return value
-
-
-def _curves(columns: _Columns, episode: str, problems: list[Problem]) -> Iterator[Outcome]:
-    by, source = text(columns.take("curve_by")), text(columns.take("curve_source")) or "model"
-    given = [("curve", columns.take("curve", "progress_curve"), by, source)]
-    given += [(name, columns.take(name), model, "model") for name, model in MODEL_CURVES.items()]
-    for name, cell, who, kind in given:
-        if cell is None:
-            continue
-        try:
-            values = np.array(_parsed(cell), dtype=np.float32)  # None in a list becomes NaN, which is unknown
-            beyond = np.fmax(-values, values - 1)
-            if np.any(beyond > 0) and not np.any(beyond > CURVE_SLACK):
-                detail = f"{name} leaves 0 to 1 at {np.sum(beyond > 0)} of {values.size} frames, clipped"
-                problems.append(Problem("clipped curve", episode, f"{detail} (by {np.nanmax(beyond):.3f})", kept=True))
-                values = np.clip(values, 0, 1)
-            yield Outcome(_read_voucher("curve_source", kind), curve=values, by=who)
-        except BadInput as bad:
-            problems.append(Problem("bad label", episode, sentence(bad), kept=True))
-        except (ValueError, TypeError):
-            detail = f"{name}: expected a list of numbers, got {shown(repr(cell))[:60]}"
-            problems.append(Problem("bad label", episode, detail, kept=True))
-
-
-def _origin(dataset: str, columns: _Columns) -> Origin:
+def _origin(dataset: str, columns: Columns) -> Origin:
     split, group = text(columns.take("split")), text(columns.take(*GROUP))
     if not split and group.lower() in SPLIT_WORDS:
         # Nothing was recorded together under the name "test": whoever wrote this meant the split.

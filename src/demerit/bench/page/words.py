@@ -11,15 +11,17 @@ from demerit.metrics import Measure
 from demerit.metrics.controls import shown_nothing
 
 CAPITALS = {"auroc": "AUROC", "voc": "VOC", "ece": "ECE", "mae": "MAE", "f1": "F1", "brier": "Brier"}
-CHANCE_IS_HALF = ("preference_ordering", "judgement_agreement", "right_instruction", "auroc")
+CHANCE_IS_HALF = ("preference_ordering", "judgement_agreement", "both_orders_agreement", "right_instruction", "auroc")
 NARROW, CERTAIN = 0.02, 0.05
 
 MEANINGS = {
     "preference_ordering": "share of pairs that the model puts in the order in which people put them; 0.5 is chance",
     "judgement_agreement": "share of human A/B verdicts that the model repeats; 0.5 is chance",
+    "both_orders_agreement": "share of human A/B verdicts repeated by a comparer that is asked both ways; 0.5 is chance",
     "auroc": "chance that a success is scored above a failure; 0.5 is chance",
     "over_reward_rate": "share of failures scored at or above what the median success gets",
     "false_positive_rate": "share of failures that are called a success",
+    "true_positive_rate": "share of successes that are called a success at the same threshold",
     "success_failure_gap": "how much more successes get than failures",
     "average_precision": "precision over all thresholds, weighted by the gain in recall",
     "best_f1": "the largest F1 of any threshold on these very episodes: optimistic",
@@ -30,6 +32,7 @@ MEANINGS = {
     "ece": "distance between the predicted and the observed share of successes",
     "brier": "mean squared distance of the probability to what happened; a constant 1/2 gets 0.25",
     "progress_error": "mean distance to the true progress, frame by frame",
+    "failure_latency": "how many frames after a labelled failure the reward falls, where it does",
     "failure_drop": "how far the reward falls at a labelled failure",
     "failure_caught_placebo": "the same share at moments without a failure: what chance catches",
     "failure_caught": "share of labelled failures at which the reward falls",
