@@ -17,7 +17,7 @@ NARROW, CERTAIN = 0.02, 0.05
 MEANINGS = {
     "preference_ordering": "share of pairs that the model puts in the order in which people put them; 0.5 is chance",
     "judgement_agreement": "share of human A/B verdicts that the model repeats; 0.5 is chance",
-    "both_orders_agreement": "share of human A/B verdicts repeated by a comparer that is asked both ways; 0.5 is chance",
+    "both_orders_agreement": "share of human A/B verdicts that a comparer repeats, asked both ways; 0.5 is chance",
     "auroc": "chance that a success is scored above a failure; 0.5 is chance",
     "over_reward_rate": "share of failures scored at or above what the median success gets",
     "false_positive_rate": "share of failures that are called a success",
