@@ -45,7 +45,24 @@ def folder(tmp_path: Path, sample: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [[], ["import"], ["inspect"], ["export"], ["score"], ["bench"], ["leaderboard"], ["negatives"], ["materialize"], ["check"], ["list"], ["demo"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["import"],
+        ["inspect"],
+        ["export"],
+        ["score"],
+        ["bench"],
+        ["leaderboard"],
+        ["negatives"],
+        ["materialize"],
+        ["simulate"],
+        ["check"],
+        ["list"],
+        ["demo"],
+    ],
+)
 def test_help_has_examples(command: list[str]) -> None:
     run = demerit(*command, "--help")
     assert run.returncode == 0

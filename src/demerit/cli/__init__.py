@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from demerit.cli import bench, data, demo, leaderboard, models, negatives
+from demerit.cli import bench, data, demo, leaderboard, models, negatives, simulate
 from demerit.errors import DemeritError
 
 app = typer.Typer(
@@ -55,6 +55,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "leaderboard": leaderboard.leaderboard,
     "negatives": negatives.negatives,
     "materialize": negatives.materialize,
+    "simulate": simulate.simulate,
     "check": models.check,
     "list": models.list_,
     "demo": demo.demo,

@@ -90,7 +90,9 @@ def check(
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="models, sources, benchmarks, negatives or failures.")] = "models",
+    what: Annotated[
+        str, typer.Argument(help="models, sources, benchmarks, negatives, behaviours or failures.")
+    ] = "models",
 ) -> None:
     """List what demerit knows by name, your own packages' parts included.
 
@@ -111,6 +113,7 @@ def list_(
         "sources": _source_rows,
         "benchmarks": _benchmark_rows,
         "negatives": _negative_rows,
+        "behaviours": _behaviour_rows,
         "failures": _failure_rows,
     }
     if what not in listings:
@@ -152,6 +155,12 @@ def _negative_rows() -> tuple[list[str], list[list[str]]]:
 
     rows = [[name, _first_line(load_negative(name).make)] for name in NEGATIVES]
     return ["negative", "about"], rows
+
+
+def _behaviour_rows() -> tuple[list[str], list[list[str]]]:
+    from demerit.sim.behaviours import BEHAVIOURS  # noqa: PLC0415
+
+    return ["behaviour", "about"], [[name, _first_line(BEHAVIOURS.factory(name))] for name in BEHAVIOURS]
 
 
 def _failure_rows() -> tuple[list[str], list[list[str]]]:
