@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    draw a small dataset, import it, score it, show what came out"
+	@echo "make demo    take the sample that ships, score it, write a report"
 	@echo "make test    set up and run every test"
 	@echo "make check   style, types and layers"
 	@echo "make bench   every benchmark (minutes)"

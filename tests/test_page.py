@@ -269,8 +269,8 @@ def test_a_thousand_episodes_are_a_sensible_file() -> None:
     assert len(text.encode()) < 6_000_000
 
 
-def tiny(value: float, low: float, high: float, control: float | None = 0.5) -> Report:
-    lines = [Line("mine", Measure("auroc", value, low, high, 10, 0))]
+def tiny(value: float, low: float, high: float, control: float | None = 0.5, tasks: int = 10) -> Report:
+    lines = [Line("mine", Measure("auroc", value, low, high, 10, 0, clusters=tasks))]
     cards = [example_card(name="mine")]
     if control is not None:
         lines.append(Line("clock", Measure("auroc", control, control, control, 10, 0)))
@@ -281,6 +281,8 @@ def tiny(value: float, low: float, high: float, control: float | None = 0.5) -> 
 
 def test_the_conclusion_follows_the_interval() -> None:
     assert lead(tiny(0.8, 0.7, 0.9)).title == "Trust mine most here"
+    assert lead(tiny(0.8, 0.7, 0.9, tasks=9)).title == "Too few tasks to trust a model"
+    assert lead(tiny(0.8, 0.7, 0.9, tasks=9)).trusted == ""
     assert lead(tiny(0.8, 0.5, 0.9)).title == "No model is clear of the controls"
     assert lead(tiny(0.8, math.nan, math.nan)).title == "No model is clear of the controls"
     assert lead(tiny(0.8, 0.7, 0.9, None)).trusted == ""

@@ -20,7 +20,7 @@ and an entry point `"drawers@1" = "my_package.bench:drawers"` in the group `deme
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from demerit.bench.judging import Judge, judge
 from demerit.bench.question import Question
 from demerit.bench.showings import KINDS
 from demerit.dataset import SOURCES
+from demerit.episode import Episode
 from demerit.errors import BadInput, UnknownName
+from demerit.outcome import Preference
 from demerit.registry import Registry
 
 BENCHMARKS = Registry("benchmark", "demerit.benchmarks")
@@ -58,6 +60,10 @@ class Benchmark:
     """the format of the data; empty: told by its files"""
     options: Mapping[str, Any] = field(default_factory=dict)
     """options of the format's reader"""
+    splits: tuple[str, ...] = ()
+    """where the data has splits, only these are measured; empty: all"""
+    pairs: Callable[[Sequence[Episode]], list[Preference]] | None = None
+    """makes the pairs that judgements are about; None: the preferences that come with the data"""
 
     def __post_init__(self) -> None:
         """Refuse a benchmark that nobody could name, or whose headline nobody asks."""

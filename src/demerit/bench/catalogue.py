@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from demerit.bench.benchmark import Benchmark
@@ -24,11 +25,14 @@ from demerit.bench.questions import (
     ORDERING,
     OVER_REWARD,
     RANKING,
+    judgement,
 )
 from demerit.bench.report import Judged
 from demerit.bench.risk_questions import AT_RISK
 from demerit.bench.showings import REVERSED, SHUFFLED, TOLD
 from demerit.episode import Episode
+from demerit.outcome import Preference
+from demerit.sim.splits import matched_pairs
 
 
 def own() -> Benchmark:
@@ -138,10 +142,29 @@ def metaworld_bad() -> Benchmark:
         claim="Follows the simulator's own measure of progress through many kinds of bad behaviour. It says nothing "
         "about real cameras.",
         data="simulated episodes with the simulator's progress at every frame",
-        get="a command of demerit that is still to come: the episodes do not exist yet",
-        questions=(*TRUTH, *ORDERING, AUROC, OVER_REWARD, *AT_RISK, *RANKING, *MOMENT),
-        headline=("progress_error", "auroc", "over_reward_rate"),
+        get="demerit simulate DIR --benchmark metaworld-bad@1 --split test, with the extra: pip install 'demerit[sim]'",
+        questions=(*TRUTH, *ORDERING, MATCHED, AUROC, OVER_REWARD, *AT_RISK, *RANKING, *MOMENT),
+        headline=("auroc", "matched_pairs", "over_reward_rate", "progress_error"),
+        splits=("test",),
+        judge=_by_task,
+        pairs=_matched,
     )
+
+
+# Attempts at one task that are equally long and move equally much: what is left to tell them apart is what was done.
+MATCHED = replace(
+    judgement("matched_pairs", "final"), needs="a success and a failure of one task, alike in length and motion"
+)
+
+
+def _matched(episodes: Sequence[Episode]) -> list[Preference]:
+    return matched_pairs(one for one in episodes if {"task", "motion", "frames"} <= one.origin.tags.keys())
+
+
+def _by_task(episode: Episode) -> Judged:
+    """A task is told in several ways: attempts at it may be ranked, and count as one task, whatever the words."""
+    judged, task = judge(episode), episode.origin.tags.get("task")
+    return replace(judged, task=task, context=task) if task else judged
 
 
 def _by_video(episode: Episode) -> Judged:

@@ -90,11 +90,12 @@ def gather(benchmark: Benchmark, data: str | Path | Dataset, options: RunOptions
     for record in dataset.records():
         if isinstance(record, Preference):
             preferences.append(record)
-        elif options.limit is None or len(episodes) < options.limit:
+        elif _is_measured(benchmark, options, record) and (options.limit is None or len(episodes) < options.limit):
             episodes.append(record)
     if not episodes:
         raise BadInput(benchmark.name, f"{benchmark.data}", f"no episode at {dataset.address or dataset.name}")
     ids = {one.id for one in episodes}
+    preferences = preferences if benchmark.pairs is None else benchmark.pairs(episodes)
     kept = tuple(one for one in preferences if one.a in ids and one.b in ids and one.source != "model")
     judged = tuple(benchmark.judge(one) for one in episodes)
     problems = tuple(
@@ -173,6 +174,11 @@ def _with_findings(report: Report, benchmark: Benchmark, found: Findings) -> Rep
     lower = tuple(question.name for question in benchmark.questions if question.lower_is_better)
     about = replace(report.about, headline=found.headline, lower_is_better=lower)
     return replace(report, about=about, lines=found.lines, comparisons=found.comparisons, verdicts=dict(found.verdicts))
+
+
+def _is_measured(benchmark: Benchmark, options: RunOptions, episode: Episode) -> bool:
+    split = episode.origin.split
+    return not benchmark.splits or not split or split in (*benchmark.splits, options.settings.calibrate_on)
 
 
 def _opened(benchmark: Benchmark, data: str, options: RunOptions) -> Dataset:

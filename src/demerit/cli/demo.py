@@ -11,7 +11,7 @@ import typer
 def demo(
     folder: Annotated[Path, typer.Argument(help="Where to put it.")] = Path("demo"),
 ) -> None:
-    """Draw a small dataset, import it, look at it, measure a model on it beside the controls.
+    """Take the sample that ships, import it, look at it, measure a model on it beside the controls.
 
     [bold]Examples[/bold]
 
@@ -26,7 +26,7 @@ def demo(
     result = run_demo(folder)
     inspect(str(result.store))
     print_report(result.report)
-    out.print("The videos are cartoons, drawn on the spot: they show the machinery, not any model's worth on robots.")
+    out.print("Twelve simulated episodes show the machinery, not any model's worth on robots.")
     out.print(f"The dataset: {result.store}")
     out.print(f"A failure at a glance: {result.sheet}")
     out.print(f"[bold]The report: {result.page}[/bold]")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from demerit.bench.findings import FEW_TASKS
 from demerit.bench.report import Report, Versus
 from demerit.metrics import Measure
 from demerit.metrics.controls import shown_nothing
@@ -145,6 +146,10 @@ def lead(report: Report) -> Lead:
     if not is_clear(report, measure):
         title = "No model is clear of the controls"
         return Lead(title, f"The best, {name}, has shown nothing yet. {figure}; {against}.", first)
+    if measure.clusters < FEW_TASKS:
+        tasks = f"{measure.clusters} task{'s' * (measure.clusters != 1)}"
+        title = "Too few tasks to trust a model"
+        return Lead(title, f"{name} is ahead of the controls on {tasks}. {figure}; {against}.", first)
     words = f"{figure}, clear of every control; {against}."
     doubts = _doubts(report, name, measures[1:]) + _rivals(report, name, first)
     return Lead(f"Trust {name} most here", words + doubts, first, name)
