@@ -92,6 +92,9 @@ def inspect(
 def export(
     dataset: DatasetArgument,
     dest: Annotated[Path, typer.Argument(help="The LeRobot v3.0 folder to make; must not exist.")],
+    fps: Annotated[
+        float | None, typer.Option(help="Write at this rate; needed where recordings differ (default: theirs).")
+    ] = None,
     camera: CameraOption = None,
     options: SourceOptions = None,
 ) -> None:
@@ -100,6 +103,7 @@ def export(
     [bold]Examples[/bold]
 
       demerit export my_set my_set_lerobot
+      demerit export my_set my_set_lerobot --fps 10
     """
     from demerit.cli.bars import bar, out  # noqa: PLC0415
     from demerit.sources import open_dataset  # noqa: PLC0415
@@ -116,7 +120,7 @@ def export(
                 written += 1
                 shown.update(written)
 
-        write_lerobot(counted(), dest)
+        write_lerobot(counted(), dest, fps=fps)
     out.print(f"[bold]{dest}[/bold]: {written} episodes as LeRobot v3.0")
     _print_problems(opened.problems.rows())
 
