@@ -116,6 +116,11 @@ def taxonomy_page() -> str:
         "To add your own, write a file of the same form and name it in `DEMERIT_TAXONOMY`, or call",
         "`demerit.taxonomy.register_kind`.",
         "",
+        "Those that the simulator can show, with what it measured; the frames in which the failure is seen are framed",
+        "(`python docs/make_failure_pictures.py STORE`). The others need liquids, people or a longer story.",
+        "",
+        "![Eleven kinds of failure in simulation, a row each](images/failures.png)",
+        "",
         "| kind | definition | grades |",
         "|---|---|---|",
     ]
