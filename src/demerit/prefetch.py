@@ -261,15 +261,12 @@ class _Pool:
         suspect = worker.tasks[0]
         suspect.deaths += 1
         if suspect.deaths == MOST_DEATHS:
-            suspect.error = f"the decoder died on this video ({_death(code)})"
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            suspect.error = f"the decoder died on this video ({how})"
             worker.tasks.popleft()
         self._waiting.extendleft(reversed(worker.tasks))
         worker.stop()
         self._workers[self._workers.index(worker)] = _Worker(self._slots)
-
-
-def _death(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _shared_block() -> int:
