@@ -33,7 +33,7 @@ bench: $(READY)
 
 # Programs that some tests need and pip cannot bring. Missing ones are installed where we may; otherwise the line to run
 # is printed and the tests that need them skip, saying so.
-PACKAGES := chromium libosmesa6
+PACKAGES := chromium libegl1 libopengl0 libgl1-mesa-dri
 
 .PHONY: packages
 packages:

@@ -25,6 +25,7 @@ LEVELS: dict[str, int] = {
     "video": 3,
     "video_writer": 3,
     "episode": 3,
+    "decode_worker": 4,
     "reward": 4,
     "dataset": 4,
     "model": 5,

@@ -16,11 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import numpy as np
 
+from demerit.decode_worker import Decoded
 from demerit.episode import Episode
 from demerit.errors import DemeritError
 from demerit.frames import Frames, FrameSource, Images, Indices, Times
@@ -87,31 +89,33 @@ def load_ahead(
     if workers == 0:
         yield from _load_here(episodes, wanted, batch)
         return
-    with _Pool(workers, slots=batch + TASKS_PER_WORKER * workers) as pool:
+    # One batch with the model, one ahead of it, and what the workers have at hand.
+    most = 2 * batch + TASKS_PER_WORKER * workers
+    with _Pool(workers, slots=most) as pool:
         pending: deque[_Task] = deque()
         stream = iter(episodes)
-        is_more = True
-        while True:
-            while is_more and pool.free and len(pending) < batch + TASKS_PER_WORKER * workers:
-                episode = next(stream, None)
-                is_more = episode is not None
-                if episode is not None:
-                    pending.append(pool.submit(episode, wanted))
-            if not pending:
-                return
+
+        def top_up() -> None:
+            ahead = islice(stream, min(most - batch - len(pending), len(pool.free)))
+            pending.extend(pool.submit(episode, wanted) for episode in ahead)
+
+        top_up()
+        while pending:
             group = [pending.popleft() for _ in range(min(batch, len(pending)))]
+            top_up()  # the next batch is decoded while this one is with the model
             for task in group:
                 pool.finish(task)
             yield [pool.loaded(task) for task in group]
             for task in group:
                 pool.release(task)
+            top_up()
 
 
 def _load_here(episodes: Iterable[Episode], wanted: Callable[[int], Indices], batch: int) -> Iterator[list[Loaded]]:
     group: list[Loaded] = []
     for episode in episodes:
         try:
-            decoded = _Decoded(len(episode), wanted(len(episode)))
+            decoded = Decoded(len(episode), wanted(len(episode)))
             images = episode.main.take(decoded.indices)
             group.append(Loaded(_with_images(episode, decoded, images)))
         except DemeritError as error:
@@ -123,18 +127,7 @@ def _load_here(episodes: Iterable[Episode], wanted: Callable[[int], Indices], ba
         yield group
 
 
-@dataclass(frozen=True, eq=False)
-class _Decoded:
-    """What a worker found out and did."""
-
-    length: int
-    """frames of the main camera, a view's own where it is one"""
-    indices: Indices
-    """the decoded ones"""
-    shape: tuple[int, ...] = ()
-
-
-def _with_images(episode: Episode, decoded: _Decoded, images: Images) -> Episode:
+def _with_images(episode: Episode, decoded: Decoded, images: Images) -> Episode:
     frames = episode.main
     of_source = decoded.indices if frames.indices is None else frames.indices[decoded.indices]
     places = {int(index): place for place, index in enumerate(of_source)}
@@ -150,7 +143,7 @@ class _Task:
     episode: Episode
     wanted: Callable[[int], Indices]
     slot: int | None = None
-    decoded: _Decoded | None = None
+    decoded: Decoded | None = None
     error: str = ""
     deaths: int = 0
     """workers that died while this was their oldest task"""
@@ -166,7 +159,7 @@ class _Worker:
 
     def __init__(self, slots: Sequence[int]) -> None:
         ours, theirs = Pipe()
-        call = f"from demerit.prefetch import _work; _work({theirs.fileno()}, {list(slots)})"
+        call = f"from demerit.decode_worker import work; work({theirs.fileno()}, {list(slots)})"
         self.process = subprocess.Popen(
             [sys.executable, "-c", call],
             pass_fds=[theirs.fileno(), *slots],
@@ -275,26 +268,3 @@ def _shared_block() -> int:
         return os.memfd_create("demerit-frames")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def _work(pipe: int, slots: Sequence[int]) -> None:
-    """Be a worker: decode what comes in until the pipe closes."""
-    connection: Connection[Any, Any] = Connection(pipe)
-    maps: dict[int, mmap.mmap] = {}
-    while True:
-        try:
-            slot, frames, wanted = connection.recv()
-        except EOFError:
-            return
-        try:
-            length = len(frames)
-            indices = wanted(length)
-            images = frames.take(indices)
-            handle = slots[slot]
-            if slot not in maps or len(maps[slot]) < images.nbytes:
-                os.ftruncate(handle, max(images.nbytes, os.fstat(handle).st_size, 1))
-                maps[slot] = mmap.mmap(handle, os.fstat(handle).st_size)
-            np.frombuffer(maps[slot], np.uint8, images.nbytes)[:] = images.reshape(-1)
-            connection.send((_Decoded(length, indices, images.shape), ""))
-        except (DemeritError, OSError, MemoryError, ValueError) as error:
-            connection.send((None, str(error) or type(error).__name__))

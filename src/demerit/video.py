@@ -8,7 +8,7 @@ pixel, as decoding the whole file from its beginning.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,10 @@ class VideoClip:
 
     def take(self, indices: Sequence[int]) -> Images:
         """Decode the wanted frames, in the wanted order."""
+        return self.take_into(indices, _new)
+
+    def take_into(self, indices: Sequence[int], allocate: Callable[[tuple[int, ...]], Images]) -> Images:
+        """Decode into an array that `allocate` makes for a shape; indices that do not grow cost a copy."""
         index = self.scan()
         if not len(indices):
             return np.empty((0, 0, 0, 3), dtype=np.uint8)
@@ -79,7 +83,7 @@ class VideoClip:
             reason = f"frame {max(indices)} was asked for, and only {len(index.pts)} frames can be read"
             raise UnreadableVideo(self.path, reason)
         wanted, places = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
-        images = _decode(self.path, index, wanted, self.rotate)
+        images = _decode(self.path, index, wanted, self.rotate, allocate)
         is_in_order = np.array_equal(places, np.arange(len(wanted)))
         return images if is_in_order else images[places]
 
@@ -92,7 +96,17 @@ class VideoClip:
         return {"path": self.path, "start": self.start, "stop": self.stop, "length": self.length, "rotate": self.rotate}
 
 
-def _decode(path: str, index: VideoIndex, wanted: npt.NDArray[np.int64], rotate: int) -> Images:
+def _new(shape: tuple[int, ...]) -> Images:
+    return np.empty(shape, dtype=np.uint8)
+
+
+def _decode(
+    path: str,
+    index: VideoIndex,
+    wanted: npt.NDArray[np.int64],
+    rotate: int,
+    allocate: Callable[[tuple[int, ...]], Images],
+) -> Images:
     """Decode the wanted positions (growing, each once)."""
     out: Images | None = None
     done = 0
@@ -106,7 +120,7 @@ def _decode(path: str, index: VideoIndex, wanted: npt.NDArray[np.int64], rotate:
                     raise UnreadableVideo(path, f"frame {position} is damaged")
                 image = painter.rgb(frame, rotate)
                 if out is None:
-                    out = np.empty((len(wanted), *image.shape), dtype=np.uint8)
+                    out = allocate((len(wanted), *image.shape))
                 if image.shape != out.shape[1:]:
                     sizes = f"from {out.shape[2]}x{out.shape[1]} to {image.shape[1]}x{image.shape[0]}"
                     raise UnreadableVideo(path, f"the picture size changes {sizes} at frame {position}")
