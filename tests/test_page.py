@@ -30,6 +30,7 @@ from demerit.errors import BadInput, StoreError
 from demerit.frames import Frames
 from demerit.metrics import Measure
 from demerit.model import example_card
+from demerit.outcome import Preference
 from demerit.reward import Reward
 from page_fixture import make_large_report, make_report, shading_frames
 
@@ -289,6 +290,13 @@ def test_the_conclusion_follows_the_interval() -> None:
     nothing = replace(tiny(0.8, 0.7, 0.9), lines=())
     assert lead(nothing).title == "Nothing could be measured"
     assert lead(replace(nothing, cards=nothing.cards[1:])).title == "Only controls were measured"
+
+
+def test_preferences_say_who_vouches_for_them() -> None:
+    pairs = (Preference("a", "b", "a", "simulator"), Preference("b", "c", "tie", "simulator"))
+    text = render_page(replace(tiny(0.8, 0.7, 0.9), preferences=pairs), {}, 0)
+    assert "2 preferences by simulator" in text
+    assert "human" not in text.split("<table")[0].split("</header>")[-1]
 
 
 def test_empty_reports_still_have_a_page(tmp_path: Path) -> None:

@@ -151,7 +151,8 @@ def _facts(report: Report) -> list[str]:
     vouched = joined(sorted({episode.vouched_by for episode in report.episodes if episode.vouched_by}))
     facts = [f"{len(report.episodes)} episodes" + (f": {parts}" if parts else "")]
     facts += [f"{len({episode.task for episode in report.episodes})} tasks"]
-    facts += [f"{len(report.preferences)} human preferences"] if report.preferences else []
+    by_whom = Counter(preference.source for preference in report.preferences)
+    facts += [f"{count} preferences by {source}" for source, count in by_whom.most_common()]
     facts += [f"labels by {vouched}"] if vouched else []
     return facts
 
