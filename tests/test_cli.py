@@ -90,6 +90,13 @@ def test_import_inspect_score(folder: Path) -> None:
     assert (folder / "blocks.demerit" / "rewards" / "clock+4frames" / "rewards.json").is_file(), beside.stderr
 
 
+def test_a_reason_with_brackets_is_shown_whole(folder: Path) -> None:
+    (folder / "[red]bad").mkdir()
+    (folder / "[red]bad" / "clip.mp4").write_text("no video")
+    run = demerit("score", "videos:[red]bad", "-m", "change", cwd=folder)
+    assert "[red]bad/clip.mp4: it cannot be opened as a video" in run.stdout, run.stdout + run.stderr
+
+
 def test_contact_sheet(folder: Path) -> None:
     run = demerit("inspect", "blocks", "--sheet", "look.png", "--episode", "drops-1", cwd=folder)
     assert "drops-1" in run.stdout, run.stderr

@@ -38,6 +38,8 @@ def score(
       demerit score lerobot:~/data/so101 --model clock --camera top --frames 16
       demerit score my_set --model my_package.rewards:MyModel --out rewards/mine
     """
+    from rich.markup import escape  # noqa: PLC0415
+
     from demerit.cli.bars import bar, out  # noqa: PLC0415
     from demerit.models import load_model  # noqa: PLC0415
     from demerit.score import Job, rewards_folder  # noqa: PLC0415
@@ -56,10 +58,10 @@ def score(
             progress = run(job, lambda progress, shown=shown: shown.update(progress.seen, _note(progress)))  # type: ignore[misc]
         out.print(f"[bold]{loaded.card.name}[/bold]: {_summary(progress)}")
         for reason, count in progress.reasons.most_common(5):
-            out.print(f"  [yellow]unscored[/yellow] {count}: {reason}", markup=True)
+            out.print(f"  [yellow]unscored[/yellow] {count}: {escape(reason)}")
         if len(opened.problems):
             out.print(f"  {len(opened.problems)} problems in the dataset: see demerit inspect {dataset}")
-        out.print(f"  rewards: {folder}")
+        out.print(f"  rewards: {escape(str(folder))}")
 
 
 def check(

@@ -199,5 +199,5 @@ def _measured_rate(frames: Frames) -> float | None:
 def _check_rate(fps: float, frames: Frames, whose: str) -> None:
     rate = _measured_rate(frames)
     if rate is not None and abs(rate / fps - 1) > SAME_RATE:
-        expected = f"{fps:g} frames per second as in the first episode (or fps= to write all at one rate)"
+        expected = f"{fps:g} frames per second as in the first episode (fps=, or --fps, writes all at one rate)"
         raise BadInput(f"frame rate of camera {whose}", expected, f"{rate:g}")
