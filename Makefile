@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    take the sample that ships, score it, write a report"
+	@echo "make demo    teach a model on part of the sample that ships, judge the rest, write a report"
 	@echo "make test    set up and run every test"
 	@echo "make check   style, types and layers"
 	@echo "make bench   every benchmark (minutes)"
@@ -52,7 +52,9 @@ $(CORE): pyproject.toml constraints.txt
 	$(INSTALL) -e .
 	touch $(CORE)
 
+# torch comes first and alone: an unpinned one would bring gigabytes of CUDA
 $(READY): $(CORE)
+	$(INSTALL) torch==2.13.0
 	$(INSTALL) -e '.[dev]'
 	touch $(READY)
 

@@ -160,7 +160,8 @@ def test_the_shipped_sample_is_small_and_reads(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
     dataset = Dataset(SOURCES.factory("videos")(folder), strict=True)
     episodes = list(dataset)
-    assert len(episodes) == 12
+    assert [len([one for one in episodes if one.origin.split == split]) for split in ("train", "test")] == [12, 16]
+    assert len({one.origin.group for one in episodes}) == len(episodes)  # no scene is both taught and scored
     assert {True, False} == {episode.outcome.success for episode in episodes if episode.outcome}
     for episode in episodes:
         curves = [outcome.curve for outcome in episode.outcomes if outcome.curve is not None]

@@ -32,7 +32,6 @@ LEVELS: dict[str, int] = {
     "prefetch": 5,
     "store": 6,
     "sources": 7,
-    "models": 7,
     "metrics": 7,
     "negatives": 7,
     "sim": 7,
@@ -45,10 +44,13 @@ LEVELS: dict[str, int] = {
     "materialize": 8,
     "simulate": 8,
     "overview": 8,
-    "bench": 9,
-    "demo": 10,
-    "cli": 11,
-    "__init__": 12,
+    "compact": 8,
+    "models": 9,
+    "bench": 10,
+    "teaching": 11,
+    "demo": 12,
+    "cli": 13,
+    "__init__": 14,
 }
 
 
@@ -82,7 +84,7 @@ def test_imports_go_down_only() -> None:
 
 PUBLIC = """
 Comparer Dataset DemeritError Edit Episode Event Frames ModelCard Online Origin Outcome Preference Problem Reward
-RewardModel RewardStore Store __version__ check_model import_dataset load_model open_dataset
+RewardModel RewardStore Store __version__ check_model import_dataset load_model open_dataset teach
 """.split()
 
 
@@ -102,14 +104,14 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_importing_demerit_is_light() -> None:
-    heavy = {"torch", "transformers", "pyarrow", "pyarrow.dataset", "av", "numpy", "PIL", "rich"}
+    heavy = {"torch", "transformers", "onnxruntime", "pyarrow", "pyarrow.dataset", "av", "numpy", "PIL", "rich"}
     assert not loaded_by("import demerit") & heavy
     assert not loaded_by("import demerit.cli") & (heavy - {"rich"})
 
 
 def test_reading_and_scoring_need_no_heavy_machinery() -> None:
     code = "import demerit; demerit.Episode; demerit.load_model('clock'); demerit.open_dataset; demerit.Store"
-    assert not loaded_by(code) & {"torch", "transformers", "pyarrow.dataset", "pandas", "scipy"}
+    assert not loaded_by(code) & {"torch", "transformers", "onnxruntime", "pyarrow.dataset", "pandas", "scipy"}
 
 
 def test_every_module_says_what_it_holds() -> None:
@@ -120,7 +122,8 @@ def test_every_module_says_what_it_holds() -> None:
 
 def test_built_in_parts_use_the_public_extension_path() -> None:
     for home, attribute, names in (
-        ("demerit.models", "MODELS", {"clock", "constant", "random"}),
+        ("demerit.models", "MODELS", {"clock", "constant", "default", "random"}),
+        ("demerit.models.folder", "KINDS", {"compact"}),
         (
             "demerit.dataset",
             "SOURCES",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from demerit.sources import open_dataset as open_dataset
     from demerit.store import RewardStore as RewardStore
     from demerit.store import Store as Store
+    from demerit.teaching.job import teach as teach
 
 __version__ = "0.1.0"
 
@@ -61,6 +62,7 @@ _HOMES = {
     "import_dataset": "ingest",
     "load_model": "models",
     "open_dataset": "sources",
+    "teach": "teaching.job",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -12,19 +12,30 @@ from typing import Any
 import numpy as np
 
 from demerit.errors import DemeritError
-from demerit.frames import Frames, Images, Indices
-from demerit.video import VideoClip
+from demerit.frames import DecodesInto, Frames, Images, Indices, Prepare
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What is to be decoded of an episode: which frames of which cameras, and what becomes of them at once."""
+
+    views: Mapping[str, Frames]
+    wanted: Callable[[int], Indices]
+    """tells from a camera's number of frames which of them"""
+    prepare: Prepare | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """What a worker found out and did."""
+    """What a worker found out and did about one camera."""
 
     length: int
-    """frames of the main camera, a view's own where it is one"""
+    """frames of the camera, a view's own where it is one"""
     indices: Indices
     """the decoded ones"""
     shape: tuple[int, ...] = ()
+    offset: int = 0
+    """where in the block they begin"""
 
 
 def work(pipe: int, slots: Sequence[int]) -> None:
@@ -33,13 +44,11 @@ def work(pipe: int, slots: Sequence[int]) -> None:
     blocks = [_Block(handle) for handle in slots]
     while True:
         try:
-            slot, frames, wanted = connection.recv()
+            slot, look = connection.recv()
         except EOFError:
             return
         try:
-            length = len(frames)
-            indices = wanted(length)
-            connection.send((Decoded(length, indices, blocks[slot].fill(frames, indices)), ""))
+            connection.send((blocks[slot].fill(look), ""))
         except (DemeritError, OSError, MemoryError, ValueError) as error:
             connection.send((None, str(error) or type(error).__name__))
 
@@ -51,21 +60,39 @@ class _Block:
         self._handle = handle
         self._map: mmap.mmap | None = None
 
-    def fill(self, frames: Frames, indices: Indices) -> tuple[int, ...]:
-        """Decode into the block, straight where the source can, and return the shape."""
-        if isinstance(frames.source, VideoClip):
+    def fill(self, look: Look) -> dict[str, Decoded]:
+        """Decode every camera into the block, one behind the other."""
+        done: dict[str, Decoded] = {}
+        end = 0
+        for camera, frames in look.views.items():
+            length = len(frames)
+            indices = look.wanted(length)
+            shape = self._fill(frames, indices, look.prepare, end)
+            done[camera] = Decoded(length, indices, shape, end)
+            end += int(np.prod(shape))
+        return done
+
+    def _fill(self, frames: Frames, indices: Indices, prepare: Prepare | None, offset: int) -> tuple[int, ...]:
+        """Decode one camera, straight into the block where the source can, and return the shape."""
+
+        def room(shape: tuple[int, ...]) -> Images:
+            return self._room(shape, offset)
+
+        if prepare is not None:
+            images = frames.take_prepared(indices, prepare, room)
+        elif isinstance(frames.source, DecodesInto):
             of_source = indices if frames.indices is None else frames.indices[indices]
-            images = frames.source.take_into(of_source.tolist(), self._room)
+            images = frames.source.take_into(of_source.tolist(), room)
         else:
             images = frames.take(indices)
-        room = self._room(images.shape)
-        if not np.shares_memory(room, images):
-            room[...] = images
+        place = room(images.shape)
+        if not np.shares_memory(place, images):
+            place[...] = images
         return images.shape
 
-    def _room(self, shape: tuple[int, ...]) -> Images:
+    def _room(self, shape: tuple[int, ...], offset: int) -> Images:
         size = int(np.prod(shape))
-        if self._map is None or len(self._map) < size:
-            os.ftruncate(self._handle, max(size, os.fstat(self._handle).st_size, 1))
+        if self._map is None or len(self._map) < offset + size:
+            os.ftruncate(self._handle, max(offset + size, os.fstat(self._handle).st_size, 1))
             self._map = mmap.mmap(self._handle, os.fstat(self._handle).st_size)
-        return np.frombuffer(self._map, np.uint8, size).reshape(shape)
+        return np.frombuffer(self._map, np.uint8, size, offset).reshape(shape)

@@ -8,7 +8,7 @@ frozen episodes cost a list of integers and never a copy of the video.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -23,11 +23,14 @@ from demerit.registry import Registry
 Images: TypeAlias = npt.NDArray[np.uint8]
 Times: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.int32]
+Prepare: TypeAlias = Callable[[Images], Images]
+"""makes (n, height, width, 3) pictures what a model looks at: smaller, as a rule"""
 
 RGB = 3
 IMAGES_DIMENSIONS = 4
 IDENTITY_BLOCKS = 16
 IDENTITY_BLOCK_BYTES = 4 * 1024
+PREPARED_AT_ONCE = 64
 
 
 @runtime_checkable
@@ -57,6 +60,17 @@ class FrameSource(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """The arguments that rebuild this source: strings, numbers, booleans and None; `path` is the file."""
+        ...
+
+
+@runtime_checkable
+class DecodesInto(Protocol):
+    """A source that decodes picture by picture and puts each where it is told, prepared if asked to."""
+
+    def take_into(
+        self, indices: Sequence[int], allocate: Callable[[tuple[int, ...]], Images], prepare: Prepare | None = None
+    ) -> Images:
+        """Decode these frames, in this order, into an array that `allocate` makes for their shape."""
         ...
 
 
@@ -97,6 +111,23 @@ class Frames:
     def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Images:
         """Decode the chosen frames: (n, height, width, 3) uint8 RGB, always the caller's own copy."""
         return self.source.take(self._of_source(indices).tolist())
+
+    def take_prepared(
+        self,
+        indices: Sequence[int] | npt.NDArray[np.integer[Any]],
+        prepare: Prepare,
+        allocate: Callable[[tuple[int, ...]], Images] | None = None,
+    ) -> Images:
+        """Decode the chosen frames and prepare them as they come: a long video is never in memory at its full size.
+
+        `allocate` makes the array for a shape, where it matters in whose memory that is.
+        """
+        chosen = self._of_source(indices).tolist()
+        if isinstance(self.source, DecodesInto):
+            return self.source.take_into(chosen, allocate or new_images, prepare)
+        some = range(0, len(chosen), PREPARED_AT_ONCE)
+        parts = [prepare(self.source.take(chosen[start : start + PREPARED_AT_ONCE])) for start in some]
+        return np.concatenate(parts) if parts else new_images((0, 0, 0, RGB))
 
     def all(self) -> Images:
         """Decode every frame. Memory: one byte per pixel and colour."""
@@ -195,6 +226,11 @@ def spread(length: int, count: int) -> Indices:
     if count == 1:
         return np.array([length - 1], dtype=np.int32)
     return np.rint(np.linspace(0, length - 1, count)).astype(np.int32)
+
+
+def new_images(shape: tuple[int, ...]) -> Images:
+    """Make room for pictures."""
+    return np.empty(shape, dtype=np.uint8)
 
 
 def short_hash(*parts: bytes) -> str:

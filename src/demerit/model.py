@@ -11,7 +11,7 @@ import numpy as np
 
 from demerit.episode import Episode, safe_name
 from demerit.errors import BadInput, BadReward
-from demerit.frames import Images, Indices, short_hash, spread
+from demerit.frames import Images, Indices, Prepare, short_hash, spread
 from demerit.reward import Reward
 
 
@@ -106,6 +106,20 @@ class Online(Protocol):
 
     def step(self, frame: Images) -> float:
         """Take the next (height, width, 3) uint8 RGB frame, return its value; NaN when unscored."""
+        ...
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A model that says which cameras it looks at, and at what size: that is then done where frames are decoded."""
+
+    @property
+    def prepare(self) -> Prepare:
+        """What becomes of pictures first: picklable, each picture by itself, and doing it twice changes nothing."""
+        ...
+
+    def looks_at(self, episode: Episode) -> Sequence[str]:
+        """Name the cameras; one that the episode has not got is an error."""
         ...
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from demerit.decode_worker import Decoded
+from demerit.decode_worker import Decoded, Look
 from demerit.episode import Episode
 from demerit.errors import DemeritError
-from demerit.frames import Frames, FrameSource, Images, Indices, Times
+from demerit.frames import Frames, FrameSource, Images, Indices, Prepare, Times
 
 # A worker has one task at hand and one in its pipe, so that it never waits for us.
 TASKS_PER_WORKER = 2
@@ -42,12 +42,13 @@ class Loaded:
 
 @dataclass(frozen=True, eq=False)
 class ReadAhead:
-    """A source of which some frames are decoded already; the others still can be."""
+    """A source of which some frames are decoded, and prepared, already; the others still can be."""
 
     source: FrameSource
     length: int
     places: dict[int, int] = field(repr=False)
     images: Images = field(repr=False)
+    prepare: Prepare | None = field(default=None, repr=False)
 
     @property
     def kind(self) -> str:
@@ -66,7 +67,8 @@ class ReadAhead:
         """Copy frames that are here; decode when one is not."""
         if all(index in self.places for index in indices):
             return self.images[[self.places[index] for index in indices]]
-        return self.source.take(indices)
+        late = self.source.take(indices)
+        return late if self.prepare is None else self.prepare(late)
 
     def identity(self) -> str:
         """The source's identity."""
@@ -77,17 +79,32 @@ class ReadAhead:
         return self.source.describe()
 
 
+def main_camera(episode: Episode) -> list[str]:
+    """Name the main camera alone."""
+    return [episode.main_camera]
+
+
 def load_ahead(
-    episodes: Iterable[Episode], wanted: Callable[[int], Indices], batch: int, workers: int
+    episodes: Iterable[Episode],
+    wanted: Callable[[int], Indices],
+    batch: int,
+    workers: int,
+    cameras: Callable[[Episode], Sequence[str]] = main_camera,
+    prepare: Prepare | None = None,
 ) -> Iterator[list[Loaded]]:
-    """Yield batches of episodes, in order, with the wanted frames of their main camera decoded.
+    """Yield batches of episodes, in order, with the wanted frames of their main camera, or of more, decoded.
 
     `wanted` tells from a number of frames which of them to decode. It is called where the decoding is done, so it must
-    be picklable: a bound method such as `card.wanted`, or a function of a module.
+    be picklable: a bound method such as `card.wanted`, or a function of a module. So is `prepare`, which makes pictures
+    smaller there: the episodes' frames are then the prepared ones. `cameras` is called here, and may refuse an episode.
     A batch's frames are valid until the next batch is asked for; `take` gives copies, so models need not care.
     """
+
+    def look(episode: Episode) -> Look:
+        return Look({name: episode.views[name] for name in cameras(episode)}, wanted, prepare)
+
     if workers == 0:
-        yield from _load_here(episodes, wanted, batch)
+        yield from _load_here(episodes, look, batch)
         return
     # One batch with the model, one ahead of it, and what the workers have at hand.
     most = 2 * batch + TASKS_PER_WORKER * workers
@@ -97,7 +114,7 @@ def load_ahead(
 
         def top_up() -> None:
             ahead = islice(stream, min(most - batch - len(pending), len(pool.free)))
-            pending.extend(pool.submit(episode, wanted) for episode in ahead)
+            pending.extend(pool.submit(episode, look) for episode in ahead)
 
         top_up()
         while pending:
@@ -111,13 +128,11 @@ def load_ahead(
             top_up()
 
 
-def _load_here(episodes: Iterable[Episode], wanted: Callable[[int], Indices], batch: int) -> Iterator[list[Loaded]]:
+def _load_here(episodes: Iterable[Episode], look: Callable[[Episode], Look], batch: int) -> Iterator[list[Loaded]]:
     group: list[Loaded] = []
     for episode in episodes:
         try:
-            decoded = Decoded(len(episode), wanted(len(episode)))
-            images = episode.main.take(decoded.indices)
-            group.append(Loaded(_with_images(episode, decoded, images)))
+            group.append(Loaded(_looked_at(episode, look(episode))))
         except DemeritError as error:
             group.append(Loaded(episode, str(error)))
         if len(group) == batch:
@@ -127,13 +142,24 @@ def _load_here(episodes: Iterable[Episode], wanted: Callable[[int], Indices], ba
         yield group
 
 
-def _with_images(episode: Episode, decoded: Decoded, images: Images) -> Episode:
-    frames = episode.main
+def _looked_at(episode: Episode, look: Look) -> Episode:
+    """Decode in this process."""
+    seen: dict[str, Frames] = {}
+    for camera, frames in look.views.items():
+        decoded = Decoded(len(frames), look.wanted(len(frames)))
+        if look.prepare is None:
+            images = frames.take(decoded.indices)
+        else:
+            images = frames.take_prepared(decoded.indices, look.prepare)
+        seen[camera] = _ahead(frames, decoded, images, look.prepare)
+    return replace(episode, views={**episode.views, **seen})
+
+
+def _ahead(frames: Frames, decoded: Decoded, images: Images, prepare: Prepare | None) -> Frames:
     of_source = decoded.indices if frames.indices is None else frames.indices[decoded.indices]
     places = {int(index): place for place, index in enumerate(of_source)}
     length = decoded.length if frames.indices is None else len(frames.source)
-    ahead = Frames(ReadAhead(frames.source, length, places, images), frames.indices)
-    return replace(episode, views={**episode.views, episode.main_camera: ahead})
+    return Frames(ReadAhead(frames.source, length, places, images, prepare), frames.indices)
 
 
 @dataclass(eq=False)
@@ -141,9 +167,9 @@ class _Task:
     """One episode on its way through the pool."""
 
     episode: Episode
-    wanted: Callable[[int], Indices]
+    look: Look | None = None
     slot: int | None = None
-    decoded: Decoded | None = None
+    decoded: Mapping[str, Decoded] | None = None
     error: str = ""
     deaths: int = 0
     """workers that died while this was their oldest task"""
@@ -197,9 +223,17 @@ class _Pool:
         for slot in self._slots:
             os.close(slot)
 
-    def submit(self, episode: Episode, wanted: Callable[[int], Indices]) -> _Task:
-        task = _Task(episode, wanted)
-        if episode.main.source.kind != "array":  # those are in memory already
+    def submit(self, episode: Episode, look: Callable[[Episode], Look]) -> _Task:
+        task = _Task(episode)
+        try:
+            whole = look(episode)
+        except DemeritError as error:
+            task.error = str(error)
+            return task
+        # arrays are in memory already
+        views = {name: frames for name, frames in whole.views.items() if frames.source.kind != "array"}
+        if views:
+            task.look = replace(whole, views=views)
             task.slot = self.free.pop()
             self._waiting.append(task)
             self._hand_out()
@@ -216,19 +250,23 @@ class _Pool:
     def loaded(self, task: _Task) -> Loaded:
         if task.error:
             return Loaded(task.episode, task.error)
-        if task.slot is None or task.decoded is None:
+        if task.slot is None or task.decoded is None or task.look is None:
             return Loaded(task.episode)
-        return Loaded(_with_images(task.episode, task.decoded, self._images(task.slot, task.decoded.shape)))
+        seen = {
+            name: _ahead(task.look.views[name], decoded, self._images(task.slot, decoded), task.look.prepare)
+            for name, decoded in task.decoded.items()
+        }
+        return Loaded(replace(task.episode, views={**task.episode.views, **seen}))
 
     def release(self, task: _Task) -> None:
         if task.slot is not None:
             self.free.append(task.slot)
 
-    def _images(self, slot: int, shape: tuple[int, ...]) -> Images:
-        handle, size = self._slots[slot], int(np.prod(shape))
-        if slot not in self._maps or len(self._maps[slot]) < size:
+    def _images(self, slot: int, decoded: Decoded) -> Images:
+        handle, size = self._slots[slot], int(np.prod(decoded.shape))
+        if slot not in self._maps or len(self._maps[slot]) < decoded.offset + size:
             self._maps[slot] = mmap.mmap(handle, os.fstat(handle).st_size, prot=mmap.PROT_READ)
-        return np.frombuffer(self._maps[slot], np.uint8, size).reshape(shape)
+        return np.frombuffer(self._maps[slot], np.uint8, size, decoded.offset).reshape(decoded.shape)
 
     def _hand_out(self) -> None:
         for worker in sorted(self._workers, key=lambda worker: len(worker.tasks)):
@@ -237,7 +275,7 @@ class _Pool:
                 worker.tasks.append(task)
                 # A worker that died is noticed where answers are received.
                 with suppress(OSError):
-                    worker.pipe.send((task.slot, task.episode.main, task.wanted))
+                    worker.pipe.send((task.slot, task.look))
 
     def _receive(self, worker: _Worker) -> None:
         try:

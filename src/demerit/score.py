@@ -16,7 +16,7 @@ from demerit.dataset import Dataset
 from demerit.episode import Episode, safe_name
 from demerit.errors import BadInput, BadReward, DemeritError, UnreadableVideo
 from demerit.frames import Indices, spread
-from demerit.model import ModelCard, RewardModel
+from demerit.model import ModelCard, Prepares, RewardModel
 from demerit.prefetch import Loaded, load_ahead
 from demerit.reward import Reward
 from demerit.store import RewardStore, Store
@@ -167,8 +167,12 @@ class _Todo:
 
 def _batches(job: Job, episodes: Iterator[Episode]) -> Iterator[list[Loaded]]:
     """Group episodes, with the frames that the model will look at decoded; a model that looks at none needs none."""
-    if job.model.card.sees_pixels:
-        return load_ahead(episodes, job.model.card.wanted, job.batch, job.workers)
+    model = job.model
+    if isinstance(model, Prepares):
+        wanted = model.card.wanted
+        return load_ahead(episodes, wanted, job.batch, job.workers, model.looks_at, model.prepare)
+    if model.card.sees_pixels:
+        return load_ahead(episodes, model.card.wanted, job.batch, job.workers)
     return iter(lambda: [Loaded(episode) for episode in islice(episodes, job.batch)], [])
 
 

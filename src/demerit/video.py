@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.errors import BadInput, UnreadableVideo
-from demerit.frames import Images, Times, file_identity, short_hash
+from demerit.frames import Images, Prepare, Times, file_identity, new_images, short_hash
 from demerit.video_index import VideoIndex, decoded, decoder_errors, opened, scanned
 
 if TYPE_CHECKING:
@@ -72,10 +72,15 @@ class VideoClip:
 
     def take(self, indices: Sequence[int]) -> Images:
         """Decode the wanted frames, in the wanted order."""
-        return self.take_into(indices, _new)
+        return self.take_into(indices, new_images)
 
-    def take_into(self, indices: Sequence[int], allocate: Callable[[tuple[int, ...]], Images]) -> Images:
-        """Decode into an array that `allocate` makes for a shape; indices that do not grow cost a copy."""
+    def take_into(
+        self, indices: Sequence[int], allocate: Callable[[tuple[int, ...]], Images], prepare: Prepare | None = None
+    ) -> Images:
+        """Decode into an array that `allocate` makes for a shape; indices that do not grow cost a copy.
+
+        `prepare` makes each picture smaller before the next is decoded.
+        """
         index = self.scan()
         if not len(indices):
             return np.empty((0, 0, 0, 3), dtype=np.uint8)
@@ -83,7 +88,7 @@ class VideoClip:
             reason = f"frame {max(indices)} was asked for, and only {len(index.pts)} frames can be read"
             raise UnreadableVideo(self.path, reason)
         wanted, places = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
-        images = _decode(self.path, index, wanted, self.rotate, allocate)
+        images = _decode(self.path, index, wanted, _Painter(self.rotate, prepare), allocate)
         is_in_order = np.array_equal(places, np.arange(len(wanted)))
         return images if is_in_order else images[places]
 
@@ -96,21 +101,16 @@ class VideoClip:
         return {"path": self.path, "start": self.start, "stop": self.stop, "length": self.length, "rotate": self.rotate}
 
 
-def _new(shape: tuple[int, ...]) -> Images:
-    return np.empty(shape, dtype=np.uint8)
-
-
 def _decode(
     path: str,
     index: VideoIndex,
     wanted: npt.NDArray[np.int64],
-    rotate: int,
+    painter: _Painter,
     allocate: Callable[[tuple[int, ...]], Images],
 ) -> Images:
     """Decode the wanted positions (growing, each once)."""
     out: Images | None = None
     done = 0
-    painter = _Painter()
     with opened(path, fresh=not index.seekable) as (container, stream):
         found = _seek_frames(container, stream, index, wanted) if index.seekable else None
         frames = _numbered(decoded(path, container, stream), wanted) if found is None else found
@@ -118,12 +118,12 @@ def _decode(
             for position, frame in frames:
                 if frame.is_corrupt:
                     raise UnreadableVideo(path, f"frame {position} is damaged")
-                image = painter.rgb(frame, rotate)
+                try:
+                    image = painter.rgb(frame)
+                except _SizeChanged as change:
+                    raise UnreadableVideo(path, f"the picture size changes {change} at frame {position}") from None
                 if out is None:
                     out = allocate((len(wanted), *image.shape))
-                if image.shape != out.shape[1:]:
-                    sizes = f"from {out.shape[2]}x{out.shape[1]} to {image.shape[1]}x{image.shape[0]}"
-                    raise UnreadableVideo(path, f"the picture size changes {sizes} at frame {position}")
                 out[np.searchsorted(wanted, position)] = image
                 done += 1
         except decoder_errors() as error:
@@ -196,19 +196,29 @@ def _numbered(frames: Iterator[VideoFrame], wanted: npt.NDArray[np.int64]) -> It
             return
 
 
+class _SizeChanged(Exception):
+    """A picture that is not as large as the first one."""
+
+
 class _Painter:
     """Turns decoded pictures into RGB arrays with one conversion context for all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, rotate: int, prepare: Prepare | None) -> None:
         from av.video.reformatter import VideoReformatter  # noqa: PLC0415
 
         self._reformatter = VideoReformatter()
+        self._rotate, self._prepare = rotate, prepare
+        self._size: tuple[int, ...] = ()
 
-    def rgb(self, frame: VideoFrame, rotate: int) -> Images:
-        """Convert, and turn as the file and the dataset ask."""
+    def rgb(self, frame: VideoFrame) -> Images:
+        """Convert, turn as the file and the dataset ask, and prepare."""
         picture = self._reformatter.reformat(frame, format="rgb24", threads=1)
         plane = picture.planes[0]
         rows = np.frombuffer(memoryview(plane), dtype=np.uint8).reshape(picture.height, plane.line_size)
         image = rows[:, : picture.width * 3].reshape(picture.height, picture.width, 3)
-        quarter_turns = round((frame.rotation + rotate) / 90) % 4
-        return np.rot90(image, quarter_turns) if quarter_turns else image
+        quarter_turns = round((frame.rotation + self._rotate) / 90) % 4
+        image = np.rot90(image, quarter_turns) if quarter_turns else image
+        self._size = self._size or image.shape
+        if image.shape != self._size:
+            raise _SizeChanged(f"from {self._size[1]}x{self._size[0]} to {image.shape[1]}x{image.shape[0]}")
+        return image if self._prepare is None else self._prepare(image[None])[0]

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from demerit.cli import bench, data, demo, leaderboard, models, negatives, simulate
+from demerit.cli import bench, data, demo, leaderboard, models, negatives, simulate, teach, train
 from demerit.errors import DemeritError
 
 app = typer.Typer(
@@ -50,12 +50,14 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "import": data.import_,
     "inspect": data.inspect,
     "export": data.export,
+    "teach": teach.teach,
     "score": models.score,
     "bench": bench.bench,
     "leaderboard": leaderboard.leaderboard,
     "negatives": negatives.negatives,
     "materialize": negatives.materialize,
     "simulate": simulate.simulate,
+    "train": train.train,
     "check": models.check,
     "list": models.list_,
     "demo": demo.demo,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def score(
     dataset: DatasetArgument,
-    model: Annotated[list[str], typer.Option("--model", "-m", help="A model's name; may be given several times.")],
+    model: Annotated[list[str], typer.Option("--model", "-m", help="A model's name or folder; may be repeated.")],
     out_folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Where rewards go (default: beside the dataset).")
     ] = None,
@@ -34,7 +34,8 @@ def score(
 
     [bold]Examples[/bold]
 
-      demerit score my_set --model clock --model random
+      demerit score my_set --model default --model clock
+      demerit score my_set --model default:all --model ./my-model
       demerit score lerobot:~/data/so101 --model clock --camera top --frames 16
       demerit score my_set --model my_package.rewards:MyModel --out rewards/mine
     """
@@ -65,13 +66,14 @@ def score(
 
 
 def check(
-    model: Annotated[str, typer.Argument(help="A model's name, or the import path of your class.")],
+    model: Annotated[str, typer.Argument(help="A model's name, its folder, or the import path of your class.")],
 ) -> None:
     """Check that a model keeps what its card and the protocol promise.
 
     [bold]Examples[/bold]
 
-      demerit check clock
+      demerit check default
+      demerit check ./my-model
       demerit check my_package.rewards:MyModel
     """
     from rich.table import Table  # noqa: PLC0415
@@ -128,15 +130,15 @@ def list_(
 
 
 def _model_rows() -> tuple[list[str], list[list[str]]]:
-    from demerit.errors import MissingExtra  # noqa: PLC0415
+    from demerit.errors import DemeritError  # noqa: PLC0415
     from demerit.models import MODELS, load_model  # noqa: PLC0415
 
     rows = []
     for name in MODELS:
         try:
             card = load_model(name).card
-        except MissingExtra as missing:
-            rows.append([name, "", "", "", "", str(missing)])
+        except DemeritError as error:  # an extra or weights that are not installed: the sentence says how
+            rows.append([name, "", "", "", "", str(error)])
             continue
         facts = [card.quantity, f"{card.low} to {card.high}", "yes" if card.causal else "no", card.licence, card.about]
         rows.append([name, *facts])

@@ -14,7 +14,7 @@ events.py          failure events, from measured facts alone
 rollout.py         one episode: task, behaviour, seed and setting in, pictures and measurements out
 record.py          a rollout as an episode with its video
 splits.py          the plan of `metaworld-bad@1`, and its pairs matched by length and motion
-shipped_sample.py  the dozen episodes that ship with the package
+shipped_sample.py  the 28 episodes that ship with the package
 gallery.py         the picture of the behaviours in the documentation
 
 Nothing here imports the simulator before an episode is run.

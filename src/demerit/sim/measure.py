@@ -91,3 +91,8 @@ class Measured:
         """Return the hand's position and the gripper's openness at each frame: (frames, 4)."""
         frames = self.steps[:: self.stride]
         return np.array([[*facts.hand, facts.openness] for facts in frames], dtype=np.float32)
+
+    def objects(self) -> npt.NDArray[np.float32]:
+        """Return the position of the thing to move at each frame, and the distance that is left: (frames, 4)."""
+        frames = self.steps[:: self.stride]
+        return np.array([[*facts.object, facts.distance] for facts in frames], dtype=np.float32)

@@ -51,6 +51,7 @@ def record(rollout: Rollout, path: str | Path, encoding: Encoding = ENCODING) ->
         ),
         signals={
             "state": measured.states(),
+            "object": measured.objects(),
             "done": measured.success.astype(np.uint8),
             "object_force": measured.forces("object_force"),
             "scene_force": measured.forces("scene_force"),
