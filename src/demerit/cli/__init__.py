@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from demerit.cli import bench, data, demo, leaderboard, models, negatives, simulate
+from demerit.cli import bench, calibrate, data, demo, judge, leaderboard, models, negatives, simulate
 from demerit.errors import DemeritError
 
 app = typer.Typer(
@@ -51,11 +51,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": data.inspect,
     "export": data.export,
     "score": models.score,
+    "calibrate": calibrate.calibrate,
     "bench": bench.bench,
     "leaderboard": leaderboard.leaderboard,
     "negatives": negatives.negatives,
     "materialize": negatives.materialize,
     "simulate": simulate.simulate,
+    "judge": judge.judge,
     "check": models.check,
     "list": models.list_,
     "demo": demo.demo,

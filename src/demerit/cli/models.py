@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,9 +55,13 @@ def score(
             folder = out_folder / folder.name
         given: dict[str, Any] = {} if workers is None else {"workers": workers}
         job = Job(loaded, opened, folder, frames=frames, batch=batch, retry=retry, limit=limit, **given)
+        if (estimate := getattr(loaded, "estimate", None)) is not None:
+            out.print(f"[bold]{loaded.card.name}[/bold]: {escape(str(estimate(islice(opened, limit))))}")
         with bar(f"scoring with {loaded.card.name}", limit or opened.expected()) as shown:
             progress = run(job, lambda progress, shown=shown: shown.update(progress.seen, _note(progress)))  # type: ignore[misc]
         out.print(f"[bold]{loaded.card.name}[/bold]: {_summary(progress)}")
+        if (spent := getattr(loaded, "spent", None)) is not None:
+            out.print(f"  asked: {escape(str(spent))}")
         for reason, count in progress.reasons.most_common(5):
             out.print(f"  [yellow]unscored[/yellow] {count}: {escape(reason)}")
         if len(opened.problems):
@@ -128,15 +133,15 @@ def list_(
 
 
 def _model_rows() -> tuple[list[str], list[list[str]]]:
-    from demerit.errors import MissingExtra  # noqa: PLC0415
+    from demerit.errors import DemeritError  # noqa: PLC0415
     from demerit.models import MODELS, load_model  # noqa: PLC0415
 
     rows = []
     for name in MODELS:
         try:
             card = load_model(name).card
-        except MissingExtra as missing:
-            rows.append([name, "", "", "", "", str(missing)])
+        except DemeritError as error:  # an extra or weights that are not installed: the sentence says how
+            rows.append([name, "", "", "", "", str(error)])
             continue
         facts = [card.quantity, f"{card.low} to {card.high}", "yes" if card.causal else "no", card.licence, card.about]
         rows.append([name, *facts])

@@ -8,6 +8,7 @@ from typing import Any
 
 from demerit.errors import BadInput, UnknownName
 from demerit.model import RewardModel
+from demerit.models.folder import DESCRIPTION, load_folder
 from demerit.registry import Registry, load_attribute
 
 MODELS = Registry("model", "demerit.models")
@@ -17,18 +18,20 @@ def load_model(name: str, **options: Any) -> RewardModel:
     """Load a model by name.
 
     Args:
-        name: a registered name (`clock`), a name with its argument (`constant:0.3`), or the import path of a model
-            class of yours (`my_package.rewards:MyModel`).
+        name: a registered name (`clock`), a name with its argument (`constant:0.3`), a model folder (`./my-model`),
+            or the import path of a model class of yours (`my_package.rewards:MyModel`).
         **options: passed on to the model's class.
     """
     known, colon, argument = name.partition(":")
     if known in MODELS:
         factory = MODELS.factory(known)
         model = factory(argument, **options) if colon else factory(**options)
+    elif (Path(known) / DESCRIPTION).is_file():
+        model = load_folder(Path(known), *([argument] if colon else []), **options)
     elif colon and _is_importable(known):
         model = _made(name, _attribute(known, argument), options)
     elif Path(name).exists():
-        raise BadInput(name, "the name of a model", "a path (no model is loaded from a folder yet)")
+        raise BadInput(name, f"the name of a model, or its folder with {DESCRIPTION} in it", "another path")
     else:
         raise UnknownName("model", name, MODELS)
     if not isinstance(model, RewardModel):
