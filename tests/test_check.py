@@ -148,6 +148,6 @@ def test_a_frame_budget_is_no_breach() -> None:
     assert statuses["is causal if it says so"] in ("kept", "not checkable")
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"calibrated", "ensemble", "gvl"}))  # need more than a name
 def test_our_own_models_pass(name: str) -> None:
     assert check_model(load_model(name)).broken == []

@@ -1,17 +1,20 @@
 """Leaks between splits: a task description or a video that stands in two of them.
 
 A model that was trained on one split and measured on another has seen what the two share. Splits are made by original
-task description and by original video, never across; this checks that they were.
+task description and by original video, never across; this checks that they were. A model that remembers which episodes
+it was fitted to, as calibrated ones do, is asked as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from demerit.bench.judging import plain
 from demerit.episode import Episode
 from demerit.errors import UnreadableVideo
+from demerit.model import RewardModel
 
 MOST_NAMED = 3
 
@@ -71,6 +74,38 @@ def sentences(leaks: Iterable[Leak]) -> list[str]:
             f"Splits leak: {len(those)} {noun} stand in more than one of {splits} ({count} episodes), e.g. "
             f"{named}{more}; a model trained on one split has seen part of the other."
         )
+    return said
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A model that knows which episodes it was fitted to."""
+
+    @property
+    def seen(self) -> Collection[str]:
+        """Their `marks`."""
+        ...
+
+
+def marks(episode: Episode) -> list[str]:
+    """Return what an episode is recognised by: its fingerprint, and its videos (told or cut otherwise, they remain)."""
+    videos = _video(episode)
+    return [episode.fingerprint(), *videos] if len(videos) == len(episode.views) else videos
+
+
+def seen_before(models: Iterable[RewardModel], episodes: Collection[Episode]) -> list[str]:
+    """Say, a sentence per model, which of the episodes it was fitted to: there its figures are too good."""
+    said = []
+    for model in models:
+        known = frozenset(model.seen) if isinstance(model, Remembers) else frozenset()
+        again = [one.id for one in episodes if known and not known.isdisjoint(marks(one))]
+        if again:
+            named = "; ".join(repr(id) for id in again[:MOST_NAMED])
+            more = f" and {len(again) - MOST_NAMED} more" if len(again) > MOST_NAMED else ""
+            said.append(
+                f"{model.card.name} was fitted to {len(again)} of these {len(episodes)} episodes, e.g. {named}{more}: "
+                f"its figures are too good, and its promised risk is not tested by them."
+            )
     return said
 
 

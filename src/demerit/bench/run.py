@@ -19,9 +19,10 @@ from demerit.bench.comparers import ask_both_orders, unanswered
 from demerit.bench.controls import ALWAYS_A, CONTROLS, always_a_card
 from demerit.bench.evidence import Evidence, Settings
 from demerit.bench.findings import Findings, find
-from demerit.bench.leaks import find_leaks, sentences
+from demerit.bench.leaks import find_leaks, seen_before, sentences
 from demerit.bench.report import AS_RECORDED, About, Judged, Report, Shown
 from demerit.bench.showings import Showing, showings
+from demerit.bench.together import Halt, Watch, together
 from demerit.dataset import Dataset, Record
 from demerit.episode import Episode, safe_name
 from demerit.errors import BadInput
@@ -29,12 +30,10 @@ from demerit.frames import Frames, short_hash
 from demerit.model import ModelCard, RewardModel
 from demerit.models import load_model
 from demerit.outcome import Preference
-from demerit.score import Job, Progress, score
+from demerit.score import Job, score
 from demerit.sources import open_dataset
 from demerit.store import RewardStore
 
-Watch = Callable[[str, Progress], None]
-"""called with what is being done and how far it is"""
 MOST_REASONS = 3
 
 
@@ -50,6 +49,12 @@ class RunOptions:
     limit: int | None = None
     """only the first so many episodes"""
     batch: int = 8
+    retry: bool = False
+    """try again what an earlier run could not score"""
+    at_once: int = 1
+    """models that are scored at the same time, in threads: for models that wait for a server"""
+    stop: Callable[[], None] = lambda: None
+    """called on an error or Ctrl-C when several models are scored at once: keeps them from asking on"""
     workers: int | None = None
     """decoding processes; None = one a core"""
     camera: str | None = None
@@ -130,12 +135,7 @@ def run_benchmark(
     asked = [load_model(one) if isinstance(one, str) else one for one in models]
     asked, controls = _with_controls(asked, options)
     ways = _showings(benchmark, gathered, options)
-    shown = [
-        one
-        for model in asked
-        for way in ways
-        for one in _rewards(model, way, gathered, Path(out), options, on_progress)
-    ]
+    shown = _scored(asked, ways, gathered, Path(out), options, on_progress)
     compared = ((gathered.episodes, gathered.preferences), options.batch, options.frames, on_progress)
     comparing = asked if any(question.asks_comparers for question in benchmark.questions) else []
     choices = tuple(choice for model in comparing for choice in ask_both_orders(model, *compared))
@@ -153,7 +153,7 @@ def run_benchmark(
         environment=_environment(options),
     )
     found = find(benchmark, Evidence.of(report, options.settings), controls)
-    leaks = sentences(find_leaks(gathered.episodes))
+    leaks = [*seen_before(asked, gathered.episodes), *sentences(find_leaks(gathered.episodes))]
     warnings = (*_unscored(report), *unanswered(choices), *leaks, *found.warnings, *gathered.problems)
     return _with_findings(replace(report, warnings=warnings), benchmark, found)
 
@@ -208,6 +208,23 @@ def _showings(benchmark: Benchmark, gathered: Gathered, options: RunOptions) -> 
     return [replace(everything, episodes=frozenset(one.id for one in gathered.judged)), *others]
 
 
+def _scored(
+    models: Sequence[RewardModel],
+    ways: Sequence[Showing],
+    gathered: Gathered,
+    out: Path,
+    options: RunOptions,
+    watch: Watch,
+) -> list[Shown]:
+    halt = Halt(options.stop, watch)
+    jobs = [
+        lambda model=model, way=way: list(_rewards(model, way, gathered, out, options, halt.watch))
+        for model in models
+        for way in ways
+    ]
+    return [one for found in together(jobs, options.at_once, halt) for one in found]
+
+
 def _rewards(
     model: RewardModel, way: Showing, gathered: Gathered, out: Path, options: RunOptions, watch: Watch
 ) -> Iterator[Shown]:
@@ -217,7 +234,9 @@ def _rewards(
     folder = rewards_folder(out, card, way.name, options.frames)
     reader = _InMemory(gathered.address, [way.show(one) for one in gathered.episodes if one.id in way.episodes])
     given: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
-    job = Job(model, Dataset(reader, gathered.address), folder, options.frames, options.batch, **given)
+    job = Job(
+        model, Dataset(reader, gathered.address), folder, options.frames, options.batch, retry=options.retry, **given
+    )
     what = card.name if way.name == AS_RECORDED else f"{card.name} ({way.name})"
     score(job, lambda progress: watch(what, progress))
     yield from (Shown(reward, way.name) for reward in RewardStore(folder) if reward.episode in way.episodes)

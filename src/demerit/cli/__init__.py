@@ -13,7 +13,19 @@ from typing import Any
 
 import typer
 
-from demerit.cli import bench, data, demo, leaderboard, models, negatives, simulate, teach, train
+from demerit.cli import (
+    bench,
+    calibrate,
+    data,
+    demo,
+    judge,
+    leaderboard,
+    models,
+    negatives,
+    simulate,
+    teach,
+    train,
+)
 from demerit.errors import DemeritError
 
 app = typer.Typer(
@@ -52,12 +64,14 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": data.export,
     "teach": teach.teach,
     "score": models.score,
+    "calibrate": calibrate.calibrate,
     "bench": bench.bench,
     "leaderboard": leaderboard.leaderboard,
     "negatives": negatives.negatives,
     "materialize": negatives.materialize,
     "simulate": simulate.simulate,
     "train": train.train,
+    "judge": judge.judge,
     "check": models.check,
     "list": models.list_,
     "demo": demo.demo,

@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from demerit.bench.ablation import Ablation
     from demerit.bench.report import Report
     from demerit.bench.run import RunOptions
     from demerit.frames import Frames
     from demerit.metrics import Measure
+    from demerit.model import RewardModel
     from demerit.score import Progress
 
+PROMPTED = "gvl"
 REPORT_JSON, REPORT_HTML = "report.json", "report.html"
 
 
@@ -53,6 +56,14 @@ def bench(
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples behind each interval.")] = 10_000,
     batch: Annotated[int, typer.Option(help="Episodes given to a model at once.")] = 8,
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core; 0 = none).")] = None,
+    context: Annotated[
+        str, typer.Option(metavar="KINDS", help="Run gvl with bad behaviour in its prompt: none,text,video,dense.")
+    ] = "",
+    examples: Annotated[
+        str, typer.Option(metavar="PATH", help="Take the examples from here, not from the benchmark's own episodes.")
+    ] = "",
+    budget: Annotated[float | None, typer.Option(help="Dollars that all prompts together may cost.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what the prompts would take.")] = False,
     camera: CameraOption = None,
     options: SourceOptions = None,
     trust_pickles: PickleOption = False,
@@ -66,6 +77,7 @@ def bench(
 
       demerit bench own --data my_videos --model clock --model my_package.rewards:MyModel
       demerit bench roboarena@1 --data ~/data/roboarena --model clock --out reports/arena
+      demerit bench roboarena@1 --data ~/data/roboarena --model gvl --context none,text,video,dense
       demerit bench --recompute reports/arena/report.json
     """
     from demerit.bench.category_table import read_categories  # noqa: PLC0415
@@ -87,8 +99,59 @@ def bench(
         reader=reader_options(options, trust_pickles),
         categories={} if categories is None else read_categories(categories),
     )
+    if context or dry_run:
+        from demerit.bench.ablation import Ablation, read_contexts  # noqa: PLC0415
+
+        ablation = Ablation(read_contexts(context or "none"), examples, budget=budget)
+        _ablate(benchmark, model or ["gvl"], (data, out_folder, embed), chosen, ablation, dry_run)
+        return
     report, videos, folder = _run(benchmark, model or [], data, out_folder, chosen)
     _write(report, folder, videos, embed)
+
+
+def _ablate(
+    name: str,
+    models: list[str],
+    places: tuple[str, Path | None, int],
+    options: RunOptions,
+    ablation: Ablation,
+    dry_run: bool,
+) -> None:
+    """Run prompted models under several contexts, the others as they are."""
+    from rich.markup import escape  # noqa: PLC0415
+
+    from demerit.bench.ablation import Contexts, run_options  # noqa: PLC0415
+    from demerit.bench.benchmark import load_benchmark  # noqa: PLC0415
+    from demerit.bench.run import gather, run_benchmark  # noqa: PLC0415
+    from demerit.cli.bars import Bar, bar, out  # noqa: PLC0415
+    from demerit.errors import BadInput  # noqa: PLC0415
+
+    data, out_folder, embed = places
+    benchmark = load_benchmark(name)
+    folder = out_folder or Path("bench") / benchmark.name
+    gathered = gather(benchmark, data, options)
+    prompted = [one for one in models if one.partition(":")[0] == PROMPTED]
+    if len(prompted) != 1:
+        raise BadInput("--context", f"one --model {PROMPTED} (with options: {PROMPTED}:samples=3)", " ".join(models))
+    contexts = Contexts(prompted[0], ablation, gathered)
+    *lines, last = contexts.estimates(gathered.episodes)
+    for line in lines:
+        out.print(escape(line.partition(" Estimated:")[0]))  # the rule once is enough
+    out.print(escape(last))
+    if dry_run:
+        return
+    with bar(f"{benchmark.name}: {len(gathered.episodes)} episodes a model", None) as shown:
+        seen: dict[str, int] = {}
+
+        def told(what: str, progress: Progress, shown: Bar = shown) -> None:
+            seen[what] = progress.seen  # several are asked at once
+            shown.update(sum(seen.values()), f"{what}; {contexts.chat.spent.answers} answers")
+
+        asked: list[str | RewardModel] = [*contexts.models(folder), *(one for one in models if one not in prompted)]
+        chosen = run_options(options, contexts, gathered.episodes)
+        report = run_benchmark(benchmark, asked, gathered, folder, chosen, told)
+    _write(contexts.told(report), folder, gathered.frames(), embed)
+    out.print(escape(f"Asked: {contexts.chat.spent}"))
 
 
 def _run(

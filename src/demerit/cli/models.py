@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,9 +56,13 @@ def score(
             folder = out_folder / folder.name
         given: dict[str, Any] = {} if workers is None else {"workers": workers}
         job = Job(loaded, opened, folder, frames=frames, batch=batch, retry=retry, limit=limit, **given)
+        if (estimate := getattr(loaded, "estimate", None)) is not None:
+            out.print(f"[bold]{loaded.card.name}[/bold]: {escape(str(estimate(islice(opened, limit))))}")
         with bar(f"scoring with {loaded.card.name}", limit or opened.expected()) as shown:
             progress = run(job, lambda progress, shown=shown: shown.update(progress.seen, _note(progress)))  # type: ignore[misc]
         out.print(f"[bold]{loaded.card.name}[/bold]: {_summary(progress)}")
+        if (spent := getattr(loaded, "spent", None)) is not None:
+            out.print(f"  asked: {escape(str(spent))}")
         for reason, count in progress.reasons.most_common(5):
             out.print(f"  [yellow]unscored[/yellow] {count}: {escape(reason)}")
         if len(opened.problems):

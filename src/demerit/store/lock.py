@@ -32,6 +32,9 @@ def writing(root: Path) -> Iterator[None]:
         os.pwrite(handle, json.dumps(who).encode(), 0)
         yield
     finally:
+        # A process that another thread is just starting has a copy of the handle for a moment: closing ours would leave
+        # the lock with it, giving it up does not.
+        fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 

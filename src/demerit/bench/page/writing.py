@@ -18,6 +18,7 @@ from markupsafe import Markup
 from demerit.bench.page.clips import Clip, clips
 from demerit.bench.page.data import page_curves, page_data, script_json
 from demerit.bench.page.picks import LISTED, picks
+from demerit.bench.page.prompts import prompted
 from demerit.bench.page.reliability import SIDE, diagrams
 from demerit.bench.page.tables import category_chart, comparisons, drawn, headline, scale_of, uneven, unscored
 from demerit.bench.page.words import joined, label, lead, meaning, number
@@ -82,6 +83,7 @@ def render_page(report: Report, frames: Mapping[str, Frames], embed: int, json_n
             diagrams=diagrams(report),
             side=SIDE,
             picks=chosen,
+            prompts=prompted(report),
             clips=packed,
             videos={places[id]: clip for id, clip in packed.items() if clip.video},
             unscored=unscored(report),

@@ -1,0 +1,156 @@
+"""Is a promised false-positive risk kept? Calibration on some failures of the simulator, measured on others.
+
+    python benchmarks/promised_risk.py --val DIR/val --test DIR/test [--model change ...] [--risk 0.05] [--work DIR]
+
+DIR/val and DIR/test come from `demerit simulate DIR/val --benchmark metaworld-bad@1 --split validation` (seen tasks)
+and `--split test` (ten other tasks). Every calibration is the one that `demerit calibrate --method conformal` does.
+Five situations, from the one in which the promise is a theorem to those in which it is a hope:
+
+    same tasks        a random half of the test failures calibrates, the other half is measured: exchangeable
+    each task alone   the same within one task, for every task with failures enough
+    other tasks       a random half of the test tasks calibrates, the other tasks are measured: not exchangeable
+    one task left out the nine other test tasks calibrate, the tenth is measured: not exchangeable; the worst is named
+    seen to unseen    the validation split calibrates, the test split is measured: not exchangeable
+
+"mean" is over the repeated splits with its Monte Carlo interval; "middle 95%" is where single splits end. For seen to
+unseen there is one split, and the interval is the bootstrap's, clustered by task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from demerit.bench.risk_questions import needed
+from demerit.calibrating.examples import Example, examples, labelled
+from demerit.calibrating.fit import fit
+from demerit.episode import safe_name
+from demerit.metrics.detection import false_positive_rate
+from demerit.models import load_model
+from demerit.score import Job, score
+from demerit.sources import open_dataset
+from demerit.store import RewardStore
+
+Split = Callable[[np.random.Generator], tuple[list[Example], list[Example]]]
+NOISE = 0.35
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--val", required=True)
+    parser.add_argument("--test", required=True)
+    parser.add_argument("--model", action="append")
+    parser.add_argument("--risk", type=float, default=0.05)
+    parser.add_argument("--repeats", type=int, default=2000)
+    parser.add_argument("--work", type=Path, help="where rewards are kept (default: a temporary folder)")
+    given = parser.parse_args()
+    names = given.model or ["change", "motion", "ensemble:change+motion", "random"]
+    with tempfile.TemporaryDirectory() as temporary:
+        work = given.work or Path(temporary)
+        pools = {name: (rows(given.val, name, work / "val"), rows(given.test, name, work / "test")) for name in names}
+    val, test = pools[names[0]]
+    pools["(made up) truth + noise"] = (noisy(val, 1), noisy(test, 2))
+    print(f"promised: at most {given.risk:.1%} of failures pass; {given.repeats} splits\n")
+    print("| model | situation | mean of failures that pass | middle 95% of splits | successes that pass |")
+    print("|---|---|---|---|---|")
+    for name, (val, test) in pools.items():
+        for situation, split in situations(test, given.risk).items():
+            print(f"| {name} | {situation} | {repeated(split, given.risk, given.repeats)} |", flush=True)
+        print(f"| {name} | one task left out | {left_out_tasks(test, given.risk)} |", flush=True)
+        print(f"| {name} | seen to unseen | {once(val, test, given.risk)} |", flush=True)
+
+
+def rows(address: str, name: str, work: Path) -> list[Example]:
+    """Score a split with a model and put labels and numbers together."""
+    model, dataset = load_model(name), open_dataset(address)
+    folder = work / safe_name(model.card.name)
+    score(Job(model, dataset, folder))
+    labels = {id: label for id, (_, label) in labelled(dataset).items()}
+    found, _, silent = examples(labels, RewardStore(folder))
+    if silent:
+        print(f"{name}: {sum(silent.values())} episodes unscored, left out")
+    return found
+
+
+def noisy(pool: Sequence[Example], seed: int) -> list[Example]:
+    """Make up a model that knows something: true progress with noise. It shows what a promise leaves to pass."""
+    rng = np.random.default_rng(seed)
+    return [replace(one, score=float(one.progress or 0.0) + NOISE * rng.standard_normal()) for one in pool]
+
+
+def situations(test: Sequence[Example], risk: float) -> dict[str, Split]:
+    found: dict[str, Split] = {"same tasks": lambda rng: by_episode(test, rng)}
+    for task in sorted({one.task for one in test}):
+        alone = [one for one in test if one.task == task]
+        if sum(one.success is False for one in alone) >= 2 * needed(risk) + 1:
+            found[f"each task alone: {task}"] = lambda rng, alone=alone: by_episode(alone, rng)  # type: ignore[misc]
+    found["other tasks"] = lambda rng: by_task(test, rng)
+    return found
+
+
+def by_episode(pool: Sequence[Example], rng: np.random.Generator) -> tuple[list[Example], list[Example]]:
+    """Halve the failures at random; all successes are measured, as calibration does not use them."""
+    failures = [one for one in pool if one.success is False]
+    chosen = set(rng.permutation(len(failures))[: (len(failures) + 1) // 2].tolist())
+    inside = [one for place, one in enumerate(failures) if place in chosen]
+    outside = [one for place, one in enumerate(failures) if place not in chosen]
+    return inside, [*outside, *(one for one in pool if one.success)]
+
+
+def by_task(pool: Sequence[Example], rng: np.random.Generator) -> tuple[list[Example], list[Example]]:
+    tasks = sorted({one.task for one in pool})
+    chosen = set(rng.permutation(tasks)[: len(tasks) // 2].tolist())
+    return [one for one in pool if one.task in chosen], [one for one in pool if one.task not in chosen]
+
+
+def repeated(split: Split, risk: float, repeats: int) -> str:
+    rng = np.random.default_rng(0)
+    false, true = [], []
+    for _ in range(repeats):
+        inside, outside = split(rng)
+        threshold = fit(inside, "conformal", risk).threshold
+        assert threshold is not None, "too few failures in a split"
+        false.append(share(outside, False, threshold))
+        true.append(share(outside, True, threshold))
+    mean, error = float(np.mean(false)), 1.96 * float(np.std(false)) / repeats**0.5
+    low, high = np.quantile(false, [0.025, 0.975])
+    kept = f"{mean:.2%} ({mean - error:.2%} to {mean + error:.2%})"
+    return f"{kept} | {low:.1%} to {high:.1%} | {np.nanmean(true):.1%}"
+
+
+def share(pool: Sequence[Example], success: bool, threshold: float) -> float:
+    passed = [one.score >= threshold for one in pool if one.success is success]
+    return float(np.mean(passed)) if passed else float("nan")
+
+
+def left_out_tasks(test: Sequence[Example], risk: float) -> str:
+    false, true = {}, []
+    for task in sorted({one.task for one in test}):
+        threshold = fit([one for one in test if one.task != task], "conformal", risk).threshold
+        assert threshold is not None, "too few failures in the other tasks"
+        alone = [one for one in test if one.task == task]
+        false[task] = share(alone, False, threshold)
+        true.append(share(alone, True, threshold))
+    worst = max(false, key=lambda task: false[task])
+    mean = f"{np.mean(list(false.values())):.2%} (each task once)"
+    count = sum(one.success is False for one in test if one.task == worst)
+    return f"{mean} | worst: {false[worst]:.1%} of the {count} of {worst} | {np.mean(true):.1%}"
+
+
+def once(val: Sequence[Example], test: Sequence[Example], risk: float) -> str:
+    threshold = fit(val, "conformal", risk).threshold
+    assert threshold is not None, "too few failures in the validation split"
+    judged = [one for one in test if one.success is not None]
+    scores, success = [one.score for one in judged], [float(bool(one.success)) for one in judged]
+    found = false_positive_rate(scores, success, threshold, clusters=[one.task for one in judged])
+    kept = f"{found.value:.2%} ({found.low:.1%} to {found.high:.1%} over tasks)"
+    return f"{kept} | one split | {share(test, True, threshold):.1%}"
+
+
+if __name__ == "__main__":
+    main()
