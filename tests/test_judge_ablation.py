@@ -97,6 +97,8 @@ def test_four_contexts_are_four_models_in_one_report(rollouts: Path, server: Scr
     assert {(one.first, one.second) for one in report.comparisons} >= {("gvl", "gvl+dense"), ("gvl", "gvl+text")}
     assert any(line.part.startswith("category: ") for line in report.lines)
     assert report.warnings[0].startswith(f"A SIMULATION: {NAME} is no model")
+    assert all(card.about.startswith("SIMULATED") for card in report.cards[:4])
+    assert report.about.claim.startswith("Nothing about a real model")
     given = [reward.given for reward in report.rewards_of("gvl+dense").values()]
     assert any(one.get("references") for one in given)
     assert any(one.get("failure descriptions") for one in given)

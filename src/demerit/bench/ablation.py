@@ -38,6 +38,10 @@ ROUNDS = 4
 MOST_BYTES = 2 << 30
 """decoded frames in memory at once, two batches for each context"""
 SIMULATED = "simulated"
+SIMULATION = (
+    "A SIMULATION: {} is no model. It answers from what the simulator measured, made wrong on purpose; its numbers "
+    "show that the machinery works and say nothing about any real model."
+)
 
 
 @dataclass(frozen=True)
@@ -124,17 +128,12 @@ class Contexts:
 
     def told(self, report: Report) -> Report:
         """Write into the report who answered, at what cost, and where the examples come from."""
-        endpoint = self.chat.endpoint
-        lines = []
-        if SIMULATED in endpoint.model:
-            lines.append(
-                f"A SIMULATION: {endpoint.model} is no model. It answers from what the simulator measured, made wrong "
-                "on purpose; its numbers show that the machinery works and say nothing about any real model."
-            )
+        name = self.chat.endpoint.model
         source = self.ablation.examples or "the benchmark's own episodes, never the judged rollout, its pair or session"
-        lines.append(f"{self.name} is answered by {endpoint.model}; examples of bad behaviour come from {source}.")
-        lines += [*self.notes, *self.chat.notes]
-        return replace(report, warnings=(*lines, *report.warnings))
+        lines = [f"gvl is answered by {name}; examples of bad behaviour come from {source}.", *self.notes]
+        if SIMULATED in name:
+            report, lines = _as_simulation(report), [SIMULATION.format(name), *lines]
+        return replace(report, warnings=(*lines, *self.chat.notes, *report.warnings))
 
     def _model(self, context: str, records: list[Record]) -> GVL:
         examples = None if context == "none" else records
@@ -144,6 +143,16 @@ class Contexts:
 
     def _episodes(self) -> list[Episode]:
         return [one for one in self.records if isinstance(one, Episode)]
+
+
+def _as_simulation(report: Report) -> Report:
+    """Call it a simulation wherever the page speaks of what was measured or who answered."""
+    cards = tuple(
+        replace(card, about=f"SIMULATED, no model answered. {card.about}") if card.name.startswith("gvl") else card
+        for card in report.cards
+    )
+    claim = f"Nothing about a real model: the answers of gvl are simulated. {report.about.claim}"
+    return replace(report, cards=cards, about=replace(report.about, claim=claim))
 
 
 def run_options(options: RunOptions, contexts: Contexts, episodes: Sequence[Episode]) -> RunOptions:
