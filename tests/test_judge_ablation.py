@@ -23,7 +23,7 @@ from demerit.bench.report import Report
 from demerit.bench.run import Gathered, RunOptions, gather, run_benchmark
 from demerit.chat import Ask, Chat, Endpoint, Message
 from demerit.cli import app
-from demerit.demo import shipped_sample
+from demerit.demo.job import shipped_sample
 from demerit.errors import BadInput
 from demerit.judge.faults import Faults
 from demerit.judge.server import ScriptedServer
@@ -40,9 +40,11 @@ OPTIONS = RunOptions(controls=False, showings=False, workers=0, settings=Setting
 
 @pytest.fixture(scope="module")
 def rollouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The twelve simulated episodes that ship, and a preference for each failure beside a success."""
+    """Twelve of the simulated episodes that ship, and a preference for each failure beside a success."""
     folder = tmp_path_factory.mktemp("rollouts")
-    episodes = list(open_dataset(f"videos:{shipped_sample(folder / 'videos')}"))
+    shipped = list(open_dataset(f"videos:{shipped_sample(folder / 'videos')}"))
+    good_ones = [one for one in shipped if one.outcome is not None and one.outcome.success]
+    episodes = [*good_ones[:5], *[one for one in shipped if one not in good_ones][:7]]
     store = Store.create(folder / "set", "shipped", "Apache-2.0")
     with store.writer() as writer:
         for episode in episodes:
