@@ -190,7 +190,7 @@ def test_batches_keep_connections_busy_as_far_as_memory_goes(
     data = gathered(rollouts)
     contexts = Contexts(named(server, tmp_path, concurrency=32), Ablation(("none",)), data)
     assert run_options(OPTIONS, contexts, data.episodes).batch == 32 * 4
-    monkeypatch.setattr("demerit.bench.ablation.MOST_BYTES", 2 * 6 * 96 * 96 * 3 * 20)
+    monkeypatch.setattr("demerit.bench.ablation.MOST_BYTES", 2 * 6 * 128 * 128 * 3 * 20)
     chosen = run_options(OPTIONS, contexts, data.episodes)
     assert (chosen.batch, chosen.retry, chosen.at_once) == (20, True, 1)
     contexts.chat.close()
