@@ -203,9 +203,9 @@ def test_batches_keep_connections_busy_as_far_as_memory_goes(
 def test_pairs_are_of_different_sessions_first_and_never_ties_or_models_opinions(rollouts: Path) -> None:
     records = list(open_dataset(str(rollouts)).records())
     four = chosen_pairs(records, 4)
-    assert all(len([one for one in four if one.b.startswith(task)]) <= 4 for task in ("pick", "push", "drawer"))
+    assert len(four) == 4, "seven failures of one task are there"
     one_each = chosen_pairs(records, 1)
-    assert len(one_each) == 3
+    assert len(one_each) == 1
     assert set(map(str, one_each)) <= set(map(str, four))
     pair = one_each[0]
     for changed in (replace(pair, verdict="tie"), replace(pair, source="model"), replace(pair, a="somebody")):
