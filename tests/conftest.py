@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import pytest
 from demerit.episode import Episode
 from demerit.sample import make_sample
 from demerit.video_writer import write_video
+
+# A shell starts its background jobs deaf to Ctrl-C, and their children are born deaf too: tests that interrupt a process
+# would wait for ever. With a handler of our own here, children begin with the usual one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 

@@ -132,7 +132,8 @@ def test_ctrl_c_is_one_sentence_and_the_next_run_goes_on(tmp_path: Path, delay: 
     run.send_signal(signal.SIGINT)
     _, stderr = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert "Traceback" not in stderr
+    # hit while a compiled module is being imported, that module may print a bare heading of its own; no frame of ours
+    assert 'File "' not in stderr
     assert "the same command goes on" in stderr
     assert not (tmp_path / "demo" / "demo.json").exists()
     if delay > 2:
