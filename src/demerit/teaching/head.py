@@ -72,6 +72,7 @@ def fit_examples(
     settings = settings or Settings()
     if not examples:
         raise BadInput("teaching", "at least one example", "none")
+    settings = settings.thinned(len(examples))
     shared = [one for one in examples if not one.told]
     if len(shared) != len(examples):
         places = {id(one): i for i, one in enumerate(shared)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from demerit.errors import BadInput
@@ -11,6 +11,8 @@ from demerit.models.taught_features import checked_parts
 
 LOOKS = ("tower", "change", "places", "moved")
 """of the network's parts, what a new task is best read from; what it has learned of other tasks only misleads"""
+MOST_ROWS, FEWEST_ROWS = 4000, 6
+"""frames that are fitted in all, where there are many episodes, and of each at least"""
 Kind = Literal["auto", "linear", "rbf", "both"]
 
 
@@ -104,6 +106,10 @@ class Settings:
     def ending(self, length: int) -> int:
         """How many last frames a verdict is about, of so many."""
         return max(self.last, round(self.tail * length))
+
+    def thinned(self, episodes: int) -> Settings:
+        """Take fewer frames of each of many episodes: five hundred are fitted in minutes; their frames are alike."""
+        return replace(self, rows=min(self.rows, max(FEWEST_ROWS, MOST_ROWS // episodes)))
 
     @property
     def follows(self) -> bool:
