@@ -13,7 +13,7 @@ from demerit.episode import Episode
 from demerit.sample import make_sample
 from demerit.video_writer import write_video
 
-# A shell starts its background jobs deaf to Ctrl-C, and their children are born deaf too: tests that interrupt a process
+# A shell starts its background jobs deaf to Ctrl-C, and their children are born deaf too: tests that interrupt one
 # would wait for ever. With a handler of our own here, children begin with the usual one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
