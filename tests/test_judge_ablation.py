@@ -274,3 +274,14 @@ def test_shares_of_blindness_are_read_or_refused(rollouts: Path) -> None:
         result = CliRunner().invoke(app, ["judge", str(rollouts), "--port", "0", "--blind", wrong])
         assert result.exit_code == 1
         assert "KIND=SHARE" in result.output
+
+
+def test_a_budget_is_kept_without_a_context_too(rollouts: Path, server: ScriptedServer, tmp_path: Path) -> None:
+    """Money is never spent because an option was meant for another mode."""
+    command = ["bench", "own", "--data", str(rollouts), "--out", str(tmp_path / "out"), "--budget", "0.000001"]
+    priced = named(server, tmp_path, price_in=100, price_out=100)
+    result = CliRunner().invoke(app, [*command, "-m", priced, "--as-recorded", "--no-controls"])
+    assert server.asked.total() == 0, result.output
+    refused = CliRunner().invoke(app, [*command, "-m", "clock"])
+    assert refused.exit_code == 1
+    assert "one --model gvl" in refused.output

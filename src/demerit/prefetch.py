@@ -15,7 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
@@ -25,7 +25,8 @@ import numpy as np
 from demerit.decode_worker import Decoded, Look
 from demerit.episode import Episode
 from demerit.errors import DemeritError
-from demerit.frames import Frames, FrameSource, Images, Indices, Prepare, Times
+from demerit.frames import Frames, Images, Indices, Prepare
+from demerit.read_ahead import read_ahead
 
 # A worker has one task at hand and one in its pipe, so that it never waits for us.
 TASKS_PER_WORKER = 2
@@ -38,45 +39,6 @@ class Loaded:
 
     episode: Episode
     error: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class ReadAhead:
-    """A source of which some frames are decoded, and prepared, already; the others still can be."""
-
-    source: FrameSource
-    length: int
-    places: dict[int, int] = field(repr=False)
-    images: Images = field(repr=False)
-    prepare: Prepare | None = field(default=None, repr=False)
-
-    @property
-    def kind(self) -> str:
-        """What it is underneath."""
-        return self.source.kind
-
-    def __len__(self) -> int:
-        """How many frames there are, as found while decoding."""
-        return self.length
-
-    def times(self) -> Times:
-        """The source's times."""
-        return self.source.times()
-
-    def take(self, indices: Sequence[int]) -> Images:
-        """Copy frames that are here; decode when one is not."""
-        if all(index in self.places for index in indices):
-            return self.images[[self.places[index] for index in indices]]
-        late = self.source.take(indices)
-        return late if self.prepare is None else self.prepare(late)
-
-    def identity(self) -> str:
-        """The source's identity."""
-        return self.source.identity()
-
-    def describe(self) -> dict[str, Any]:
-        """The source's address."""
-        return self.source.describe()
 
 
 def main_camera(episode: Episode) -> list[str]:
@@ -151,15 +113,8 @@ def _looked_at(episode: Episode, look: Look) -> Episode:
             images = frames.take(decoded.indices)
         else:
             images = frames.take_prepared(decoded.indices, look.prepare)
-        seen[camera] = _ahead(frames, decoded, images, look.prepare)
+        seen[camera] = read_ahead(frames, decoded, images, look.prepare)
     return replace(episode, views={**episode.views, **seen})
-
-
-def _ahead(frames: Frames, decoded: Decoded, images: Images, prepare: Prepare | None) -> Frames:
-    of_source = decoded.indices if frames.indices is None else frames.indices[decoded.indices]
-    places = {int(index): place for place, index in enumerate(of_source)}
-    length = decoded.length if frames.indices is None else len(frames.source)
-    return Frames(ReadAhead(frames.source, length, places, images, prepare), frames.indices)
 
 
 @dataclass(eq=False)
@@ -253,7 +208,7 @@ class _Pool:
         if task.slot is None or task.decoded is None or task.look is None:
             return Loaded(task.episode)
         seen = {
-            name: _ahead(task.look.views[name], decoded, self._images(task.slot, decoded), task.look.prepare)
+            name: read_ahead(task.look.views[name], decoded, self._images(task.slot, decoded), task.look.prepare)
             for name, decoded in task.decoded.items()
         }
         return Loaded(replace(task.episode, views={**task.episode.views, **seen}))

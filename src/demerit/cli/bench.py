@@ -99,7 +99,8 @@ def bench(
         reader=reader_options(options, trust_pickles),
         categories={} if categories is None else read_categories(categories),
     )
-    if context or dry_run:
+    # Whatever speaks of prompts goes through the one client that keeps to a budget: none of it is ever ignored.
+    if context or dry_run or examples or budget is not None:
         from demerit.bench.ablation import Ablation, read_contexts  # noqa: PLC0415
 
         ablation = Ablation(read_contexts(context or "none"), examples, budget=budget)

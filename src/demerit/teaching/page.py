@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, FunctionLoader
-from markupsafe import Markup
-
-from demerit.bench.page import asset, asset_script, environment, looks, script_hash
-from demerit.bench.page.clips import Clip, clips
-from demerit.bench.page.data import page_curves, page_data, script_json
+from demerit.bench.page import shared, templates_of
 from demerit.bench.page.picks import LISTED, picks
 from demerit.bench.page.tables import headline
 from demerit.bench.page.words import Lead, joined, number
@@ -60,37 +53,21 @@ def render_page(findings: Findings, frames: Mapping[str, Frames], embed: int) ->
     """Return the HTML text."""
     report = findings.report
     chosen = picks(replace(report, controls=(*report.controls, UNTAUGHT)), max(embed, LISTED))
-    watched = [pick.episode for pick in chosen if pick.episode.id in frames][:embed]
-    packed = clips(watched, frames)
-    places = {episode.id: i for i, episode in enumerate(report.episodes)}
-    script = asset_script("tables.js", "player.js", "episodes.js")
     columns, rows, apart = headline(report)
-    drawn_as = looks(report)
-    classes = {name: look.css for name, look in drawn_as.items()}
     return (
-        _templates()
+        templates_of("demerit.teaching")
         .get_template(TEMPLATE)
         .render(
+            **shared(report, chosen, frames, embed),
             findings=findings,
-            report=report,
             card=report.cards[0],
             lead=Lead(findings.title, findings.text),
             facts=_facts(findings),
             columns=columns,
             rows=rows,
             apart=apart,
-            looks=drawn_as,
             points=learning_points(findings.curve),
             size=(WIDTH, HEIGHT, PAD),
-            picks=chosen,
-            clips=packed,
-            videos={places[id]: clip for id, clip in packed.items() if clip.video},
-            data=Markup(script_json(page_data(report, packed, classes, embed))),
-            curves=Markup(script_json(page_curves(report, packed))),
-            style=asset("style.css"),
-            script=script,
-            script_hash=script_hash(script),
-            empty=Clip(),
         )
     )
 
@@ -122,14 +99,3 @@ def _facts(findings: Findings) -> list[str]:
     facts += [f"{len({one.task for one in report.episodes})} independent recordings"]
     facts += [f"{len(report.preferences)} comparisons"] if report.preferences else []
     return [*facts, *([f"labels by {vouched}"] if vouched else [])]
-
-
-@cache
-def _templates() -> Environment:
-    """Our template first, then the benchmarks' own: tables and marks are theirs."""
-    return environment().overlay(loader=FunctionLoader(_template))
-
-
-def _template(name: str) -> str:
-    mine = files("demerit.teaching") / "assets" / name
-    return mine.read_text("utf-8") if mine.is_file() else str(asset(name))

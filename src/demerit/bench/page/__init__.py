@@ -18,7 +18,20 @@ from demerit.bench.page.writing import (
     looks,
     render_page,
     script_hash,
+    shared,
+    templates_of,
     write_page,
 )
 
-__all__ = ["Look", "asset", "asset_script", "environment", "looks", "render_page", "script_hash", "write_page"]
+__all__ = [
+    "Look",
+    "asset",
+    "asset_script",
+    "environment",
+    "looks",
+    "render_page",
+    "script_hash",
+    "shared",
+    "templates_of",
+    "write_page",
+]

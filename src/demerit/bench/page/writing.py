@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from demerit.bench.page.clips import Clip, clips
 from demerit.bench.page.data import page_curves, page_data, script_json
-from demerit.bench.page.picks import LISTED, picks
+from demerit.bench.page.picks import LISTED, Pick, picks
 from demerit.bench.page.prompts import prompted
 from demerit.bench.page.reliability import SIDE, diagrams
 from demerit.bench.page.tables import category_chart, comparisons, drawn, headline, scale_of, uneven, unscored
@@ -60,46 +60,52 @@ def write_page(report: Report, path: str | Path, frames: Mapping[str, Frames] | 
 
 def render_page(report: Report, frames: Mapping[str, Frames], embed: int, json_name: str = "report.json") -> str:
     """Return the HTML text; `json_name` is the file that the page names for recomputing."""
-    chosen = picks(report, max(embed, LISTED))
-    # Only episodes with frames take one of the places: a pick without a video leaves its place to the next.
-    watched = [pick.episode for pick in chosen if pick.episode.id in frames][:embed]
-    packed = clips(watched, frames)
-    places = {episode.id: i for i, episode in enumerate(report.episodes)}
-    script = asset_script("tables.js", "player.js", "episodes.js")
     columns, rows, apart = headline(report)
-    drawn_as = looks(report)
-    classes = {name: look.css for name, look in drawn_as.items()}
     return (
         environment()
         .get_template("report.html.j2")
         .render(
-            report=report,
+            **shared(report, picks(report, max(embed, LISTED)), frames, embed),
             lead=lead(report),
             columns=columns,
             rows=rows,
             apart=apart,
-            looks=drawn_as,
             chart=category_chart(report),
             diagrams=diagrams(report),
             side=SIDE,
-            picks=chosen,
             prompts=prompted(report),
-            clips=packed,
-            videos={places[id]: clip for id, clip in packed.items() if clip.video},
             unscored=unscored(report),
             warnings=[*report.warnings, *filter(None, [uneven(report)])],
             comparisons=comparisons(report),
             all_lines=_all_lines(report),
             facts=_facts(report),
             json_name=json_name,
-            data=Markup(script_json(page_data(report, packed, classes, embed))),
-            curves=Markup(script_json(page_curves(report, packed))),
-            style=asset("style.css"),
-            script=script,
-            script_hash=script_hash(script),
-            empty=Clip(),
         )
     )
+
+
+def shared(report: Report, chosen: Sequence[Pick], frames: Mapping[str, Frames], embed: int) -> dict[str, Any]:
+    """Return what every page with a player and a table of episodes needs, by the names in the templates."""
+    # Only episodes with frames take one of the places: a pick without a video leaves its place to the next.
+    watched = [pick.episode for pick in chosen if pick.episode.id in frames][:embed]
+    packed = clips(watched, frames)
+    places = {episode.id: i for i, episode in enumerate(report.episodes)}
+    drawn_as = looks(report)
+    classes = {name: look.css for name, look in drawn_as.items()}
+    script = asset_script("tables.js", "player.js", "episodes.js")
+    return {
+        "report": report,
+        "looks": drawn_as,
+        "picks": chosen,
+        "clips": packed,
+        "videos": {places[id]: clip for id, clip in packed.items() if clip.video},
+        "data": Markup(script_json(page_data(report, packed, classes, embed))),
+        "curves": Markup(script_json(page_curves(report, packed))),
+        "style": asset("style.css"),
+        "script": script,
+        "script_hash": script_hash(script),
+        "empty": Clip(),
+    }
 
 
 def looks(report: Report) -> dict[str, Look]:
@@ -127,6 +133,17 @@ def environment() -> Environment:
     )
     env.filters.update(label=label, meaning=meaning, number=number, joined=joined)
     return env
+
+
+@cache
+def templates_of(package: str) -> Environment:
+    """A package's own templates first, then these: tables and marks are the same on every page."""
+    mine = files(package) / "assets"
+
+    def text(name: str) -> str:
+        return (mine / name).read_text("utf-8") if (mine / name).is_file() else str(asset(name))
+
+    return environment().overlay(loader=FunctionLoader(text))
 
 
 @cache
