@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -184,3 +185,20 @@ def test_interrupting_says_what_is_kept(folder: Path) -> None:
         pytest.fail(f"no run was interrupted while it was importing: {stderr}")
     after = demerit("import", "blocks", "set", "--copy", cwd=folder)
     assert "615 episodes" in after.stdout, after.stderr
+
+
+def test_a_disk_without_room_is_a_sentence(folder: Path) -> None:
+    """No file may grow beyond some bytes: to a program that is what a full disk is."""
+    commands = (["train", "compact", "-o", "t", "--data", "x=blocks", "--prepare-only"], ["import", "blocks", "n"])
+    for command in (*commands, ["score", "blocks", "--model", "change", "--out", "r"]):
+        run = subprocess.run(
+            [*COMMAND, *command],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)),
+        )
+        assert run.returncode == 1, run.stdout
+        assert "Traceback" not in run.stderr
+        assert "File too large" in run.stderr

@@ -5,6 +5,7 @@ Nothing heavy is imported before a command runs, so that `demerit --help` answer
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -38,6 +39,8 @@ app = typer.Typer(
 )
 
 INTERRUPTED = 130
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+"""how the system says that nothing can be written there"""
 
 
 def _told(command: Callable[..., None]) -> Callable[..., None]:
@@ -49,6 +52,14 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             command(*arguments, **options)
         except DemeritError as error:
             print(f"demerit: {error}", file=sys.stderr)
+            raise typer.Exit(1) from error
+        except OSError as error:
+            # A disk may fill up or be taken away at any write: no command should have to foresee each of them.
+            if error.errno not in NO_ROOM:
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            kept = "What was done is kept; with room to write, the same command goes on from there."
+            print(f"demerit: {where}it cannot be written ({error.strerror}). {kept}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as stop:
             sentence = "interrupted; what was done is kept, and the same command goes on from there."
