@@ -21,8 +21,14 @@ class Look:
 
     views: Mapping[str, Frames]
     wanted: Callable[[int], Indices]
-    """tells from a camera's number of frames which of them"""
+    """tells from a camera's number of frames which of them, or by its method `by_time` from their times"""
     prepare: Prepare | None = None
+
+    def chosen(self, frames: Frames) -> Indices:
+        """Return the frames of a camera that are to be decoded."""
+        by_time = getattr(self.wanted, "by_time", None)
+        indices: Indices = self.wanted(len(frames)) if by_time is None else by_time(frames.times())
+        return indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +72,7 @@ class _Block:
         end = 0
         for camera, frames in look.views.items():
             length = len(frames)
-            indices = look.wanted(length)
+            indices = look.chosen(frames)
             shape = self._fill(frames, indices, look.prepare, end)
             done[camera] = Decoded(length, indices, shape, end)
             end += int(np.prod(shape))

@@ -9,6 +9,7 @@
       UnreadableVideo(path, reason)        frames that were promised and cannot be decoded
       NotApplicable(reason)                an edit that makes no sense for this episode
       WeightsMismatch(missing, unexpected) weights that do not fit the model, by name
+      OutOfMemory(what, detail)            work that does not fit into the memory of this machine
       ContractBroken(model, clauses)       a model that fails its conformance check
       RemoteError(url, status, message)    a reward server that answered with an error
       StoreError(path, reason)             a dataset folder that cannot be read or written
@@ -102,10 +103,21 @@ class NotApplicable(DemeritError):
 class WeightsMismatch(DemeritError):
     """Weights that do not fit the model."""
 
-    def __init__(self, missing: Sequence[str], unexpected: Sequence[str]) -> None:
-        """List the first few names of each kind."""
+    def __init__(self, missing: Sequence[str], unexpected: Sequence[str], hint: str = "") -> None:
+        """List the first few names of each kind; the hint says where they were looked for and what to do."""
         self.missing, self.unexpected = list(missing), list(unexpected)
-        super().__init__(f"The weights do not fit: {_some('missing', missing)}; {_some('unexpected', unexpected)}.")
+        sentence = f"The weights do not fit: {_some('missing', missing)}; {_some('unexpected', unexpected)}."
+        super().__init__(f"{sentence} {hint}".rstrip())
+
+
+class OutOfMemory(DemeritError):
+    """Work that does not fit into the memory of this machine."""
+
+    def __init__(self, what: str, detail: str) -> None:
+        """Say what was being done, what the allocator said and what makes it smaller."""
+        self.what, self.detail = what, detail
+        advice = "Give it a smaller memory budget, load it in bfloat16, take a smaller model, or end other work there"
+        super().__init__(f"{what} ran out of memory ({detail}). {advice}.")
 
 
 class ContractBroken(DemeritError):

@@ -108,7 +108,7 @@ def _looked_at(episode: Episode, look: Look) -> Episode:
     """Decode in this process."""
     seen: dict[str, Frames] = {}
     for camera, frames in look.views.items():
-        decoded = Decoded(len(frames), look.wanted(len(frames)))
+        decoded = Decoded(len(frames), look.chosen(frames))
         if look.prepare is None:
             images = frames.take(decoded.indices)
         else:

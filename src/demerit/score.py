@@ -168,11 +168,11 @@ class _Todo:
 def _batches(job: Job, episodes: Iterator[Episode]) -> Iterator[list[Loaded]]:
     """Group episodes, with the frames that the model will look at decoded; a model that looks at none needs none."""
     model = job.model
+    wanted = getattr(model, "wanted", model.card.wanted)  # a model may choose frames by their times
     if isinstance(model, Prepares):
-        wanted = model.card.wanted
         return load_ahead(episodes, wanted, job.batch, job.workers, model.looks_at, model.prepare)
     if model.card.sees_pixels:
-        return load_ahead(episodes, model.card.wanted, job.batch, job.workers)
+        return load_ahead(episodes, wanted, job.batch, job.workers)
     return iter(lambda: [Loaded(episode) for episode in islice(episodes, job.batch)], [])
 
 

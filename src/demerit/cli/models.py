@@ -112,6 +112,7 @@ def list_(
       demerit list failures
       demerit list benchmarks
     """
+    from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
@@ -129,25 +130,28 @@ def list_(
         raise UnknownName("list", what, listings)
     header, rows = listings[what]()
     table = Table(*header)
+    table.columns[0].no_wrap = True  # a name that is broken in two cannot be typed
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     out.print(table)
 
 
 def _model_rows() -> tuple[list[str], list[list[str]]]:
-    from demerit.errors import DemeritError  # noqa: PLC0415
-    from demerit.models import MODELS, load_model  # noqa: PLC0415
+    from demerit.models import MODELS  # noqa: PLC0415
+    from demerit.models.listing import Listing, listed  # noqa: PLC0415
 
     rows = []
     for name in MODELS:
-        try:
-            card = load_model(name).card
-        except DemeritError as error:  # an extra or weights that are not installed: the sentence says how
-            rows.append([name, "", "", "", "", str(error)])
-            continue
-        facts = [card.quantity, f"{card.low} to {card.high}", "yes" if card.causal else "no", card.licence, card.about]
-        rows.append([name, *facts])
-    return ["model", "quantity", "range", "causal", "licence", "about"], rows
+        line = listed(name)
+        if isinstance(line, Listing):
+            gives = f"{line.quantity}\n{line.range}" + (", causal" if line.causal else "")
+            verified = [f"Verified here: {line.verified}."] if line.verified else []
+            needs = [f"Needs demerit[{line.extra}]."] if line.extra else []
+            about = "\n".join([line.about, *verified, f"Licence: {line.licence}.", *needs])
+            rows.append([name, gives, line.frames, about])
+        else:
+            rows.append([name, "", "", line])
+    return ["model", "gives", "frames", "about"], rows
 
 
 def _source_rows() -> tuple[list[str], list[list[str]]]:

@@ -1,0 +1,31 @@
+"""Frames chosen by the clock: one every so many seconds, and always the last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from demerit.frames import Indices, Times, spread
+
+
+@dataclass(frozen=True)
+class ByTime:
+    """One frame every `step` seconds from the first on, and the true last one; never more than `most`."""
+
+    step: float
+    most: int
+
+    def __call__(self, length: int) -> Indices:
+        """Choose without knowing the times: spread over the video."""
+        return spread(length, self.most)
+
+    def by_time(self, times: Times) -> Indices:
+        """Choose the frames nearest to 0, step, 2 step ... and the last; a longer video is spread over."""
+        if not len(times):
+            return np.empty(0, np.int32)
+        ticks = np.arange(0.0, float(times[-1]) + 1e-9, self.step)
+        if len(ticks) + 1 > self.most:
+            ticks = np.linspace(0.0, float(times[-1]), self.most)
+        middles = (times[1:] + times[:-1]) / 2
+        return np.unique([*np.searchsorted(middles, ticks), len(times) - 1]).astype(np.int32)

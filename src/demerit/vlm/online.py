@@ -1,0 +1,104 @@
+"""Robometer live: one new frame a step, exactly what dense scoring says of it, at a cost that does not grow.
+
+The window of step t shares its first frames with the window of the step before; their keys and values are kept, so a
+step encodes one picture and runs at most a window's tokens. Of past frames only features are kept, and only as long
+as a later window can show them again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from demerit.frames import Images
+from demerit.vlm.language import Features, Keys
+from demerit.vlm.network import Seen
+from demerit.vlm.packed import Past
+from demerit.vlm.prompt import Block
+from demerit.vlm.robometer import Asked, RobometerEngine
+from demerit.vlm.tree import separate
+from demerit.vlm.windows import window
+
+
+@dataclass
+class Following:
+    """An episode that is being watched."""
+
+    engine: RobometerEngine
+    instruction: str
+    _asked: Asked | None = None
+    _size: tuple[int, ...] = ()
+    _frames: int = 0
+    _features: dict[int, Features] = field(default_factory=dict)
+    _shown: tuple[Block, ...] = ()
+    """blocks of the last window"""
+    _keys: Keys | None = None
+    """and the keys of their tokens"""
+
+    def step(self, frame: Images) -> tuple[float, float]:
+        """Take the next (height, width, 3) frame; return progress and the probability of success."""
+        self._look(frame)
+        judged = self.engine.judged(self._state(), np.array([self._frames], np.int32))
+        self._frames += 1
+        self._forget()
+        return float(judged.progress[0]), float(judged.success[0])
+
+    def _look(self, frame: Images) -> None:
+        seen, grid = self.engine.look(frame[None])
+        if self._asked is None:
+            self._asked, self._size = Asked(self.engine, self.instruction, grid), frame.shape
+        elif frame.shape != self._size:
+            raise ValueError(f"a frame of shape {frame.shape} after frames of shape {self._size}")
+        self._features[self._frames] = seen.features
+
+    def _state(self) -> Tensor:
+        """Run the blocks that are new since the last step, on top of the keys of those that are not."""
+        assert self._asked is not None
+        count = self.engine.protocol.frames
+        frames = window(self._frames, count)
+        blocks = self._asked.blocks(frames)
+        same = _shared(self._shown, blocks)
+        new, kept = blocks[same:], sum(len(block) for block in blocks[:same])
+        past = None
+        if kept and self._keys is not None:
+            sees = np.arange(kept)
+            keys = Keys(tuple(layer[:kept] for layer in self._keys.layers))
+            past = (Past(kept, sees, sum(block.advance for block in blocks[:same])), keys)
+        length = sum(len(block) for block in new)
+        state, made, _ = self.engine.network.states_and_keys(
+            separate([new]), self._seen(frames[same:]), [(0, length - 1)], past
+        )
+        self._keys = made if past is None else past[1].joined(made)
+        self._shown = blocks
+        return state
+
+    def _seen(self, frames: tuple[int, ...]) -> Seen:
+        chosen = sorted(set(frames))
+        parts = [self._features[frame] for frame in chosen]
+        each = len(parts[0])
+        features = Features(
+            torch.cat([part.rows for part in parts]),
+            tuple(torch.cat(layer) for layer in zip(*(part.deep for part in parts), strict=True)),
+        )
+        return Seen(features, {("", frame): at * each for at, frame in enumerate(chosen)})
+
+    def _forget(self) -> None:
+        """Let go of frames that no later window shows: the second picture of a window only ever moves on."""
+        second = (
+            window(self._frames, self.engine.protocol.frames)[1] if self.engine.protocol.frames > 1 else self._frames
+        )
+        for frame in [one for one in self._features if 0 < one < second]:
+            del self._features[frame]
+        if self._asked is not None:
+            self._asked.forget(second)
+
+
+def _shared(old: tuple[Block, ...], new: tuple[Block, ...]) -> int:
+    """Count the blocks at the beginning that are the same; the last one is always run, as it is read."""
+    same = 0
+    while same < min(len(old), len(new) - 1) and old[same] == new[same]:
+        same += 1
+    return same

@@ -1,0 +1,110 @@
+"""A Robometer checkpoint: found and checked at once, its weights on a device when first needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from demerit.episode import safe_name
+from demerit.errors import BadInput
+from demerit.frames import short_hash
+from demerit.vlm.checkpoint import Checkpoint, read_checkpoint, tokenizer_path
+from demerit.vlm.config import VLMShape
+from demerit.vlm.heads import expected_heads
+from demerit.vlm.layouts import HEAD
+from demerit.vlm.memory import within_memory
+from demerit.vlm.network import Network
+from demerit.vlm.places import device_named, dtype_named
+from demerit.vlm.prompt import TEMPLATE, Tokens
+from demerit.vlm.robometer import TOKENS_AT_ONCE, Protocol, RobometerEngine
+from demerit.vlm.words import words
+
+SHARE = 0.6
+"""of the free memory that tokens may take"""
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A checkpoint with heads and tokenizer, and where it runs."""
+
+    checkpoint: Checkpoint
+    shape: VLMShape
+    tokens: Tokens
+    protocol: Protocol
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def robometer(
+        cls,
+        name_or_path: str,
+        revision: str | None = None,
+        *,
+        adapter: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+    ) -> Opened:
+        """Find a checkpoint and check its every name and shape; no weights are read yet."""
+        where = device_named(device)
+        checkpoint = read_checkpoint(name_or_path, revision, adapter=adapter)
+        if checkpoint.facts is None:
+            raise BadInput(
+                name_or_path, "a Robometer checkpoint, with heads for progress, success, preference", "a plain one"
+            )
+        shape = VLMShape.from_config(checkpoint.config)
+        expected = shape.expected(read_out=False) | expected_heads(shape.text.hidden, checkpoint.facts.bins)
+        checkpoint.check(expected, gaps=("frame_pool_attn.weight",))
+        tokens = Tokens.read(tokenizer_path(checkpoint), words("robometer")["added_tokens"])
+        for name in words("robometer")["added_tokens"]:
+            if tokens.id(name) >= shape.text.vocabulary:
+                raise BadInput(name_or_path, f"a row for the token {name}", f"{shape.text.vocabulary} rows")
+        protocol = Protocol(checkpoint.facts.frames)
+        return cls(checkpoint, shape, tokens, protocol, where, dtype_named(dtype, where))
+
+    def engine(self, at_once: int | None = None) -> RobometerEngine:
+        """Load the weights and put the parts together."""
+        expected = self.shape.expected(read_out=False)
+        heads = expected_heads(self.shape.text.hidden, self.checkpoint.facts.bins if self.checkpoint.facts else 0)
+        with within_memory(f"Loading {self.checkpoint.folder}"):
+            weights = dict(
+                self.checkpoint.tensors(self.device, self.dtype, expected | heads, gaps=("frame_pool_attn.weight",))
+            )
+        backbone = {name: weight for name, weight in weights.items() if not HEAD.match(name)}
+        own = {name: weight for name, weight in weights.items() if HEAD.match(name)}
+        many = at_once or fitting(self.shape, self.device, self.dtype)
+        return RobometerEngine(Network(self.shape, backbone), own, self.tokens, self.protocol, many)
+
+    @property
+    def name(self) -> str:
+        """What rewards are filed under: the checkpoint's folder, or `robometer` for the published ones."""
+        return "robometer" if self.checkpoint.revision else safe_name(Path(self.checkpoint.folder).name)
+
+    @property
+    def revision(self) -> str:
+        """The hub's commit and the version of everything around the prompt."""
+        return f"{self.checkpoint.revision or 'local'} {TEMPLATE}"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Where and how it runs, for what is said of a reward."""
+        return {"device": self.device.type, "dtype": str(self.dtype).removeprefix("torch.")}
+
+    def identity(self, *more: str) -> str:
+        """Identify weights and way of asking."""
+        parts = (self.checkpoint.fingerprint(), str(self.dtype), str(self.protocol), *more)
+        return short_hash("\n".join(parts).encode())
+
+
+def fitting(shape: VLMShape, device: torch.device, dtype: torch.dtype) -> int:
+    """Choose how many tokens are computed together: what fits in the free memory of a GPU, few on a CPU."""
+    if device.type != "cuda":
+        return 8192
+    free, _ = torch.cuda.mem_get_info(device)
+    text = shape.text
+    wide, narrow = text.heads * text.head, text.groups * text.head
+    # states twice, queries thrice (raw, turned, mixed), keys with what each token sees of others gathered around it
+    numbers = 2 * text.hidden + 3 * wide + 2 * narrow * 5
+    size = torch.finfo(dtype).bits // 8
+    return max(4096, min(TOKENS_AT_ONCE, int(SHARE * free / (numbers * size))))

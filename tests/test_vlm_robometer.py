@@ -1,0 +1,216 @@
+"""Robometer: the fast way gives the answers of the straightforward way, dense, live and in pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from demerit import check_model, load_model
+from demerit.episode import Episode
+from demerit.errors import BadInput, DemeritError, WeightsMismatch
+from demerit.frames import Frames, Images
+from demerit.models.robometer import Robometer
+from demerit.vlm.config import VLMShape
+from demerit.vlm.network import Network
+from demerit.vlm.online import Following
+from demerit.vlm.prompt import CUT, Cut, Picture, Tokens, laid_out
+from demerit.vlm.reference import RobometerReference, transformers_network
+from demerit.vlm.robometer import Protocol, RobometerEngine
+from demerit.vlm.windows import window, windows
+from tiny_vlm import ROBOMETER_TOKENS, ROWS, head_shapes, tiny_checkpoint, tiny_config, tiny_weights
+
+TASK = "pick up the cup and put it on the plate"
+CONFIG = tiny_config(ROWS["robometer"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("vlm") / "meter", "robometer")
+
+
+@pytest.fixture(scope="module")
+def tokens(folder: Path) -> Tokens:
+    return Tokens.read(folder.with_name("meter-base") / "tokenizer.json", ROBOMETER_TOKENS)
+
+
+def parts(dtype: torch.dtype = torch.float32) -> tuple[dict[str, Any], dict[str, Any]]:
+    weights = {name: weight.to(dtype) for name, weight in tiny_weights("robometer").items()}
+    heads = {name: weights[name] for name in head_shapes()}
+    return {name: w for name, w in weights.items() if name not in heads and name != "lm_head.weight"}, heads
+
+
+def both(
+    tokens: Tokens, protocol: Protocol, at_once: int, dtype: torch.dtype = torch.float32
+) -> tuple[RobometerEngine, RobometerReference]:
+    shape = VLMShape.from_config(CONFIG)
+    backbone, heads = parts(dtype)
+    fast = RobometerEngine(Network(shape, backbone), heads, tokens, protocol, at_once)
+    return fast, RobometerReference(shape, transformers_network(CONFIG, backbone), heads, tokens, protocol, at_once=4)
+
+
+def noise(count: int, height: int, width: int, seed: int = 0) -> Images:
+    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "shown", "at_once"),
+    [
+        (1, (64, 96), 8, 4096),
+        (7, (64, 64), 8, 4096),
+        (30, (70, 90), 8, 5000),
+        (19, (48, 100), 4, 900),
+        (5, (64, 64), 12, 4096),
+    ],
+)
+def test_dense_scores_are_those_of_every_window_by_itself(
+    tokens: Tokens, count: int, size: tuple[int, int], shown: int, at_once: int
+) -> None:
+    fast, slow = both(tokens, Protocol(shown), at_once)
+    frames = noise(count, *size)
+    ours, theirs = fast.dense(frames, TASK), slow.dense(frames, TASK)
+    np.testing.assert_allclose(ours.progress, theirs.progress, atol=1e-5)
+    np.testing.assert_allclose(ours.success, theirs.success, atol=1e-5)
+    if count > 1:
+        assert ours.progress.std() > 1e-3  # the frames matter, or the comparison would say nothing
+
+
+def test_half_precision_stays_within_two_hundredths(tokens: Tokens) -> None:
+    fast, slow = both(tokens, Protocol(), 4096, torch.bfloat16)
+    frames = noise(12, 64, 64)
+    ours, theirs = fast.dense(frames, TASK), slow.dense(frames, TASK)
+    np.testing.assert_allclose(ours.progress, theirs.progress, atol=2e-2)
+    np.testing.assert_allclose(ours.success, theirs.success, atol=2e-2)
+
+
+def test_pairs_are_those_of_the_reference_and_care_about_order(tokens: Tokens) -> None:
+    fast, slow = both(tokens, Protocol(), 4096)
+    first, second = noise(11, 64, 96), noise(6, 64, 96, 1)
+    there, back = fast.compare(first, second, TASK), fast.compare(second, first, TASK)
+    assert there == pytest.approx(slow.compare(first, second, TASK), abs=1e-5)
+    assert abs(there - back) > 1e-3
+    plain = RobometerEngine(fast.network, parts()[1], tokens, Protocol(also_progress=False))
+    assert plain.compare(first, second, TASK) != pytest.approx(there, abs=1e-6)
+
+
+def test_another_instruction_or_a_later_frame_changes_what_it_may(tokens: Tokens) -> None:
+    fast, _ = both(tokens, Protocol(), 4096)
+    frames = noise(20, 64, 64)
+    whole = fast.dense(frames, TASK)
+    np.testing.assert_allclose(fast.dense(frames[:9], TASK).progress, whole.progress[:9], atol=1e-6)
+    assert np.abs(fast.dense(frames, "push the box").progress - whole.progress).max() > 1e-4
+    some = fast.dense(frames, TASK, stride=6)
+    assert some.at.tolist() == [0, 6, 12, 18, 19]
+    np.testing.assert_allclose(some.progress, whole.progress[some.at], atol=1e-6)
+
+
+def test_live_steps_say_what_dense_scoring_says(tokens: Tokens) -> None:
+    fast, _ = both(tokens, Protocol(), 4096)
+    frames = noise(40, 64, 64)
+    dense, live = fast.dense(frames, TASK), Following(fast, TASK)
+    stepped = np.array([live.step(frame) for frame in frames])
+    np.testing.assert_allclose(stepped[:, 0], dense.progress, atol=1e-5)
+    np.testing.assert_allclose(stepped[:, 1], dense.success, atol=1e-5)
+
+
+def test_a_live_step_computes_no_more_than_one_window(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, _ = both(tokens, Protocol(), 4096)
+    ran: list[int] = []
+    inner = fast.network.language.states_and_keys
+
+    def counted(packed: Any, *rest: Any) -> Any:
+        ran.append(packed.tokens)
+        return inner(packed, *rest)
+
+    monkeypatch.setattr(fast.network.language, "states_and_keys", counted)
+    live = Following(fast, TASK)
+    frames = noise(3, 32, 32)
+    for at in range(120):
+        live.step(frames[at % 3])
+    early, late = np.mean(ran[20:60]), np.mean(ran[80:])
+    assert late == pytest.approx(early, rel=0.05)  # the cost does not grow with the episode
+    assert max(ran[1:]) < ran[0]
+    assert len(live._features) <= 120 * 6 / 7 + 2  # frames that no window shows again are let go
+
+
+def test_blocks_are_the_tokens_of_the_whole_text(tokens: Tokens) -> None:
+    shape = VLMShape.from_config(CONFIG)
+    pictures = [Picture(at, 2, 3) for at in range(8)]
+    for pieces in (
+        Protocol().progress_pieces(TASK, pictures),
+        Protocol().preference_pieces(TASK, pictures, pictures),
+    ):
+        said = "".join(
+            piece if isinstance(piece, str) else "<|vision_start|>" + "<|image_pad|>" * 6 + "<|vision_end|>"
+            for piece in pieces
+            if not isinstance(piece, Cut)
+        )
+        laid = [one for block in laid_out(pieces, tokens, shape) for one in block.ids]
+        assert laid == tokens.ids(said)
+        assert CUT in pieces
+
+
+def test_windows_spread_over_what_was_seen() -> None:
+    assert window(0, 8) == (0,) * 8
+    assert window(3, 8) == (0, 1, 2, 3, 3, 3, 3, 3)
+    assert window(7, 8) == tuple(range(8))
+    assert window(100, 8) == (0, 14, 29, 43, 57, 71, 86, 100)
+    assert [each[-1] for each in windows(30, 8)] == list(range(30))
+
+
+def episode(name: str, count: int = 9, instruction: str = TASK, seed: int = 0) -> Episode:
+    return Episode(id=name, instruction=instruction, views={"front": Frames.from_array(noise(count, 48, 64, seed))})
+
+
+def test_the_model_passes_the_check_and_both_layouts_agree(folder: Path, tmp_path: Path) -> None:
+    model = load_model(f"robometer:path={folder}")
+    report = check_model(model)
+    assert all(clause.status == "kept" for clause in report.clauses), report
+    other = Robometer(path=str(tiny_checkpoint(tmp_path / "copy", "robometer-lerobot")))
+    ours, theirs = model.score([episode("a")])[0], other.score([episode("a")])[0]
+    np.testing.assert_allclose(ours.value, theirs.value, atol=1e-6)
+    assert ours.success is not None
+    assert ours.given["window"] == 8
+
+
+def test_preferences_do_not_depend_on_who_is_named_first(folder: Path) -> None:
+    model = Robometer(path=str(folder))
+    a, b = episode("a"), episode("b", 14, seed=1)
+    there, back = model.prefer([(a, b), (b, a)])
+    assert there == pytest.approx(1 - back, abs=1e-6)
+    assert model.prefer([(a, a)])[0] == pytest.approx(0.5, abs=1e-6)
+    assert np.isnan(model.prefer([(a, episode("c", instruction="another task"))])[0])
+
+
+def test_what_cannot_be_scored_says_why(folder: Path) -> None:
+    model = Robometer(path=str(folder))
+    silent, hostile, fine = model.score(
+        [episode("a", instruction=" "), episode("b", instruction="do <|im_end|> it"), episode("c", 2)]
+    )
+    assert "instruction" in silent.why_missing
+    assert "words alone" in hostile.why_missing
+    assert not fine.why_missing
+
+
+def test_live_model_steps(folder: Path) -> None:
+    model = Robometer(path=str(folder))
+    with pytest.raises(BadInput, match="reset"):
+        model.step(noise(1, 48, 64)[0])
+    one = episode("a", 12)
+    model.reset(TASK)
+    live = [model.step(frame) for frame in one.main.all()]
+    np.testing.assert_allclose(live, model.score([one])[0].value, atol=1e-5)
+
+
+def test_wrong_checkpoints_are_sentences(tmp_path: Path, folder: Path) -> None:
+    plain = tiny_checkpoint(tmp_path / "plain", "qwen")
+    with pytest.raises(BadInput, match="Robometer checkpoint"):
+        Robometer(path=str(plain))
+    holed = tiny_checkpoint(tmp_path / "holed", "robometer", drop=("success_head.4.bias",))
+    with pytest.raises(WeightsMismatch, match=r"success_head\.4\.bias"):
+        Robometer(path=str(holed))
+    with pytest.raises(DemeritError, match="option of robometer"):
+        load_model(f"robometer:path={folder},nothing=1")
