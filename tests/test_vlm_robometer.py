@@ -17,6 +17,7 @@ from demerit.models.robometer import Robometer
 from demerit.vlm.config import VLMShape
 from demerit.vlm.network import Network
 from demerit.vlm.online import Following
+from demerit.vlm.pointwise import can_compile, eight_bits
 from demerit.vlm.prompt import CUT, Cut, Picture, Tokens, laid_out
 from demerit.vlm.reference import RobometerReference, transformers_network
 from demerit.vlm.robometer import Protocol, RobometerEngine
@@ -205,6 +206,26 @@ def test_live_model_steps(folder: Path) -> None:
     np.testing.assert_allclose(live, model.score([one])[0].value, atol=1e-5)
 
 
+def test_eight_bits_are_near_and_named_an_approximation(folder: Path) -> None:
+    exact, rounded = Robometer(path=str(folder)), Robometer(path=str(folder), arithmetic="fp8")
+    one = episode("a", 10)
+    ours, theirs = exact.score([one])[0].value, rounded.score([one])[0].value
+    assert 1e-6 < np.abs(ours - theirs).max() < 0.03
+    assert rounded.card.name == "meter-fp8"
+    assert "approximation" in rounded.card.about
+    assert exact.card.hash() != rounded.card.hash()
+
+
+def test_eight_bits_keep_three_digits_of_a_number() -> None:
+    x = torch.randn(5, 64) * torch.tensor([[1e-6], [1.0], [1e4], [0.0], [3.0]])
+    rounded, scale = eight_bits(x)
+    back = rounded.float() * scale
+    assert back.shape == x.shape
+    biggest = x.abs().amax(-1, keepdim=True)
+    assert bool(((back - x).abs() <= biggest / 16).all())  # three binary digits behind the first
+    assert bool((back[3] == 0).all())
+
+
 def test_wrong_checkpoints_are_sentences(tmp_path: Path, folder: Path) -> None:
     plain = tiny_checkpoint(tmp_path / "plain", "qwen")
     with pytest.raises(BadInput, match="Robometer checkpoint"):
@@ -214,3 +235,10 @@ def test_wrong_checkpoints_are_sentences(tmp_path: Path, folder: Path) -> None:
         Robometer(path=str(holed))
     with pytest.raises(DemeritError, match="option of robometer"):
         load_model(f"robometer:path={folder},nothing=1")
+
+
+def test_a_machine_that_cannot_make_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.warns(UserWarning, match="no triton here"):
+        assert not can_compile()

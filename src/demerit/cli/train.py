@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from demerit.compact.prepare import Part
     from demerit.compact.recipe import Recipe
 
-KNOWN = ["compact"]
+KNOWN = ["compact", "robometer", "roboreward"]
 Named = list[str] | None
 
 
 def train(
-    what: Annotated[str, typer.Argument(metavar="compact", help="What to train.")],
+    what: Annotated[str, typer.Argument(metavar="compact|robometer|roboreward", help="What to train.")],
     out_folder: Annotated[
-        Path, typer.Option("--out", "-o", metavar="OUT", help="Where everything goes; OUT/network is the model.")
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="OUT", help="Where everything goes; OUT/network (OUT/model for a VLM) is the model."
+        ),
     ],
     data: Annotated[
         Named, typer.Option(metavar="NAME=DATASET", help="Episodes with a progress curve; may be repeated.")
@@ -28,14 +31,18 @@ def train(
         Named, typer.Option(metavar="NAME=DATASET", help="Episodes that are successes because somebody showed them.")
     ] = None,
     held_out: Annotated[
-        Named, typer.Option(metavar="NAME=DATASET", help="Episodes to prepare for looking at, never trained on.")
+        Named,
+        typer.Option(
+            metavar="NAME=DATASET",
+            help="Episodes to prepare for looking at, never trained on; roboreward keeps what does best there.",
+        ),
     ] = None,
     corpus: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the prepared frames are or go (default: OUT/corpus).")
     ] = None,
     prepare_only: Annotated[bool, typer.Option("--prepare-only", help="Prepare the corpus and stop.")] = False,
     recipe: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Another recipe than the one of the shipped weights.")
+        Path | None, typer.Option(metavar="FILE", help="Another recipe than the shipped one (roboreward_8b ships too).")
     ] = None,
     changes: Annotated[
         Named, typer.Option("--set", metavar="NAME=VALUE", help="Change a number of the recipe; may be repeated.")
@@ -50,17 +57,30 @@ def train(
         str | None, typer.Option(metavar="cpu|cuda", help="Where to compute (default: a GPU if there is one).")
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes that decode while preparing; 0 = none.")] = 2,
+    begun: Annotated[
+        str | None,
+        typer.Option("--from", metavar="MODEL", help="VLMs: a folder or hub id to begin with (default: Qwen3-VL 4B)."),
+    ] = None,
+    save: Annotated[
+        str, typer.Option(metavar="merged|adapter", help="VLMs: what to write when adapters were trained.")
+    ] = "merged",
+    metrics: Annotated[
+        Named, typer.Option(metavar="tensorboard|wandb", help="VLMs: where metrics go too; may be repeated.")
+    ] = None,
 ) -> None:
-    """Train the default model's network anew; to fit the one that ships to your own task, use demerit teach.
+    """Train the default model's network anew, or a vision-language model; to fit the one that ships, use demerit teach.
 
     Ctrl-C keeps what was done, and the same command goes on from there. NAME is kept with each episode and named in the
-    network's credits. All numbers are in the recipe; --set steps=100 changes one.
+    network's credits. All numbers are in the recipe; --set steps=100 changes one. docs/training_vlms.md has more on the
+    vision-language models, also on training with several GPUs.
 
     [bold]Examples[/bold]
 
       demerit train compact -o mine --data lab=lerobot:~/data/so101 --set steps=500
       demerit train compact -o mine --data sim=my_sim --demonstrations shown=my_demos --prepare-only
       demerit score new_episodes --model mine/network
+      demerit train robometer -o mine --data lab=my_set --from robometer/Robometer-4B --set lora=32 --set steps=500
+      demerit train roboreward -o graded --data lab=my_graded_set --held-out later=my_other_set
 
     [bold]How the shipped weights were made[/bold] (on one GPU)
 
@@ -84,6 +104,15 @@ def train(
 
     if what not in KNOWN:
         raise UnknownName("thing to train", what, KNOWN)
+    if what != "compact":
+        from demerit.cli.train_vlm import Asked, train_vlm  # noqa: PLC0415
+
+        _refuse(what, {"--imagenet": imagenet, "--words": words})
+        given = {"data": data, "demonstrations": demonstrations, "held-out": held_out}
+        asked = Asked(what, out_folder, given, corpus, prepare_only, recipe, changes, device, workers)
+        train_vlm(asked, begun, save, metrics or [])
+        return
+    _refuse(what, {"--from": begun, "--metrics": metrics, "--save": None if save == "merged" else save})
     if not prepare_only:
         check_installed()
     chosen = load_recipe(recipe).changed(read_changes(changes or []))
@@ -103,6 +132,15 @@ def train(
         )
     out.print(f"The network: [bold]{escape(str(folder))}[/bold]")
     out.print(f"Next: demerit score DATASET --model {escape(str(folder))}")
+
+
+def _refuse(what: str, given: dict[str, object]) -> None:
+    """Refuse options of other things to train: ignored, they would be believed to count."""
+    from demerit.errors import BadInput  # noqa: PLC0415
+
+    for option, value in given.items():
+        if value:
+            raise BadInput(option, f"no such option for {what}", value)
 
 
 def _parts(given: dict[str, Named]) -> list[Part]:

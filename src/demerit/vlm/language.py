@@ -6,8 +6,9 @@ shape that hardware likes best.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from demerit.vlm import attention
 from demerit.vlm.config import TextShape
 from demerit.vlm.packed import Packed
 from demerit.vlm.pointwise import Pointwise, rms_norm
+from demerit.vlm.products import Exact, InEightBits, Product
 from demerit.vlm.prompt import Ints
 
 AT_ONCE = 16384
@@ -54,13 +56,13 @@ class Keys:
 class _Layer:
     before: Tensor
     after: Tensor
-    qkv: Tensor
     q_norm: Tensor
     k_norm: Tensor
-    out: Tensor
-    wide: Tensor
+    qkv: Product
+    out: Product
+    wide: Product
     """gate and up"""
-    down: Tensor
+    down: Product
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,24 @@ class _Laid:
 class Language:
     """A Qwen3-VL language model: embeddings, layers, the last norm, and words when it has them."""
 
-    def __init__(self, shape: TextShape, weights: Mapping[str, Tensor], pointwise: Pointwise) -> None:
-        """Take weights by their names within `language_model.` (and `lm_head.weight`), all on one device."""
+    def __init__(
+        self, shape: TextShape, weights: Mapping[str, Tensor], pointwise: Pointwise, *, in_eight_bits: bool = False
+    ) -> None:
+        """Take weights by their names within `language_model.` (and `lm_head.weight`), all on one device.
+
+        Args:
+            shape: the network's.
+            weights: by name.
+            pointwise: the small sums.
+            in_eight_bits: multiply in eight bits: faster where the hardware has units for it, and not exact.
+        """
         self.shape = shape
         self.embeddings = weights["embed_tokens.weight"]
         self.norm = weights["norm.weight"]
         self.read_out = weights.get("lm_head.weight")
         self._do = pointwise
-        self._layers = [_layer(weights, f"layers.{at}.") for at in range(shape.layers)]
+        make = partial(InEightBits.of, pointwise=pointwise) if in_eight_bits else Exact
+        self._layers = [_layer(weights, f"layers.{at}.", make) for at in range(shape.layers)]
         self._frequencies = _frequencies(shape).to(self.embeddings.device)
         self._direction = _direction(shape).to(self.embeddings.device)
 
@@ -139,7 +151,7 @@ class Language:
                 h, mixed = h[laid.wanted], self._read(q[laid.wanted], pool, laid)
             else:
                 mixed = self._mixed(q, pool, packed, laid)
-            h = self._widened(layer, torch.addmm(h, mixed.flatten(1), layer.out.T))
+            h = self._widened(layer, layer.out.onto(h, mixed.flatten(1)))
             if features is not None and number < len(features.deep):
                 h[laid.seen_at] += features.deep[number][laid.seen_row]
             if keep:
@@ -167,7 +179,7 @@ class Language:
     def _projected(self, layer: _Layer, h: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return queries (tokens, heads, size) and keys with values (tokens, 2, groups, size)."""
         shape, do = self.shape, self._do
-        qkv = F.linear(do.rms_norm(h, layer.before, shape.epsilon), layer.qkv)
+        qkv = layer.qkv(do.rms_norm(h, layer.before, shape.epsilon))
         q, keys = do.heads_of(qkv, layer.q_norm, layer.k_norm, *turns, shape.groups, shape.epsilon)
         return q, keys
 
@@ -176,7 +188,7 @@ class Language:
         for start in range(0, len(h), AT_ONCE):
             some = h[start : start + AT_ONCE]
             x = self._do.rms_norm(some, layer.after, self.shape.epsilon)
-            some.addmm_(self._do.gated(F.linear(x, layer.wide)), layer.down.T)
+            layer.down.onto(some, self._do.gated(layer.wide(x)))
         return h
 
     def _angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -191,7 +203,7 @@ def _gathered(pool: Tensor, sees: Tensor) -> Tensor:
     return pool.flatten(1).index_select(0, sees.flatten()).view(*sees.shape, *pool.shape[1:])
 
 
-def _layer(weights: Mapping[str, Tensor], prefix: str) -> _Layer:
+def _layer(weights: Mapping[str, Tensor], prefix: str, make: Callable[[Tensor], Product]) -> _Layer:
     def named(*names: str) -> Tensor:
         parts = [weights[f"{prefix}{name}.weight"] for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -199,12 +211,12 @@ def _layer(weights: Mapping[str, Tensor], prefix: str) -> _Layer:
     return _Layer(
         before=named("input_layernorm"),
         after=named("post_attention_layernorm"),
-        qkv=named("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        qkv=make(named("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
         q_norm=named("self_attn.q_norm"),
         k_norm=named("self_attn.k_norm"),
-        out=named("self_attn.o_proj"),
-        wide=named("mlp.gate_proj", "mlp.up_proj"),
-        down=named("mlp.down_proj"),
+        out=make(named("self_attn.o_proj")),
+        wide=make(named("mlp.gate_proj", "mlp.up_proj")),
+        down=make(named("mlp.down_proj")),
     )
 
 

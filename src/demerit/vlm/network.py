@@ -13,7 +13,7 @@ from demerit.vlm.config import VLMShape
 from demerit.vlm.images import pair_patches, patches
 from demerit.vlm.language import Features, Keys, Language
 from demerit.vlm.packed import Packed, Past, pack
-from demerit.vlm.pointwise import Pointwise
+from demerit.vlm.pointwise import Pointwise, can_compile
 from demerit.vlm.tree import Tree
 from demerit.vlm.vision import Vision
 
@@ -41,7 +41,14 @@ class Seen:
 class Network:
     """Runs exactly what the checkpoint defines, each picture and each shared beginning once."""
 
-    def __init__(self, shape: VLMShape, weights: Mapping[str, Tensor], *, compiled: bool | None = None) -> None:
+    def __init__(
+        self,
+        shape: VLMShape,
+        weights: Mapping[str, Tensor],
+        *,
+        compiled: bool | None = None,
+        in_eight_bits: bool = False,
+    ) -> None:
         """Take canonical weights (`language_model.*`, `visual.*`, perhaps `lm_head.weight`), all on one device.
 
         Args:
@@ -49,6 +56,7 @@ class Network:
             weights: already on the device and in the type that everything is computed in.
             compiled: melt the small sums into kernels; by default on a GPU, but not in float32, which is asked for
                 when digits matter more than time.
+            in_eight_bits: the language model multiplies in eight bits: an approximation.
         """
         text = {
             name.removeprefix("language_model."): w for name, w in weights.items() if not name.startswith("visual.")
@@ -58,11 +66,11 @@ class Network:
         self.device = text["embed_tokens.weight"].device
         self.dtype = text["embed_tokens.weight"].dtype
         pointwise = Pointwise(self._worth_compiling() if compiled is None else compiled)
-        self.language = Language(shape.text, text, pointwise)
+        self.language = Language(shape.text, text, pointwise, in_eight_bits=in_eight_bits)
         self.vision = Vision(shape.vision, seeing, pointwise)
 
     def _worth_compiling(self) -> bool:
-        return self.device.type == "cuda" and self.dtype != torch.float32
+        return self.device.type == "cuda" and self.dtype != torch.float32 and can_compile()
 
     @torch.inference_mode()
     def look(self, batches: Iterable[Tensor], keys: Iterable[Hashable]) -> Seen:

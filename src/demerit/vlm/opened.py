@@ -63,7 +63,7 @@ class Opened:
         protocol = Protocol(checkpoint.facts.frames)
         return cls(checkpoint, shape, tokens, protocol, where, dtype_named(dtype, where))
 
-    def engine(self, at_once: int | None = None) -> RobometerEngine:
+    def engine(self, at_once: int | None = None, *, in_eight_bits: bool = False) -> RobometerEngine:
         """Load the weights and put the parts together."""
         expected = self.shape.expected(read_out=False)
         heads = expected_heads(self.shape.text.hidden, self.checkpoint.facts.bins if self.checkpoint.facts else 0)
@@ -74,7 +74,8 @@ class Opened:
         backbone = {name: weight for name, weight in weights.items() if not HEAD.match(name)}
         own = {name: weight for name, weight in weights.items() if HEAD.match(name)}
         many = at_once or fitting(self.shape, self.device, self.dtype)
-        return RobometerEngine(Network(self.shape, backbone), own, self.tokens, self.protocol, many)
+        network = Network(self.shape, backbone, in_eight_bits=in_eight_bits)
+        return RobometerEngine(network, own, self.tokens, self.protocol, many)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,1 @@
+"""Training the vision-language reward models: Robometer's three questions, and RoboReward's grades."""

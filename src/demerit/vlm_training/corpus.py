@@ -1,0 +1,128 @@
+"""What training reads: pictures in one file, a line for each episode in another. Numpy alone.
+
+Made by `prepare` from any datasets; a machine with a GPU and neither a video decoder nor a robot library can train.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.errors import BadInput
+from demerit.frames import RGB, Images, short_hash
+
+PICTURES, EPISODES = "pictures.raw", "episodes.jsonl"
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """An episode of the corpus."""
+
+    id: str
+    source: str
+    """the dataset it comes from"""
+    instruction: str
+    success: bool | None
+    progress: Floats
+    """how far the task is done at each frame, 0 to 1; NaN where nobody says"""
+    measured: bool
+    """somebody measured that; otherwise a success is taken to grow evenly"""
+    final: float
+    """how far it got: 1 for successes, NaN where nobody says"""
+    grade: int | None
+    times: Floats
+    """seconds, a number a frame"""
+    start: int
+    """of its pictures in the file, in bytes"""
+    height: int
+    width: int
+    split: str = ""
+    group: str = ""
+
+    @property
+    def frames(self) -> int:
+        """How many pictures there are."""
+        return len(self.progress)
+
+    @property
+    def bytes_each(self) -> int:
+        """Size of one picture."""
+        return self.height * self.width * RGB
+
+    @property
+    def end(self) -> int:
+        """Where its pictures end."""
+        return self.start + self.frames * self.bytes_each
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON has it; unknown is null."""
+        told = dict(vars(self))
+        told["final"] = None if np.isnan(self.final) else self.final
+        told["progress"] = [None if np.isnan(one) else float(one) for one in self.progress]
+        told["times"] = [float(one) for one in self.times]
+        return told
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Row:
+        """Read what `facts` wrote."""
+        told = dict(facts)
+        told["final"] = np.nan if told["final"] is None else told["final"]
+        told["progress"] = np.array([np.nan if one is None else one for one in told["progress"]], np.float32)
+        told["times"] = np.array(told["times"], np.float32)
+        return cls(**told)
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """All episodes, and their pictures."""
+
+    rows: tuple[Row, ...]
+    pictures: npt.NDArray[np.uint8]
+    """all bytes, end to end"""
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Corpus:
+        """Open a prepared folder; pictures stay on disk until they are shown."""
+        folder = Path(folder)
+        missing = [name for name in (PICTURES, EPISODES) if not (folder / name).exists()]
+        if missing:
+            raise BadInput(str(folder), "a prepared corpus", f"a folder without {', '.join(missing)}")
+        rows = tuple(Row.of(json.loads(line)) for line in (folder / EPISODES).read_text("utf-8").splitlines())
+        if not rows:
+            raise BadInput(str(folder), "a corpus with episodes", "none")
+        pictures = np.memmap(folder / PICTURES, np.uint8, "r")
+        if len(pictures) != rows[-1].end:
+            got = f"{len(pictures)} bytes of pictures, {rows[-1].end} by the list of episodes"
+            raise BadInput(str(folder), "as many pictures as the episodes have", got)
+        return cls(rows, pictures)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], images: Sequence[Images]) -> Corpus:
+        """Make one of episodes in memory, their pictures in the same order."""
+        return cls(tuple(rows), np.concatenate([np.ascontiguousarray(some).reshape(-1) for some in images]))
+
+    def picture(self, row: int, frame: int) -> Images:
+        """Return (height, width, 3)."""
+        one = self.rows[row]
+        start = one.start + frame * one.bytes_each
+        return np.asarray(self.pictures[start : start + one.bytes_each]).reshape(one.height, one.width, RGB)
+
+    def fingerprint(self, row: int, frame: int) -> str:
+        """Hash one picture: the same pixels are the same everywhere."""
+        picture = self.picture(row, frame)
+        return short_hash(repr(picture.shape).encode(), picture.tobytes())
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash what there is to learn from: every label, and a picture of every episode."""
+        told = [json.dumps(row.facts(), sort_keys=True).encode() for row in self.rows]
+        seen = [self.fingerprint(at, row.frames - 1).encode() for at, row in enumerate(self.rows)]
+        return short_hash(*told, *seen)

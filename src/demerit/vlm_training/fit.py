@@ -1,0 +1,270 @@
+"""The training loop: draw, look, answer, correct; it may be stopped or killed at any update, and ends the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from demerit.errors import BadInput, OutOfMemory
+from demerit.frames import short_hash
+from demerit.vlm.memory import within_memory
+from demerit.vlm_training.corpus import Corpus
+from demerit.vlm_training.features import GIB, Eyes, Pixels, pixels_of
+from demerit.vlm_training.laid import Batch, Example, Shot
+from demerit.vlm_training.network import Learner
+from demerit.vlm_training.objective import Objective
+from demerit.vlm_training.ranks import Ranks
+from demerit.vlm_training.recipe import Recipe
+from demerit.vlm_training.reports import Reports, Told
+from demerit.vlm_training.saved import Best, resume, save, save_best
+from demerit.vlm_training.stopping import patient
+
+APART = 1_000_003
+"""seeds of two updates lie this far apart"""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """An update's examples, with the pictures of our own parts made ready."""
+
+    examples: list[Example]
+    pixels: Pixels
+
+
+class Fitting:
+    """One training run."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        objective: Objective,
+        recipe: Recipe,
+        corpus: Corpus,
+        folder: Path,
+        ranks: Ranks,
+        reports: Callable[[Path], Reports],
+        *,
+        eyes: Eyes | None,
+        begun_from: str,
+    ) -> None:
+        """Set up, and go on from the folder's checkpoint where there is one of the same run.
+
+        Args:
+            learner: what learns, not placed yet.
+            objective: what it is asked.
+            recipe: every number.
+            corpus: the pictures.
+            folder: where checkpoints and metrics go.
+            ranks: the machines.
+            reports: opens the places where updates are told.
+            eyes: the frozen tower; None where the tower learns.
+            begun_from: fingerprint of the weights at the start.
+        """
+        parts = recipe.batch // recipe.part
+        if parts % ranks.count:
+            expected = f"parts that {ranks.count} machines share evenly (batch / part a multiple of {ranks.count})"
+            raise BadInput("recipe, part", expected, f"{parts} parts of {recipe.part}")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.objective, self.recipe, self.corpus, self.eyes = objective, recipe, corpus, eyes
+        self.folder, self.ranks, self.steps = folder, ranks, objective.updates
+        told = json.dumps([recipe.facts_of(), self.steps], sort_keys=True)
+        self.identity = short_hash(told.encode(), corpus.identity.encode(), begun_from.encode())
+        self.learner, self.optimiser = ranks.prepared(learner, recipe)
+        self.step, self.best = 0, None
+        self._whole = True
+        self._found = [0, 0]
+        state = resume(folder, self.learner, self.optimiser, self.identity)
+        if state is not None:
+            self.step = state["step"]
+            self.best = Best(*state["best"]) if state["best"] else None
+        self.reports = reports(folder) if ranks.is_first else None
+        if self.reports is not None:
+            self.reports.go_on_from(self.step)
+
+    def run(self) -> Learner:
+        """Train to the end. A request to stop is heard after the update that is being made, and that is saved.
+
+        Whatever else goes wrong between two updates, what was learned is saved; in the middle of one the weights are
+        neither old nor new, so the last checkpoint stands.
+        """
+        agreed = False
+        try:
+            with patient() as stop, self._drawn_ahead() as updates:
+                for drawn in updates:
+                    agreed = self._one(drawn, stop.is_set())
+                    if agreed:
+                        raise KeyboardInterrupt
+                    if self.step % self.recipe.save_every == 0 and self.step < self.steps:
+                        self.save()
+        except BaseException:
+            if self._whole and (agreed or self.ranks.count == 1):  # several machines save together or not at all
+                self.save()
+            raise
+        self.save()
+        return self.learner
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        best = None if self.best is None else (self.best.step, self.best.error)
+        facts = {"identity": self.identity, "step": self.step, "best": best}
+        save(self.folder, self.learner, self.optimiser, self.ranks, facts)
+
+    def _one(self, drawn: Drawn, asked_to_stop: bool) -> bool:
+        """Make an update and tell of it; return whether any machine was asked to stop."""
+        started = time.monotonic()
+        with self._in_memory():
+            self._whole = False
+            sums, gradient = self._update(drawn)
+            self.step += 1
+            self._whole = True
+        everywhere = self.ranks.added({**sums, "stop": float(asked_to_stop), **self._pictures()})
+        error = self._validated()
+        stop = everywhere.pop("stop") > 0
+        asked, found, tokens = (everywhere.pop(name) for name in ("pictures", "found", "tokens"))
+        if self.reports is not None:
+            told = Told(
+                step=self.step,
+                steps=self.steps,
+                losses=everywhere,
+                rate=self.optimiser.param_groups[0]["lr"],
+                gradient=gradient,
+                seconds=time.monotonic() - started,
+                tokens=int(tokens),
+                found=found / asked if asked else float("nan"),
+                gib=torch.cuda.max_memory_allocated() / GIB if self.ranks.device.type == "cuda" else float("nan"),
+                error=error,
+            )
+            self.reports.tell(told)
+        return stop
+
+    def _update(self, drawn: Drawn) -> tuple[dict[str, float], float]:
+        self._pace()
+        self.learner.train()
+        totals = self.objective.totals(drawn.examples)
+        sums: dict[str, Tensor] = {}
+        tokens = 0
+        self._found = [0, 0]
+        for number, examples in self._mine(drawn.examples):
+            torch.manual_seed((self.recipe.seed * APART + self.step) * APART + number)  # what dropout draws from
+            found = self._losses(examples, drawn.pixels, totals)
+            # FSDP averages gradients over machines, but every share is one of a whole update already
+            (torch.stack(list(found.values())).sum() * self.ranks.count).backward()  # type: ignore[no-untyped-call]
+            tokens += sum(len(one) for one in examples)
+            for name, one in found.items():
+                sums[name] = sums.get(name, torch.zeros_like(one)) + one.detach()
+        gradient = self.ranks.clipped(self.learner, self.recipe.clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return {**{name: float(one) for name, one in sums.items()}, "tokens": float(tokens)}, gradient
+
+    def _losses(self, examples: Sequence[Example], pixels: Pixels, totals: Any) -> dict[str, Tensor]:
+        batch = Batch.of(examples, self.ranks.device)
+        return self.objective.losses(self._answers(batch, examples, pixels), batch.targets, totals)
+
+    def _answers(self, batch: Batch, examples: Sequence[Example], pixels: Pixels) -> dict[str, Tensor]:
+        seen = self._seen([shot for one in examples for shot in one.shots], pixels)
+        with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
+            answers: dict[str, Tensor] = self.learner(batch, seen)
+        return answers
+
+    def _seen(self, shots: Sequence[Shot], pixels: Pixels) -> list[Tensor]:
+        if self.eyes is None:
+            return [torch.from_numpy(pixels[shot]).to(self.ranks.device) for shot in shots]
+        self._found[0] += len(set(shots))
+        self._found[1] += len(set(shots) - set(pixels))
+        return self.eyes.look(shots, pixels)
+
+    def _pictures(self) -> dict[str, float]:
+        return {"pictures": float(self._found[0]), "found": float(self._found[1])}
+
+    def _mine(self, examples: Sequence[Example]) -> Iterator[tuple[int, list[Example]]]:
+        """Cut an update into parts and yield those that are ours, with their number."""
+        part = self.recipe.part
+        for number in range(self.ranks.rank, len(examples) // part, self.ranks.count):
+            yield number, list(examples[number * part : (number + 1) * part])
+
+    def _pace(self) -> None:
+        factor = pace(self.step, self.steps, self.recipe.warm_up)
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["peak"] * factor
+
+    @contextmanager
+    def _drawn_ahead(self) -> Iterator[Iterator[Drawn]]:
+        """Draw the next update in another thread while this one is computed."""
+        with ThreadPoolExecutor(1) as pool:
+            yield self._updates(pool)
+
+    def _updates(self, pool: ThreadPoolExecutor) -> Iterator[Drawn]:
+        coming = pool.submit(self._draw, self.step) if self.step < self.steps else None
+        for step in range(self.step, self.steps):
+            assert coming is not None
+            drawn = coming.result()
+            if step + 1 < self.steps:
+                coming = pool.submit(self._draw, step + 1)
+            yield drawn
+
+    def _draw(self, step: int) -> Drawn:
+        examples = self.objective.draw(step)
+        return Drawn(examples, self._prepared([one for _, some in self._mine(examples) for one in some]))
+
+    def _prepared(self, examples: Sequence[Example]) -> Pixels:
+        shots = list(dict.fromkeys(shot for one in examples for shot in one.shots))
+        if self.eyes is not None:
+            return self.eyes.prepared(shots)
+        return {shot: pixels_of(self.corpus, shot) for shot in shots}
+
+    def _validated(self) -> float:
+        """Look at what is held out, where it is time to, and keep the weights that do best."""
+        every = getattr(self.recipe, "validate_every", 0)
+        if not every or (self.step % every and self.step != self.steps):
+            return float("nan")
+        held_out = self.objective.held_out()
+        if not held_out:
+            return float("nan")
+        error = self._error(held_out)
+        if self.best is None or error < self.best.error:
+            self.best = Best(self.step, error)
+            save_best(self.folder, self.learner, self.ranks, self.best)
+        return error
+
+    @torch.no_grad()
+    def _error(self, held_out: list[Example]) -> float:
+        self.learner.eval()
+        total, part = 0.0, self.recipe.part
+        rounds = math.ceil(len(held_out) / (part * self.ranks.count))
+        for number in range(rounds):  # as many for every machine: they compute together
+            start = (number * self.ranks.count + self.ranks.rank) * part
+            some = held_out[start : start + part]
+            shown = some or held_out[:1]
+            batch = Batch.of(shown, self.ranks.device)
+            answers = self._answers(batch, shown, self._prepared(shown))
+            total += float(self.objective.error(answers, batch.targets).sum()) if some else 0.0
+        return self.ranks.added({"error": total})["error"] / len(held_out)
+
+    @contextmanager
+    def _in_memory(self) -> Iterator[None]:
+        try:
+            with within_memory("Training"):
+                yield
+        except OutOfMemory as error:
+            now = f"part={self.recipe.part}, lora={self.recipe.lora}, checkpointing={self.recipe.checkpointing}"
+            advice = "try --set part=1, --set lora=32 or --set checkpointing=true; the last checkpoint stands"
+            raise OutOfMemory(f"Training with {now} ({advice})", error.detail) from None
+
+
+def pace(step: int, steps: int, warm_up: float) -> float:
+    """Return the share of the rate at an update: it grows evenly during the warm-up, then falls along half a cosine."""
+    warm = math.ceil(warm_up * steps)
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))

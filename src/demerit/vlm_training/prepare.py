@@ -1,0 +1,289 @@
+"""From datasets to what training reads: some frames of every episode, no larger than needed, and what is known of them.
+
+The corpus grows in a folder beside its own and takes its name when it is whole; interrupted, it goes on behind the last
+episode that was written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from demerit.dataset import Dataset
+from demerit.episode import Episode
+from demerit.errors import BadInput, UnreadableVideo
+from demerit.frames import Images, Indices, spread
+from demerit.models.by_time import ByTime
+from demerit.outcome import Outcome, most_trusted
+from demerit.prefetch import load_ahead
+from demerit.store.lock import writing
+from demerit.vlm_training.corpus import EPISODES, PICTURES, Corpus, Floats, Row
+from demerit.vlm_training.recipe import Recipe, RoboRewardRecipe
+
+PREPARED = "prepared.json"
+TOGETHER = 4
+"""episodes decoded at once"""
+NOT_A_MODEL = ("human", "simulator", "rule", "edit")
+"""whose word is trained on; a model's opinion of what happened is not a label here"""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A dataset, and whether it is for training or for choosing between checkpoints."""
+
+    name: str
+    data: Dataset
+    split: str = "train"
+    shown: bool = False
+    """demonstrations: successes by rule, because somebody showed the task"""
+
+    def facts(self) -> dict[str, Any]:
+        """Tell what a corpus is made from."""
+        told = {"name": self.name, "split": self.split, "shown": self.shown, "address": self.data.address}
+        return {**told, "episodes": self.data.expected()}
+
+
+@dataclass
+class Prepared:
+    """What came of it."""
+
+    episodes: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    """reasons, and how many episodes each"""
+
+    def leave_out(self, why: str) -> None:
+        """Count one that cannot be used."""
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+
+
+def prepare(
+    parts: Sequence[Part],
+    folder: str | Path,
+    recipe: Recipe,
+    on_progress: Callable[[Prepared], None] = lambda done: None,
+    workers: int = 2,
+) -> Corpus:
+    """Write the corpus, or open it if it was written before; one that was made from other things is refused.
+
+    Args:
+        parts: the datasets.
+        folder: where it goes. It appears when it is whole.
+        recipe: says which frames are kept and how large.
+        on_progress: called after every episode.
+        workers: processes that decode; 0 = none.
+    """
+    folder = Path(folder)
+    job = {**_choices(recipe), "parts": [part.facts() for part in parts]}
+    if folder.exists():
+        _same_job(folder, job)
+        return Corpus.load(folder)
+    growing = folder.with_name(folder.name + ".partial")
+    growing.mkdir(parents=True, exist_ok=True)
+    with writing(growing):
+        if (growing / PREPARED).exists():
+            _same_job(growing, job)
+        _write_facts(growing, job)
+        done = Prepared()
+        _fill(growing, parts, recipe, done, on_progress, workers)
+        if not done.episodes:
+            expected = "episodes with a label that can be trained on"
+            reasons = "; ".join(f"{count} {why}" for why, count in done.left_out.items()) or "no episodes at all"
+            raise BadInput("training data", expected, f"none ({reasons})")
+        _write_facts(growing, {**job, "left_out": done.left_out})
+        (growing / ".lock").unlink()
+        os.replace(growing, folder)
+    return Corpus.load(folder)
+
+
+def left_out(folder: str | Path) -> dict[str, int]:
+    """Read why episodes are not in a corpus, and how many."""
+    path = Path(folder) / PREPARED
+    told: dict[str, int] = json.loads(path.read_text("utf-8")).get("left_out", {}) if path.exists() else {}
+    return told
+
+
+def row_of(episode: Episode, places: Indices, part: Part) -> Row | str:
+    """Label an episode by the most trusted account of it, or say why it cannot be trained on."""
+    rule = (Outcome("rule", success=True, by="demonstration"),) if part.shown else ()
+    said = [*(one for one in episode.outcomes if one.source in NOT_A_MODEL), *rule]
+    account = most_trusted(one for one in said if one.success is not None or one.progress is not None)
+    graded = most_trusted(one for one in said if one.grade is not None)
+    curve = next((one.curve for one in said if one.curve is not None and len(one.curve) == len(episode)), None)
+    if account is None and graded is None and curve is None:
+        return "only a model's word" if episode.outcomes else "nobody says what happened"
+    if not episode.instruction.strip():
+        return "no instruction"
+    success = account.success if account else None
+    progress = _progress(len(episode), places, curve, success, account)
+    last = float(progress[-1]) if len(progress) else np.nan
+    return Row(
+        id=episode.id,
+        source=part.name,
+        instruction=episode.instruction,
+        success=success,
+        progress=progress,
+        measured=curve is not None,
+        final=1.0 if success else last,
+        grade=graded.grade if graded else None,
+        times=np.asarray(episode.main.times()[places], np.float32),
+        start=0,
+        height=0,
+        width=0,
+        split=part.split,
+        group=episode.origin.group,
+    )
+
+
+def shown(episode: Episode, recipe: Recipe) -> Indices:
+    """Choose the frames that are kept: evenly spread, or so many a second; the first and the last are always in."""
+    if isinstance(recipe, RoboRewardRecipe):
+        return ByTime(1 / recipe.fps, recipe.most_frames).by_time(episode.main.times())
+    return spread(len(episode), recipe.most_frames)
+
+
+def shrunk(images: Images, shorter: int) -> Images:
+    """Make pictures smaller until the shorter side is that many pixels; smaller ones stay as they are."""
+    height, width = images.shape[1:3]
+    if not len(images) or min(height, width) <= shorter:
+        return images
+    scale = shorter / min(height, width)
+    size = (round(width * scale), round(height * scale))
+    made = [np.asarray(Image.fromarray(one).resize(size, Image.Resampling.BICUBIC)) for one in images]
+    return np.stack(made)
+
+
+def _progress(length: int, places: Indices, curve: Floats | None, success: bool | None, said: Outcome | None) -> Floats:
+    if curve is not None:
+        return np.asarray(curve[places], np.float32)
+    if success:  # the paper's target of a demonstration: t / T
+        return np.asarray((places + 1) / length, np.float32)
+    progress = np.full(len(places), np.nan, np.float32)
+    if said is not None and said.progress is not None and len(places):
+        progress[-1] = said.progress  # said of the end, and of nothing before it
+    return progress
+
+
+def _fill(
+    folder: Path,
+    parts: Sequence[Part],
+    recipe: Recipe,
+    done: Prepared,
+    on_progress: Callable[[Prepared], None],
+    workers: int,
+) -> None:
+    """Append every episode that is not there yet."""
+    rows = _picked_up(folder)
+    end = rows[-1].end if rows else 0
+    known = {(row.source, row.split, row.id) for row in rows}
+    done.episodes = len(rows)
+    with (folder / PICTURES).open("ab") as pictures, (folder / EPISODES).open("ab") as journal:
+        for part in parts:
+            fresh = (one for one in part.data if (part.name, part.split, one.id) not in known)
+            for row, images in _decoded(_labelled(fresh, part, recipe, done), recipe, workers, done):
+                placed = replace(row, start=end, height=images.shape[1], width=images.shape[2])
+                _append(pictures, journal, placed, images)
+                end, done.episodes = placed.end, done.episodes + 1
+                on_progress(done)
+
+
+def _labelled(episodes: Iterator[Episode], part: Part, recipe: Recipe, done: Prepared) -> Iterator[tuple[Row, Episode]]:
+    """Label what can be trained on, and leave of it the frames that are kept."""
+    for episode in episodes:
+        try:
+            places = shown(episode, recipe)
+        except UnreadableVideo:
+            done.leave_out("unreadable")
+            continue
+        row = row_of(episode, places, part)
+        if isinstance(row, Row) and isinstance(recipe, RoboRewardRecipe) and row.grade is None:
+            row = "no grade"
+        if isinstance(row, str):
+            done.leave_out(row)
+        elif len(places) < recipe.fewest_frames:
+            done.leave_out(f"fewer than {recipe.fewest_frames} frames")
+        else:
+            yield row, replace(episode, views={episode.main_camera: episode.main.select(places)}, signals={})
+
+
+def _decoded(
+    labelled: Iterator[tuple[Row, Episode]], recipe: Recipe, workers: int, done: Prepared
+) -> Iterator[tuple[Row, Images]]:
+    rows: deque[Row] = deque()
+
+    def episodes() -> Iterator[Episode]:
+        for row, episode in labelled:
+            rows.append(row)
+            yield episode
+
+    small = partial(shrunk, shorter=recipe.shorter_side)  # where the decoding is done: small pictures travel
+    for batch in load_ahead(episodes(), every, TOGETHER, workers, prepare=small):
+        for loaded in batch:
+            row = rows.popleft()
+            if loaded.error:
+                done.leave_out("unreadable")
+            else:
+                yield row, loaded.episode.main.all()
+
+
+def every(length: int) -> Indices:
+    """Want all frames that are left."""
+    return np.arange(length, dtype=np.int32)
+
+
+def _append(pictures: BinaryIO, journal: BinaryIO, row: Row, images: Images) -> None:
+    """Write the pictures, then the line that names them: what is named is whole."""
+    pictures.write(np.ascontiguousarray(images).tobytes())
+    pictures.flush()
+    os.fsync(pictures.fileno())
+    journal.write((json.dumps(row.facts()) + "\n").encode())
+    journal.flush()
+
+
+def _picked_up(folder: Path) -> list[Row]:
+    """Read the list as far as it is whole, and cut both files there."""
+    rows: list[Row] = []
+    kept, journal = 0, folder / EPISODES
+    size = (folder / PICTURES).stat().st_size if (folder / PICTURES).exists() else 0
+    for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else []:
+        row = Row.of(json.loads(line)) if line.endswith(b"\n") else None
+        if row is None or row.end > size:
+            break
+        rows.append(row)
+        kept += len(line)
+    for name, length in ((PICTURES, rows[-1].end if rows else 0), (EPISODES, kept)):
+        if (folder / name).exists():
+            os.truncate(folder / name, length)
+    return rows
+
+
+def _choices(recipe: Recipe) -> dict[str, Any]:
+    fps = recipe.fps if isinstance(recipe, RoboRewardRecipe) else None
+    told = {name: getattr(recipe, name) for name in ("shorter_side", "most_frames", "fewest_frames")}
+    return {**told, "fps": fps}
+
+
+def _same_job(folder: Path, job: dict[str, Any]) -> None:
+    """Refuse a folder that was made from something else: an old corpus would be trained on silently."""
+    path = folder / PREPARED
+    if not path.exists():
+        raise BadInput(str(folder), f"no such folder yet, or one that {PREPARED} describes", "another")
+    facts = json.loads(path.read_text("utf-8"))
+    for name, value in job.items():
+        if facts.get(name) != value:
+            expected = "a corpus of the same data and sizes (name another folder, or remove this one)"
+            raise BadInput(str(folder), expected, f"{name} {json.dumps(facts.get(name))}, not {json.dumps(value)}")
+
+
+def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    part = folder / f".{PREPARED}.part"
+    part.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, folder / PREPARED)

@@ -1,0 +1,211 @@
+"""Recipes: every number of a training run, checked before anything is computed, and kept beside the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import yaml
+
+from demerit.errors import BadInput, UnknownName
+
+SHIPPED = ("robometer", "roboreward", "roboreward_8b")
+STRATEGIES = ("expertise", "instruction", "rewind", "reverse")
+"""how a pair is made, in Robometer's words: different expertise, instruction negatives, and both forms of rewinding"""
+CACHES = ("none", "memory", "disk")
+KINDS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all runs have in common."""
+
+    seed: int = 0
+    steps: int = 0
+    """updates; 0 = as many as the epochs need"""
+    epochs: float = 0.0
+    """passes over the examples, where steps are not given"""
+    batch: int = 16
+    """examples in an update, over all machines and all parts"""
+    part: int = 4
+    """examples that one machine computes at once; the rest is accumulated"""
+
+    rate: float = 2e-5
+    vision_rate: float = 1e-5
+    """of the vision tower, where it is trained"""
+    warm_up: float = 0.1
+    """share of the steps in which the rate grows; then it falls along half a cosine to nothing"""
+    decay: float = 0.01
+    """of weights; norms and biases do not decay"""
+    clip: float = 10.0
+    """the longest gradient"""
+
+    lora: int = 0
+    """rank of the adapters; 0 = the whole language model is trained"""
+    lora_alpha: int = 64
+    lora_dropout: float = 0.05
+    train_vision: bool = False
+    train_fusion: bool = False
+    """the layers that bring pictures to the language model; trained with the tower in any case"""
+    precision: str = "bfloat16"
+    """what is computed in and what frozen weights are kept in; weights that learn are always float32"""
+    checkpointing: bool = True
+    """layers are computed again on the way back instead of being kept: less memory, a third more work"""
+
+    cache: str = "memory"
+    """where a frozen tower's features are kept between epochs: none, memory or disk"""
+    cache_gib: float = 16.0
+    shorter_side: int = 240
+    """pixels; larger pictures are shrunk when the corpus is prepared"""
+    most_frames: int = 64
+    """of an episode, when the corpus is prepared"""
+    fewest_frames: int = 5
+    """episodes with less are left out"""
+    save_every: int = 200
+    """updates between two checkpoints of the run"""
+
+    SHARES: ClassVar[tuple[str, ...]] = ("warm_up", "lora_dropout")
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that nothing can be trained with."""
+        for name in ("batch", "part", "save_every", "shorter_side"):
+            _need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
+        for name in ("rate", "vision_rate", "clip", "lora_alpha"):
+            _need(name, getattr(self, name) > 0, "a number above 0", getattr(self, name))
+        for name in ("decay", "lora", "cache_gib", "steps", "epochs"):
+            _need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
+        for name in self.SHARES:
+            _need(name, 0 <= getattr(self, name) < 1, "a share from 0 to below 1", getattr(self, name))
+        _need("steps", bool(self.steps or self.epochs), "a number above 0 here or in epochs", "0 in both")
+        _need("batch", self.batch % self.part == 0, f"a multiple of part ({self.part})", self.batch)
+        _need("fewest_frames", self.fewest_frames >= 3, "at least 3: there and back", self.fewest_frames)  # noqa: PLR2004
+        _need("most_frames", self.most_frames >= self.fewest_frames, "at least fewest_frames", self.most_frames)
+        for name, known in (("precision", KINDS), ("cache", CACHES)):
+            if getattr(self, name) not in known:
+                raise UnknownName(f"{name} (recipe)", str(getattr(self, name)), known)
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return it with other numbers; an unknown name is refused."""
+        known = {one.name for one in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise UnknownName("number in a recipe", str(name), known)
+        return replace(self, **{name: _as_before(name, getattr(self, name), new) for name, new in changes.items()})
+
+    def facts_of(self) -> dict[str, Any]:
+        """Return it as plain values, for a file."""
+        return asdict(self)
+
+    def updates(self, examples: int) -> int:
+        """Return how many updates the run has, for so many examples in an epoch."""
+        return self.steps or max(1, round(self.epochs * examples / self.batch))
+
+    @property
+    def is_tower_frozen(self) -> bool:
+        """Whether what the tower says of a frame never changes."""
+        return not self.train_vision
+
+
+@dataclass(frozen=True)
+class RobometerRecipe(Recipe):
+    """Robometer: which of two does better, and how far the first one is at every frame. Public facts as defaults."""
+
+    steps: int = 20_000
+    frames: int = 8
+    """shown of each trajectory"""
+    bins: int = 10
+    preference: float = 1.0
+    progress: float = 1.0
+    success: float = 1.0
+    """weights of the three losses"""
+    strategies: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(STRATEGIES, 1.0))
+    """how often each way of making a pair is taken"""
+    apart: float = 0.2
+    """two outcomes that differ by less are not compared"""
+    unsure_from: float = 0.5
+    """a demonstration may be done before its last frame: from this progress on nobody says that it is not"""
+    head_dropout: float = 0.1
+
+    SHARES: ClassVar[tuple[str, ...]] = ("warm_up", "lora_dropout", "head_dropout", "unsure_from", "apart")
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that nothing can be trained with."""
+        super().__post_init__()
+        for name in ("frames", "bins"):
+            _need(name, getattr(self, name) >= 2, "at least 2", getattr(self, name))  # noqa: PLR2004
+        for name in ("preference", "progress", "success"):
+            _need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
+        _need("progress", self.preference + self.progress + self.success > 0, "a loss that counts", "0 for all three")
+        for name in self.strategies:
+            if name not in STRATEGIES:
+                raise UnknownName("strategy (recipe)", str(name), STRATEGIES)
+        good = all(isinstance(one, int | float) and one >= 0 for one in self.strategies.values())
+        good = good and sum(self.strategies.values()) > 0
+        _need("strategies", good, "shares from 0 on, not all 0", dict(self.strategies))
+
+
+@dataclass(frozen=True)
+class RoboRewardRecipe(Recipe):
+    """RoboReward: the grade of an episode as the answer to a question. The paper's numbers (4B) as defaults."""
+
+    epochs: float = 3.0
+    batch: int = 32
+    rate: float = 3e-6
+    warm_up: float = 0.05
+    decay: float = 0.05
+    clip: float = 1.0
+    train_fusion: bool = True
+    fewest_frames: int = 3
+    fps: float = 1.0
+    """frames of a second that are shown; the last frame always is"""
+    validate_every: int = 100
+    """updates between two validations; the weights with the least error are kept"""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that nothing can be trained with."""
+        super().__post_init__()
+        _need("fps", self.fps > 0, "a number above 0", self.fps)
+        _need("validate_every", self.validate_every >= 1, "at least 1", self.validate_every)
+
+
+def _need(name: str, holds: bool, expected: str, got: object) -> None:
+    if not holds:
+        raise BadInput(f"recipe, {name}", expected, got)
+
+
+def _as_before(name: str, old: Any, value: Any) -> Any:
+    """Return a value of the kind that stands there now."""
+    if isinstance(old, bool):
+        _need(name, isinstance(value, bool), "true or false", repr(value))
+    elif isinstance(old, float):
+        try:  # YAML reads 2e-5 as a text
+            return float(value)
+        except (TypeError, ValueError):
+            raise BadInput(f"recipe, {name}", "a number", repr(value)) from None
+    elif isinstance(old, Mapping):
+        _need(name, isinstance(value, Mapping), "names with a number each", repr(value))
+        return {each: float(one) if isinstance(one, int) else one for each, one in value.items()}
+    elif isinstance(old, int):
+        _need(name, type(value) is int, "a whole number", repr(value))
+    return value
+
+
+def load_recipe(what: str, path: str | Path | None = None) -> Recipe:
+    """Read a recipe for `robometer` or `roboreward`: a file, one of those that ship by name, or the default."""
+    kinds: dict[str, type[Recipe]] = {"robometer": RobometerRecipe, "roboreward": RoboRewardRecipe}
+    if what not in kinds:
+        raise UnknownName("thing to train", what, kinds)
+    name = str(path or what)
+    file = files("demerit.vlm_training") / f"{name}.yaml" if name in SHIPPED else Path(name)
+    try:
+        told = yaml.safe_load(file.read_text("utf-8"))
+    except OSError as error:
+        raise BadInput(name, f"a recipe (YAML), or one of {', '.join(SHIPPED)}", error.strerror or error) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(name, "a recipe (YAML)", f"something else ({' '.join(str(error).split())})") from error
+    if not isinstance(told, dict):
+        raise BadInput(name, "names and numbers", type(told).__name__)
+    return kinds[what]().changed(told)

@@ -1,0 +1,100 @@
+"""A run's checkpoint: everything that the next update depends on, in one file that is always whole.
+
+Which examples come and what is dropped is drawn from the recipe's seed and the number of the update, so there is no
+state of random numbers to keep: step, weights and the optimiser's moments are all there is.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from demerit.errors import BadInput
+from demerit.vlm_training.network import Learner
+from demerit.vlm_training.ranks import Ranks, gathered, spread_like
+
+CHECKPOINT, BEST = "checkpoint.pt", "best.pt"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The update after which the held-out error was least."""
+
+    step: int
+    error: float
+
+
+def save(folder: Path, learner: Learner, optimiser: torch.optim.Optimizer, ranks: Ranks, facts: dict[str, Any]) -> None:
+    """Write the checkpoint; a crash leaves the last one whole. All machines must call together."""
+    weights = gathered(learner.learning(), keep=ranks.is_first)
+    moments: dict[str, dict[str, Tensor]] = {}
+    for name, one in learner.learning():
+        state = optimiser.state.get(one, {})
+        moments[name] = gathered(state.items(), keep=ranks.is_first)
+    if ranks.is_first:
+        _write(folder / CHECKPOINT, {**facts, "weights": weights, "moments": moments})
+    ranks.wait()
+
+
+def save_best(folder: Path, learner: Learner, ranks: Ranks, best: Best) -> None:
+    """Write the weights that did best on what was held out."""
+    weights = gathered(learner.learning(), keep=ranks.is_first)
+    if ranks.is_first:
+        _write(folder / BEST, {"step": best.step, "error": best.error, "weights": weights})
+    ranks.wait()
+
+
+def resume(folder: Path, learner: Learner, optimiser: torch.optim.Optimizer, identity: str) -> dict[str, Any] | None:
+    """Go on from a checkpoint of the same run; None where there is none, an error where it is another's."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return None
+    state = read(path)
+    if state.get("identity") != identity:
+        expected = "a checkpoint of this recipe, these episodes and this start (choose another folder)"
+        raise BadInput(str(path), expected, "one of others")
+    put(learner, state.pop("weights"))
+    moments = state.pop("moments")
+    for name, one in learner.learning():
+        optimiser.state[one] = {key: _placed(key, value, one) for key, value in moments[name].items()}
+    return state
+
+
+def put(learner: Learner, weights: dict[str, Tensor]) -> None:
+    """Set what learns to saved weights."""
+    with torch.no_grad():
+        for name, one in learner.learning():
+            one.copy_(spread_like(weights[name], one))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read tensors and plain values; never anything else."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch has a dozen of them
+        expected = "a checkpoint (remove it to begin anew)"
+        raise BadInput(str(path), expected, f"something else ({type(error).__name__})") from error
+    if not isinstance(state, dict):
+        raise BadInput(str(path), "a checkpoint (remove it to begin anew)", "something else")
+    return state
+
+
+def _placed(key: str, value: Tensor, like: Tensor) -> Tensor:
+    """Moments lie where their weight lies; the count of updates stays a plain number."""
+    if value.ndim or like.ndim == 0:
+        return spread_like(value, like)
+    return value.to(like.device) if like.is_cuda else value
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
