@@ -21,11 +21,11 @@ from demerit.models import load_model
 from demerit.models.dopamine import Dopamine
 from demerit.models.hop_values import added_up, of_the_rest, of_what_remains
 from demerit.models.vlac import VLAC
-from demerit.vlm.words import words
 from demerit.vlm.backbone import Backbone
 from demerit.vlm.decode import greedy
 from demerit.vlm.hops import LONGEST, Critic, percent_in
 from demerit.vlm.tree import separate
+from demerit.vlm.words import words
 from talking_vlm import talking_checkpoint
 from tiny_vlm import tiny_checkpoint
 

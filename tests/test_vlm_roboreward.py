@@ -25,10 +25,10 @@ from demerit.frames import Frames
 from demerit.models import load_model
 from demerit.models.by_time import ByTime
 from demerit.models.roboreward import RoboReward
-from demerit.vlm.words import words
 from demerit.vlm.grades import FORCED, GRADES, Grader, choices, grade_in
 from demerit.vlm.network import Network
 from demerit.vlm.prompt import ANSWER
+from demerit.vlm.words import words
 from talking_vlm import talking_checkpoint
 from tiny_vlm import tiny_checkpoint, tiny_config
 
