@@ -20,7 +20,7 @@ demo: $(CORE)
 	$(BIN)/demerit demo demo
 
 test: $(READY) packages
-	$(BIN)/python -m pytest -q $(TESTS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile $(TESTS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -148,6 +148,10 @@ def test_a_frame_budget_is_no_breach() -> None:
     assert statuses["is causal if it says so"] in ("kept", "not checkable")
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"calibrated", "ensemble", "gvl"}))  # need more than a name
+# a folder, other models, a server, gigabytes of weights: each of these is checked in a file of its own
+NEED_MORE_THAN_A_NAME = {"calibrated", "ensemble", "gvl", "robometer", "roboreward", "topreward", "dopamine", "vlac"}
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - NEED_MORE_THAN_A_NAME))
 def test_our_own_models_pass(name: str) -> None:
     assert check_model(load_model(name)).broken == []

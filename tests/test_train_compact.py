@@ -675,6 +675,8 @@ def test_a_machine_without_robot_libraries_trains_from_the_corpus(
 
 def test_only_the_training_side_imports_torch() -> None:
     for path in ROOT.rglob("*.py"):
+        if path.parent.name in ("vlm", "vlm_training"):  # an extra of its own, which nothing else imports on top
+            continue
         named = set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):

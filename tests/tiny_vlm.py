@@ -11,6 +11,7 @@ last rows of its own, shorter table.
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import zlib
@@ -90,11 +91,11 @@ def tiny_config(
         "architectures": ["Qwen3VLForConditionalGeneration"],
         "image_token_id": ID["<|image_pad|>"],
         "model_type": "qwen3_vl",
-        "text_config": {**TEXT, "tie_word_embeddings": tied, "vocab_size": rows, **(text or {})},
+        "text_config": {**copy.deepcopy(TEXT), "tie_word_embeddings": tied, "vocab_size": rows, **(text or {})},
         "tie_word_embeddings": tied,
         "transformers_version": "4.57.0.dev0",
         "video_token_id": ID["<|video_pad|>"],
-        "vision_config": {**VISION, **(vision or {})},
+        "vision_config": {**copy.deepcopy(VISION), **(vision or {})},
         "vision_end_token_id": ID["<|vision_end|>"],
         "vision_start_token_id": ID["<|vision_start|>"],
     }

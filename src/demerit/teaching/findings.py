@@ -218,6 +218,8 @@ def _said(report: Report, lesson: Lesson, calibration: Calibration) -> tuple[str
 def _span(measure: Measure) -> str:
     if math.isnan(measure.low):
         return ""
+    if measure.low == measure.high:  # every resample says the same: that is what few episodes do, not certainty
+        return " (too few episodes to say how sure that is)"
     style = ".2f" if measure.name == "progress_error" else ".0%"
     return f" ({measure.level:.0%} interval {measure.low:{style}} to {measure.high:{style}})"
 
