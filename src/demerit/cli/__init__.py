@@ -16,6 +16,7 @@ import typer
 
 from demerit.cli import (
     bench,
+    build_corpus,
     calibrate,
     data,
     demo,
@@ -23,6 +24,8 @@ from demerit.cli import (
     leaderboard,
     models,
     negatives,
+    relabel,
+    release,
     simulate,
     teach,
     train,
@@ -79,7 +82,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench.bench,
     "leaderboard": leaderboard.leaderboard,
     "negatives": negatives.negatives,
+    "relabel": relabel.relabel,
+    "build-corpus": build_corpus.build_corpus,
     "materialize": negatives.materialize,
+    "release": release.release,
     "simulate": simulate.simulate,
     "train": train.train,
     "judge": judge.judge,

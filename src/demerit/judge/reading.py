@@ -50,6 +50,12 @@ def read_prompt(body: Mapping[str, Any]) -> Prompt:
     return prompt
 
 
+def read_parts(body: Mapping[str, Any]) -> tuple[list[str], tuple[bytes, ...]]:
+    """Return the texts and the pictures of a request, each in their order."""
+    parts = list(_parts(body))
+    return [part for part in parts if isinstance(part, str)], tuple(part for part in parts if isinstance(part, bytes))
+
+
 def _take(prompt: Prompt, label: Label | None, picture: bytes) -> None:
     if label is None:
         return

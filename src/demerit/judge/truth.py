@@ -19,7 +19,8 @@ import numpy as np
 from demerit.episode import Episode
 from demerit.errors import BadInput
 from demerit.judge.album import Album, Seen, signature_of_bytes
-from demerit.judge.reading import Prompt, read_prompt
+from demerit.judge.reading import Prompt, read_parts, read_prompt
+from demerit.judge.relabeller import Relabeller, Slips
 from demerit.judge.server import Request
 from demerit.judge.temperament import Floats, Lesson, Temperament, perceived
 from demerit.taxonomy import kinds
@@ -67,17 +68,25 @@ def kinds_of(episode: Episode) -> frozenset[str]:
 class SimulatedJudge:
     """Answers the server's requests; the same question gets the same answer."""
 
-    def __init__(self, episodes: Iterable[Episode], temperament: Temperament | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        episodes: Iterable[Episode],
+        temperament: Temperament | None = None,
+        seed: int = 0,
+        slips: Slips | None = None,
+    ) -> None:
         """Remember the episodes (decodes every frame once).
 
         Args:
             episodes: simulated ones; their measured curves are the truth.
-            temperament: how wrong it is.
+            temperament: how wrong it is about rewards.
             seed: decides moods and noise.
+            slips: how wrong it is when it writes and checks commands.
         """
         self.album = Album(episodes)
         self.temperament, self.seed = temperament or Temperament(), seed
         self._seen = lru_cache(maxsize=REMEMBERED)(self._recognise)
+        self.relabeller = Relabeller(self._seen, self._random, slips or Slips())
 
     def __call__(self, asked: Request) -> str:
         """Answer a question that came to the server, under its own name only: no report may call it anything else."""
@@ -92,13 +101,17 @@ class SimulatedJudge:
             body: what was posted.
             question: tells questions apart; the noise is drawn anew for another one.
         """
+        texts, pictures = read_parts(body)
+        command = self.relabeller.answer(texts, pictures, question)
+        if command is not None:
+            return command
         prompt = read_prompt(body)
         if prompt.remarks:
             return _failures(prompt)
         if not prompt.frames:
             return NOT_ASKED
-        pictures = () if prompt.anchor is None else (prompt.anchor,)
-        seen = self._seen((*pictures, *prompt.frames.values()))
+        anchor = () if prompt.anchor is None else (prompt.anchor,)
+        seen = self._seen((*anchor, *prompt.frames.values()))
         if seen is None:
             return UNKNOWN
         return _frames(prompt, seen, self.values(seen.episode, self.lesson(prompt), question))

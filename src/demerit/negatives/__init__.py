@@ -9,6 +9,7 @@ pace.py         freeze, slow, stall
 jump.py         jump
 splice.py       splice; spliced.py: frames of several sources in one sequence
 wording.py      wrong-instruction; instructions.py: which instructions mean the same; pool.py: what there is to draw
+counterfactual.py, reworded.py   words that `demerit relabel` had a model write, as views
 mix.py          Mix: how many of which, with a balanced ladder of grades
 
 No video is copied: a negative is frame indices and text over the original, and its label is vouched for by the edit.

@@ -118,13 +118,14 @@ class Settings:
             said = " and ".join(f"{ENVIRONMENT[name]} (or option {name})" for name in missing)
             raise BadInput("gvl", f"an OpenAI-compatible server with a model that sees: set {said}", "none")
         endpoint = Endpoint(self.url, self.model, self.key_env, self.price_in, self.price_out, self.schema_mode)
-        return Chat(endpoint, self._cache(), self.concurrency, self.budget, self.timeout, self.tries)
+        return Chat(endpoint, self.cache_file(), self.concurrency, self.budget, self.timeout, self.tries)
 
     def with_context(self, context: str) -> Settings:
         """Make the same with another context."""
         return replace(self, context=context)
 
-    def _cache(self) -> Path | None:
+    def cache_file(self) -> Path | None:
+        """Where answers are kept; None for nowhere."""
         if self.cache == "off":
             return None
         if self.cache:

@@ -1,0 +1,158 @@
+"""What code can check, so that no model is trusted with it: commands, plans, repaired instructions.
+
+Each check returns an empty text, or the reason for the rejection as a sentence without a full stop.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+
+from demerit.negatives.instructions import ACTIONS, CONTRARY, RELATIONS, meaning, normalised, objects
+from demerit.relabelling.answers import Plan
+from demerit.relabelling.paraphrase import paraphrases
+from demerit.relabelling.wording import text
+
+MOST_WORDS, FEWEST_WORDS = 24, 2
+MUST_KEEP_THE_THING = (3, 4)
+"""grades whose command is about the same thing as the original"""
+NO_CONTROL = (2, 3, 4)
+"""grades whose command must not speak of the gripper's own workings"""
+META = re.compile(
+    r"\b(?:(?:score|grade|reward)s? (?:of )?\d|rubric|(?:the|this) (?:video|task|command|instruction|episode)"
+    r"|original (?:task|command|instruction))\b",
+    re.IGNORECASE,
+)
+CONTROL = re.compile(
+    r"\b(?:release|let(?:ting)? go|(?:open|close|shut|loosen|tighten)\w* (?:the|its|your) (?:gripper|fingers|hand)"
+    r"|without (?:touching|contact)|not (?:in contact|touching)|stop touching)\b",
+    re.IGNORECASE,
+)
+COLOURS = frozenset(
+    "red green blue yellow orange purple pink brown black white grey gray silver golden gold beige cyan magenta".split()
+)
+NUMBERS = frozenset(
+    "zero one two three four five six seven eight nine ten first second third last all both half twice no not never "
+    "without".split()
+)
+KEPT = frozenset(word for pair in CONTRARY for word in pair) | RELATIONS | ACTIONS | COLOURS | NUMBERS
+"""words that a repair must neither add nor lose"""
+LIKE = 0.6
+"""how alike two spellings are that may be one word (difflib's ratio)"""
+
+
+def wrong_command(command: str, grade: int, original: str, others: Mapping[int, str]) -> str:
+    """Check one command.
+
+    Args:
+        command: as the model wrote it.
+        grade: what it is meant for.
+        original: the instruction that the video does.
+        others: accepted commands of the same video, by grade.
+    """
+    said = command.split()
+    if not FEWEST_WORDS <= len(said) <= MOST_WORDS:
+        return f"it has {len(said)} words, and {FEWEST_WORDS} to {MOST_WORDS} are allowed"
+    if not command.isascii() or not command.isprintable():
+        return "it is not one line of plain ASCII"
+    if re.search(r"[\"{}<>*#|\\]", command):
+        return "it carries quotation marks or mark-up"
+    if not is_imperative(command):
+        return f"it does not begin with a verb, but with {said[0]!r}"
+    if found := META.search(command):
+        return f"it speaks of {found.group().lower()!r}, which a robot is not told"
+    if grade in NO_CONTROL and (found := CONTROL.search(command)):
+        return f"it is about the gripper's own workings ({found.group().lower()!r})"
+    if grade in MUST_KEEP_THE_THING and objects(original) and not objects(original) & objects(command):
+        return f"it is not about the thing of the original ({', '.join(sorted(objects(original)))})"
+    return _repeats(command, original, others)
+
+
+def is_imperative(command: str) -> bool:
+    """Whether it begins with a verb that a robot can be told: one of the list that comes with the prompts."""
+    first = re.match(r"[A-Za-z]+", command)
+    return first is not None and first.group().lower() in _verbs()
+
+
+def wrong_ladder(closeness: Mapping[int, float], grade: int, value: float) -> str:
+    """Check that the end of the video comes strictly closer from grade to grade.
+
+    Args:
+        closeness: of the commands that were accepted, by grade, in percent.
+        grade: of the one to check.
+        value: its closeness.
+    """
+    for other, known in sorted(closeness.items()):
+        if (other < grade and known >= value) or (other > grade and known <= value):
+            return f"it is {value:g}% fulfilled and grade {other} {known:g}%: the grades are not in order"
+    return ""
+
+
+def wrong_plan(plan: Plan, grades: Sequence[int]) -> str:
+    """Check that there is one idea for each grade, that they differ, and that they come closer to done."""
+    got = sorted(idea.grade for idea in plan.ideas)
+    if got != list(grades):
+        return f"it has ideas for the grades {got}, not for {list(grades)}"
+    ideas = sorted(plan.ideas, key=lambda idea: idea.grade)
+    if any(not idea.idea.strip() for idea in ideas):
+        return "an idea is empty"
+    if len({normalised(idea.idea) for idea in ideas}) < len(ideas):
+        return "two ideas are the same"
+    steps = [idea.closeness for idea in ideas]
+    if any(later <= earlier for earlier, later in pairwise(steps)) or steps[-1] >= 100:  # noqa: PLR2004
+        return f"its closeness does not grow from grade to grade, below 100 ({', '.join(f'{one:g}' for one in steps)})"
+    return ""
+
+
+def wrong_repair(original: str, repaired: str) -> str:
+    """Check that repaired words can mean what the original means.
+
+    No side, direction, colour, number or kind of action may come or go, except in a new spelling, and the words in
+    between may change by spelling alone: three fourths of them must have a like word on the other side.
+    """
+    if not repaired.strip() or not repaired.isprintable():
+        return "it is not one line of text"
+    before, after = normalised(original).split(), normalised(repaired).split()
+    if len(after) > 1.5 * len(before) + 3 or 2 * len(after) < len(before):
+        return f"it has {len(after)} words for {len(before)}"
+    for mine, yours, what in ((before, after, "lost"), (after, before, "added")):
+        odd = [word for word in mine if word not in yours and not _has_like(word, yours)]
+        kept = sorted(set(odd) & KEPT)
+        if kept:
+            return f"{', '.join(kept)} {'was' if len(kept) == 1 else 'were'} {what}"
+    known = sum(word in after or _has_like(word, after) for word in before)
+    return "" if 4 * known >= 3 * len(before) else "too many of its words changed"
+
+
+def _repeats(command: str, original: str, others: Mapping[int, str]) -> str:
+    """Check that it says something that neither the original nor another command says."""
+    same = normalised(command)
+    if same == normalised(original):
+        return "it is the original"
+    if meaning(command) <= meaning(original):
+        return "the original entails it: it asks for nothing that the original does not ask for"
+    if paraphrases(command, original):
+        return "it is a paraphrase of the original"
+    for grade, other in others.items():
+        if same == normalised(other):
+            return f"it is the command of grade {grade} again"
+        if paraphrases(command, other):
+            return f"it is a paraphrase of the command of grade {grade}"
+    return ""
+
+
+def _has_like(word: str, others: Sequence[str]) -> bool:
+    """Whether one of the others may be another spelling of a word; two words that matter are never one."""
+    return any(
+        difflib.SequenceMatcher(None, word, other, autojunk=False).ratio() >= LIKE
+        for other in others
+        if not (word in KEPT and other in KEPT)
+    )
+
+
+@cache
+def _verbs() -> frozenset[str]:
+    return frozenset(text("verbs").split())

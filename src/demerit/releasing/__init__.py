@@ -1,0 +1,27 @@
+"""A dataset that others can train on: made of one's own, with its card, checksums and as little of people as possible.
+
+settings.py      what a release is asked to be
+licences.py      which licences may stand in one release
+names.py         finding names, places, dates and addresses in texts
+fields.py        which fields of an episode are about people, places or moments
+cleaned.py       an episode without them
+containers.py    what a video file holds besides its pictures
+repacked.py      the same pictures without the rest
+pixels.py        masks, and the mosaic over what somebody's own detector finds
+videos.py        every video of a release, written once
+survey.py        the first look at the source: licences, names, splits
+job.py           release: everything in a folder beside, renamed when it is whole
+layouts.py       our folder, or LeRobot v3.0 with our labels beside
+composition.py   what is in it, counted
+charts.py        the counts as drawings
+card.py          README.md and card.html
+privacy.py       what was removed, and what nobody can remove for you
+checksums.py     SHA256SUMS
+hub.py           pushing it, when told twice
+"""
+
+from demerit.releasing.checksums import verify
+from demerit.releasing.job import Released, release
+from demerit.releasing.settings import Settings
+
+__all__ = ["Released", "Settings", "release", "verify"]

@@ -1,0 +1,214 @@
+"""An episode without the people and places behind it: names stand in, moments are coarse, free text is searched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.episode import Edit, Episode, Origin
+from demerit.outcome import Outcome, Preference
+from demerit.releasing.fields import about, is_clock, is_on_globe
+from demerit.releasing.names import EARLIEST, Names
+from demerit.releasing.settings import Notes
+
+MOST_SUSPECTS = 200
+"""kept for the owner to look at; beyond that there is a rule missing"""
+
+
+@dataclass
+class Cleaner:
+    """Cleans one record after the other and counts what it did; the values themselves are never kept here."""
+
+    names: Names
+    notes: Notes = "scrub"
+    removed: dict[str, Counter[str]] = field(default_factory=dict)
+    """where to what to how often"""
+    suspects: dict[str, list[str]] = field(default_factory=dict)
+    """words in instructions that look like names, with some episodes: for the owner, never for the release"""
+    clocks: set[tuple[str, str]] = field(default_factory=set)
+    globe: set[tuple[str, str]] = field(default_factory=set)
+    """episodes and the signals of theirs that begin at zero now, and that are gone"""
+    _ids: dict[str, str] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+
+    def episode(self, episode: Episode) -> Episode:
+        """Clean an episode; its pixels are another matter."""
+        self._look_at(episode)
+        return Episode(
+            id=self.id(episode.id),
+            instruction=self._name(episode.instruction, "instruction"),
+            views={self._name(camera, "camera name"): frames for camera, frames in episode.views.items()},
+            outcomes=tuple(self._outcome(outcome) for outcome in episode.outcomes),
+            origin=self._origin(episode.origin),
+            signals=CleanSignals(episode.signals, episode.id, self),
+            edits=tuple(self._edit(edit) for edit in episode.edits),
+        )
+
+    def report(self) -> dict[str, dict[str, int]]:
+        """Say where what was found how often, the most frequent first."""
+        all_of_it = {where: dict(counts.most_common()) for where, counts in self.removed.items()}
+        for kind, those in (("clock, begins at zero", self.clocks), ("position on the globe, removed", self.globe)):
+            for name, count in Counter(name for _, name in those).items():
+                all_of_it.setdefault(f"signal {name}", {})[kind] = count
+        return dict(sorted(all_of_it.items(), key=lambda item: -sum(item[1].values())))
+
+    def preference(self, preference: Preference) -> Preference:
+        """Clean a preference."""
+        return replace(
+            preference,
+            a=self.id(preference.a),
+            b=self.id(preference.b),
+            why=self._text(preference.why, "why somebody prefers"),
+            by=self._by(preference.by, preference.source, "who prefers"),
+        )
+
+    def id(self, id: str) -> str:
+        """Clean an id; the same id is always cleaned alike, and two never become one."""
+        if id not in self._ids:
+            clean = self._name(id, "id")
+            unique, number = clean, 1
+            while unique in self._taken:
+                number += 1
+                unique = f"{clean}-{number}"
+            self._ids[id] = unique
+            self._taken.add(unique)
+        return self._ids[id]
+
+    def _origin(self, origin: Origin) -> Origin:
+        texts = {
+            name: self._name(getattr(origin, name), f"origin: {name}")
+            for name in ("dataset", "revision", "licence", "embodiment", "split", "group")
+        }
+        tags = {}
+        for name, value in origin.tags.items():
+            clean = self._tag(name, value)
+            if clean:
+                tags[self._name(name, "tag name")] = clean
+        # The parent may be left out of this release: then its cleaned name is all that there is of it.
+        parent = self.id(origin.parent) if origin.parent else ""
+        return Origin(**texts, site=self._stand_in(origin.site, "site"), parent=parent, tags=tags)
+
+    def _tag(self, name: str, value: str) -> str:
+        where = f"tag {name}"
+        match about(name, value):
+            case "machine":
+                self._count(where, "field about machines or addresses, removed")
+                return ""
+            case "person" | "place":
+                return self._stand_in(value, where)
+            case "moment":
+                coarse = self.names.coarse(value)
+                if coarse != value:
+                    self._count(where, "date or time, coarsened")
+                return coarse
+            case "text":
+                return self._text(value, where)
+            case "thing":
+                return self._name(value, where)
+
+    def _outcome(self, outcome: Outcome) -> Outcome:
+        events = tuple(
+            replace(
+                event,
+                kind=self._name(event.kind, "failure"),
+                note=self._by_whom(event.note, outcome.source, "note of a failure"),
+            )
+            for event in outcome.events
+        )
+        note = self._by_whom(outcome.note, outcome.source, "note")
+        return replace(outcome, events=events, note=note, by=self._by(outcome.by, outcome.source, "who judged"))
+
+    def _by_whom(self, text: str, source: str, where: str) -> str:
+        """Simulators, rules and edits write by formula; what people and models write is free text."""
+        return self._text(text, where) if source in ("human", "model") else self._name(text, where)
+
+    def _by(self, by: str, source: str, where: str) -> str:
+        return self._stand_in(by, where) if source == "human" else self._name(by, where)
+
+    def _edit(self, edit: Edit) -> Edit:
+        return replace(edit, params={name: self._within(value) for name, value in edit.params.items()})
+
+    def _within(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._ids[value] if value in self._ids else self._name(value, "parameters of an edit")
+        if isinstance(value, Mapping):
+            return {name: self._within(inner) for name, inner in value.items()}
+        return [self._within(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def _stand_in(self, name: str, where: str) -> str:
+        if not name:
+            return ""
+        self._count(where, "name or place, replaced")
+        return self.names.fields.get(name.strip().casefold()) or self.names.in_text(name, Counter())
+
+    def _name(self, text: str, where: str) -> str:
+        if not text:
+            return text
+        found: Counter[str] = Counter()
+        clean = self.names.in_name(text, found)
+        self._add(where, found)
+        return clean
+
+    def _text(self, text: str, where: str) -> str:
+        if not text or self.notes == "keep":
+            return text
+        if self.notes == "drop":
+            self._count(where, "free text, removed")
+            return ""
+        found: Counter[str] = Counter()
+        clean = self.names.in_text(text, found)
+        self._add(where, found)
+        return clean
+
+    def _look_at(self, episode: Episode) -> None:
+        for word in self.names.suspects(episode.instruction):
+            if word in self.suspects or len(self.suspects) < MOST_SUSPECTS:
+                those = self.suspects.setdefault(word, [])
+                if len(those) < 3:  # noqa: PLR2004
+                    those.append(episode.id)
+
+    def _count(self, where: str, what: str) -> None:
+        self.removed.setdefault(where, Counter())[what] += 1
+
+    def _add(self, where: str, found: Counter[str]) -> None:
+        if +found:
+            self.removed.setdefault(where, Counter()).update(+found)
+
+
+@dataclass(frozen=True, eq=False)
+class CleanSignals(Mapping[str, npt.NDArray[Any]]):
+    """Signals whose clocks begin at zero, without those that are positions on the globe; read when asked for."""
+
+    whole: Mapping[str, npt.NDArray[Any]]
+    episode: str
+    cleaner: Cleaner
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """Read one signal."""
+        if is_on_globe(name):
+            raise KeyError(name)
+        values = np.asarray(self.whole[name])
+        is_moment = is_clock(name) and values.dtype.kind in "fiu" and values.size and bool(np.nanmax(values) > EARLIEST)
+        if not is_moment:
+            return values
+        self.cleaner.clocks.add((self.episode, name))
+        started: npt.NDArray[Any] = values - np.nanmin(values)
+        return started
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._kept())
+
+    def __len__(self) -> int:
+        """How many signals there are."""
+        return len(self._kept())
+
+    def _kept(self) -> list[str]:
+        kept = [name for name in self.whole if not is_on_globe(name)]
+        self.cleaner.globe.update((self.episode, name) for name in self.whole if is_on_globe(name))
+        return kept

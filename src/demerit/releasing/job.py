@@ -1,0 +1,266 @@
+"""The release job: everything is made in a hidden folder beside the destination and renamed when it is whole.
+
+.NAME.release/plan.json    what this is going to be; a run with the same plan goes on, another begins anew
+.NAME.release/notes/       how each video came about
+.NAME.release/tree/        the release; becomes DEST in one rename
+NAME-private.json          beside DEST: who is behind which stand-in, and what to look at; for the owner alone
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from demerit.bench.leaks import sentences
+from demerit.dataset import Dataset
+from demerit.episode import Episode, safe_name
+from demerit.errors import StoreError
+from demerit.releasing.card import write_card
+from demerit.releasing.checksums import SUMS, files_of, write_sums
+from demerit.releasing.cleaned import Cleaner
+from demerit.releasing.composition import compose
+from demerit.releasing.layouts import CAME_AS, in_order_of_splits, write_as_lerobot, write_folder, write_rows
+from demerit.releasing.origins import write_origins
+from demerit.releasing.privacy import Removal, write_privacy
+from demerit.releasing.settings import Settings
+from demerit.releasing.shown import unseen_frames
+from demerit.releasing.survey import Survey, survey
+from demerit.releasing.videos import Videos
+from demerit.store import Store
+from demerit.store.lock import writing
+from demerit.store.parts import FORMAT_VERSION, sync_folder, write_durably
+
+FORMAT_NAME, RELEASE_VERSION = "demerit-release", 1
+FACTS = "release.json"
+
+Told = Callable[[str, int, int], None]
+"""called with what is being done, how much of it is done and how much there is"""
+
+
+@dataclass(frozen=True)
+class Released:
+    """A release that is whole."""
+
+    folder: Path
+    facts: dict[str, Any]
+    """what release.json says"""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """how long each step took; empty when it was there already"""
+    key: Path | None = None
+    """the owner's private file, where this run wrote one"""
+
+    @property
+    def bytes(self) -> int:
+        """How much there is."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+
+def release(
+    dataset: Dataset,
+    dest: str | Path,
+    settings: Settings | None = None,
+    on_progress: Told = lambda what, done, all: None,
+) -> Released:
+    """Make a release. Run it again after an interruption and it goes on; done twice, it is left as it is.
+
+    Args:
+        dataset: what to release; it is only read.
+        dest: the folder to make; one that holds anything else is left alone.
+        settings: what it is to be.
+        on_progress: told how far it is.
+    """
+    settings = settings or Settings()
+    dest = Path(dest).expanduser().absolute()
+    started = time.monotonic()
+    on_progress("reading", 0, dataset.expected() or 0)
+    found = survey(dataset, settings)
+    stage = dest.with_name(f".{dest.name}.release")
+    key = dest.with_name(f"{dest.name}-private.json")
+    there = _already(dest, found.plan)
+    if there is not None:
+        if stage.is_dir() and not (stage / "tree").exists():  # killed right after the last rename
+            shutil.rmtree(stage, ignore_errors=True)
+        return there
+    _refuse_other_key(key, {found.plan, _plan_of(stage / "plan.json")})
+    try:
+        stage.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(stage, f"the folder cannot be made ({error.strerror})") from error
+    with writing(stage):
+        seconds = {"reading": time.monotonic() - started}
+        _begin(stage, found.plan, settings)
+        facts = _make(stage, found, settings, _name(dataset, settings), seconds, on_progress, key)
+        _finish(stage, dest)
+    shutil.rmtree(stage, ignore_errors=True)
+    return Released(dest, facts, seconds, key)
+
+
+def opened(folder: str | Path) -> Released:
+    """Open a release that is there."""
+    path = Path(folder) / FACTS
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(folder, f"it is no release ({error})") from error
+    if facts.get("format") != FORMAT_NAME or not isinstance(facts.get("version"), int):
+        raise StoreError(path, "it is not the description of a release")
+    if facts["version"] > RELEASE_VERSION:
+        raise StoreError(path, f"it is of version {facts['version']}, and this demerit knows up to {RELEASE_VERSION}")
+    return Released(Path(folder), facts)
+
+
+def _make(
+    stage: Path, found: Survey, settings: Settings, name: str, seconds: dict[str, float], told: Told, key: Path
+) -> dict[str, Any]:
+    """Write everything below stage/tree but the sums; return what release.json says."""
+    started = time.monotonic()
+    tree, videos = stage / "tree", Videos(stage / "tree", stage / "notes", settings)
+    cleaner = Cleaner(found.names, settings.notes)
+    chosen = in_order_of_splits(found.episodes) if settings.layout == "lerobot" else list(found.episodes)
+    # In the source's order first, so that ids are the same in both layouts.
+    for one in found.episodes:
+        cleaner.id(one.id)
+    clean = {one.id: cleaner.episode(one) for one in found.episodes}
+    preferences = [cleaner.preference(one) for one in found.preferences]
+    episodes, before = [clean[one.id] for one in chosen], [one.fingerprint() for one in chosen]
+
+    def watched(done: int) -> None:
+        told("writing videos", done, len(episodes))
+
+    if settings.layout == "lerobot":
+        written = write_as_lerobot(episodes, before, tree, videos, settings, watched)
+    else:
+        written = write_folder(episodes, before, tree, videos, watched)
+    write_rows(tree, cleaner.names.in_name(name, Counter()), found.licence, written, preferences)
+    seconds["videos and rows"] = time.monotonic() - started
+    started = time.monotonic()
+    told("writing the card", 0, 1)
+    store = Store(tree)
+    released = list(store.episodes())
+    warnings = sentences(found.leaks)
+    removal = Removal(cleaner.report(), videos.written, unseen_frames(released), settings, len(cleaner.suspects))
+    facts = _facts(store, found, settings, released, warnings)
+    write_durably(tree / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+    write_origins(tree, released)
+    write_privacy(tree, removal, released)
+    write_card(tree, compose(store.name, released, preferences), facts, removal, released)
+    write_durably(key, _private(found, cleaner))
+    os.chmod(key, 0o600)
+    seconds["card"] = time.monotonic() - started
+    started = time.monotonic()
+    write_sums(tree)
+    seconds["sums"] = time.monotonic() - started
+    return facts
+
+
+def _facts(
+    store: Store, found: Survey, settings: Settings, released: list[Episode], warnings: list[str]
+) -> dict[str, Any]:
+    pixels = Counter(one.origin.tags.get(CAME_AS, "same file") for one in released)
+    return {
+        "format": FORMAT_NAME,
+        "version": RELEASE_VERSION,
+        "dataset_version": FORMAT_VERSION,
+        "layout": settings.layout,
+        "name": store.name,
+        "licence": found.licence,
+        "episodes": len(released),
+        "preferences": len(found.preferences),
+        "left_out": found.left_out,
+        "videos": dict(pixels),
+        "materialized": settings.materialize,
+        "masks": len(settings.masks),
+        "blurred": bool(settings.blur),
+        "notes": settings.notes,
+        "dates": settings.dates,
+        "leaks": warnings,
+        "made_with": f"demerit {version('demerit')}",
+        "plan": found.plan,
+    }
+
+
+def _private(found: Survey, cleaner: Cleaner) -> bytes:
+    """The owner's file: it undoes the stand-ins, so it is never part of the release."""
+    facts = {
+        "about": "PRIVATE: who and what stands behind the names of the release. Do not share this file.",
+        "plan": found.plan,
+        "stand_ins": dict(cleaner.names.fields),
+        "look_at": {
+            "words in instructions that look like names and were left as they are (name them with --names)": dict(
+                sorted(cleaner.suspects.items())
+            )
+        },
+    }
+    return (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _name(dataset: Dataset, settings: Settings) -> str:
+    return settings.name or safe_name(dataset.name)
+
+
+def _already(dest: Path, plan: str) -> Released | None:
+    """What is at the destination: nothing, the very same release, or something that is left alone."""
+    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
+        return None
+    try:
+        there = opened(dest)
+    except StoreError:
+        raise StoreError(dest, "it exists and is not an empty folder; nothing is overwritten") from None
+    if there.facts.get("plan") != plan or not (dest / SUMS).is_file():
+        raise StoreError(dest, "it holds another release (other episodes, labels or settings); nothing is overwritten")
+    return there
+
+
+def _refuse_other_key(key: Path, plans: set[str | None]) -> None:
+    """A private file may be replaced by a run of the same plan, or if the run that wrote it never came to an end."""
+    if key.exists() and (_plan_of(key) is None or _plan_of(key) not in plans):
+        raise StoreError(key, "it is there from another release and would be lost; move it or choose another folder")
+
+
+def _plan_of(path: Path) -> str | None:
+    try:
+        plan = json.loads(path.read_text("utf-8")).get("plan")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return plan if isinstance(plan, str) else None
+
+
+def _begin(stage: Path, plan: str, settings: Settings) -> None:
+    """Keep what an earlier run with this plan has finished; throw away what it left half done."""
+    # LeRobot keeps many episodes in one video: half of it is worth nothing.
+    if _plan_of(stage / "plan.json") != plan or settings.layout == "lerobot":
+        for path in stage.iterdir():
+            if path.name != ".lock":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        write_durably(stage / "plan.json", json.dumps({"plan": plan}).encode())
+    (stage / "notes").mkdir(exist_ok=True)
+    tree = stage / "tree"
+    for path in [*tree.iterdir()] if tree.is_dir() else []:
+        if path.name != "videos":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in stage.rglob(".*.part"):
+        path.unlink(missing_ok=True)
+
+
+def _finish(stage: Path, dest: Path) -> None:
+    tree = stage / "tree"
+    folders = {tree}
+    for path in files_of(tree):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+        folders.add(path.parent)
+    for folder in folders:
+        sync_folder(folder)
+    try:
+        tree.rename(dest)
+        sync_folder(dest.parent)
+    except OSError as error:
+        raise StoreError(dest, f"the release cannot be put there ({error.strerror}); nothing is overwritten") from error

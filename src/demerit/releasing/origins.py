@@ -1,0 +1,48 @@
+"""ORIGINS.csv: licence and origin of every episode, for people and for tools that know nothing of demerit."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+from demerit.episode import Episode
+from demerit.releasing.layouts import CAME_AS, CAME_FROM
+from demerit.store.parts import write_durably
+
+ORIGINS = "ORIGINS.csv"
+COLUMNS = (
+    *("episode", "licence", "dataset", "revision", "embodiment", "site", "split", "recorded_with", "made_from"),
+    *("edits", "success", "vouched_by", "video", "fingerprint", "fingerprint_of_source"),
+)
+
+
+def write_origins(root: Path, episodes: Iterable[Episode]) -> None:
+    """Write a row an episode."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in episodes:
+        origin, outcome, fingerprint = one.origin, one.outcome, one.fingerprint()
+        success = None if outcome is None else outcome.success
+        writer.writerow(
+            [
+                *(
+                    one.id,
+                    origin.licence,
+                    origin.dataset,
+                    origin.revision,
+                    origin.embodiment,
+                    origin.site,
+                    origin.split,
+                ),
+                *(origin.group, origin.parent, "; ".join(edit.name for edit in one.edits)),
+                {True: "yes", False: "no", None: ""}[success],
+                outcome.source if outcome else "",
+                origin.tags.get(CAME_AS, "same file"),
+                fingerprint,
+                origin.tags.get(CAME_FROM, fingerprint),
+            ]
+        )
+    write_durably(root / ORIGINS, text.getvalue().encode())

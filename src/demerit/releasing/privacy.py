@@ -1,0 +1,128 @@
+"""PRIVACY.md: what was removed and by which rule, what nobody removed, and what to ask before sharing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from demerit.episode import Episode
+from demerit.releasing.settings import Settings
+from demerit.releasing.videos import Written
+from demerit.releasing.words import markdown
+from demerit.store.parts import write_durably
+
+PRIVACY = "PRIVACY.md"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What was taken out of a release. Counts and places, never the values."""
+
+    texts: dict[str, dict[str, int]]
+    """where to what to how often"""
+    files: Sequence[Written]
+    unseen: tuple[int, int]
+    """frames in the files that no episode shows, of how many"""
+    settings: Settings
+    suspects: int
+    """words in instructions that look like names and were left"""
+
+    def in_videos(self) -> Counter[str]:
+        """Count what was in the files besides pictures, and frames that were covered."""
+        found: Counter[str] = Counter()
+        for one in self.files:
+            found.update(one.removed)
+        return +found
+
+    def headline(self) -> list[str]:
+        """Say the most important in a few lines."""
+        texts = sum(sum(counts.values()) for counts in self.texts.values())
+        videos = self.in_videos()
+        covered = videos["frames with a region masked"]
+        hidden = videos["frames in which the detector found something to hide"]
+        said = [f"{texts} names, dates, addresses and the like removed or replaced in texts" if texts else ""]
+        said += [f"sound removed from {videos['streams of sound']} videos" if videos["streams of sound"] else ""]
+        tags = sum(count for what, count in videos.items() if what.startswith(("container tag", "in the container")))
+        said += [f"{tags} container tags and clocks removed" if tags else ""]
+        said += [f"{covered} frames masked" if covered else "", f"{hidden} frames with a mosaic" if hidden else ""]
+        return [line for line in said if line] or ["nothing was found that had to be removed"]
+
+    def warnings(self) -> list[str]:
+        """Say what whoever shares this has to look at."""
+        said = []
+        if not self.settings.repaints:
+            said.append("No pixel was changed: people, screens, badges and reflections are in it if a camera saw them.")
+        unseen, total = self.unseen
+        if unseen:
+            said.append(
+                f"{unseen} of {total} frames in some video files are in no episode and can still be played: "
+                f"--materialize writes only what episodes show."
+            )
+        if self.suspects:
+            words = "word" if self.suspects == 1 else "words"
+            said.append(f"{self.suspects} {words} in instructions look like names and were left as they are.")
+        if self.settings.notes == "keep":
+            said.append("Free text was kept as it is (--notes keep).")
+        return said
+
+
+RULES = """\
+- **Who and where.** The names of people who judged, preferred, operated or collected, and of sites, are replaced by
+  numbered stand-ins (`person-1`, `site-1`), the same everywhere in this release: in their own fields, in ids, groups,
+  instructions, notes, tags, camera names and edits. They are known from the fields that hold nothing else, and from the
+  list that the owner gave. A name that is also an everyday word of this dataset is replaced in its own field alone.
+- **Free text** (notes, feedback, reasons by people and models): known names as above; mail addresses, links, paths,
+  network addresses, coordinates and telephone numbers by pattern; and every word with a capital that this dataset does
+  not use as a word becomes `[name]`, which removes some harmless words too. Text in a script without capitals cannot be
+  searched so and is removed whole.
+- **Instructions** are what models read: known names and patterns are replaced, words that only look like names are not.
+- **Moments.** Dates, and the times of day beside them, are coarsened; clocks among the signals begin at zero; signals
+  that are positions on the globe are removed.
+- **Fields about machines** (hosts, addresses, serial numbers, paths, file names) are removed. Videos are numbered.
+- **Video files.** A file with nothing but pictures in it is copied as it is. Otherwise the pictures' packets are packed
+  anew without sound, subtitles, tags, clocks and data inside the stream; where that would change what is seen, or masks
+  and detectors apply, the pictures are encoded anew.
+- **Not released at all:** problems that were met on import, rewards of models, where the dataset lay."""
+
+NOT_AUTOMATIC = """\
+- Faces, bodies, voices in captions, screens, papers, badges, windows and mirrors in the pictures, unless masked above.
+- Names that nobody told and that are written small, misspelt, or in an instruction.
+- What a room, a robot's scratches or an unusual object give away to somebody who knows them.
+- Who can be told from a pattern: one stand-in with a rare kind of episode, or the order of recording.
+- Whether the people recorded agreed to this use, and whether the law where they live asks for more."""
+
+CHECKLIST = """\
+- [ ] I have looked at every contact sheet on the card, and played episodes of every site and camera.
+- [ ] Nobody can be recognised in a picture, or everybody who can has agreed in writing to this release.
+- [ ] No screen, whiteboard, badge, parcel or document can be read.
+- [ ] I have read the words listed in the private file beside the release, and named the names among them (`--names`).
+- [ ] I have read some dozens of notes and instructions as a stranger would.
+- [ ] Fewer than five episodes of one stand-in: left out, or merged, or harmless.
+- [ ] Combined with what is public (papers, web pages, other datasets of ours) it still tells nothing about a person.
+- [ ] The private file beside the release is not inside it, and not in the same repository.
+- [ ] Everybody whose episodes these are agrees to the licence.
+- [ ] There is somebody to write to who can take an episode out again."""
+
+
+def write_privacy(root: Path, removal: Removal, episodes: Sequence[Episode]) -> None:
+    """Write the report."""
+    lines = ["# Privacy", "", f"Episodes: {len(episodes)}; " + "; ".join(removal.headline()) + ".", ""]
+    if removal.warnings():
+        lines += ["**Look at this before you share it:**", "", *(f"- {line}" for line in removal.warnings()), ""]
+    lines += ["## What was removed or replaced", ""]
+    rows = [(where, what, count) for where, counts in removal.texts.items() for what, count in counts.items()]
+    lines += [*markdown(("where", "what", "how often"), rows), ""] if rows else ["In texts: nothing was found.", ""]
+    videos = sorted(removal.in_videos().items(), key=lambda item: -item[1])
+    how = Counter(one.how for one in removal.files)
+    made = ", ".join(f"{count} {name}" for name, count in how.items())
+    if removal.settings.layout == "lerobot":
+        lines += ["Every picture was encoded anew, episode after episode, without anything but pictures.", ""]
+    if made:
+        lines += [f"Video files: {made}.", ""]
+    lines += [*markdown(("in video files", "how often"), videos), ""] if videos else []
+    precision = {"month": "to the month", "year": "to the year", "drop": "away altogether"}[removal.settings.dates]
+    lines += ["## By which rules", "", RULES, "", f"Here dates were coarsened {precision}.", ""]
+    lines += ["## What is not automatic", "", NOT_AUTOMATIC, "", "## Before you share it", "", CHECKLIST]
+    write_durably(root / PRIVACY, ("\n".join(lines) + "\n").encode())

@@ -1,0 +1,146 @@
+"""The first look at what is to be released: licences, names, the dataset's own words, and whether splits leak."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from demerit.bench.leaks import Leak, find_leaks, sentences
+from demerit.dataset import Dataset, Problem
+from demerit.episode import Episode
+from demerit.errors import BadInput, UnknownName, UnreadableVideo
+from demerit.outcome import Preference
+from demerit.releasing.fields import about
+from demerit.releasing.licences import spelt, whole_licence
+from demerit.releasing.names import Names, all_words, stand_ins, words_of
+from demerit.releasing.settings import EVERY_CAMERA, Settings
+from demerit.store.rows import episode_row
+from demerit.taxonomy import kinds
+
+YES_OR_NO = {True: "yes", False: "no", None: ""}
+REFUSED = ("video", "recording", "original")
+"""leaks that are never meant; one task in two splits may be, and is said on the card"""
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What is to be released, as it is before anything is removed."""
+
+    episodes: tuple[Episode, ...]
+    preferences: tuple[Preference, ...]
+    licence: str
+    names: Names
+    leaks: tuple[Leak, ...]
+    left_out: int
+    """episodes whose videos cannot be read"""
+    plan: str
+    """changes when the episodes, their labels or the settings do: what a run that was killed may go on with"""
+
+
+def survey(dataset: Dataset, settings: Settings) -> Survey:
+    """Read everything once, and refuse what must not be released before a byte is written. Decodes nothing."""
+    episodes, preferences, left_out = _chosen(dataset, settings)
+    if not episodes:
+        raise BadInput(dataset.address or dataset.name, "at least one episode to release", "none")
+    _check_cameras(episodes, settings)
+    licence = whole_licence(
+        Counter(one.origin.licence for one in episodes),
+        changed=settings.encodes or any(one.edits for one in episodes),
+    )
+    leaks = find_leaks(episodes)
+    grave = [leak for leak in leaks if leak.kind in REFUSED]
+    if grave and not settings.allow_leaks:
+        advice = "splits that share no video, recording or original (--allow-leaks releases them with a warning)"
+        raise BadInput("splits", advice, sentences(grave)[0].removeprefix("Splits leak: ").rstrip("."))
+    return Survey(
+        episodes=episodes,
+        preferences=preferences,
+        licence=licence,
+        names=known_names(episodes, preferences, settings),
+        leaks=tuple(leaks),
+        left_out=left_out,
+        plan=_plan(episodes, preferences, settings),
+    )
+
+
+def known_names(episodes: Iterable[Episode], preferences: Iterable[Preference], settings: Settings) -> Names:
+    """Collect who and where from the fields that hold nothing else, and the dataset's words for things."""
+    people: dict[str, None] = {}
+    places: dict[str, None] = {}
+    words = {word for kind in kinds() for text in (kind.name, kind.definition, *kind.examples) for word in text.split()}
+    for episode in episodes:
+        words |= words_of(episode.instruction) | all_words(" ".join(episode.instruction.split()[:1]))
+        words |= all_words(f"{episode.origin.embodiment} {episode.origin.dataset} {' '.join(episode.views)}")
+        places |= {episode.origin.site: None}
+        people |= {outcome.by: None for outcome in episode.outcomes if outcome.source == "human"}
+        for name, value in episode.origin.tags.items():
+            match about(name, value):
+                case "person":
+                    people |= {value: None}
+                case "place":
+                    places |= {value: None}
+                case "thing":
+                    words |= all_words(value)
+    people |= {one.by: None for one in preferences if one.source == "human"}
+    return stand_ins(people, places, settings.names, frozenset(words), settings.dates)
+
+
+def _chosen(dataset: Dataset, settings: Settings) -> tuple[tuple[Episode, ...], tuple[Preference, ...], int]:
+    episodes: dict[str, Episode] = {}
+    preferences = []
+    left_out = 0
+    for record in dataset.records():
+        if isinstance(record, Preference):
+            preferences.append(record)
+        else:
+            licence = spelt(record.origin.licence or settings.licence)
+            one = replace(record, origin=replace(record.origin, licence=licence))
+            if all(_column(one, name) == value for name, value in settings.where.items()):
+                if _is_readable(dataset, one):
+                    episodes[one.id] = one
+                else:
+                    left_out += 1
+    kept = [one for one in preferences if one.a in episodes and one.b in episodes]
+    return tuple(episodes.values()), tuple(kept), left_out
+
+
+def _is_readable(dataset: Dataset, episode: Episode) -> bool:
+    try:
+        for frames in episode.views.values():
+            frames.identity(), frames.times()
+    except UnreadableVideo as error:
+        dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False))
+        return False
+    return True
+
+
+def _column(episode: Episode, name: str) -> str:
+    """An episode's value in one of the columns to choose by, as text: yes and no for truth, empty for unknown."""
+    if name in ("id", "instruction"):
+        return str(getattr(episode, name))
+    if name in ("success", "grade", "vouched_by"):
+        outcome = episode.outcome
+        value = None if outcome is None else getattr(outcome, "source" if name == "vouched_by" else name)
+        return YES_OR_NO.get(value, str(value)) if name == "success" else "" if value is None else str(value)
+    return str(getattr(episode.origin, name))
+
+
+def _check_cameras(episodes: Iterable[Episode], settings: Settings) -> None:
+    cameras = {camera for one in episodes for camera in one.views}
+    for mask in settings.masks:
+        if mask.camera not in (EVERY_CAMERA, *cameras):
+            raise UnknownName("camera to mask", mask.camera, cameras)
+
+
+def _plan(episodes: Iterable[Episode], preferences: Iterable[Preference], settings: Settings) -> str:
+    digest = hashlib.sha256(settings.digest())
+    for episode in episodes:
+        row = episode_row(replace(episode, signals={}), Path("/"))
+        digest.update(json.dumps(row, sort_keys=True, default=str).encode())
+    for preference in preferences:
+        digest.update(json.dumps(vars(preference), sort_keys=True).encode())
+    return digest.hexdigest()[:32]

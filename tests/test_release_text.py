@@ -1,0 +1,218 @@
+"""Names, dates and addresses in texts, and which licences go together: rules that a generator tries to break."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demerit.errors import BadInput
+from demerit.releasing.fields import about, is_clock, is_on_globe
+from demerit.releasing.licences import CLOSED, TABLE, goes_with, hub_name, spelt, whole_licence
+from demerit.releasing.names import NAME, Names, stand_ins
+
+KNOWN = stand_ins(["Anna Schmidt", "Björn"], ["Rosenheim", "kitchen"], ["Projekt X"], frozenset({"kitchen", "cup"}))
+
+texts = st.text(max_size=80)
+PIECES = (
+    *("Anna", "Schmidt", "2025-05-03", "2025", "05", "-", "_", " ", ".", "@", "x.org", "a", "[name]", "person-1"),
+    *("/home/", "+49 ", "123456789", "T14:32", "May", "3", "http", "://", "52.52001,", "13.40501", "Rosenheim", "\n"),
+)
+glued = st.lists(st.sampled_from(PIECES), max_size=10).map("".join)
+names = st.from_regex(r"[A-Z][a-z]{2,8}( [A-Z][a-z]{2,8})?", fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Anna Schmidt dropped it", "person-1 dropped it"),
+        ("anna schmidt and ANNA, Schmidt's robot", "person-1 and person-1, person-1's robot"),
+        ("Annabelle is somebody else, hannah too", "Annabelle is somebody else, hannah too"),
+        ("Björn in Rosenheim", "person-2 in site-1"),
+        ("the kitchen table", "the kitchen table"),  # a word of the dataset; only its own field is replaced
+        ("projekt x at clip_anna_3", "name-1 at clip_person-1_3"),
+        ("write to a.b+c@uni.example.org now", f"write to {NAME} now"),
+        ("see https://x.example/a?b=1 or /home/anna/set, ok", "see [link] or [path], ok"),
+        ("10.0.0.7 and aa:bb:cc:dd:ee:ff", "[link] and [link]"),
+        ("at 52.5200, 13.4050", "at [place]"),
+        ("2025-05-03T14:32:10.5Z, 20250503_143210, 2025/05/03", "2025-05, 2025-05, 2025-05"),
+        ("on 3 May 2025, May 3rd, 2025 and 3.5.2025", "on 2025-05, 2025-05 and 2025"),
+        ("seed 50000, 0.12 m off, 12:30 in the video", "seed 50000, 0.12 m off, 12:30 in the video"),
+    ],
+)
+def test_known_names_addresses_and_moments(before: str, after: str) -> None:
+    assert KNOWN.in_name(before, Counter()) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("The robot dropped the cup.", "The robot dropped the cup."),
+        ("It failed because Juan pushed it. Maria saw.", f"It failed because {NAME} pushed it. {NAME} saw."),
+        ("I saw the UR5 and a TCP error. OK!", "I saw the UR5 and a TCP error. OK!"),
+        ("call +49 30 1234567 or 0171/2345678", "call [number] or [number]"),
+        ("Cup fell", "Cup fell"),
+        ("机器人把杯子掉了", "[text removed]"),
+    ],
+)
+def test_free_text_loses_whatever_looks_like_a_name(before: str, after: str) -> None:
+    assert KNOWN.in_text(before, Counter()) == after
+
+
+def test_instructions_are_looked_at_and_not_guessed_at() -> None:
+    assert KNOWN.suspects("Put the Coke can beside the cup for Juan") == ["Coke", "Juan"]
+    assert KNOWN.in_name("Put the Coke can beside the cup", Counter()) == "Put the Coke can beside the cup"
+
+
+@pytest.mark.parametrize(
+    ("precision", "before", "after"),
+    [
+        ("month", "2025-05-03T14:32:10", "2025-05"),
+        ("year", "2025-05-03T14:32:10", "2025"),
+        ("drop", "2025-05-03", "[date]"),
+        ("month", "1746282730", "2025-05"),
+        ("month", "1746282730000", "2025-05"),
+        ("month", "1746282730123456789", "2025-05"),
+        ("month", "12.5", "12.5"),
+        ("month", "morning", "morning"),
+        ("month", "sometime in week 7", ""),
+        ("month", "2025-05", "2025-05"),
+    ],
+)
+def test_fields_that_hold_a_moment(precision: str, before: str, after: str) -> None:
+    assert Names(dates=precision).coarse(before) == after  # type: ignore[arg-type]
+
+
+@given(st.one_of(texts, glued))
+def test_cleaning_twice_is_cleaning_once(text: str) -> None:
+    once = KNOWN.in_text(text, Counter())
+    assert KNOWN.in_text(once, Counter()) == once
+
+
+@given(texts, names, texts)
+def test_no_known_name_is_left(before: str, name: str, after: str) -> None:
+    known = stand_ins([name], [], [], frozenset())
+    for text in (f"{before} {name} {after}", f"{before}_{name.upper()}.{after}"):
+        cleaned = known.in_name(text, Counter())
+        assert not re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", cleaned, re.I)
+
+
+@given(st.from_regex(r"[a-z][a-z0-9.]{0,8}@[a-z]{2,8}\.(org|de|com)", fullmatch=True), texts)
+def test_no_mail_address_is_left(address: str, text: str) -> None:
+    found: Counter[str] = Counter()
+    assert address not in KNOWN.in_name(f"{text} {address} {text}", found)
+    assert found["mail address"] >= 1
+
+
+@given(st.dates(min_value=__import__("datetime").date(2000, 1, 1)), st.times())
+def test_no_day_and_no_hour_is_left(day: object, hour: object) -> None:
+    if not str(day).startswith(("19", "20")):
+        return
+    for text in (f"{day}", f"{day}T{hour}", f"run {day} {hour} end"):
+        cleaned = KNOWN.in_name(text, Counter())
+        assert str(day) not in cleaned
+        assert str(hour)[:5] not in cleaned
+
+
+@given(st.lists(st.sampled_from("put the cup on a tray near 3 blocks 0.5 m".split()), max_size=12))
+def test_plain_words_stay_as_they_are(words: list[str]) -> None:
+    text = " ".join(words)
+    assert KNOWN.in_text(text, Counter()) == text
+
+
+def test_fields_tell_what_they_are_about() -> None:
+    told = {
+        "evaluator_name": "person", "operatorId": "person", "evaluation_location": "place", "hostname": "machine",
+        "recorded": "moment", "session_creation_timestamp": "moment", "gpt5_mini_check": "text", "policy": "thing",
+        "object_place": "thing", "contact": "thing",
+    }  # fmt: skip
+    assert {name: about(name) for name in told} == told
+    assert about("anything", "a value of quite some words") == "text"
+    assert is_clock("observation.timestamp") and not is_clock("times_grasped")
+    assert is_on_globe("gps.lat") and not is_on_globe("plate")
+
+
+def test_spellings_of_licences() -> None:
+    for given_name, name in (
+        ("mit", "MIT"),
+        ("Apache 2.0", "Apache-2.0"),
+        ("CC BY 4.0", "CC-BY-4.0"),
+        ("cc0", "CC0-1.0"),
+    ):
+        assert spelt(given_name) == name
+    assert spelt("The MIT License") == "MIT"
+    assert spelt("my own") == "my own"
+    assert hub_name("CC BY-NC 4.0") == "cc-by-nc-4.0"
+    assert hub_name("my own") == "other"
+
+
+@pytest.mark.parametrize(
+    ("mixed", "whole"),
+    [
+        ({"MIT": 3}, "MIT"),
+        ({"cc0": 1, "MIT": 3}, "MIT"),
+        ({"MIT": 1, "CC-BY-SA-4.0": 2}, "CC-BY-SA-4.0"),
+        ({"CC-BY-4.0": 1, "CC-BY-NC-4.0": 2, "CC0-1.0": 1}, "CC-BY-NC-4.0"),
+        ({"CC-BY-NC-4.0": 1, "CC-BY-NC-SA-4.0": 2}, "CC-BY-NC-SA-4.0"),
+        ({"our own terms": 4}, "our own terms"),
+        ({"CC-BY-ND-4.0": 4}, "CC-BY-ND-4.0"),
+    ],
+)
+def test_licences_that_go_together(mixed: dict[str, int], whole: str) -> None:
+    assert whole_licence(mixed) == whole
+
+
+@pytest.mark.parametrize(
+    ("mixed", "said"),
+    [
+        ({"CC-BY-SA-4.0": 1, "CC-BY-NC-4.0": 1}, "release each apart"),
+        ({"CC-BY-SA-4.0": 1, "ODbL-1.0": 1}, "release each apart"),
+        ({"our own terms": 1, "MIT": 1}, "--where 'licence=our own terms'"),
+        ({"CC-BY-ND-4.0": 1, "MIT": 1}, "release each apart"),
+        ({"": 2, "MIT": 1}, "none for 2 of 3 episodes"),
+        ({"All rights reserved": 2}, "one that allows sharing"),
+    ],
+)
+def test_licences_that_do_not(mixed: dict[str, int], said: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(said)):
+        whole_licence(mixed)
+
+
+def test_what_may_not_be_changed_is_not() -> None:
+    with pytest.raises(BadInput, match="allows changes"):
+        whole_licence({"CC-BY-ND-4.0": 4}, changed=True)
+
+
+licences = st.sampled_from([one.name for one in TABLE.values()])
+
+
+@given(st.dictionaries(st.one_of(licences, st.sampled_from(["odd terms", "others"])), st.integers(1, 9), min_size=1))
+def test_the_whole_is_one_of_its_parts_and_takes_all(mixed: dict[str, int]) -> None:
+    try:
+        whole = whole_licence(mixed)
+    except BadInput:
+        assert not any(all(goes_with(part, whole) for part in mixed) for whole in mixed)
+        return
+    assert whole in mixed
+    assert all(goes_with(part, whole) for part in mixed)
+    # Whoever got the whole may use each part at least as freely.
+    order = ["no conditions", "name the authors", "not commercial", "share alike", "not commercial, share alike"]
+    terms = [TABLE[name.lower()].terms for name in mixed if name.lower() in TABLE]
+    if len(mixed) > 1:
+        assert max(terms, key=order.index) == TABLE[whole.lower()].terms
+
+
+@given(licences, licences, licences)
+def test_going_together_is_an_order(a: str, b: str, c: str) -> None:
+    assert goes_with(a, a)
+    if goes_with(a, b) and goes_with(b, c):
+        assert goes_with(a, c)
+    if goes_with(a, b) and goes_with(b, a):
+        assert TABLE[a.lower()].terms == TABLE[b.lower()].terms
+
+
+def test_words_for_no_licence_are_spelt_as_they_are_looked_up() -> None:
+    assert all(word == word.lower() and " " not in word for word in CLOSED)
