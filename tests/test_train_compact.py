@@ -28,10 +28,11 @@ from demerit.compact.engine import Engine
 from demerit.compact.export import export
 from demerit.compact.fit import CHECKPOINT, Fitting, Told
 from demerit.compact.losses import Batch, binned, by_task, known_mean, preferred, taught
+from demerit.compact.made_from import left_out
 from demerit.compact.network import Network, Shape, progress, running_maximum, start_from_imagenet
 from demerit.compact.on_device import chosen_device
 from demerit.compact.predict import predict
-from demerit.compact.prepare import Part, left_out, prepare
+from demerit.compact.prepare import Part, prepare
 from demerit.compact.recipe import Recipe, load_recipe
 from demerit.compact.train import credits_of, load_weights, read_changes, shipped_words, train
 from demerit.compact.train import main as train_main

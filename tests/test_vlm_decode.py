@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ from tiny_vlm import ID, tiny_checkpoint, tiny_config, tiny_weights
 TASKS = ["push the box", "pick up the cup and put it on the plate", "close it"]
 SIZES = [(64, 96), (32, 64), (64, 96)]
 MOST = 12
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny products wait longer for a second core than they take on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demerit.compact.made_from import left_out
 from demerit.dataset import Dataset
 from demerit.episode import Episode, Origin
 from demerit.errors import BadInput, DemeritError
@@ -34,7 +35,7 @@ from demerit.vlm_training.laid import Batch, Example
 from demerit.vlm_training.losses import Totals, balanced, binned, losses, two_hot
 from demerit.vlm_training.network import Learner, groups_of
 from demerit.vlm_training.objective import PairsObjective
-from demerit.vlm_training.prepare import Part, left_out, prepare, shown, shrunk
+from demerit.vlm_training.prepare import Part, prepare, shown, shrunk
 from demerit.vlm_training.recipe import Recipe, RobometerRecipe, RoboRewardRecipe, load_recipe
 from demerit.vlm_training.samples import Drawer, Sample, is_better, success_of
 from tiny_vlm import head_shapes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,15 +22,6 @@ from demerit.vlm.reference import transformers_network
 from demerit.vlm.tree import separate
 from demerit.vlm.video import MOST, SETTINGS, Bounds, Clip, look_at_pairs, pairs_of, stamped, video_pieces, video_size
 from tiny_vlm import ID, tiny_checkpoint, tiny_config, tiny_weights
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny products wait longer for a second core than they take on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from demerit.errors import StoreError, UnreadableVideo
 from demerit.frames import Frames, file_identity
 from demerit.outcome import Outcome, Preference
 from demerit.store import Store, StoreWriter
+from demerit.store.parts import copy_durably
 from demerit.video import VideoClip
 from demerit.video_writer import EXACT, write_video
 
@@ -156,29 +155,14 @@ def _copied(frames: Frames, root: Path, name: str) -> Frames:
     if isinstance(frames.source, VideoClip):
         source = Path(frames.source.path)
         target = folder / f"{safe_name(source.stem)[:80]}-{file_identity(str(source))[:12]}{source.suffix.lower()}"
-        _copy_file(source, target)
+        if not target.exists():
+            copy_durably(source, target)
         return replace(frames, source=replace(frames.source, path=str(target)))
     target = folder / f"{safe_name(name)[:80]}-{frames.identity()[:12]}.mp4"
     if not target.exists():
         times = frames.times()
         write_video(target, _images(frames), encoding=EXACT, times=times.tolist())
     return Frames(VideoClip(str(target)))
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    """Copy a file so that the target is whole or absent, whatever happens."""
-    if target.exists():
-        return
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        shutil.copyfile(source, partial)
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except OSError as error:
-        raise StoreError(target, f"the video cannot be copied ({error.strerror or error})") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _images(frames: Frames, at_once: int = 64) -> Iterator[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:

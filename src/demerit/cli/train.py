@@ -164,7 +164,8 @@ def _prepared(parts: list[Part], corpus: Path | None, out_folder: Path, recipe: 
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
     from demerit.compact.corpus import Corpus  # noqa: PLC0415
-    from demerit.compact.prepare import left_out, prepare  # noqa: PLC0415
+    from demerit.compact.made_from import left_out  # noqa: PLC0415
+    from demerit.compact.prepare import prepare  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
 
     folder = corpus or out_folder / "corpus"

@@ -58,9 +58,10 @@ def _prepared(asked: Asked, recipe: Recipe) -> Corpus:
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
+    from demerit.compact.made_from import left_out  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
     from demerit.vlm_training.corpus import Corpus  # noqa: PLC0415
-    from demerit.vlm_training.prepare import left_out, prepare  # noqa: PLC0415
+    from demerit.vlm_training.prepare import prepare  # noqa: PLC0415
 
     folder = asked.corpus or asked.out / "corpus"
     parts = _parts(asked)

@@ -6,10 +6,8 @@ goes on behind the last episode that was written.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy.typing as npt
 
 from demerit.compact.corpus import AUXILIARY, Corpus, Row
 from demerit.compact.growing import Growing
+from demerit.compact.made_from import Prepared, made
 from demerit.compact.resize import resized
 from demerit.dataset import Dataset
 from demerit.episode import Episode
@@ -27,9 +26,7 @@ from demerit.errors import BadInput
 from demerit.frames import Indices, spread
 from demerit.outcome import Outcome
 from demerit.prefetch import load_ahead
-from demerit.store.lock import writing
 
-PREPARED = "prepared.json"
 MOST_FRAMES = 32
 """of an episode; longer ones are thinned out evenly"""
 LENGTH, HEIGHT = 0.3, 0.2
@@ -55,20 +52,6 @@ class Part:
         return {"name": self.name, "use": self.use, "address": self.data.address, "episodes": self.data.expected()}
 
 
-@dataclass
-class Prepared:
-    """What came of it."""
-
-    episodes: int = 0
-    frames: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    """reasons, and how many episodes each"""
-
-    def leave_out(self, why: str) -> None:
-        """Count one that cannot be used."""
-        self.left_out[why] = self.left_out.get(why, 0) + 1
-
-
 def prepare(
     parts: Sequence[Part],
     folder: str | Path,
@@ -87,33 +70,17 @@ def prepare(
     """
     folder = Path(folder)
     job = {"size": size, "most_frames": MOST_FRAMES, "parts": [part.facts() for part in parts]}
-    if folder.exists():
-        _same_job(folder, job)
-        return Corpus.load(folder)
-    partial_folder = folder.with_name(folder.name + ".partial")
-    partial_folder.mkdir(parents=True, exist_ok=True)
-    with writing(partial_folder):
-        if (partial_folder / PREPARED).exists():
-            _same_job(partial_folder, job)
-        _write_facts(partial_folder, job)
-        done = Prepared()
-        with Growing(partial_folder, size) as growing:
+
+    def fill(unfinished: Path, done: Prepared) -> None:
+        with Growing(unfinished, size) as growing:
             _fill(growing, parts, size, done, on_progress, workers)
             if not growing.rows:
                 expected = "episodes with a curve, or demonstrations"
-                raise BadInput("training data", expected, f"none that can be used ({_reasons(done)})")
+                raise BadInput("training data", expected, f"none that can be used ({done.reasons})")
             growing.finish()
-        _write_facts(partial_folder, {**job, "left_out": done.left_out})
-        (partial_folder / ".lock").unlink()
-        os.replace(partial_folder, folder)
+
+    made(folder, job, fill)
     return Corpus.load(folder)
-
-
-def left_out(folder: str | Path) -> dict[str, int]:
-    """Read why episodes are not in a corpus, and how many."""
-    path = Path(folder) / PREPARED
-    told: dict[str, int] = json.loads(path.read_text("utf-8")).get("left_out", {}) if path.exists() else {}
-    return told
 
 
 def wanted(length: int) -> Indices:
@@ -241,25 +208,3 @@ def _curve(outcome: Outcome | None, places: Indices) -> Floats:
     if outcome is None or outcome.curve is None:
         return np.full(len(places), np.nan, dtype=np.float32)
     return np.asarray(outcome.curve[places], dtype=np.float32)
-
-
-def _same_job(folder: Path, job: dict[str, Any]) -> None:
-    """Refuse a folder that was made from something else: an old corpus would be trained on silently."""
-    path = folder / PREPARED
-    if not path.exists():
-        raise BadInput(str(folder), f"no such folder yet, or one that {PREPARED} describes", "another")
-    facts = json.loads(path.read_text("utf-8"))
-    for name, value in job.items():
-        if facts.get(name) != value:
-            expected = "a corpus of the same data and size (name another folder, or remove this one)"
-            raise BadInput(str(folder), expected, f"{name} {json.dumps(facts.get(name))}, not {json.dumps(value)}")
-
-
-def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    part = folder / f".{PREPARED}.part"
-    part.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, folder / PREPARED)
-
-
-def _reasons(done: Prepared) -> str:
-    return "; ".join(f"{count} {why}" for why, count in done.left_out.items()) or "no episodes at all"

@@ -20,7 +20,7 @@ from demerit.frames import Images, spread
 from demerit.model import ModelCard
 from demerit.models.hop_values import Floats, added_up, each_by_itself, of_what_remains, unread
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, one_of, read_options
+from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options
 from demerit.models.vlm_scoring import each, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -102,10 +102,7 @@ class Dopamine:
         path = given.get("path") or known[size]
         self.backbone = Backbone.open(
             path,
-            given.get("revision"),
-            adapter=given.get("adapter"),
-            device=given.get("device"),
-            dtype=given.get("dtype"),
+            **placed(given),
             missing=MISSING,
         )
         self.card = self._card(size if not given.get("path") else safe_name(Path(path).name))

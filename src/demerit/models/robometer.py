@@ -18,7 +18,7 @@ from demerit.errors import BadInput
 from demerit.frames import Frames, Images
 from demerit.model import ModelCard
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, one_of, read_options
+from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options
 from demerit.models.vlm_scoring import each, told
 from demerit.reward import Reward
 
@@ -75,10 +75,7 @@ class Robometer:
         self.stride = at_least("stride", int(given.get("stride", 1)), 1)
         self.opened = Opened.robometer(
             given.get("path") or CHECKPOINTS[which],
-            given.get("revision"),
-            adapter=given.get("adapter"),
-            device=given.get("device"),
-            dtype=given.get("dtype"),
+            **placed(given),
         )
         self.card = self._card()
         self._live: Following | None = None

@@ -19,7 +19,7 @@ from demerit.errors import BadInput
 from demerit.model import ModelCard
 from demerit.models.by_time import ByTime
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, one_of, read_options
+from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options
 from demerit.models.vlm_scoring import Failed, each, one_ahead, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -86,10 +86,7 @@ class RoboReward:
         path = given.get("path") or known[size]
         self.backbone = Backbone.open(
             path,
-            given.get("revision"),
-            adapter=given.get("adapter"),
-            device=given.get("device"),
-            dtype=given.get("dtype"),
+            **placed(given),
         )
         self.card = self._card(size if not given.get("path") else safe_name(Path(path).name))
 

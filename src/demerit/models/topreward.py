@@ -16,7 +16,7 @@ from demerit.episode import Episode, safe_name
 from demerit.frames import spread
 from demerit.model import ModelCard
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, read_options
+from demerit.models.vlm_options import at_least, need_extra, placed, read_options
 from demerit.models.vlm_scoring import each, told
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -71,10 +71,7 @@ class TOPReward:
         path = given.get("path") or self._words["checkpoint"]
         self.backbone = Backbone.open(
             path,
-            given.get("revision"),
-            adapter=given.get("adapter"),
-            device=given.get("device"),
-            dtype=given.get("dtype"),
+            **placed(given),
         )
         self.card = self._card(path if given.get("path") else "")
 

@@ -21,7 +21,7 @@ from demerit.frames import Images, spread
 from demerit.model import ModelCard
 from demerit.models.hop_values import added_up, of_the_rest, unread
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, read_options
+from demerit.models.vlm_options import at_least, need_extra, placed, read_options
 from demerit.models.vlm_scoring import each, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -80,10 +80,7 @@ class VLAC:
             raise BadInput("vlac", "path=CHECKPOINT of the Qwen3-VL family, trained to VLAC's protocol", got)
         self.backbone = Backbone.open(
             path,
-            given.get("revision"),
-            adapter=given.get("adapter"),
-            device=given.get("device"),
-            dtype=given.get("dtype"),
+            **placed(given),
             missing=MISSING,
         )
         self.card = self._card(safe_name(Path(path).name))

@@ -46,6 +46,11 @@ def read_options(
     return {**found, **{name: value for name, value in changes.items() if value is not None}}
 
 
+def placed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that say which weights are meant and where they run, for whoever opens them."""
+    return {name: given.get(name) for name in COMMON if name != "path"}
+
+
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     """Return the value if it is allowed."""
     if value not in allowed:

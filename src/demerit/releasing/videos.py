@@ -7,8 +7,6 @@ on without asking anybody's detector twice; the notes are no part of the release
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,14 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from demerit.episode import Episode
-from demerit.errors import StoreError
 from demerit.frames import Frames, FrameSource, Images
 from demerit.negatives.spliced import SplicedFrames
 from demerit.releasing.containers import extras
 from demerit.releasing.pixels import AT_ONCE, Detector, Painted, load_detector, masks_of
 from demerit.releasing.repacked import repack
 from demerit.releasing.settings import Mask, Settings
-from demerit.store.parts import write_durably
+from demerit.store.parts import copy_durably, write_durably
 from demerit.video import VideoClip
 from demerit.video_writer import EXACT, Encoding, write_video
 
@@ -149,7 +146,7 @@ def _wrapped(source: str, target: Path) -> Written:
     """Copy a file as it is, or repack it; say so when neither will do, without writing anything."""
     found = extras(source)
     if found.clean:
-        _copy(source, target)
+        copy_durably(source, target)
         return Written("same file")
     if repack(source, target, found):
         return Written("repacked", _found(source))
@@ -184,19 +181,6 @@ def _files(source: FrameSource) -> Iterator[str]:
 def _pictures(covered: Painted) -> Iterator[Images]:
     for start in range(0, len(covered), AT_ONCE):
         yield from covered.take(range(start, min(start + AT_ONCE, len(covered))))
-
-
-def _copy(source: str, target: Path) -> None:
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        shutil.copyfile(source, partial)
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except OSError as error:
-        raise StoreError(target, f"the video cannot be copied ({error.strerror or error})") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _noted(path: Path) -> Written | None:

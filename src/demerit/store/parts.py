@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -95,6 +96,20 @@ def write_durably(path: Path, content: bytes) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise StoreError(path, f"it cannot be written ({error.strerror or error})") from error
+
+
+def copy_durably(source: str | Path, target: Path) -> None:
+    """Copy a file so that the target is whole or absent, whatever happens."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        shutil.copyfile(source, partial)
+        with open(partial, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except OSError as error:
+        raise StoreError(target, f"the video cannot be copied ({error.strerror or error})") from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

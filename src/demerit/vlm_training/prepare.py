@@ -10,7 +10,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
+from demerit.compact.made_from import Prepared, made
 from demerit.dataset import Dataset
 from demerit.episode import Episode
 from demerit.errors import BadInput, UnreadableVideo
@@ -25,11 +26,9 @@ from demerit.frames import Images, Indices, spread
 from demerit.models.by_time import ByTime
 from demerit.outcome import Outcome, most_trusted
 from demerit.prefetch import load_ahead
-from demerit.store.lock import writing
 from demerit.vlm_training.corpus import EPISODES, PICTURES, Corpus, Floats, Row
 from demerit.vlm_training.recipe import Recipe, RoboRewardRecipe
 
-PREPARED = "prepared.json"
 TOGETHER = 4
 """episodes decoded at once"""
 NOT_A_MODEL = ("human", "simulator", "rule", "edit")
@@ -52,19 +51,6 @@ class Part:
         return {**told, "episodes": self.data.expected()}
 
 
-@dataclass
-class Prepared:
-    """What came of it."""
-
-    episodes: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    """reasons, and how many episodes each"""
-
-    def leave_out(self, why: str) -> None:
-        """Count one that cannot be used."""
-        self.left_out[why] = self.left_out.get(why, 0) + 1
-
-
 def prepare(
     parts: Sequence[Part],
     folder: str | Path,
@@ -82,33 +68,14 @@ def prepare(
         workers: processes that decode; 0 = none.
     """
     folder = Path(folder)
-    job = {**_choices(recipe), "parts": [part.facts() for part in parts]}
-    if folder.exists():
-        _same_job(folder, job)
-        return Corpus.load(folder)
-    growing = folder.with_name(folder.name + ".partial")
-    growing.mkdir(parents=True, exist_ok=True)
-    with writing(growing):
-        if (growing / PREPARED).exists():
-            _same_job(growing, job)
-        _write_facts(growing, job)
-        done = Prepared()
-        _fill(growing, parts, recipe, done, on_progress, workers)
+
+    def fill(unfinished: Path, done: Prepared) -> None:
+        _fill(unfinished, parts, recipe, done, on_progress, workers)
         if not done.episodes:
-            expected = "episodes with a label that can be trained on"
-            reasons = "; ".join(f"{count} {why}" for why, count in done.left_out.items()) or "no episodes at all"
-            raise BadInput("training data", expected, f"none ({reasons})")
-        _write_facts(growing, {**job, "left_out": done.left_out})
-        (growing / ".lock").unlink()
-        os.replace(growing, folder)
+            raise BadInput("training data", "episodes with a label that can be trained on", f"none ({done.reasons})")
+
+    made(folder, {**_choices(recipe), "parts": [part.facts() for part in parts]}, fill)
     return Corpus.load(folder)
-
-
-def left_out(folder: str | Path) -> dict[str, int]:
-    """Read why episodes are not in a corpus, and how many."""
-    path = Path(folder) / PREPARED
-    told: dict[str, int] = json.loads(path.read_text("utf-8")).get("left_out", {}) if path.exists() else {}
-    return told
 
 
 def row_of(episode: Episode, places: Indices, part: Part) -> Row | str:
@@ -269,21 +236,3 @@ def _choices(recipe: Recipe) -> dict[str, Any]:
     fps = recipe.fps if isinstance(recipe, RoboRewardRecipe) else None
     told = {name: getattr(recipe, name) for name in ("shorter_side", "most_frames", "fewest_frames")}
     return {**told, "fps": fps}
-
-
-def _same_job(folder: Path, job: dict[str, Any]) -> None:
-    """Refuse a folder that was made from something else: an old corpus would be trained on silently."""
-    path = folder / PREPARED
-    if not path.exists():
-        raise BadInput(str(folder), f"no such folder yet, or one that {PREPARED} describes", "another")
-    facts = json.loads(path.read_text("utf-8"))
-    for name, value in job.items():
-        if facts.get(name) != value:
-            expected = "a corpus of the same data and sizes (name another folder, or remove this one)"
-            raise BadInput(str(folder), expected, f"{name} {json.dumps(facts.get(name))}, not {json.dumps(value)}")
-
-
-def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    part = folder / f".{PREPARED}.part"
-    part.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, folder / PREPARED)

@@ -1,0 +1,82 @@
+"""What a prepared corpus was made from: kept beside it, so that an old one is never trained on silently."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from demerit.errors import BadInput
+from demerit.store.lock import writing
+
+PREPARED = "prepared.json"
+
+
+@dataclass
+class Prepared:
+    """What came of it."""
+
+    episodes: int = 0
+    frames: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    """reasons, and how many episodes each"""
+
+    def leave_out(self, why: str) -> None:
+        """Count one that cannot be used."""
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+
+    @property
+    def reasons(self) -> str:
+        """Say why episodes were left out."""
+        return "; ".join(f"{count} {why}" for why, count in self.left_out.items()) or "no episodes at all"
+
+
+def made(folder: Path, job: Mapping[str, Any], fill: Callable[[Path, Prepared], None]) -> None:
+    """Make a corpus, or go on with one; the folder appears when it is whole, and another job's is refused.
+
+    Args:
+        folder: where it goes.
+        job: what it is made from.
+        fill: writes into a folder beside it, going on behind what is there.
+    """
+    if folder.exists():
+        _same_job(folder, job)
+        return
+    growing = folder.with_name(folder.name + ".partial")
+    growing.mkdir(parents=True, exist_ok=True)
+    with writing(growing):
+        if (growing / PREPARED).exists():
+            _same_job(growing, job)
+        _write_facts(growing, job)
+        done = Prepared()
+        fill(growing, done)
+        _write_facts(growing, {**job, "left_out": done.left_out})
+        (growing / ".lock").unlink()
+        os.replace(growing, folder)
+
+
+def left_out(folder: str | Path) -> dict[str, int]:
+    """Read why episodes are not in a corpus, and how many."""
+    path = Path(folder) / PREPARED
+    told: dict[str, int] = json.loads(path.read_text("utf-8")).get("left_out", {}) if path.exists() else {}
+    return told
+
+
+def _same_job(folder: Path, job: Mapping[str, Any]) -> None:
+    path = folder / PREPARED
+    if not path.exists():
+        raise BadInput(str(folder), f"no such folder yet, or one that {PREPARED} describes", "another")
+    facts = json.loads(path.read_text("utf-8"))
+    for name, value in job.items():
+        if facts.get(name) != value:
+            expected = "a corpus of the same data and size (name another folder, or remove this one)"
+            raise BadInput(str(folder), expected, f"{name} {json.dumps(facts.get(name))}, not {json.dumps(value)}")
+
+
+def _write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    part = folder / f".{PREPARED}.part"
+    part.write_text(json.dumps(dict(facts), indent=1) + "\n", encoding="utf-8")
+    os.replace(part, folder / PREPARED)
