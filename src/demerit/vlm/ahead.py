@@ -10,6 +10,7 @@ import torch
 from demerit.frames import Images
 from demerit.vlm.images import How, resized
 from demerit.vlm.resize import pillow_resized
+from demerit.vlm.sending import ready
 
 PICTURES = 64
 """pictures that go through the vision tower together"""
@@ -27,17 +28,15 @@ def prepared(
     """Yield batches of (n, height, width, 3) at their size and on the device, one made ready ahead of the reader."""
     fetch = iter(batches)
 
-    def ready() -> torch.Tensor | None:
+    def following() -> torch.Tensor | None:
         batch = next(fetch, None)
         if batch is None:
             return None
-        if device.type == "cuda" and how == "pil":
-            return torch.from_numpy(batch).pin_memory()
-        tensor = torch.from_numpy(resized(batch, size, how))
-        return tensor.pin_memory() if device.type == "cuda" else tensor
+        later = device.type == "cuda" and how == "pil"  # then the device resizes
+        return ready(batch if later else resized(batch, size, how), device)
 
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ready)
+        waiting = pool.submit(following)
         while (batch := waiting.result()) is not None:
-            waiting = pool.submit(ready)
+            waiting = pool.submit(following)
             yield pillow_resized(batch.to(device, non_blocking=True), size)  # does nothing where the size is right

@@ -16,6 +16,7 @@ from demerit.vlm.decode import greedy
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Seen
 from demerit.vlm.prompt import ANSWER, CUT, Block, Picture, Piece, laid_out, user_turn
+from demerit.vlm.sending import ready
 from demerit.vlm.tree import shared
 
 MARK = "<image>"
@@ -62,8 +63,7 @@ class Critic:
 
     def _batches(self, pictures: Sequence[Images]) -> Iterator[torch.Tensor]:
         for start in range(0, len(pictures), TOGETHER):
-            some = torch.from_numpy(np.stack(pictures[start : start + TOGETHER]))
-            yield some.pin_memory() if self.backbone.device.type == "cuda" else some
+            yield ready(np.stack(pictures[start : start + TOGETHER]), self.backbone.device)
 
     def answers(
         self, questions: Sequence[Sequence[Hashable]], task: str, pictures: Mapping[Hashable, Images]

@@ -19,7 +19,7 @@ from demerit.vlm.config import TextShape
 from demerit.vlm.packed import Packed
 from demerit.vlm.pointwise import Pointwise, rms_norm
 from demerit.vlm.products import Exact, InEightBits, Product
-from demerit.vlm.prompt import Ints
+from demerit.vlm.sending import sent
 
 AT_ONCE = 16384
 """tokens that go through the wide middle of a layer together"""
@@ -80,19 +80,14 @@ class _Laid:
     @classmethod
     def on(cls, packed: Packed, device: torch.device) -> _Laid:
         """Send everything at once, without waiting for the device."""
-
-        def sent(array: Ints) -> Tensor:
-            tensor = torch.from_numpy(array)
-            return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
         return cls(
-            ids=sent(packed.ids),
-            positions=sent(packed.positions),
-            seen_at=sent(packed.seen_at),
-            seen_row=sent(packed.seen_row),
-            wanted=sent(packed.wanted),
-            sees=tuple(sent(group.sees) for group in packed.groups),
-            readings=tuple((sent(reading.rows), sent(reading.sees)) for reading in packed.readings),
+            ids=sent(packed.ids, device),
+            positions=sent(packed.positions, device),
+            seen_at=sent(packed.seen_at, device),
+            seen_row=sent(packed.seen_row, device),
+            wanted=sent(packed.wanted, device),
+            sees=tuple(sent(group.sees, device) for group in packed.groups),
+            readings=tuple((sent(one.rows, device), sent(one.sees, device)) for one in packed.readings),
         )
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from demerit.errors import BadInput
 from demerit.frames import Images, Times
 from demerit.vlm.images import MOST_STRETCHED, resized
 from demerit.vlm.network import Network, Seen
 from demerit.vlm.prompt import CUT, VIDEO, Picture, Piece
+from demerit.vlm.sending import ready
 from demerit.vlm.stored import read_json
 
 SETTINGS = "video_preprocessor_config.json"
@@ -113,12 +113,6 @@ def look_at_pairs(
     network: Network, frames: Images, pairs: Pairs, keys: Sequence[Hashable], size: tuple[int, int]
 ) -> Seen:
     """Encode pairs of frames, each frame resized once."""
-    ready = torch.from_numpy(resized(frames, size, "torch"))
-    places = torch.from_numpy(np.asarray(pairs, dtype=np.int64))
-
-    def batches() -> Iterator[torch.Tensor]:
-        for start in range(0, len(places), TOGETHER):
-            some = ready[places[start : start + TOGETHER]]
-            yield some.pin_memory() if network.device.type == "cuda" else some
-
-    return network.look(batches(), keys)
+    small, places = resized(frames, size, "torch"), np.asarray(pairs, dtype=np.int64)
+    batches = (ready(small[places[at : at + TOGETHER]], network.device) for at in range(0, len(places), TOGETHER))
+    return network.look(batches, keys)
