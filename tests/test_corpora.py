@@ -488,7 +488,7 @@ def test_the_command_line(data: Path, tmp_path: Path) -> None:
     assert nowhere.exit_code == 1 and "the folder to make" in nowhere.output
     rest = runner.invoke(app, [*arguments, str(tmp_path / "corpus")])
     assert rest.exit_code == 3 and "no chat model is set" in rest.output
-    assert "human-graded" in rest.output
+    assert "| human-graded" in (tmp_path / "corpus" / "composition.md").read_text("utf-8")
     wrong = runner.invoke(app, ["build-corpus", str(tmp_path / "none.yaml"), str(tmp_path / "x")])
     assert wrong.exit_code == 1 and "one that ships (example)" in wrong.output
     leaky(tmp_path)
