@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from demerit.cli import COMMANDS
+
 COMMAND = [sys.executable, "-c", "from demerit.cli import main; main()"]
 
 
@@ -46,28 +48,7 @@ def folder(tmp_path: Path, sample: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        [],
-        ["import"],
-        ["inspect"],
-        ["export"],
-        ["teach"],
-        ["score"],
-        ["calibrate"],
-        ["bench"],
-        ["leaderboard"],
-        ["negatives"],
-        ["materialize"],
-        ["simulate"],
-        ["train"],
-        ["judge"],
-        ["check"],
-        ["list"],
-        ["demo"],
-    ],
-)
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help_has_examples(command: list[str]) -> None:
     run = demerit(*command, "--help")
     assert run.returncode == 0
@@ -202,3 +183,24 @@ def test_a_disk_without_room_is_a_sentence(folder: Path) -> None:
         assert run.returncode == 1, run.stdout
         assert "Traceback" not in run.stderr
         assert "File too large" in run.stderr
+
+
+def test_a_warning_of_ours_is_a_sentence_too(folder: Path) -> None:
+    (folder / "slow.py").write_text(
+        "import warnings\n"
+        "from demerit.errors import Slower\n"
+        "from demerit.models.baselines import Clock\n"
+        "def model():\n"
+        "    warnings.warn('This takes long.', Slower)\n"
+        "    return Clock()\n"
+    )
+    run = subprocess.run(
+        [*COMMAND, "score", "blocks", "--model", "slow:model", "--out", "r"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"},
+    )
+    assert run.stderr.count("demerit: This takes long.\n") == 1
+    assert "slow.py" not in run.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import torch
 
 from demerit import check_model, load_model
 from demerit.episode import Episode
-from demerit.errors import BadInput, DemeritError, WeightsMismatch
+from demerit.errors import BadInput, DemeritError, Slower, WeightsMismatch
 from demerit.frames import Frames, Images
 from demerit.models.robometer import Robometer
 from demerit.vlm.config import VLMShape
 from demerit.vlm.network import Network
 from demerit.vlm.online import Following
+from demerit.vlm.places import warn_of_a_slow_place
 from demerit.vlm.pointwise import can_compile, eight_bits
 from demerit.vlm.prompt import CUT, Cut, Picture, Tokens, laid_out
 from demerit.vlm.reference import RobometerReference, transformers_network
@@ -240,5 +242,15 @@ def test_wrong_checkpoints_are_sentences(tmp_path: Path, folder: Path) -> None:
 def test_a_machine_that_cannot_make_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "cc")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.warns(UserWarning, match="no triton here"):
+    with pytest.warns(Slower, match="no triton here"):
         assert not can_compile()
+
+
+def test_a_large_network_on_a_processor_is_announced() -> None:
+    cpu, large = torch.device("cpu"), {"w": (40_000, 50_000)}
+    with pytest.warns(Slower, match=r"2\.0 billion weights on a processor"):
+        warn_of_a_slow_place(large, cpu, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_a_slow_place(large, cpu, "cpu")
+        warn_of_a_slow_place({"w": (40, 50)}, cpu, None)

@@ -16,7 +16,7 @@
         StoreBusy(path, holder)            ... because somebody else is writing to it
 
 Each constructor takes the facts and writes the sentence: what was given, what is allowed, what was perhaps meant.
-The command line prints that one sentence and exits with 1.
+The command line prints that one sentence and exits with 1. A warning, `Slower`, is printed likewise and goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from pathlib import Path
 
 class DemeritError(Exception):
     """The root: catch this to catch everything that demerit raises on purpose."""
+
+
+class Slower(UserWarning):
+    """Everything works, and takes longer than it needs to; the sentence says why."""
 
 
 class UnknownName(DemeritError):

@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -30,7 +32,7 @@ from demerit.cli import (
     teach,
     train,
 )
-from demerit.errors import DemeritError
+from demerit.errors import DemeritError, Slower
 
 app = typer.Typer(
     name="demerit",
@@ -52,7 +54,8 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
         try:
-            command(*arguments, **options)
+            with _notes():
+                command(*arguments, **options)
         except DemeritError as error:
             print(f"demerit: {error}", file=sys.stderr)
             raise typer.Exit(1) from error
@@ -70,6 +73,24 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(INTERRUPTED) from stop
 
     return run
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Print our own warnings as sentences, without the line of code that gave them."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, Slower):
+            print(f"demerit: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *rest, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

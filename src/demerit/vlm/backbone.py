@@ -15,7 +15,7 @@ from demerit.vlm.hub import located
 from demerit.vlm.layouts import CONFIG
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network
-from demerit.vlm.places import device_named, dtype_named
+from demerit.vlm.places import device_named, dtype_named, warn_of_a_slow_place
 from demerit.vlm.prompt import Tokens
 from demerit.vlm.stored import has_weights, read_json
 from demerit.vlm.video import Bounds
@@ -62,7 +62,9 @@ class Backbone:
         _check_family(name_or_path, revision, missing)
         checkpoint = read_checkpoint(name_or_path, revision, adapter=adapter)
         shape = VLMShape.from_config(checkpoint.config)
-        checkpoint.check(shape.expected(read_out=True))
+        expected = shape.expected(read_out=True)
+        checkpoint.check(expected)
+        warn_of_a_slow_place(expected, where, device)
         tokens = Tokens.read(tokenizer_path(checkpoint))
         return cls(checkpoint, shape, tokens, Bounds.of(checkpoint.folder), where, kind)
 

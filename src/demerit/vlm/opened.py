@@ -16,7 +16,7 @@ from demerit.vlm.heads import expected_heads
 from demerit.vlm.layouts import HEAD
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network
-from demerit.vlm.places import device_named, dtype_named
+from demerit.vlm.places import device_named, dtype_named, warn_of_a_slow_place
 from demerit.vlm.prompt import TEMPLATE, Tokens
 from demerit.vlm.robometer import TOKENS_AT_ONCE, Protocol, RobometerEngine
 from demerit.vlm.words import words
@@ -56,6 +56,7 @@ class Opened:
         shape = VLMShape.from_config(checkpoint.config)
         expected = shape.expected(read_out=False) | expected_heads(shape.text.hidden, checkpoint.facts.bins)
         checkpoint.check(expected, gaps=("frame_pool_attn.weight",))
+        warn_of_a_slow_place(expected, where, device)
         tokens = Tokens.read(tokenizer_path(checkpoint), words("robometer")["added_tokens"])
         for name in words("robometer")["added_tokens"]:
             if tokens.id(name) >= shape.text.vocabulary:

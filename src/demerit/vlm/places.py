@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+
 import torch
 
-from demerit.errors import BadInput
+from demerit.errors import BadInput, Slower
 
 KINDS = {"bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float32": torch.float32, "fp32": torch.float32}
 
@@ -23,6 +27,16 @@ def device_named(name: str | None) -> torch.device:
         count = torch.cuda.device_count()
         raise BadInput("device", f"one of this machine's {count} GPUs" if count else "cpu, as there is no GPU", name)
     return device
+
+
+def warn_of_a_slow_place(weights: Mapping[str, Sequence[int]], device: torch.device, asked: str | None) -> None:
+    """Say so where a large network ends up on a processor because there is no GPU; who asked for it knows."""
+    billions = sum(math.prod(shape) for shape in weights.values()) / 1e9
+    if device.type == "cpu" and asked is None and billions > 1:
+        said = (
+            f"No GPU was found: {billions:.1f} billion weights on a processor take minutes a frame (device=cpu: go on)."
+        )
+        warnings.warn(said, Slower, stacklevel=3)
 
 
 def dtype_named(name: str | None, device: torch.device) -> torch.dtype:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from demerit.errors import Slower
+
 EIGHT = torch.float8_e4m3fn
 LARGEST = 448.0
 """the largest number that eight bits of this kind hold"""
@@ -80,10 +82,9 @@ def can_compile() -> bool:
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     triton = importlib.util.find_spec("triton") is not None
     if not (compiler and triton):
-        missing = "a C compiler" if triton else "triton"
-        warnings.warn(
-            f"there is no {missing} here to make kernels with: scoring takes about 1.4 times as long", stacklevel=2
-        )
+        missing = "C compiler" if triton else "triton"
+        said = f"There is no {missing} here to make kernels with: scoring takes about 1.4 times as long."
+        warnings.warn(said, Slower, stacklevel=2)
     return bool(compiler and triton)
 
 
