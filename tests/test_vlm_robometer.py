@@ -198,6 +198,27 @@ def test_what_cannot_be_scored_says_why(folder: Path) -> None:
     assert not fine.why_missing
 
 
+def test_where_memory_runs_out_it_goes_on_with_less_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Robometer(path=str(folder), at_once=64_000)
+    calm = model.score([episode("a")])[0].value
+    inner, tried = model.engine.states, []
+
+    def small_machine(*arguments: Any) -> Any:
+        tried.append(model.engine.at_once)
+        if model.engine.at_once > room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return inner(*arguments)
+
+    monkeypatch.setattr(model.engine, "states", small_machine)
+    room = 20_000
+    np.testing.assert_allclose(model.score([episode("a")])[0].value, calm, atol=1e-6)
+    assert tried == [64_000, 32_000, 16_000]
+    room = 0
+    hopeless = model.score([episode("a")])[0]
+    assert "ran out of memory" in hopeless.why_missing
+    assert tried[-1] <= 4096
+
+
 def test_live_model_steps(folder: Path) -> None:
     model = Robometer(path=str(folder))
     with pytest.raises(BadInput, match="reset"):

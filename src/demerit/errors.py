@@ -120,7 +120,7 @@ class OutOfMemory(DemeritError):
     def __init__(self, what: str, detail: str) -> None:
         """Say what was being done, what the allocator said and what makes it smaller."""
         self.what, self.detail = what, detail
-        advice = "Give it a smaller memory budget, load it in bfloat16, take a smaller model, or end other work there"
+        advice = "Compute less at once, load it in bfloat16, take a smaller model, or end other work there"
         super().__init__(f"{what} ran out of memory ({detail}). {advice}.")
 
 

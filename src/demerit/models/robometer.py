@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demerit.episode import Episode
-from demerit.errors import BadInput
+from demerit.errors import BadInput, OutOfMemory
 from demerit.frames import Frames, Images
 from demerit.model import ModelCard
 from demerit.models.listing import Listing
@@ -24,12 +24,14 @@ from demerit.reward import Reward
 
 if TYPE_CHECKING:
     from demerit.vlm.online import Following
-    from demerit.vlm.robometer import RobometerEngine
+    from demerit.vlm.robometer import Judged, RobometerEngine
 
 CHECKPOINTS = {"authors": "robometer/Robometer-4B", "lerobot": "lerobot/Robometer-4B"}
 OWN = {"size": str, "at_once": int, "stride": int, "arithmetic": str}
 EXACT, FP8 = "exact", "fp8"
 LICENCE = "Apache-2.0 (as its hub card says; not verified here)"
+FEWEST_TOKENS = 4096
+"""computed together; less than this saves no memory that counts"""
 BATCH = 64
 """frames that are decoded together"""
 ROUNDED = (
@@ -111,13 +113,22 @@ class Robometer:
         return self._live.step(frame)[0]
 
     def _scored(self, episode: Episode, frames: Frames) -> Reward:
-        from demerit.vlm.memory import within_memory  # noqa: PLC0415
-
-        instruction = told(episode)
-        with within_memory(f"Scoring episode {episode.id} with {self.card.name}"):
-            judged = self.engine.dense(_batches(frames), instruction, self.stride)
+        judged = self._judged(frames, told(episode), f"Scoring episode {episode.id} with {self.card.name}")
         given = self._given(episode) | {"frames": len(frames)}
         return Reward(self.card.name, episode.id, judged.at, judged.progress, judged.success, "", given)
+
+    def _judged(self, frames: Frames, instruction: str, what: str) -> Judged:
+        """Score; where memory runs out, with half as many tokens at once from here on, as long as that may help."""
+        from demerit.vlm.memory import within_memory  # noqa: PLC0415
+
+        while True:
+            try:
+                with within_memory(what):
+                    return self.engine.dense(_batches(frames), instruction, self.stride)
+            except OutOfMemory:
+                if self.engine.at_once <= FEWEST_TOKENS:
+                    raise
+                self.engine.at_once //= 2
 
     def _preferred(self, first: Episode, second: Episode) -> float:
         from demerit.vlm.memory import within_memory  # noqa: PLC0415

@@ -105,7 +105,7 @@ class RobometerEngine:
         self.network, self.tokens, self.protocol = network, tokens, protocol or Protocol()
         self._progress, self._success = Head.named("progress", heads), Head.named("success", heads)
         self._preference = Head.named("preference", heads)
-        self._at_once = at_once
+        self.at_once = at_once
 
     def look(self, frames: Images | Iterable[Images], name: str = "") -> tuple[Seen, tuple[int, int]]:
         """Encode every frame once; keys are (name, index). Also return the rows and columns of a picture's tokens."""
@@ -146,7 +146,7 @@ class RobometerEngine:
 
     def portions(self, at: Indices, asked: Asked) -> Iterator[list[tuple[int, ...]]]:
         """Cut the windows that end at these frames so that each portion's tree stays within the tokens that fit."""
-        many = max(1, self._at_once // asked.length)  # counts as if nothing were shared: memory that surely suffices
+        many = max(1, self.at_once // asked.length)  # counts as if nothing were shared: memory that surely suffices
         for start in range(0, len(at), many):
             yield [window(int(last), self.protocol.frames) for last in at[start : start + many]]
 
