@@ -643,9 +643,7 @@ def test_running_out_of_memory_is_a_sentence_and_lets_go() -> None:
     assert said.startswith(
         "Scoring 'a' with robometer ran out of memory (Tried to allocate 20.00 GiB. GPU 0 has a total"
     )
-    assert said.endswith(
-        "Compute less at once, load it in bfloat16, take a smaller model, or end other work there."
-    )
+    assert said.endswith("Compute less at once, load it in bfloat16, take a smaller model, or end other work there.")
     assert "PYTORCH" not in said
     assert caught.value.__cause__ is None
     gc.collect()

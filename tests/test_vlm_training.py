@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demerit.compact.made_from import left_out
-from demerit.dataset import Dataset
+from demerit.dataset import Dataset, Record
 from demerit.episode import Episode, Origin
 from demerit.errors import BadInput, DemeritError
 from demerit.frames import Frames
 from demerit.models.by_time import ByTime
-from demerit.outcome import Outcome
+from demerit.outcome import Outcome, Preference
 from demerit.vlm.grades import grade_in
 from demerit.vlm.heads import Head
 from demerit.vlm.network import Network
@@ -27,7 +30,7 @@ from demerit.vlm.prompt import Picture
 from demerit.vlm.reference import RobometerReference, transformers_network
 from demerit.vlm.robometer import Protocol, RobometerEngine
 from demerit.vlm_training import prepare as preparing
-from demerit.vlm_training.corpus import Corpus, Row
+from demerit.vlm_training.corpus import Choice, Corpus, Row
 from demerit.vlm_training.features import Eyes, Kept, Tower
 from demerit.vlm_training.fit import pace
 from demerit.vlm_training.grading import GradesObjective
@@ -186,6 +189,137 @@ def test_a_corpus_that_was_interrupted_goes_on_and_ends_the_same(tmp_path: Path,
     assert bytes(made.pictures) == bytes(whole.pictures)
 
 
+def rollout(id: str, *outcomes: Outcome, words: str = "do it") -> Episode:
+    return filmed(id, 8, *(outcomes or (Outcome("human", success=False),)), words=words, size=(8, 8))
+
+
+def compared() -> list[Record]:
+    """Episodes 0 to 4 are in the corpus, in this order; what can be learned is b over a, c over b, and a over b."""
+    return [
+        rollout("a"),
+        rollout("b", Outcome("human", success=False, progress=0.5)),
+        Preference("a", "b", "b", "human", why="closer", by="somebody"),
+        Preference("a", "b", "tie", "human"),
+        rollout("unlabelled", Outcome("model", success=True)),
+        Preference("unlabelled", "a", "a", "human"),
+        Preference("c", "b", "a", "simulator"),  # c comes later
+        rollout("c", Outcome("human", success=True)),
+        rollout("other", words="do that"),
+        Preference("other", "a", "a", "human"),
+        Preference("b", "c", "b", "model"),
+        Preference("b", "c", "tie", "model"),
+        rollout("last", words="Do it!"),
+        Preference("a", "b", "a", "rule"),  # another opinion of the first two
+    ]
+
+
+LEARNED = (Choice(1, 0, "human"), Choice(2, 1, "simulator"), Choice(0, 1, "rule"))
+UNLEARNED = {
+    "only a model's word": 1,
+    "preference: a tie": 1,
+    "preference: an episode that is not in the corpus": 1,
+    "preference: different instructions": 1,
+    "preference: only a model's word": 2,
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_preferences_are_kept_where_both_episodes_are(tmp_path: Path, workers: int) -> None:
+    corpus = prepare([Part("lab", listed(compared()))], tmp_path / "corpus", RobometerRecipe(), workers=workers)
+    assert [row.id for row in corpus.rows] == ["a", "b", "c", "other", "last"]
+    assert corpus.choices == Corpus.load(tmp_path / "corpus").choices == LEARNED
+    assert left_out(tmp_path / "corpus") == UNLEARNED
+    assert b"somebody" not in b"".join(path.read_bytes() for path in (tmp_path / "corpus").iterdir())
+    graded = [rollout(id, Outcome("human", grade=2)) for id in "ab"]
+    ours: list[Record] = [*graded, Preference("a", "b", "a", "human"), Preference("a", "b", "tie", "human")]
+    assert not prepare([Part("lab", listed(ours))], tmp_path / "graded", RoboRewardRecipe(), workers=0).choices
+    assert left_out(tmp_path / "graded") == {}  # grades compare nothing, so nothing is missing there
+
+
+def test_preferences_stay_within_a_split_and_a_dataset(tmp_path: Path) -> None:
+    said = [
+        Preference("a", "b", "a", "human"),
+        Preference("a", "x", "a", "human"),
+        Preference("y", "x", "b", "human"),
+        Preference("a", "z", "b", "human"),
+    ]
+    parts = [
+        Part("lab", listed([rollout("a"), rollout("b"), *said])),
+        Part("lab", listed([rollout("x"), rollout("y"), *said[1:3]]), split="validation"),
+        Part("elsewhere", listed([rollout("z"), rollout("b")])),
+    ]
+    corpus = prepare(parts, tmp_path / "corpus", RobometerRecipe(), workers=0)
+    assert [row.id for row in corpus.rows] == ["a", "b", "x", "y", "z", "b"]
+    assert corpus.choices == (Choice(0, 1, "human"), Choice(2, 3, "human"), Choice(2, 3, "human"))
+    assert left_out(tmp_path / "corpus") == {
+        "preference: across splits": 2,
+        "preference: an episode that is not in the corpus": 1,  # z means something else in another dataset
+    }
+    assert Drawer(corpus, RobometerRecipe()).chosen == [(0, 1)]
+    assert Drawer(corpus, RobometerRecipe(), "validation").chosen == [(2, 3), (2, 3)]
+    torn = Corpus(corpus.rows, corpus.pictures, (*corpus.choices, Choice(0, 2, "human")))
+    assert Drawer(torn, RobometerRecipe()).chosen == [(0, 1)]
+    twice = [Part("lab", listed([rollout("a"), rollout("b"), said[0]])), Part("lab", listed([rollout("b")]))]
+    assert not prepare(twice, tmp_path / "twice", RobometerRecipe(), workers=0).choices
+    assert left_out(tmp_path / "twice") == {"preference: an id that several episodes have": 1}
+
+
+def test_preferences_are_part_of_what_a_corpus_is(tmp_path: Path) -> None:
+    def identity(name: str, *said: Preference) -> str:
+        data = listed([rollout("a"), rollout("b"), *said])
+        return prepare([Part("lab", data)], tmp_path / name, RobometerRecipe(), workers=0).identity
+
+    one = Preference("a", "b", "a", "human")
+    found = [identity("none"), identity("one", one), identity("two", one, one)]
+    found += [identity("turned", replace(one, verdict="b")), identity("measured", replace(one, source="simulator"))]
+    assert len(set(found)) == 5
+    assert identity("tie", replace(one, verdict="tie")) == found[0]
+    assert identity("named", replace(one, a="b", b="a", verdict="b")) == found[1]  # the same choice
+    for line in ('{"better": 0, "source": "human", "worse": 2}', '{"better": 1, "source": "human", "worse": 1}'):
+        (tmp_path / "one" / "preferences.jsonl").write_text(line)
+        with pytest.raises(BadInput, match="two different numbers from 0 to 1"):
+            Corpus.load(tmp_path / "one")
+    (tmp_path / "one" / "preferences.jsonl").unlink()
+    with pytest.raises(BadInput, match=r"without preferences\.jsonl"):  # never trained without them silently
+        Corpus.load(tmp_path / "one")
+
+
+def test_preferences_survive_an_interruption(tmp_path: Path) -> None:
+    recipe = RobometerRecipe()
+    whole = prepare([Part("lab", listed(compared()))], tmp_path / "whole", recipe, workers=0)
+    for stop in (3, 9, 13):
+        with pytest.raises(KeyboardInterrupt):
+            prepare([Part("lab", listed(compared(), stop_at=stop))], tmp_path / "cut", recipe, workers=0)
+    (tmp_path / "cut.partial" / "preferences.jsonl").write_text('{"better": 1, "wo')  # killed while writing them
+    made = prepare([Part("lab", listed(compared()))], tmp_path / "cut", recipe, workers=0)
+    assert (made.identity, made.choices) == (whole.identity, LEARNED)
+    assert left_out(tmp_path / "cut") == UNLEARNED
+
+
+def test_preferences_survive_a_kill(tmp_path: Path) -> None:
+    """Killed when all of them are written and the folder does not have its name yet."""
+    script = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from demerit.vlm_training import prepare
+from test_vlm_training import RobometerRecipe, compared, listed
+write = prepare.write_choices
+def killed(*given):
+    write(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+prepare.write_choices = killed
+part = prepare.Part("lab", listed(compared()))
+prepare.prepare([part], Path({str(tmp_path)!r}) / "corpus", RobometerRecipe(), workers=0)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "corpus").exists()
+    assert (tmp_path / "corpus.partial" / "preferences.jsonl").exists()
+    made = prepare([Part("lab", listed(compared()))], tmp_path / "corpus", RobometerRecipe(), workers=0)
+    assert made.choices == LEARNED
+    assert left_out(tmp_path / "corpus") == UNLEARNED
+
+
 def test_frames_for_grades_are_those_that_scoring_takes() -> None:
     recipe = RoboRewardRecipe(fps=1.0, most_frames=64)
     episode = filmed("long", 46)
@@ -242,6 +376,54 @@ def test_pairs_are_what_the_paper_says() -> None:
         assert all(len(side.frames) == 8 for sample in some for side in (sample.first, sample.second))
     turned = [np.argmax(sample.second.frames) for sample in found["rewind"] if sample.first_is_better]
     assert len(set(map(int, turned))) > 2  # the turn is anywhere
+
+
+def test_people_are_believed_whatever_the_outcomes(tmp_path: Path) -> None:
+    """Which pairs come, and their labels, from the list above: rows are a, b, c."""
+    corpus = prepare([Part("lab", listed(compared()))], tmp_path / "corpus", RobometerRecipe(), workers=0)
+    samples = by_strategy(corpus, 600)["people"]
+    better = [(one.first, one.second) if one.first_is_better else (one.second, one.first) for one in samples]
+    counts = {pair: sum((good.row, bad.row) == pair for good, bad in better) for pair in ((1, 0), (2, 1), (0, 1))}
+    assert sum(counts.values()) == len(samples)
+    assert min(counts.values()) > 0.2 * len(samples)
+    assert 0.4 < np.mean([one.first_is_better for one in samples]) < 0.6
+    even = (np.arange(8) + 1) / 8
+    for one in samples:
+        assert (one.instruction, one.strategy) == ("do it", "people")
+        for side in (one.first, one.second):
+            assert (len(side.frames), side.frames[-1]) == (8, 7)  # to the true end
+            if side.row == 2:  # c is a success: t / T, and done at the end
+                assert side.progress == pytest.approx(even[side.frames])
+                assert side.success[-1] == 1
+            else:  # a and b are failures: how far is unknown but for what was said of b's end
+                ends = side.frames == 7
+                assert np.isnan(side.progress[~ends]).all()
+                assert (side.progress[ends] == 0.5).all() if side.row == 1 else np.isnan(side.progress[ends]).all()
+                assert not side.success.any()
+    assert {int(one.first.frames[0]) for one in samples} == {0, 1, 2, 3, 4}  # where they begin is free
+
+
+def drawn_from(corpus: Corpus, recipe: RobometerRecipe, count: int = 300) -> list[tuple[Any, ...]]:
+    drawer, rng = Drawer(corpus, recipe), np.random.default_rng(5)
+    samples = [drawer.draw(rng) for _ in range(count)]
+    return [
+        (one.strategy, one.first_is_better, one.first.row, one.first.frames.tolist(), one.second.frames.tolist())
+        for one in samples
+    ]
+
+
+def test_without_preferences_the_same_pairs_come_as_if_nobody_had_been_asked() -> None:
+    corpus = toy()
+    alone = RobometerRecipe(strategies=dict.fromkeys(("expertise", "instruction", "rewind", "reverse"), 1.0))
+    assert drawn_from(corpus, RobometerRecipe()) == drawn_from(corpus, alone)
+    chosen = Corpus(corpus.rows, corpus.pictures, (Choice(3, 0, "human"),))
+    assert drawn_from(chosen, alone) == drawn_from(corpus, alone)
+    found = drawn_from(chosen, RobometerRecipe())
+    assert found == drawn_from(chosen, RobometerRecipe())
+    assert 0.1 < np.mean([one[0] == "people" for one in found]) < 0.3  # one kind of five
+    failures = [at for at, row in enumerate(corpus.rows) if not row.success][:2]
+    alike = Corpus(tuple(corpus.rows[at] for at in failures), corpus.pictures, (Choice(1, 0, "human"),))
+    assert {one[0] for one in drawn_from(alike, RobometerRecipe())} == {"people"}  # nothing else compares failures
 
 
 def test_starts_and_ends_are_drawn() -> None:
@@ -619,6 +801,7 @@ def test_a_corpus_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
         Corpus.load(tmp_path)
     (tmp_path / "pictures.raw").write_bytes(b"12")
     (tmp_path / "episodes.jsonl").write_text(json.dumps(toy((8,)).rows[0].facts()) + "\n")
+    (tmp_path / "preferences.jsonl").touch()
     with pytest.raises(BadInput, match="as many pictures"):
         Corpus.load(tmp_path)
     assert isinstance(listed([]), Dataset)

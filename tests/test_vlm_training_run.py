@@ -362,6 +362,7 @@ def test_the_command_prepares_trains_and_says_what_is_next(tmp_path: Path) -> No
     facts = json.loads((tmp_path / "out" / "model" / "training.json").read_text())
     assert facts["recipe"]["lora"] == 2
     assert facts["episodes"] == {"drawn": 5}
+    assert facts["preferences"] == {}
     for options, sentence in (
         (["robometer", "--imagenet", "x"], "no such option for robometer"),
         (["robometer", "--held-out", "a=b"], "its last weights are taken"),

@@ -9,7 +9,6 @@ import numpy as np
 from demerit.compact.corpus import AUXILIARY, Corpus, Row
 from demerit.compact.recipe import Recipe
 from demerit.dataset import Dataset, Record
-from demerit.episode import Episode
 
 SIZE = 64
 INSTRUCTIONS = {
@@ -58,9 +57,9 @@ def small_recipe(**changes: object) -> Recipe:
 
 
 class Listed:
-    """A reader of episodes that are in memory; it can be made to stop in the middle."""
+    """A reader of episodes (and preferences) that are in memory; it can be made to stop in the middle."""
 
-    def __init__(self, episodes: Sequence[Episode], stop_at: int | None = None) -> None:
+    def __init__(self, episodes: Sequence[Record], stop_at: int | None = None) -> None:
         self.episodes, self.stop_at, self.name = episodes, stop_at, "listed"
 
     def expected(self) -> int:
@@ -73,5 +72,5 @@ class Listed:
             yield episode
 
 
-def listed(episodes: Sequence[Episode], stop_at: int | None = None) -> Dataset:
+def listed(episodes: Sequence[Record], stop_at: int | None = None) -> Dataset:
     return Dataset(Listed(episodes, stop_at), address="listed:here")

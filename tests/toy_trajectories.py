@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from demerit.vlm_training.corpus import EPISODES, PICTURES, Corpus, Row
+from demerit.vlm_training.corpus import EPISODES, PICTURES, PREFERENCES, Corpus, Row
 from demerit.vlm_training.start import Start
 from tiny_vlm import (
     ID,
@@ -77,6 +77,7 @@ def written(corpus: Corpus, folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / PICTURES).write_bytes(corpus.pictures.tobytes())
     (folder / EPISODES).write_text("".join(json.dumps(row.facts()) + "\n" for row in corpus.rows))
+    (folder / PREFERENCES).write_text("".join(choice.line() + "\n" for choice in corpus.choices))
     return folder
 
 

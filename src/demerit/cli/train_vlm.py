@@ -74,7 +74,8 @@ def _prepared(asked: Asked, recipe: Recipe) -> Corpus:
     with bar("preparing", total) as shown:
         made = prepare(parts, folder, recipe, lambda done: shown.update(done.episodes), asked.workers)
     frames = sum(row.frames for row in made.rows)
-    out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {len(made.rows)} episodes, {frames} frames")
+    chosen = f", {len(made.choices)} preferences" if made.choices else ""
+    out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {len(made.rows)} episodes, {frames} frames{chosen}")
     for why, count in left_out(folder).items():
         out.print(f"  [yellow]left out[/yellow] {count}: {escape(why)}")
     return made

@@ -1,4 +1,4 @@
-"""What training reads: pictures in one file, a line for each episode in another. Numpy alone.
+"""What training reads: pictures in one file, a line for each episode and each preference in others. Numpy alone.
 
 Made by `prepare` from any datasets; a machine with a GPU and neither a video decoder nor a robot library can train.
 """
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from demerit.errors import BadInput
 from demerit.frames import RGB, Images, short_hash
 
-PICTURES, EPISODES = "pictures.raw", "episodes.jsonl"
+PICTURES, EPISODES, PREFERENCES = "pictures.raw", "episodes.jsonl", "preferences.jsonl"
 Floats = npt.NDArray[np.float32]
 
 
@@ -80,19 +80,41 @@ class Row:
         return cls(**told)
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Somebody's choice between two episodes of the corpus, at the same words and in the same split."""
+
+    better: int
+    """number of the row"""
+    worse: int
+    source: str
+    """who vouches for it: human, simulator ..."""
+
+    def line(self) -> str:
+        """Write it as one line of JSON."""
+        return json.dumps(vars(self), sort_keys=True)
+
+
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """All episodes, and their pictures."""
+    """All episodes, their pictures, and what somebody chose between them."""
 
     rows: tuple[Row, ...]
     pictures: npt.NDArray[np.uint8]
     """all bytes, end to end"""
+    choices: tuple[Choice, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a choice between episodes that are not there."""
+        for one in self.choices:
+            if one.better == one.worse or not all(0 <= at < len(self.rows) for at in (one.better, one.worse)):
+                raise BadInput(PREFERENCES, f"two different numbers from 0 to {len(self.rows) - 1}", one.line())
 
     @classmethod
     def load(cls, folder: str | Path) -> Corpus:
         """Open a prepared folder; pictures stay on disk until they are shown."""
         folder = Path(folder)
-        missing = [name for name in (PICTURES, EPISODES) if not (folder / name).exists()]
+        missing = [name for name in (PICTURES, EPISODES, PREFERENCES) if not (folder / name).exists()]
         if missing:
             raise BadInput(str(folder), "a prepared corpus", f"a folder without {', '.join(missing)}")
         rows = tuple(Row.of(json.loads(line)) for line in (folder / EPISODES).read_text("utf-8").splitlines())
@@ -102,12 +124,14 @@ class Corpus:
         if len(pictures) != rows[-1].end:
             got = f"{len(pictures)} bytes of pictures, {rows[-1].end} by the list of episodes"
             raise BadInput(str(folder), "as many pictures as the episodes have", got)
-        return cls(rows, pictures)
+        chosen = (folder / PREFERENCES).read_text("utf-8").splitlines()
+        return cls(rows, pictures, tuple(Choice(**json.loads(line)) for line in chosen))
 
     @classmethod
-    def of(cls, rows: Sequence[Row], images: Sequence[Images]) -> Corpus:
+    def of(cls, rows: Sequence[Row], images: Sequence[Images], choices: Sequence[Choice] = ()) -> Corpus:
         """Make one of episodes in memory, their pictures in the same order."""
-        return cls(tuple(rows), np.concatenate([np.ascontiguousarray(some).reshape(-1) for some in images]))
+        pictures = np.concatenate([np.ascontiguousarray(some).reshape(-1) for some in images])
+        return cls(tuple(rows), pictures, tuple(choices))
 
     def picture(self, row: int, frame: int) -> Images:
         """Return (height, width, 3)."""
@@ -122,7 +146,7 @@ class Corpus:
 
     @cached_property
     def identity(self) -> str:
-        """Hash what there is to learn from: every label, and a picture of every episode."""
+        """Hash what there is to learn from: every label and choice, and a picture of every episode."""
         told = [json.dumps(row.facts(), sort_keys=True).encode() for row in self.rows]
         seen = [self.fingerprint(at, row.frames - 1).encode() for at, row in enumerate(self.rows)]
-        return short_hash(*told, *seen)
+        return short_hash(*told, *seen, *(one.line().encode() for one in self.choices))

@@ -1,7 +1,7 @@
 """From datasets to what training reads: some frames of every episode, no larger than needed, and what is known of them.
 
 The corpus grows in a folder beside its own and takes its name when it is whole; interrupted, it goes on behind the last
-episode that was written.
+episode that was written. Preferences come last, when it is known which episodes are in.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from demerit.episode import Episode
 from demerit.errors import BadInput, UnreadableVideo
 from demerit.frames import Images, Indices, spread
 from demerit.models.by_time import ByTime
-from demerit.outcome import Outcome, most_trusted
+from demerit.outcome import Outcome, Preference, most_trusted
 from demerit.prefetch import load_ahead
 from demerit.vlm_training.corpus import EPISODES, PICTURES, Corpus, Floats, Row
+from demerit.vlm_training.preferences import NOT_A_MODEL, Heard, choices_of, write_choices
 from demerit.vlm_training.recipe import Recipe, RoboRewardRecipe
 
 TOGETHER = 4
 """episodes decoded at once"""
-NOT_A_MODEL = ("human", "simulator", "rule", "edit")
-"""whose word is trained on; a model's opinion of what happened is not a label here"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,19 +146,32 @@ def _fill(
     on_progress: Callable[[Prepared], None],
     workers: int,
 ) -> None:
-    """Append every episode that is not there yet."""
+    """Append every episode that is not there yet, then write what was chosen between them."""
     rows = _picked_up(folder)
+    heard: list[Heard] = []
     end = rows[-1].end if rows else 0
     known = {(row.source, row.split, row.id) for row in rows}
     done.episodes = len(rows)
     with (folder / PICTURES).open("ab") as pictures, (folder / EPISODES).open("ab") as journal:
         for part in parts:
-            fresh = (one for one in part.data if (part.name, part.split, one.id) not in known)
+            fresh = (one for one in _episodes(part, heard) if (part.name, part.split, one.id) not in known)
             for row, images in _decoded(_labelled(fresh, part, recipe, done), recipe, workers, done):
                 placed = replace(row, start=end, height=images.shape[1], width=images.shape[2])
                 _append(pictures, journal, placed, images)
-                end, done.episodes = placed.end, done.episodes + 1
+                rows.append(placed)
+                end, done.episodes = placed.end, len(rows)
                 on_progress(done)
+    # grades are asked of one episode at a time: nothing there is compared
+    write_choices(folder, [] if isinstance(recipe, RoboRewardRecipe) else choices_of(heard, rows, done.leave_out))
+
+
+def _episodes(part: Part, heard: list[Heard]) -> Iterator[Episode]:
+    """Yield the episodes of a part, and note the preferences among them."""
+    for record in part.data.records():
+        if isinstance(record, Preference):
+            heard.append(Heard(part.name, part.split, record))
+        else:
+            yield record
 
 
 def _labelled(episodes: Iterator[Episode], part: Part, recipe: Recipe, done: Prepared) -> Iterator[tuple[Row, Episode]]:

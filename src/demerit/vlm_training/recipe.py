@@ -13,8 +13,9 @@ import yaml
 from demerit.errors import BadInput, UnknownName
 
 SHIPPED = ("robometer", "roboreward", "roboreward_8b")
-STRATEGIES = ("expertise", "instruction", "rewind", "reverse")
-"""how a pair is made, in Robometer's words: different expertise, instruction negatives, and both forms of rewinding"""
+STRATEGIES = ("expertise", "instruction", "rewind", "reverse", "people")
+"""how a pair is made: different expertise, instruction negatives and both forms of rewinding, as Robometer has them,
+and what somebody chose between two episodes"""
 CACHES = ("none", "memory", "disk")
 KINDS = ("float32", "bfloat16")
 

@@ -1,11 +1,12 @@
 """Pairs for Robometer: two trajectories, one instruction, which does better, and how far the first one is.
 
-Drawn as in section II-D of the paper:
+Drawn as in section II-D of the paper, the last one aside:
 
     expertise     the same words, another outcome: a success and a failure, or outcomes that clearly differ
     instruction   another task's words: the trajectory that does what was said is better, the other has progress 0
     rewind        one success, forward and with its end taken back: [t1 .. t3] against [t1 .. t3 .. t2]
     reverse       one success, forward and backward: [t1 .. t3] against [t3 .. t1]
+    people        two episodes that somebody compared: the one that was chosen is better
 
 Which of the two is shown first is a coin's choice, and progress is asked of the first alone. What nobody knows is NaN.
 """
@@ -69,16 +70,25 @@ class Drawer:
         self.unequal = _unequal(corpus.rows, list(self.by_words.values()), recipe.apart)
         self.shown = [at for at in self.rows if _rises(corpus.rows[at])]
         self.foreign = self._foreign()
+        mine = set(self.rows)
+        self.chosen = [(one.better, one.worse) for one in corpus.choices if {one.better, one.worse} <= mine]
         self.ways: dict[str, Callable[[np.random.Generator], Sample]] = {
             "expertise": self._expertise,
             "instruction": self._instruction,
             "rewind": self._rewind,
             "reverse": self._reverse,
+            "people": self._people,
         }
-        enough = {"expertise": self.unequal, "instruction": self.foreign, "rewind": self.shown, "reverse": self.shown}
+        enough: dict[str, Sequence[object]] = {
+            "expertise": self.unequal,
+            "instruction": self.foreign,
+            "rewind": self.shown,
+            "reverse": self.shown,
+            "people": self.chosen,
+        }
         self.possible = [name for name in STRATEGIES if recipe.strategies.get(name, 0) > 0 and enough[name]]
         if not self.possible:
-            expected = "pairs with different outcomes, two tasks, or successes to rewind"
+            expected = "pairs with different outcomes, preferences, two tasks, or successes to rewind"
             raise BadInput("the corpus", expected, f"none in {len(self.rows)} episodes for {split}")
         shares = np.array([recipe.strategies[name] for name in self.possible], float)
         self.shares = shares / shares.sum()
@@ -91,10 +101,15 @@ class Drawer:
         return replace(sample, first=sample.second, second=sample.first, first_is_better=not sample.first_is_better)
 
     def _expertise(self, rng: np.random.Generator) -> Sample:
-        better, worse = self.unequal[rng.integers(len(self.unequal))]
+        return self._compared(*self.unequal[rng.integers(len(self.unequal))], rng, "expertise")
+
+    def _people(self, rng: np.random.Generator) -> Sample:
+        return self._compared(*self.chosen[rng.integers(len(self.chosen))], rng, "people")
+
+    def _compared(self, better: int, worse: int, rng: np.random.Generator, strategy: str) -> Sample:
         # outcomes are compared, so both are shown to their end; where they begin is free
         good, bad = (self._side(at, self._path(at, rng, to_the_end=True)) for at in (better, worse))
-        return Sample(self.corpus.rows[better].instruction, good, bad, True, "expertise")
+        return Sample(self.corpus.rows[better].instruction, good, bad, True, strategy)
 
     def _instruction(self, rng: np.random.Generator) -> Sample:
         right, wrong = self.foreign[rng.integers(len(self.foreign))]

@@ -137,6 +137,8 @@ def facts_of(corpus: Corpus, recipe: Recipe, start: Start, steps: int, best: Any
     counts = Counter(row.source for row in corpus.rows if row.split == "train")
     told: dict[str, Any] = {"recipe": recipe.facts_of(), "updates": steps, "start": start.came_from}
     told |= {"start_fingerprint": start.fingerprint, "episodes": dict(sorted(counts.items()))}
+    chosen = Counter(one.source for one in corpus.choices if corpus.rows[one.better].split == "train")
+    told["preferences"] = dict(sorted(chosen.items()))
     if best is not None:
         told["best"] = {"update": best.step, "held-out error": best.error}
     return told
