@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from demerit.check import check_model
 from demerit.episode import Episode
-from demerit.errors import ContractBroken
+from demerit.errors import BadInput, ContractBroken
+from demerit.frames import short_hash
 from demerit.model import ModelCard, example_card
 from demerit.models import MODELS, load_model
 from demerit.reward import Reward
@@ -155,3 +157,28 @@ NEED_MORE_THAN_A_NAME = {"calibrated", "ensemble", "gvl", "robometer", "roborewa
 @pytest.mark.parametrize("name", sorted(set(MODELS) - NEED_MORE_THAN_A_NAME))
 def test_our_own_models_pass(name: str) -> None:
     assert check_model(load_model(name)).broken == []
+
+
+class Rounded(Honest):
+    """Says a little something else whenever the episode has another length."""
+
+    card = example_card(name="rounded", rounding=0.01)
+
+    def raw(self, episode: Episode) -> np.ndarray:
+        return np.clip(super().raw(episode) + 0.001 * (len(episode) % 2), 0, 1)
+
+
+def test_rounding_is_allowed_only_where_the_card_says_so() -> None:
+    assert not check_model(Rounded()).broken
+    exact = Rounded()
+    exact.card = example_card(name="rounded")
+    assert [clause.name for clause in check_model(exact).broken] == ["is causal if it says so"]
+
+
+def test_a_card_without_rounding_is_the_card_it_was() -> None:
+    card = example_card()
+    facts = {name: value for name, value in asdict(card).items() if name != "rounding"}
+    assert card.hash() == short_hash(json.dumps(facts, sort_keys=True).encode())
+    assert example_card(rounding=0.1).hash() != card.hash()
+    with pytest.raises(BadInput, match="rounding"):
+        example_card(rounding=-1.0)

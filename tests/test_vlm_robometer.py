@@ -179,6 +179,15 @@ def test_the_model_passes_the_check_and_both_layouts_agree(folder: Path, tmp_pat
     assert ours.given["window"] == 8
 
 
+def test_half_precision_passes_the_check_within_what_its_card_says(folder: Path) -> None:
+    half = Robometer(path=str(folder), dtype="bfloat16", device="cpu")
+    assert half.card.rounding == 0.02
+    assert Robometer(path=str(folder), device="cpu").card.rounding == 0.0
+    causal = next(clause for clause in check_model(half).clauses if "causal" in clause.name)
+    assert causal.status == "kept"
+    assert "rounding" in causal.facts
+
+
 def test_preferences_do_not_depend_on_who_is_named_first(folder: Path) -> None:
     model = Robometer(path=str(folder))
     a, b = episode("a"), episode("b", 14, seed=1)

@@ -87,6 +87,11 @@ class _Trial:
     episodes: list[Episode]
     cache: dict[str, list[Reward]] = field(default_factory=dict)
 
+    @property
+    def tolerance(self) -> float:
+        """How far two answers to the same question may be apart."""
+        return max(TOLERANCE, self.card.rounding)
+
     def rewards(self) -> list[Reward]:
         """The answers to all episodes at once, asked for once."""
         if "all" not in self.cache:
@@ -147,12 +152,12 @@ def _is_deterministic(trial: _Trial) -> Answer:
 def _batch_is_single(trial: _Trial) -> Answer:
     for episode, together in zip(trial.episodes, trial.rewards(), strict=True):
         alone = trial.model.score([episode])[0]
-        if not _same(together, alone, TOLERANCE):
+        if not _same(together, alone, trial.tolerance):
             return "broken", f"{episode.id!r} scores differently alone and in a batch"
     backwards = trial.model.score(trial.episodes[::-1])[::-1]
-    if not all(_same(a, b, TOLERANCE) for a, b in zip(trial.rewards(), backwards, strict=True)):
+    if not all(_same(a, b, trial.tolerance) for a, b in zip(trial.rewards(), backwards, strict=True)):
         return "broken", "the order of the batch changes the scores"
-    return "kept", f"alone, together and in reverse order agree within {TOLERANCE:g}"
+    return "kept", f"alone, together and in reverse order agree within {trial.tolerance:g}"
 
 
 def _is_causal(trial: _Trial) -> Answer:
@@ -168,7 +173,7 @@ def _is_causal(trial: _Trial) -> Answer:
             before, after = whole.value[at_whole], part.value[at_part]
             compared += int(np.sum(shared > 0))
             gap = np.abs(before - after)
-            if bool(np.any(gap > TOLERANCE)):
+            if bool(np.any(gap > trial.tolerance)):
                 worst = int(shared[np.nanargmax(gap)])
                 return "broken", (
                     f"{episode.id!r}: frame {worst} was {before[np.nanargmax(gap)]:.3g} with {len(episode)} frames "
@@ -176,7 +181,8 @@ def _is_causal(trial: _Trial) -> Answer:
                 )
     if compared == 0:
         return "not checkable", "no frame but the first is scored both with and without the future"
-    return "kept", f"{compared} values unchanged when the future is cut off"
+    said = f", within the {trial.card.rounding:g} that its card allows for rounding" if trial.card.rounding else ""
+    return "kept", f"{compared} values unchanged when the future is cut off{said}"
 
 
 def _scores_only_what_it_saw(trial: _Trial) -> Answer:

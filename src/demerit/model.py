@@ -36,6 +36,8 @@ class ModelCard:
     """how many frames, spread over the episode, it looks at; None = every frame"""
     reads_instruction: bool = True
     weights_hash: str = ""
+    rounding: float = 0.0
+    """how far a value may move when other things are computed beside it: half precision rounds as it comes"""
     about: str = ""
     """one honest sentence on what it is and what it cannot do"""
 
@@ -44,12 +46,17 @@ class ModelCard:
         safe_name(self.name)
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise BadInput(f"card of {self.name!r}", "low < high", (self.low, self.high))
+        if not 0 <= self.rounding < float("inf"):
+            raise BadInput(f"card of {self.name!r}", "a rounding of 0 or more", self.rounding)
         if self.frame_budget is not None and self.frame_budget < 1:
             raise BadInput(f"card of {self.name!r}", "a frame budget of at least 1", self.frame_budget)
 
     def hash(self) -> str:
         """Identify the model: rewards made under another card are stale."""
-        return short_hash(json.dumps(asdict(self), sort_keys=True).encode())
+        facts = asdict(self)
+        if not self.rounding:  # cards of before it was asked for stay the same
+            del facts["rounding"]
+        return short_hash(json.dumps(facts, sort_keys=True).encode())
 
     def wanted(self, length: int) -> Indices:
         """Which frames of an episode this model looks at."""

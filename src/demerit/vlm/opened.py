@@ -89,6 +89,11 @@ class Opened:
         return f"{self.checkpoint.revision or 'local'} {TEMPLATE}"
 
     @property
+    def exact_to_the_digit(self) -> bool:
+        """Whether it computes in float32, where rounding does not show."""
+        return self.dtype == torch.float32
+
+    @property
     def facts(self) -> dict[str, str]:
         """Where and how it runs, for what is said of a reward."""
         return {"device": self.device.type, "dtype": str(self.dtype).removeprefix("torch.")}
