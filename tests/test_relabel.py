@@ -194,7 +194,7 @@ def test_a_hundred_originals_with_faults_lose_none_and_bill_none_twice(tmp_path:
     """The same with a thousand: benchmarks/relabel.py."""
     faults = Faults.everything(0.05, retry_after=0.02, delay=0.05)
     with ScriptedServer(author, faults) as server:
-        summary = run(tmp_path, server, 100, settings=COMMANDS_ONLY, timeout=0.6, concurrency=16)
+        summary = run(tmp_path, server, 100, settings=COMMANDS_ONLY, timeout=4.0, concurrency=16)
         assert len(server.faulted) > 10 and max(server.billed.values()) == 1
         before = server.asked.total()
         again = run(tmp_path, server, 100, settings=COMMANDS_ONLY, timeout=0.6, concurrency=16)

@@ -10,6 +10,7 @@ it was.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -175,15 +176,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--metrics", nargs="*", default=[], choices=["tensorboard", "wandb"])
     asked = parser.parse_args(arguments)
     try:
-        _as_asked(asked, read_changes(asked.set))
+        machines = _as_asked(asked, read_changes(asked.set))
     except DemeritError as error:
         raise SystemExit(f"demerit: {error}") from error
     except KeyboardInterrupt:
         print(f"\ndemerit: {STOPPED}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
+    if machines > 1:
+        # Threads that carried messages between machines may outlive the interpreter, and then abort it now and then.
+        # All that was made is on disk by now.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
-def _as_asked(asked: argparse.Namespace, changes: Mapping[str, Any]) -> None:
+def _as_asked(asked: argparse.Namespace, changes: Mapping[str, Any]) -> int:
+    """Train, and return how many machines did."""
     from demerit.vlm_training.ranks import Ranks  # noqa: PLC0415
 
     recipe = load_recipe(asked.what, asked.recipe).changed(changes)
@@ -201,6 +209,7 @@ def _as_asked(asked: argparse.Namespace, changes: Mapping[str, Any]) -> None:
             print(made)
     finally:
         ranks.close()
+    return ranks.count
 
 
 if __name__ == "__main__":
