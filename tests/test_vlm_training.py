@@ -189,6 +189,21 @@ def test_a_corpus_that_was_interrupted_goes_on_and_ends_the_same(tmp_path: Path,
     assert bytes(made.pictures) == bytes(whole.pictures)
 
 
+def test_equal_names_in_two_parts_are_two_episodes_also_after_an_interruption(tmp_path: Path) -> None:
+    recipe = RobometerRecipe(most_frames=8)
+
+    def parts(stop_at: int | None = None) -> list[Part]:
+        second = listed(some_episodes()) if stop_at is None else listed(some_episodes(), stop_at=stop_at)
+        return [Part("lab", listed(some_episodes())), Part("lab", second)]
+
+    whole = prepare(parts(), tmp_path / "whole", recipe, workers=0)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(parts(stop_at=3), tmp_path / "cut", recipe, workers=0)
+    made = prepare(parts(), tmp_path / "cut", recipe, workers=0)
+    assert [row.id for row in made.rows] == [row.id for row in whole.rows]
+    assert made.identity == whole.identity
+
+
 def rollout(id: str, *outcomes: Outcome, words: str = "do it") -> Episode:
     return filmed(id, 8, *(outcomes or (Outcome("human", success=False),)), words=words, size=(8, 8))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,11 +150,11 @@ def _fill(
     rows = _picked_up(folder)
     heard: list[Heard] = []
     end = rows[-1].end if rows else 0
-    known = {(row.source, row.split, row.id) for row in rows}
+    written = Counter((row.source, row.split, row.id) for row in rows)
     done.episodes = len(rows)
     with (folder / PICTURES).open("ab") as pictures, (folder / EPISODES).open("ab") as journal:
         for part in parts:
-            fresh = (one for one in _episodes(part, heard) if (part.name, part.split, one.id) not in known)
+            fresh = (one for one in _episodes(part, heard) if not _is_there(written, part, one))
             for row, images in _decoded(_labelled(fresh, part, recipe, done), recipe, workers, done):
                 placed = replace(row, start=end, height=images.shape[1], width=images.shape[2])
                 _append(pictures, journal, placed, images)
@@ -163,6 +163,15 @@ def _fill(
                 on_progress(done)
     # grades are asked of one episode at a time: nothing there is compared
     write_choices(folder, [] if isinstance(recipe, RoboRewardRecipe) else choices_of(heard, rows, done.leave_out))
+
+
+def _is_there(written: Counter[tuple[str, str, str]], part: Part, episode: Episode) -> bool:
+    """Tick an episode off if an earlier run wrote it; two parts may share a name and hold equal ids."""
+    key = part.name, part.split, episode.id
+    if not written[key]:
+        return False
+    written[key] -= 1
+    return True
 
 
 def _episodes(part: Part, heard: list[Heard]) -> Iterator[Episode]:
