@@ -258,6 +258,24 @@ def test_eight_bits_keep_three_digits_of_a_number() -> None:
     assert bool((back[3] == 0).all())
 
 
+def test_a_checkpoint_says_how_its_pairs_were_asked(folder: Path, tmp_path: Path) -> None:
+    assert Robometer(path=str(folder)).opened.protocol.also_progress
+    other = tiny_checkpoint(tmp_path / "plainly", "robometer")
+    with (other / "config.yaml").open("a") as file:
+        file.write("training: {predict_pref_progress: false}\n")
+    assert not Robometer(path=str(other)).opened.protocol.also_progress
+
+
+def test_a_live_frame_of_another_kind_is_a_sentence(folder: Path) -> None:
+    model = Robometer(path=str(folder))
+    model.reset(TASK)
+    with pytest.raises(BadInput, match="uint8 of shape"):
+        model.step(noise(1, 48, 64)[0].astype(np.float32))  # type: ignore[arg-type]
+    model.step(noise(1, 48, 64)[0])
+    with pytest.raises(BadInput, match="as before"):
+        model.step(noise(1, 64, 64)[0])
+
+
 def test_wrong_checkpoints_are_sentences(tmp_path: Path, folder: Path) -> None:
     plain = tiny_checkpoint(tmp_path / "plain", "qwen")
     with pytest.raises(BadInput, match="Robometer checkpoint"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +46,8 @@ class RobometerFacts:
     """frames in a window"""
     adapter: Mapping[str, Any] | None
     """rank and alpha of the adapters, where config.yaml has them"""
+    also_progress: bool = True
+    """pairs were asked for the progress of the first as well, as in the published recipe"""
 
 
 def canonical(names: Iterable[str], where: str) -> dict[str, str]:
@@ -85,7 +87,9 @@ def read_config(folder: Path) -> tuple[Layout, dict[str, Any] | None, RobometerF
     if "RFM" in (config.get("architectures") or []) or (folder / YAML).is_file():
         said = _read_yaml(folder / YAML)
         model, loss, data = (_section(said, name) for name in ("model", "loss", "data"))
-        return "robometer", _backbone(config), _facts(folder / YAML, model, loss, data, said.get("peft"))
+        facts = _facts(folder / YAML, model, loss, data, said.get("peft"))
+        also = _section(said, "training").get("predict_pref_progress", True) is not False
+        return "robometer", _backbone(config), replace(facts, also_progress=also)
     if _backbone(config) is None:
         got = f"config.json for {config.get('model_type') or config.get('architectures') or 'nothing in particular'}"
         raise BadInput(str(folder), "config.json with text_config and vision_config, as Qwen3-VL has", got)

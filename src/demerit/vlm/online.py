@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from demerit.frames import Images
+from demerit.errors import BadInput
+from demerit.frames import RGB, Images
 from demerit.vlm.language import Features, Keys
 from demerit.vlm.network import Seen
 from demerit.vlm.packed import Past
@@ -47,11 +48,13 @@ class Following:
         return float(judged.progress[0]), float(judged.success[0])
 
     def _look(self, frame: Images) -> None:
+        wanted = f"uint8 of shape {self._size}, as before" if self._size else "uint8 of shape (height, width, 3)"
+        fits = frame.shape == self._size if self._size else frame.ndim == RGB and frame.shape[-1] == RGB
+        if frame.dtype != np.uint8 or not fits:
+            raise BadInput("frame", wanted, f"{frame.dtype} of shape {frame.shape}")
         seen, grid = self.engine.look(frame[None])
         if self._asked is None:
             self._asked, self._size = Asked(self.engine, self.instruction, grid), frame.shape
-        elif frame.shape != self._size:
-            raise ValueError(f"a frame of shape {frame.shape} after frames of shape {self._size}")
         self._features[self._frames] = seen.features
 
     def _state(self) -> Tensor:

@@ -61,7 +61,7 @@ class Opened:
         for name in words("robometer")["added_tokens"]:
             if tokens.id(name) >= shape.text.vocabulary:
                 raise BadInput(name_or_path, f"a row for the token {name}", f"{shape.text.vocabulary} rows")
-        protocol = Protocol(checkpoint.facts.frames)
+        protocol = Protocol(checkpoint.facts.frames, checkpoint.facts.also_progress)
         return cls(checkpoint, shape, tokens, protocol, where, dtype_named(dtype, where))
 
     def engine(self, at_once: int | None = None, *, in_eight_bits: bool = False) -> RobometerEngine:
