@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from demerit.cli import COMMANDS
+from processes import running
 
 COMMAND = [sys.executable, "-c", "from demerit.cli import main; main()"]
 
@@ -151,14 +152,14 @@ def test_interrupting_says_what_is_kept(folder: Path) -> None:
         shutil.copyfile(folder / "blocks" / "drops-0.mp4", folder / "blocks" / f"more-{i}.mp4")
     command = [*COMMAND, "import", "blocks", "set", "--copy"]
     for delay in (0.0, 0.1, 0.3, 0.05, 0.2):
-        run = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        # A busy machine may take seconds to begin: what is waited for is the first video that was copied.
-        waiting = time.monotonic() + 30
-        while time.monotonic() < waiting and run.poll() is None and not any((folder / "set").rglob("*.mp4")):
-            time.sleep(0.01)
-        time.sleep(delay)
-        run.send_signal(signal.SIGINT)
-        _, stderr = run.communicate(timeout=60)
+        with running(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
+            # A busy machine may take seconds to begin: what is waited for is the first video that was copied.
+            waiting = time.monotonic() + 30
+            while time.monotonic() < waiting and run.poll() is None and not any((folder / "set").rglob("*.mp4")):
+                time.sleep(0.01)
+            time.sleep(delay)
+            run.send_signal(signal.SIGINT)
+            _, stderr = run.communicate(timeout=60)
         if "what was done is kept" in stderr:
             assert run.returncode == 130
             break

@@ -37,6 +37,7 @@ from demerit.judge.server import ScriptedServer
 from demerit.negatives import apply_edit
 from demerit.outcome import Outcome
 from demerit.store import Store
+from processes import running
 from relabel_author import author
 
 ONE = "name: x\nsources: [{folder: .}]\n"
@@ -450,7 +451,7 @@ def test_killed_anywhere_it_ends_with_the_same_corpus(data: Path, tmp_path: Path
         options = chat(server, tmp_path)
         env = {**os.environ, **{f"DEMERIT_CHAT_{name.upper()}": value for name, value in options.items()}}
         command = [sys.executable, "-c", SCRIPT, str(file), str(dest)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as killer:
+        with running(command, stdin=subprocess.PIPE, env=env) as killer:
             assert killer.stdin is not None and killer.stdout is not None
             for number, marker in enumerate([*begun, None]):
                 before = server.billed.total()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from demerit.models import load_model
 from demerit.score import Job, score
 from demerit.sources import open_dataset
 from demerit.store import RewardStore
+from processes import running
 
 KILLER = Path(__file__).parent / "kill_imports.py"
 
@@ -69,14 +69,13 @@ def test_scoring_goes_on_where_it_was_stopped(many_videos: Path, tmp_path: Path,
     done: list[int] = []
     for count in (5, 15, 10):  # waits for the work and not for the clock: the machine may be busy
         command = [sys.executable, "-c", SLOW_SCORE, f"videos:{many_videos}", str(out)]
-        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        assert run.stdout is not None
-        for _ in range(1 + count):
-            assert run.stdout.readline()
-        time.sleep(0.02)
-        os.kill(run.pid, how)
-        run.wait()
-        run.stdout.close()
+        with running(command, stderr=subprocess.DEVNULL) as run:
+            assert run.stdout is not None
+            for _ in range(1 + count):
+                assert run.stdout.readline()
+            time.sleep(0.02)
+            run.send_signal(how)
+            run.wait(timeout=60)
         done.append(len(RewardStore(out)))
     assert 0 < done[0] <= done[1] <= done[2] < 120
     assert done[2] > done[0]

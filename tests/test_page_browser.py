@@ -140,7 +140,7 @@ def test_playing_moves_the_cursor(path: Path, visit: Opened) -> None:
     loaded(page)
     assert now(page) == 0
     page.locator("#player-play").click()
-    assert page.locator("#player-play").inner_text() == "Pause"
+    until(page, "document.getElementById('player-play').innerText == 'Pause'")  # the browser says so a little later
     until(page, "Number(document.getElementById('player-chart').getAttribute('aria-valuenow')) > 3")
     cursor = float(page.locator("#player-chart .cursor").get_attribute("x1"))
     assert cursor > 30

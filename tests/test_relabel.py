@@ -28,6 +28,7 @@ from demerit.relabelling import RelabelSettings, RelabelSummary, estimate, relab
 from demerit.relabelling.journal import FILE, Journal, read_records
 from demerit.relabelling.wording import prompt_version
 from demerit.store import Store
+from processes import running
 from relabel_author import COMMANDS, author, command_for, originals, stage_of, verdict
 
 SMALL = RelabelSettings(size=32)
@@ -240,7 +241,7 @@ def test_killed_at_random_points_it_ends_with_the_same_labels(tmp_path: Path, ho
     originals(tmp_path, 1)
     with ScriptedServer(author, faults, latency=0.01) as server:
         command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tmp_path), server.url, str(count)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as killer:
+        with running(command, stdin=subprocess.PIPE) as killer:
             assert killer.stdin is not None and killer.stdout is not None
             for _ in range(kills):
                 before, child = server.billed.total(), begin(killer)

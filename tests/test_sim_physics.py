@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ import pytest
 
 from demerit.errors import DemeritError
 from demerit.sim.gl import load_mujoco
+from processes import running
 
 try:
     load_mujoco()
@@ -158,14 +157,11 @@ def test_killed_it_goes_on_and_the_bytes_are_the_same(tmp_path: Path) -> None:
     assert (whole.made, whole.not_applicable.total()) == (9, 3)
     assert len(list(Store(tmp_path / "whole").problems())) == 3
     command = [sys.executable, "-c", RUN, str(tmp_path / "set"), str(Path(__file__).parent)]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert run.stdout is not None
-    for line in run.stdout:
-        if int(line) >= 2:
-            break
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
-    run.stdout.close()
+    with running(command, stderr=subprocess.DEVNULL) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if int(line) >= 2:
+                break
     time.sleep(0.5)  # its workers notice and leave
     rest = simulate(tmp_path / "set", specs(), workers=2)
     assert rest.made + rest.kept == 9

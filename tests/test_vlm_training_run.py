@@ -33,6 +33,7 @@ from demerit.vlm_training.recipe import RobometerRecipe, RoboRewardRecipe
 from demerit.vlm_training.reports import Told
 from demerit.vlm_training.saved import BEST, CHECKPOINT, read
 from demerit.vlm_training.train import begin, train
+from processes import running
 from tiny_vlm import tiny_checkpoint
 from toy_trajectories import WordTokens, tiny_start, toy, written
 
@@ -154,7 +155,7 @@ def slowly(told):
     time.sleep(60 if told.step == 5 else 0)
 train(toy((8, 9)), {str(tmp_path)!r}, recipe, tiny_start(), slowly, device="cpu")
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as run:
+    with running([sys.executable, "-c", script]) as run:
         assert run.stdout is not None
         steps = [next(run.stdout).strip() for _ in range(5)]
         run.send_signal(signal.SIGKILL)

@@ -1,0 +1,26 @@
+"""Processes that tests start and never leave behind."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def running(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a command with its output in a pipe; whatever happens, it is gone at the end.
+
+    `with subprocess.Popen` waits there for a process that may never end, also when the test has failed long ago.
+    """
+    run = subprocess.Popen(command, text=True, **{"stdout": subprocess.PIPE, **options})
+    try:
+        yield run
+    finally:
+        run.kill()
+        for pipe in (run.stdin, run.stdout, run.stderr):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+        run.wait(timeout=20)
