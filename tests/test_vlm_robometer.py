@@ -16,8 +16,9 @@ from demerit.errors import BadInput, DemeritError, Slower, WeightsMismatch
 from demerit.frames import Frames, Images
 from demerit.models.robometer import Robometer
 from demerit.vlm.config import VLMShape
+from demerit.vlm.language import Features
 from demerit.vlm.network import Network
-from demerit.vlm.online import Following
+from demerit.vlm.online import Following, Remembered
 from demerit.vlm.places import warn_of_a_slow_place
 from demerit.vlm.pointwise import can_compile, eight_bits
 from demerit.vlm.prompt import CUT, Cut, Picture, Tokens, laid_out
@@ -113,10 +114,24 @@ def test_another_instruction_or_a_later_frame_changes_what_it_may(tokens: Tokens
 def test_live_steps_say_what_dense_scoring_says(tokens: Tokens) -> None:
     fast, _ = both(tokens, Protocol(), 4096)
     frames = noise(40, 64, 64)
-    dense, live = fast.dense(frames, TASK), Following(fast, TASK)
-    stepped = np.array([live.step(frame) for frame in frames])
-    np.testing.assert_allclose(stepped[:, 0], dense.progress, atol=1e-5)
-    np.testing.assert_allclose(stepped[:, 1], dense.success, atol=1e-5)
+    dense = fast.dense(frames, TASK)
+    for room in (1 << 20, 0):  # also where past frames have to wait beside the device
+        live = Following(fast, TASK, room)
+        stepped = np.array([live.step(frame) for frame in frames])
+        np.testing.assert_allclose(stepped[:, 0], dense.progress, atol=1e-5)
+        np.testing.assert_allclose(stepped[:, 1], dense.success, atol=1e-5)
+
+
+def test_past_frames_are_kept_near_as_far_as_there_is_room_and_none_is_lost() -> None:
+    kept = Remembered(torch.device("cpu"), room=100)
+    for frame in range(20):
+        kept.put(frame, Features(torch.full((5, 2), float(frame)), (torch.zeros(1, 1),)))  # 44 bytes
+    assert list(kept._near) == [18, 19] and len(kept) == 20
+    assert all(float(kept.of(frame).rows[0, 0]) == frame for frame in range(20))
+    kept.forget(15)
+    assert len(kept) == 6 and float(kept.of(0).rows[0, 0]) == 0.0
+    with pytest.raises(KeyError):
+        kept.of(14)
 
 
 def test_a_live_step_computes_no_more_than_one_window(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,15 @@ class Features:
         """Count the rows."""
         return len(self.rows)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take."""
+        return self.rows.nbytes + sum(layer.nbytes for layer in self.deep)
+
+    def to(self, device: torch.device) -> Features:
+        """Return them on a device."""
+        return Features(self.rows.to(device), tuple(layer.to(device) for layer in self.deep))
+
 
 @dataclass(frozen=True)
 class Keys:

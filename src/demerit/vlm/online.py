@@ -2,7 +2,7 @@
 
 The window of step t shares its first frames with the window of the step before; their keys and values are kept, so a
 step encodes one picture and runs at most a window's tokens. Of past frames only features are kept, and only as long
-as a later window can show them again.
+as a later window can show them again; of a long episode, the older ones wait beside the device and not on it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,40 @@ from demerit.vlm.robometer import Asked, RobometerEngine
 from demerit.vlm.tree import separate
 from demerit.vlm.windows import window
 
+ROOM = 2 << 30
+"""bytes of past frames that stay on the device: about 1,400 frames of 240x320 for a network of 4B"""
+
+
+@dataclass
+class Remembered:
+    """Features of past frames: the newest on the device, older ones in the machine's own memory."""
+
+    device: torch.device
+    room: int = ROOM
+    _near: dict[int, Features] = field(default_factory=dict)
+    _far: dict[int, Features] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Count the frames."""
+        return len(self._near) + len(self._far)
+
+    def put(self, frame: int, features: Features) -> None:
+        """Keep a frame, newer than all others."""
+        self._near[frame] = features
+        if len(self._near) * features.nbytes > self.room:
+            oldest = next(iter(self._near))
+            self._far[oldest] = self._near.pop(oldest).to(torch.device("cpu"))
+
+    def of(self, frame: int) -> Features:
+        """Return a frame's features, on the device."""
+        return self._near[frame] if frame in self._near else self._far[frame].to(self.device)
+
+    def forget(self, before: int) -> None:
+        """Let go of the frames before this one, but for the first."""
+        for kept in (self._near, self._far):
+            for frame in [one for one in kept if 0 < one < before]:
+                del kept[frame]
+
 
 @dataclass
 class Following:
@@ -30,14 +64,20 @@ class Following:
 
     engine: RobometerEngine
     instruction: str
+    room: int = ROOM
+    """bytes of past frames that stay on the device"""
     _asked: Asked | None = None
     _size: tuple[int, ...] = ()
     _frames: int = 0
-    _features: dict[int, Features] = field(default_factory=dict)
+    _features: Remembered = field(init=False)
     _shown: tuple[Block, ...] = ()
     """blocks of the last window"""
     _keys: Keys | None = None
     """and the keys of their tokens"""
+
+    def __post_init__(self) -> None:
+        """Begin with nothing seen."""
+        self._features = Remembered(self.engine.network.device, self.room)
 
     def step(self, frame: Images) -> tuple[float, float]:
         """Take the next (height, width, 3) frame; return progress and the probability of success."""
@@ -55,7 +95,7 @@ class Following:
         seen, grid = self.engine.look(frame[None])
         if self._asked is None:
             self._asked, self._size = Asked(self.engine, self.instruction, grid), frame.shape
-        self._features[self._frames] = seen.features
+        self._features.put(self._frames, seen.features)
 
     def _state(self) -> Tensor:
         """Run the blocks that are new since the last step, on top of the keys of those that are not."""
@@ -67,12 +107,11 @@ class Following:
         new, kept = blocks[same:], sum(len(block) for block in blocks[:same])
         past = None
         if kept and self._keys is not None:
-            sees = np.arange(kept)
-            keys = Keys(tuple(layer[:kept] for layer in self._keys.layers))
-            past = (Past(kept, sees, sum(block.advance for block in blocks[:same])), keys)
-        length = sum(len(block) for block in new)
+            advance = sum(block.advance for block in blocks[:same])
+            past = (Past(kept, np.arange(kept), advance), Keys(tuple(layer[:kept] for layer in self._keys.layers)))
+        last = sum(len(block) for block in new) - 1
         state, made, _ = self.engine.network.states_and_keys(
-            separate([new]), self._seen(frames[same:]), [(0, length - 1)], past
+            separate([new]), self._seen(frames[same:]), [(0, last)], past
         )
         self._keys = made if past is None else past[1].joined(made)
         self._shown = blocks
@@ -80,7 +119,7 @@ class Following:
 
     def _seen(self, frames: tuple[int, ...]) -> Seen:
         chosen = sorted(set(frames))
-        parts = [self._features[frame] for frame in chosen]
+        parts = [self._features.of(frame) for frame in chosen]
         each = len(parts[0])
         features = Features(
             torch.cat([part.rows for part in parts]),
@@ -93,8 +132,7 @@ class Following:
         second = (
             window(self._frames, self.engine.protocol.frames)[1] if self.engine.protocol.frames > 1 else self._frames
         )
-        for frame in [one for one in self._features if 0 < one < second]:
-            del self._features[frame]
+        self._features.forget(second)
         if self._asked is not None:
             self._asked.forget(second)
 
