@@ -19,8 +19,9 @@ help:
 demo: $(CORE)
 	$(BIN)/demerit demo demo
 
+# One test process a core, each with one thread: more of either only get in each other's way.
 test: $(READY) packages
-	$(BIN)/python -m pytest -q -n auto --dist loadfile $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile $(TESTS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
