@@ -16,7 +16,9 @@ from demerit.relabelling import RelabelSettings
 from demerit.relabelling.answers import Idea, Plan
 from demerit.relabelling.looking import each_second
 from demerit.relabelling.paraphrase import nearness, paraphrases
-from demerit.relabelling.rules import is_imperative, wrong_command, wrong_ladder, wrong_plan, wrong_repair
+from demerit.relabelling.repairs import COME_AND_GO, wrong_repair
+from demerit.relabelling.rules import is_imperative, wrong_command, wrong_ladder, wrong_plan
+from demerit.relabelling.spelling import is_known, is_same_word, slips
 from demerit.relabelling.task_splits import split_of
 from demerit.relabelling.wording import BLANKS, FOLDER, STAGES, VERSIONS, prompt_version, read_back, text, words
 
@@ -117,13 +119,79 @@ def test_plans() -> None:
         ("push the block", "Push the block to the left", "left was added"),
         ("pick one cup", "Pick two cups", "one was lost"),
         ("push the block", "Push the block " + "gently " * 9, "12 words for 3"),
-        ("take the spoon from the bowl", "Take the fork from the pan", "too many of its words changed"),
+        ("take the spoon from the bowl", "Take the fork from the pan", "spoon, bowl were lost"),
         ("push the block", " ", "not one line"),
+        ("pik up teh cup", "Pick up the cup", ""),
+        ("pickup the botle", "Pick up the bottle", ""),
+        ("put cup into dishrack", "Put the cup in the dish rack.", ""),
+        ("push the blok lft", "Push the block to the left", ""),
+        ("moves two block", "Move two blocks", ""),
+        ("closing the door 2 times", "Close the door 2 times", ""),
+        ("put the cofee in the caf\u00e9", "Put the coffee in the cafe", ""),
+        ("turn the drawer knob 90 degrees", "Turn the draw knob 90 degrees", "drawer was lost"),
+        ("turn the knob 90 degrees", "Turn the knob 60 degrees", "the numbers changed (90 became 60)"),
+        ("move the cup -2.5 cm", "Move the cup 2.5 cm", "-2.5 became 2.5"),
+        ("take cups", "Take 2 cups", "none became 2"),
+        ("take ten cups", "Take tens of cups", "ten was lost"),
+        ("take tne cups", "Take ten cups", "tne was lost"),
+        ("pick up the can", "Pick up the pan", "can was lost"),
+        ("put the bowl on table", "Put the ball on the table", "bowl was lost"),
+        ("push the button", "Push the bottom", "button was lost"),
+        ("open the door", "Open the floor", "door was lost"),
+        ("put the mug on the shelf", "Put the jug on the shelf", "mug was lost"),
+        ("pick up the carrot", "Pick up the parrot", "carrot was lost"),
+        ("lift the botle", "Lift the battle", "botle was lost"),
+        ("lift the pot lid", "Lift the pot", "lid was lost"),
+        ("move it up", "Move it up slowly", "slowly was added"),
+        ("move to the drawer", "Move the drawer", "to was lost"),
+        ("put the cup on the plate", "Put the plate on the cup", "another order"),
+        ("give the cup to Jon", "Give the cup to Joan", "jon was lost"),
+        ("\u628a\u676f\u5b50\u7ed9\u5c0f\u660e", "\u628a\u676f\u5b50\u7ed9\u5c0f\u7ea2", "was lost"),
     ],
 )
 def test_repairs(before: str, after: str, reason: str) -> None:
     found = wrong_repair(before, after)
     assert reason in found and bool(found) == bool(reason)
+
+
+THINGS = "cup mug bowl ball can pan pot lid lip door floor button bottom drawer draw red left two seven slowly".split()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(THINGS), min_size=2, max_size=6), st.data())
+def test_no_repair_drops_adds_or_exchanges_a_word(things: list[str], data: st.DataObject) -> None:
+    told, place = " the ".join(["move", *things]), data.draw(st.integers(0, len(things) - 1))
+    other = data.draw(st.sampled_from([word for word in THINGS if word not in things]))
+    assert not wrong_repair(told, told.capitalize() + ".") and not wrong_repair(told.replace("the ", ""), told)
+    for changed in ([*things[:place], other, *things[place + 1 :]], [*things[:place], *things[place + 1 :]]):
+        there = " the ".join(["move", *changed])
+        assert wrong_repair(told, there) and wrong_repair(there, told)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("abc", max_size=6), st.text("abc", max_size=6))
+def test_slips_are_the_fewest_steps_from_word_to_word(one: str, other: str) -> None:
+    def fewest(a: str, b: str) -> int:
+        """Compute the same by trying every first step."""
+        if not a or not b:
+            return len(a) + len(b)
+        ways = [fewest(a[1:], b[1:]) + (a[0] != b[0]), 1 + fewest(a[1:], b), 1 + fewest(a, b[1:])]
+        if len(a) > 1 and len(b) > 1 and a[:2] == b[1::-1]:
+            ways.append(1 + fewest(a[2:], b[2:]))
+        return min(ways)
+
+    assert slips(one, other) == slips(other, one) == fewest(one, other)
+
+
+def test_known_words_and_their_forms() -> None:
+    assert all(map(is_known, "cup knives berries grabbed placing opens saucepan dishrack".split()))
+    assert not any(map(is_known, "teh pik palce botle cofee".split()))
+    assert all(map(is_known, COME_AND_GO))
+    same = "grab grabbing, knife knives, berry berries, place placed, box boxes, tape taping"
+    for one, other in map(str.split, same.split(",")):
+        assert is_same_word(one, other) and is_same_word(other, one)
+    for one, other in map(str.split, "tap taping, see seed, cloth clothes, pin ping, bar bare".split(",")):
+        assert is_known(one) and is_known(other) and not is_same_word(one, other)
 
 
 @settings(max_examples=100, deadline=None)

@@ -128,6 +128,10 @@ class Words:
         vectors = floats.pop("vectors") * floats.pop("scales")[:, None]
         return cls(pieces, vectors, floats, about)
 
+    def knows(self, word: str) -> bool:
+        """Whether a word, in lower case, is in the vocabulary whole."""
+        return word in self._index
+
     def pieces(self, instruction: str) -> list[str]:
         """Return the known pieces of an instruction, in order; words with unknown letters are left out."""
         pieces: list[str] = []

@@ -14,7 +14,7 @@ from demerit.prompting.settings import Settings
 from demerit.relabelling.answers import Cleaned
 from demerit.relabelling.asking import Asking
 from demerit.relabelling.chain import NO_ANSWER
-from demerit.relabelling.rules import wrong_repair
+from demerit.relabelling.repairs import wrong_repair
 from demerit.relabelling.wording import prompt_version
 from demerit.store.parts import write_durably
 

@@ -5,7 +5,9 @@ wording.py     the prompts, text files with a version, in data/relabel
 answers.py     what a model has to answer at each stage
 looking.py     the pictures of a video: one a second, and the true last frame
 asking.py      the question of each stage
-rules.py       what code can check of a command, a plan and a repaired instruction
+rules.py       what code can check of a command and a plan
+repairs.py     what a repair of an instruction may change
+spelling.py    whether two words are one: the same, misspelt, another form
 paraphrase.py  whether two commands say the same, by the text tower that ships
 record.py      everything that came of one original: labels, and rejected candidates with their reasons
 chain.py       the stages for one original, with regeneration

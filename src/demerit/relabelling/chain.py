@@ -23,6 +23,7 @@ from demerit.relabelling.answers import Analysis, Cleaned, Command, Idea, Plan, 
 from demerit.relabelling.asking import Asking, Pictures
 from demerit.relabelling.looking import Looker
 from demerit.relabelling.record import Candidate, Checker, Record, Stage
+from demerit.relabelling.repairs import wrong_repair
 from demerit.relabelling.settings import RelabelSettings
 
 NO_ANSWER = ("failed", "not asked")
@@ -76,7 +77,7 @@ class Chain:
             if cleaned is None:
                 continue
             text = " ".join(cleaned.text.split())
-            reason = rules.wrong_repair(task, text)
+            reason = wrong_repair(task, text)
             self._keep("clean", text, 0, number, reason, "code" if reason else "")
             if not reason:
                 return text

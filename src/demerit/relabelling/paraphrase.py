@@ -69,10 +69,11 @@ def paraphrases(one: str, other: str) -> bool:
 @lru_cache(maxsize=4096)
 def vector(command: str) -> Floats | None:
     """Return the vector of a command."""
-    return _tower().vector(command)
+    return tower().vector(command)
 
 
 @cache
-def _tower() -> Words:
+def tower() -> Words:
+    """Load the text tower that ships, once."""
     # Not through the engine, which would load the machinery of the pictures too.
     return Words.load(Path(str(files("demerit"))) / "data" / "compact" / "words.npz")

@@ -1,17 +1,16 @@
-"""What code can check, so that no model is trusted with it: commands, plans, repaired instructions.
+"""What code can check, so that no model is trusted with it: commands and plans; `repairs` checks instructions.
 
 Each check returns an empty text, or the reason for the rejection as a sentence without a full stop.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
-from demerit.negatives.instructions import ACTIONS, CONTRARY, RELATIONS, meaning, normalised, objects
+from demerit.negatives.instructions import meaning, normalised, objects
 from demerit.relabelling.answers import Plan
 from demerit.relabelling.paraphrase import paraphrases
 from demerit.relabelling.wording import text
@@ -31,17 +30,6 @@ CONTROL = re.compile(
     r"|without (?:touching|contact)|not (?:in contact|touching)|stop touching)\b",
     re.IGNORECASE,
 )
-COLOURS = frozenset(
-    "red green blue yellow orange purple pink brown black white grey gray silver golden gold beige cyan magenta".split()
-)
-NUMBERS = frozenset(
-    "zero one two three four five six seven eight nine ten first second third last all both half twice no not never "
-    "without".split()
-)
-KEPT = frozenset(word for pair in CONTRARY for word in pair) | RELATIONS | ACTIONS | COLOURS | NUMBERS
-"""words that a repair must neither add nor lose"""
-LIKE = 0.6
-"""how alike two spellings are that may be one word (difflib's ratio)"""
 
 
 def wrong_command(command: str, grade: int, original: str, others: Mapping[int, str]) -> str:
@@ -107,26 +95,6 @@ def wrong_plan(plan: Plan, grades: Sequence[int]) -> str:
     return ""
 
 
-def wrong_repair(original: str, repaired: str) -> str:
-    """Check that repaired words can mean what the original means.
-
-    No side, direction, colour, number or kind of action may come or go, except in a new spelling, and the words in
-    between may change by spelling alone: three fourths of them must have a like word on the other side.
-    """
-    if not repaired.strip() or not repaired.isprintable():
-        return "it is not one line of text"
-    before, after = normalised(original).split(), normalised(repaired).split()
-    if len(after) > 1.5 * len(before) + 3 or 2 * len(after) < len(before):
-        return f"it has {len(after)} words for {len(before)}"
-    for mine, yours, what in ((before, after, "lost"), (after, before, "added")):
-        odd = [word for word in mine if word not in yours and not _has_like(word, yours)]
-        kept = sorted(set(odd) & KEPT)
-        if kept:
-            return f"{', '.join(kept)} {'was' if len(kept) == 1 else 'were'} {what}"
-    known = sum(word in after or _has_like(word, after) for word in before)
-    return "" if 4 * known >= 3 * len(before) else "too many of its words changed"
-
-
 def _repeats(command: str, original: str, others: Mapping[int, str]) -> str:
     """Check that it says something that neither the original nor another command says."""
     same = normalised(command)
@@ -142,15 +110,6 @@ def _repeats(command: str, original: str, others: Mapping[int, str]) -> str:
         if paraphrases(command, other):
             return f"it is a paraphrase of the command of grade {grade}"
     return ""
-
-
-def _has_like(word: str, others: Sequence[str]) -> bool:
-    """Whether one of the others may be another spelling of a word; two words that matter are never one."""
-    return any(
-        difflib.SequenceMatcher(None, word, other, autojunk=False).ratio() >= LIKE
-        for other in others
-        if not (word in KEPT and other in KEPT)
-    )
 
 
 @cache
