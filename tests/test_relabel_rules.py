@@ -37,7 +37,7 @@ TASK = "put the cup on the shelf"
         ('"Put the cup into the sink"', 2, "quotation marks"),
         ("The cup goes into the sink", 2, "does not begin with a verb, but with 'The'"),
         ("Carefully put the cup into the sink", 2, "does not begin with a verb"),
-        ("Put the cup into the sink for a score of 2", 2, "'score of 2'"),
+        ("Put the cup into the sink for a score of 2", 2, "'a score'"),
         ("Put the cup into the sink unlike the original task", 2, "'original task'"),
         ("Put the cup into the sink and release it", 2, "gripper's own workings"),
         ("Release the lamp", 1, ""),
@@ -46,6 +46,26 @@ TASK = "put the cup on the shelf"
         ("Put the cup on the shelf", 4, "it is the original"),
         ("Place the cup on the shelf.", 4, "the original entails it"),
         ("Set the mug on top of the rack", 2, ""),
+        ("Put the cup on the shelf near the lamp (grade: 4)", 4, "brackets"),
+        ("Put the cup on the shelf near the lamp, grade: 4", 4, "more than one sentence"),
+        ("Put the cup on the shelf near the lamp, grade 4", 4, "it speaks of 'grade'"),
+        ("Put the cup on the shelf near the lamp - rated 4/5", 4, "it speaks of 'rated'"),
+        ("Put the cup on the lamp, 4/5", 4, "it speaks of '4/5'"),
+        ("Put the cup on the lamp for partial credit", 4, "it speaks of 'credit'"),
+        ("Score the cup 3 out of five", 3, "it speaks of 'out of five'"),
+        ("Put the cup on the lamp and fail", 4, "it speaks of 'fail'"),
+        ("Put the cup on the lamp. The robot stops.", 4, "more than one sentence"),
+        ("Put the credit card on the cup", 4, ""),
+        ("Score the dough beside the cup", 3, ""),
+        ("Put the cup on the lamp and open the robot gripper", 4, "gripper's own workings ('open the robot gripper')"),
+        ("Put the cup on the lamp then ungrasp", 4, "gripper's own workings"),
+        ("Put the cup on the lamp and let it go", 4, "gripper's own workings"),
+        ("Put the cup on the lamp and open your hand", 4, "gripper's own workings"),
+        ("Open the left hand drawer beside the cup", 4, ""),
+        ("Set the cup down on the shelf", 4, "the original entails it"),
+        ("Put the cup somewhere on the shelf", 4, "the original entails it"),
+        ("Push the cup down", 2, ""),
+        ("Put the cup on the shelf or on the lamp", 3, "it leaves a choice"),
         ("Shut the box", 2, "a paraphrase of the command of grade 1"),
         ("close the box!", 2, "the command of grade 1 again"),
     ],
@@ -59,6 +79,7 @@ def test_an_easier_part_of_the_original_is_turned_down() -> None:
     task = "pick up the cup and put it on the shelf"
     assert "entails" in wrong_command("Pick up the cup", 3, task, {})
     assert not wrong_command("Pick up the cup and put it on the stove", 3, task, {})
+    assert not wrong_command("Push the cup down", 3, "push the cup", {}), "down is a direction here"
 
 
 @pytest.mark.parametrize(

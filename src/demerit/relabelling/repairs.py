@@ -17,8 +17,8 @@ COME_AND_GO = frozenset("a an the is are be of and then please it them".split())
 ONE_FORM = {"into": "in", "onto": "on", "towards": "toward", "centre": "center", "grey": "gray"}
 NUMBERS = frozenset(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand first second third fourth "
-    "fifth last all both half quarter once twice thrice no not never none without".split()
+    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand first second third "
+    "fourth fifth last all both half quarter once twice thrice no not never none without".split()
 )
 """words that stay as they are, letter by letter: "seconds" is no form of "second", and "tne" may be "the" or "ten" """
 _SIDE = "left|right|front|back|side|top|bottom|middle|center"

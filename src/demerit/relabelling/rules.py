@@ -21,15 +21,27 @@ MUST_KEEP_THE_THING = (3, 4)
 NO_CONTROL = (2, 3, 4)
 """grades whose command must not speak of the gripper's own workings"""
 META = re.compile(
-    r"\b(?:(?:score|grade|reward)s? (?:of )?\d|rubric|(?:the|this) (?:video|task|command|instruction|episode)"
-    r"|original (?:task|command|instruction))\b",
+    r"\b(?:grad(?:e|es|ed|ing)|rat(?:ed|ing|ings)|rubrics?|rewards?|rewarded|credits?(?! cards?\b)|partial success"
+    r"|scored|scoring|(?:a|the|its|your|this|full|high|low|top|total|final) scores?|scores? (?:of )?\d"
+    r"|scores?(?=\s*[:=])"
+    r"|[0-5] ?/ ?5|out of (?:5|five|10|ten|100|a hundred)|(?:full|extra|bonus|\d) points?"
+    r"|fail(?:s|ed|ing|ures?)?|succe(?:ed|eds|eded|ss|sses|ssful|ssfully)|counterfactual"
+    r"|(?:the|this) (?:video|task|command|instruction|episode)|original (?:task|command|instruction))\b",
     re.IGNORECASE,
 )
+_OF_ITS_OWN = r"(?:(?:the|its|your|a|both|robot|robotic|robot's|arm|arm's|metal|parallel|end|two) )+"
 CONTROL = re.compile(
-    r"\b(?:release|let(?:ting)? go|(?:open|close|shut|loosen|tighten)\w* (?:the|its|your) (?:gripper|fingers|hand)"
+    r"\b(?:releas(?:e|es|ed|ing)|un(?:grasp|grip|clench|clamp)\w*|let(?:ting)? (?:\w+ ){0,3}go"
+    rf"|(?:open|clos|shut|loosen|tighten|unclench|relax|spread)\w* {_OF_ITS_OWN}"
+    r"(?:grippers?|fingers?|grip|grasp|claws?|jaws?|pincers?|effector"
+    r"|hands?(?! (?:drawer|door|towel|side|mixer|saw))(?!-))"
+    r"|los(?:e|ing) (?:its|the|your) (?:grip|grasp|hold)"
     r"|without (?:touching|contact)|not (?:in contact|touching)|stop touching)\b",
     re.IGNORECASE,
 )
+SECOND_SENTENCE = re.compile(r"[.!?;:]\s+\S|://")
+SAYS_NOTHING = frozenset("somewhere eventually now just simply surface down".split())
+"""words that whoever does the rest of a command has done as well: what is put on a plate was put down"""
 
 
 def wrong_command(command: str, grade: int, original: str, others: Mapping[int, str]) -> str:
@@ -46,8 +58,12 @@ def wrong_command(command: str, grade: int, original: str, others: Mapping[int, 
         return f"it has {len(said)} words, and {FEWEST_WORDS} to {MOST_WORDS} are allowed"
     if not command.isascii() or not command.isprintable():
         return "it is not one line of plain ASCII"
-    if re.search(r"[\"{}<>*#|\\]", command):
-        return "it carries quotation marks or mark-up"
+    if re.search(r"[\"{}()\[\]<>*#|\\]", command):
+        return "it carries quotation marks, brackets or mark-up"
+    if SECOND_SENTENCE.search(command):
+        return "it is more than one sentence"
+    if re.search(r"\bor\b", command, re.IGNORECASE):
+        return "it leaves a choice ('or'), which nobody can grade"
     if not is_imperative(command):
         return f"it does not begin with a verb, but with {said[0]!r}"
     if found := META.search(command):
@@ -100,7 +116,7 @@ def _repeats(command: str, original: str, others: Mapping[int, str]) -> str:
     same = normalised(command)
     if same == normalised(original):
         return "it is the original"
-    if meaning(command) <= meaning(original):
+    if _asked(command, original) <= meaning(original):
         return "the original entails it: it asks for nothing that the original does not ask for"
     if paraphrases(command, original):
         return "it is a paraphrase of the original"
@@ -110,6 +126,12 @@ def _repeats(command: str, original: str, others: Mapping[int, str]) -> str:
         if paraphrases(command, other):
             return f"it is a paraphrase of the command of grade {grade}"
     return ""
+
+
+def _asked(command: str, original: str) -> frozenset[str]:
+    """The words of a command that ask for something; "down" does unless the original puts something somewhere."""
+    done = SAYS_NOTHING if "put" in meaning(original) else SAYS_NOTHING - {"down"}
+    return meaning(command) - done
 
 
 @cache
