@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,7 @@ class Listed:
 
 def originals(folder: Path, count: int, split: str = "") -> Dataset:
     """Successes that share one tiny video (4 s, from black to white) and differ in their words."""
-    path = folder / "rising.mp4"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        grey = np.linspace(0, 255, FRAMES).astype(np.uint8)
-        write_video(path, np.broadcast_to(grey[:, None, None, None], (FRAMES, 32, 32, 3)).copy(), FPS)
-    clip = Frames(VideoClip(str(path), length=FRAMES))
+    clip = video(folder / "rising.mp4")
     episodes = [
         Episode(
             f"e{number}",
@@ -62,6 +58,23 @@ def originals(folder: Path, count: int, split: str = "") -> Dataset:
         for number in range(count)
     ]
     return Dataset(Listed(episodes), "listed")
+
+
+def video(path: Path, brightest: int = 255) -> Frames:
+    """Make a tiny video, from black to white."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        grey = np.linspace(0, brightest, FRAMES).astype(np.uint8)
+        write_video(path, np.broadcast_to(grey[:, None, None, None], (FRAMES, 32, 32, 3)).copy(), FPS)
+    return Frames(VideoClip(str(path), length=FRAMES))
+
+
+def apart(folder: Path, count: int) -> list[Episode]:
+    """The same with a video each."""
+    return [
+        replace(one, views={"main": video(folder / f"rising-{number}.mp4", 255 - number)})
+        for number, one in enumerate(originals(folder, count))
+    ]
 
 
 def stage_of(request: Request) -> tuple[str, dict[str, str]]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from typer.testing import CliRunner
 from demerit.chat import Endpoint
 from demerit.chatting import pacing
 from demerit.cli import app
+from demerit.dataset import Dataset
+from demerit.episode import Episode
 from demerit.errors import StoreError
 from demerit.judge.faults import Faults
 from demerit.judge.server import Request, ScriptedServer
@@ -29,7 +32,7 @@ from demerit.relabelling.journal import FILE, Journal, read_records
 from demerit.relabelling.wording import prompt_version
 from demerit.store import Store
 from processes import running
-from relabel_author import COMMANDS, author, command_for, originals, stage_of, verdict
+from relabel_author import COMMANDS, Listed, apart, author, command_for, originals, stage_of, verdict
 
 SMALL = RelabelSettings(size=32)
 COMMANDS_ONLY = RelabelSettings(size=32, clips=())
@@ -316,13 +319,79 @@ def test_the_budget_stops_it_and_more_money_goes_on(tmp_path: Path) -> None:
     assert real <= costs.least.cost < 20 * real
 
 
-def test_test_labels_are_due_for_a_person(tmp_path: Path) -> None:
+ONE_COMMAND = RelabelSettings(size=32, clips=(), grades=(1,), clean_up=False)
+
+
+def relabelled(folder: Path, episodes: list[Episode], name: str = "made", **more: Any) -> RelabelSummary:
     with ScriptedServer(author) as server:
-        summary = run(tmp_path, server, 30, settings=RelabelSettings(size=32, clips=(), grades=(1,)))
+        endpoint = Endpoint(server.url, "simulated", key_env="")
+        given = {"settings": ONE_COMMAND, **more}
+        return relabel(Dataset(Listed(episodes), "listed"), folder / name, endpoint=endpoint, timeout=5.0, **given)
+
+
+def test_test_labels_are_due_for_a_person(tmp_path: Path) -> None:
+    summary = relabelled(tmp_path, apart(tmp_path, 30))
     made = list(Store(tmp_path / "made").episodes())
     assert {e.origin.tags.get("human_check") for e in made if e.origin.split == "test"} == {"due"}
     assert {e.origin.tags.get("human_check") for e in made if e.origin.split != "test"} == {None}
     assert summary.to_check == sum(e.origin.split == "test" for e in made) > 0
+
+
+def test_a_source_may_call_its_test_split_otherwise(tmp_path: Path) -> None:
+    names = ("Test", "held_out", "training")
+    told = [
+        replace(one, origin=replace(one.origin, split=name))
+        for one, name in zip(originals(tmp_path, 3), names, strict=True)
+    ]
+    summary = relabelled(tmp_path, told, settings=replace(ONE_COMMAND, split="source"))
+    assert summary.to_check == 2 and summary.leaks == ["the video of e0"]
+    found = {e.origin.split: e.origin.tags.get("human_check") for e in Store(tmp_path / "made").episodes()}
+    assert found == {"Test": "due", "held_out": "due", "training": None}
+
+
+def sides(root: Path, parts: dict[str, str]) -> dict[str, set[str]]:
+    """The splits in which each part is found; `parts` says which part an original belongs to."""
+    found: dict[str, set[str]] = {}
+    for episode in Store(root).episodes():
+        found.setdefault(parts[episode.origin.parent], set()).add(episode.origin.split)
+    return found
+
+
+def test_no_video_or_recording_is_on_two_sides(tmp_path: Path) -> None:
+    """Every video is told in two wordings, and every third one is a recording with the next: chains of ties."""
+    first = apart(tmp_path, 24)
+    again = [replace(one, id=f"{one.id}b", instruction=f"place a cup at shelf {n}") for n, one in enumerate(first)]
+    grouped = [
+        replace(one, origin=replace(one.origin, group=f"session {n // 2}")) if n % 6 < 2 else one
+        for n, one in enumerate(again)
+    ]
+    summary = relabelled(tmp_path, [*first, *grouped])
+    assert summary.settled == 48 and len(summary.splits) == 3
+    videos = {one.id: one.main.source.identity() for one in [*first, *grouped]}
+    recordings = {one.id: one.origin.group or videos[one.id] for one in [*first, *grouped]}
+    for parts in (videos, recordings):
+        assert all(len(splits) == 1 for splits in sides(tmp_path / "made", parts).values())
+    relabelled(tmp_path, [*grouped, *first][::-1], "reversed")
+    assert {k: v[-1] for k, v in rows(tmp_path / "made").items()} == {
+        k: v[-1] for k, v in rows(tmp_path / "reversed").items()
+    }
+
+
+def test_what_is_written_stays_where_it_is_and_takes_along_what_comes_later(tmp_path: Path) -> None:
+    told = apart(tmp_path, 30)
+    relabelled(tmp_path, told)
+    before = rows(tmp_path / "made")
+    where = {e.origin.parent: e.origin.split for e in Store(tmp_path / "made").episodes()}
+    # "a ..." sorts first: by lot alone the bundle would be drawn anew under this name.
+    later = [replace(one, id=f"{one.id}b", instruction=f"a cup for shelf {n}") for n, one in enumerate(told)]
+    relabelled(tmp_path, [*told, *later])
+    now = {e.origin.parent: e.origin.split for e in Store(tmp_path / "made").episodes()}
+    assert len(now) == 60 and all(now[id.removesuffix("b")] == split for id, split in now.items())
+    assert {id: rows(tmp_path / "made")[id] for id in before} == before
+    one, other = (next(e for e in told if where[e.id] == split) for split in ("train", "test"))
+    both = replace(one, id="both", views={**one.views, "wrist": other.main})
+    with pytest.raises(StoreError, match="shares a task, a video or a recording with originals that are in another"):
+        relabelled(tmp_path, [*told, *later, both])
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from demerit.errors import BadInput
 from demerit.frames import Frames
 from demerit.relabelling import RelabelSettings
 from demerit.relabelling.answers import Idea, Plan
+from demerit.relabelling.held_out import is_for_measuring
 from demerit.relabelling.looking import each_second
 from demerit.relabelling.paraphrase import nearness, paraphrases
 from demerit.relabelling.repairs import COME_AND_GO, wrong_repair
@@ -239,6 +240,16 @@ def test_splits_follow_the_shares_and_nothing_else() -> None:
         assert abs(found[name] / 5000 - share) < 0.02
     assert split_of("task 1", shares, 0) == split_of("task 1", {k: 10 * v for k, v in shares.items()}, 0)
     assert any(split_of(f"task {n}", shares, 0) != split_of(f"task {n}", shares, 1) for n in range(20))
+
+
+@pytest.mark.parametrize("split", "test Test TEST test_2 testing held_out heldout Hold-Out eval valTest unseen".split())
+def test_splits_to_measure_by_have_many_names(split: str) -> None:
+    assert is_for_measuring(split)
+
+
+@pytest.mark.parametrize("split", ["", "train", "val", "validation", "contest", "latest", "fastest", "medieval", "out"])
+def test_other_splits_are_not_taken_for_them(split: str) -> None:
+    assert not is_for_measuring(split)
 
 
 LINES = st.text(string.ascii_letters + string.digits + " .,:;?!'$-\u00e9", min_size=0, max_size=60)

@@ -45,6 +45,7 @@ LEVELS: dict[str, int] = {
     "score": 8,
     "ingest": 8,
     "negate": 8,
+    "bundling": 8,
     "materialize": 8,
     "simulate": 8,
     "overview": 8,

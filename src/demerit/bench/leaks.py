@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from demerit.bench.judging import plain
+from demerit.bundling import videos_of
 from demerit.episode import Episode
-from demerit.errors import UnreadableVideo
 from demerit.model import RewardModel
 
 MOST_NAMED = 3
@@ -89,7 +89,7 @@ class Remembers(Protocol):
 
 def marks(episode: Episode) -> list[str]:
     """Return what an episode is recognised by: its fingerprint, and its videos (told or cut otherwise, they remain)."""
-    videos = _video(episode)
+    videos = videos_of(episode)
     return [episode.fingerprint(), *videos] if len(videos) == len(episode.views) else videos
 
 
@@ -123,20 +123,9 @@ def _original(episode: Episode) -> list[str]:
     return [episode.origin.parent or episode.id]
 
 
-def _video(episode: Episode) -> list[str]:
-    """Identify the whole video behind each camera: a clip of it shows the same scene."""
-    found = []
-    for frames in episode.views.values():
-        try:
-            found.append(frames.source.identity())
-        except UnreadableVideo:
-            continue
-    return found
-
-
 KINDS: dict[str, Callable[[Episode], list[str]]] = {
     "task": _task,
-    "video": _video,
+    "video": videos_of,
     "recording": _recording,
     "original": _original,
 }

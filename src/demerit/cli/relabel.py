@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from demerit.prompting.settings import Settings
     from demerit.relabelling import RelabelSettings, RelabelSummary
 
+MOST_NAMED = 20
 NOT_ALL = 3
 """exit code when originals are left that got no answer: the same command asks for them again"""
 
@@ -164,8 +165,10 @@ def _print(summary: RelabelSummary, dest: Path) -> None:
         out.print(f"  [yellow]{count} not used[/yellow]: {reason}")
     if summary.over:
         out.print(f"  {summary.over} successes not used: their dataset has enough (--per-dataset)")
-    for task in summary.leaks:
-        out.print(f"  [yellow]a task in more than one split[/yellow]: {task} (--split task keeps it together)")
+    for what in summary.leaks[:MOST_NAMED]:
+        out.print(f"  [yellow]in more than one split[/yellow]: {what} (--split task keeps it together)")
+    if len(summary.leaks) > MOST_NAMED:
+        out.print(f"  [yellow]in more than one split[/yellow]: {len(summary.leaks) - MOST_NAMED} more like these")
     for reason, count in summary.unfinished.most_common():
         out.print(f"  [yellow]{count} without an answer[/yellow]: {reason}; the same command asks again")
     for note in summary.notes:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from demerit.corpora.drawing import task_of
+from demerit.bundling import task_of
 from demerit.corpora.gathering import Drawn
 from demerit.corpora.labelling import grade_given
 from demerit.corpora.leak_check import LeakReport

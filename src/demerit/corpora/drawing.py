@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from demerit.episode import Episode
-from demerit.negatives.instructions import normalised
 from demerit.negatives.mix import seed_of
-
-
-def task_of(episode: Episode) -> str:
-    """The original task: as the source names it, else the words of the instruction."""
-    return episode.origin.tags.get("task") or normalised(episode.instruction)
 
 
 def drawn(episodes: Iterable[tuple[str, str]], cap: int, seed: int) -> set[str]:

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from demerit.corpora.drawing import drawn, task_of
+from demerit.bundling import task_of
+from demerit.corpora.drawing import drawn
 from demerit.corpora.labelling import labelled
 from demerit.corpora.recipe import HeldOut, Recipe, Source
 from demerit.dataset import Dataset, Record

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from demerit.bench.leaks import KINDS, Leak, find_leaks, sentences
-from demerit.corpora.drawing import task_of
+from demerit.bundling import task_of
 from demerit.corpora.gathering import opened
 from demerit.corpora.recipe import HeldOut
 from demerit.episode import Episode

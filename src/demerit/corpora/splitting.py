@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from demerit.bench.leaks import KINDS
-from demerit.corpora.drawing import task_of
+from demerit.bundling import Bundles, ties
 from demerit.corpora.recipe import Splits
 from demerit.episode import Episode
-from demerit.negatives.instructions import normalised
 from demerit.negatives.mix import seed_of
 
 
@@ -26,38 +24,9 @@ class SplitPlan:
     """how many bundles there were to deal: each is tasks that share a video, a recording or words"""
 
 
-class _Bundles:
-    """Names that belong together, found by following each to its first."""
-
-    def __init__(self) -> None:
-        self._above: dict[str, str] = {}
-
-    def first(self, name: str) -> str:
-        above = self._above.setdefault(name, name)
-        while above != self._above[above]:
-            self._above[above] = self._above[self._above[above]]
-            above = self._above[above]
-        self._above[name] = above
-        return above
-
-    def join(self, one: str, other: str) -> None:
-        # The lesser name leads, so that the order of the episodes does not matter.
-        low, high = sorted((self.first(one), self.first(other)))
-        self._above[high] = low
-
-
-def ties(episode: Episode) -> Iterator[str]:
-    """What an episode shares with others that it must not be parted from; its task is first."""
-    yield f"task {task_of(episode)}"
-    yield f"task {normalised(episode.instruction)}"
-    yield from (f"video {video}" for video in KINDS["video"](episode))
-    if episode.origin.group:
-        yield f"recording {episode.origin.group}"
-
-
 def plan_splits(episodes: Iterable[Episode], splits: Splits, seed: int) -> SplitPlan:
     """Choose a split for every episode; `source` leaves what the datasets say."""
-    plan, bundles = SplitPlan(), _Bundles()
+    plan, bundles = SplitPlan(), Bundles()
     task_names: dict[str, str] = {}
     source_of: dict[str, str] = {}
     for episode in episodes:

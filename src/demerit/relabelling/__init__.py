@@ -13,7 +13,8 @@ record.py      everything that came of one original: labels, and rejected candid
 chain.py       the stages for one original, with regeneration
 journal.py     the records on disk, a line each
 views.py       from a record to episodes: the same video, other words
-task_splits.py splits by original task
+task_splits.py splits by original task, video and recording
+held_out.py    which splits are there to be measured by
 job.py         relabel: a dataset in, a folder of views out; resumes
 costs.py       what it would cost, without sending anything
 """

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from demerit.chat import Chat, Endpoint, Spending
@@ -27,7 +27,7 @@ from demerit.relabelling.journal import Journal
 from demerit.relabelling.looking import Looker
 from demerit.relabelling.record import Record
 from demerit.relabelling.settings import RelabelSettings
-from demerit.relabelling.task_splits import Leaks, split_of, task_of
+from demerit.relabelling.task_splits import Leaks, Sides
 from demerit.relabelling.views import DUE, HUMAN_CHECK, made_of
 from demerit.relabelling.wording import prompt_version
 from demerit.sources import open_dataset
@@ -74,7 +74,7 @@ class RelabelSummary:
     unfinished: Counter[str] = field(default_factory=Counter)
     """originals that got no answer, by reason; the same command asks for them again"""
     leaks: list[str] = field(default_factory=list)
-    """tasks that the source's own splits cut through (split='source')"""
+    """tasks, videos and recordings that the source's own splits cut through (split='source')"""
     stopped: str = ""
     """why nothing was sent any more: the budget, a refused key, a dead server"""
     notes: list[str] = field(default_factory=list)
@@ -119,7 +119,8 @@ def relabel(
     settings = settings or RelabelSettings()
     dataset = source if isinstance(source, Dataset) else open_dataset(source)
     summary = RelabelSummary(dataset.expected(), problems=dataset.problems)
-    chosen = choose(dataset, settings, summary)
+    sides = Sides(settings.shares, settings.seed) if settings.split == "task" else None
+    chosen = choose(dataset, settings, summary, sides)
     store = _folder(dataset, dest, _recipe(dataset, settings, endpoint))
     answers = cache or store.root / ANSWERS
     with (
@@ -128,7 +129,10 @@ def relabel(
         Chat(endpoint, answers, concurrency, budget, timeout, tries) as chat,
     ):
         dataset.on_problem = writer.add
-        run = _Run(dataset, settings, chat, journal, writer, summary, Asking(settings.temperature, more_tokens))
+        if sides is not None:
+            sides.settle(chosen, journal.splits, store.root)
+        asking = Asking(settings.temperature, more_tokens)
+        run = _Run(dataset, settings, chat, journal, writer, summary, asking, sides)
         # Closed here, not when somebody collects it: threads must be gone before their client is.
         with closing(run.through(chosen)) as steps:
             for _ in steps:
@@ -137,15 +141,28 @@ def relabel(
     return summary
 
 
-def choose(dataset: Dataset, settings: RelabelSettings, summary: RelabelSummary) -> set[str]:
-    """Read a dataset once and choose the originals: successes with an instruction, so many of each dataset."""
+def choose(
+    dataset: Dataset, settings: RelabelSettings, summary: RelabelSummary, sides: Sides | None = None
+) -> set[str]:
+    """Read a dataset once and choose the originals: successes with an instruction, so many of each dataset.
+
+    Args:
+        dataset: what to read.
+        settings: what counts as a success, and how many are used.
+        summary: gets what the source's own splits cut through, where these are kept.
+        sides: looks at every success.
+    """
     originals, leaks = Originals(Mix({"clip": 1.0}, settings.seed, per_dataset=settings.per_dataset)), Leaks()
     for episode in dataset:
         told = assumed(episode, settings.assume_success)
-        if told.instruction.strip():
-            originals.add(told)
+        if not told.instruction.strip():
+            continue
+        originals.add(told)
+        if sides is not None and _is_success(told):
+            sides.add(told)
+        if settings.split == "source":
             leaks.add(told)
-    summary.leaks = leaks.tasks() if settings.split == "source" else []
+    summary.leaks = leaks.found()
     return originals.ids
 
 
@@ -160,6 +177,8 @@ class _Run:
     writer: StoreWriter
     summary: RelabelSummary
     asking: Asking
+    sides: Sides | None
+    """None: as the source has it"""
 
     def through(self, chosen: set[str]) -> Generator[None, None, None]:
         """Settle the chosen ones and write what follows, in the dataset's order; yields after every episode."""
@@ -231,13 +250,11 @@ class _Run:
             problem = Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False)
             self.dataset.report(problem)
             return
+        split = episode.origin.split if self.sides is None else self.sides.of(episode.id)
         if not isinstance(settled, Record):
-            self.journal.add(record)
+            self.journal.add(replace(record, split=split))
             self.summary.asked_now += 1
         self._count(record)
-        shares, seed = self.settings.shares, self.settings.seed
-        by_task = self.settings.split == "task"
-        split = split_of(task_of(episode), shares, seed) if by_task else episode.origin.split
         for made in made_of(record, episode, split, self.settings.keep_originals):
             self.summary.splits[split] += 1
             self.summary.to_check += made.origin.tags.get(HUMAN_CHECK) == DUE
@@ -257,6 +274,14 @@ class _Run:
     def _tell(self) -> None:
         self.summary.spent, self.summary.stopped = self.chat.spent, self.chat.stopped
         self.summary.notes = list(self.chat.notes)
+
+
+def _is_success(episode: Episode) -> bool:
+    try:
+        succeeded(episode)
+    except NotApplicable:
+        return False
+    return True
 
 
 def _is_ready(settled: Record | Future[Record]) -> bool:

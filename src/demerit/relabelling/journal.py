@@ -26,12 +26,15 @@ class Journal:
         """Remember where."""
         self.path = Path(folder) / FILE
         self._places: dict[str, tuple[int, int]] = {}
+        self.splits: dict[str, str] = {}
+        """where the labels of each original are"""
 
     def __enter__(self) -> Journal:
         """Read what is there, and cut off a line that a crash left half written."""
         end = 0
         for record, start, length in _lines(self.path):
             self._places[record.original] = (start, length)
+            self.splits[record.original] = record.split
             end = start + length
         self._file = open(self.path, "r+b" if self.path.exists() else "w+b")
         self._file.truncate(end)
@@ -65,6 +68,7 @@ class Journal:
         except OSError as error:
             raise StoreError(self.path, f"it cannot be written ({error.strerror or error})") from error
         self._places[record.original] = (start, len(line))
+        self.splits[record.original] = record.split
 
 
 def read_records(folder: str | Path) -> Iterator[Record]:

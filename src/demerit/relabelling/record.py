@@ -50,6 +50,8 @@ class Record:
     analysis: Mapping[str, Any] | None = None
     plan: Mapping[str, Any] | None = None
     candidates: tuple[Candidate, ...] = field(default=())
+    split: str = ""
+    """where its labels are"""
 
     @property
     def commands(self) -> dict[int, Candidate]:

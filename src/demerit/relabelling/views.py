@@ -15,8 +15,8 @@ import numpy as np
 from demerit.episode import Episode
 from demerit.negatives import load_negative
 from demerit.outcome import Outcome
+from demerit.relabelling.held_out import is_for_measuring
 from demerit.relabelling.record import Record
-from demerit.relabelling.task_splits import TEST
 
 HUMAN_CHECK, DUE = "human_check", "due"
 PROMPTS = "prompts"
@@ -43,7 +43,7 @@ def made_of(record: Record, episode: Episode, split: str, keep_original: bool) -
 def _told(made: Episode, record: Record, original: Episode, split: str) -> Episode:
     """Add split, parent, group and tags."""
     tags = {**made.origin.tags, PROMPTS: record.prompts}
-    if split == TEST:
+    if is_for_measuring(split):
         tags[HUMAN_CHECK] = DUE
     parent = original.id if made.edits != original.edits else made.origin.parent
     group = original.origin.group or original.id
