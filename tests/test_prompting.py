@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from demerit.errors import BadInput
+from demerit.errors import BadInput, StoreError
 from demerit.frames import spread
 from demerit.judge.faults import Faults
 from demerit.judge.server import ScriptedServer
 from demerit.prompting.frames import choose, jpeg
+from demerit.prompting.settings import Settings
 from demerit.prompting.wording import FOLDER, VERSIONS, Label, opening, words, words_hash
 from prompted import Watcher, coloured, failed, gvl, is_feedback
 from prompted import hang_up as _hang_up  # noqa: F401
@@ -97,6 +98,13 @@ def test_pictures_keep_their_colours_and_shape(shape: tuple[int, int], size: tup
 def test_what_is_no_image_is_refused() -> None:
     with pytest.raises(BadInput, match=r"uint8 of shape \(height, width, 3\)"):
         jpeg(np.zeros((4, 4, 3), np.float32), 32)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cache", ["{}/file/answers.sqlite", "~nobody-of-that-name/answers.sqlite", "{}/a\0b/answers"])
+def test_a_place_where_no_answer_can_be_kept_is_a_sentence(tmp_path: Path, cache: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"answers cannot be kept there \(.*; set DEMERIT_CHAT_CACHE to another file"):
+        Settings(cache=cache.format(tmp_path)).cache_file()
 
 
 def test_remarks_are_distilled_once_and_cached(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def _run(dataset: Dataset, dest: Path, server: Settings, settings: RelabelSettin
             tries=server.tries,
             more_tokens=more_tokens,
             settings=settings,
-            progress=lambda summary: shown.update(summary.seen, f"{summary.labels} labels"),
+            progress=lambda summary: shown.update(summary.finished, f"{summary.labels} labels"),
         )
 
 

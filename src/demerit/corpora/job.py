@@ -169,7 +169,7 @@ class _Build:
             self.server,
             self.endpoint,
             self.spent,
-            lambda now: self.progress("counterfactuals", now.seen, now.expected, f"{now.labels} labels"),
+            lambda now: self.progress("counterfactuals", now.finished, now.expected, f"{now.labels} labels"),
         )
         self._count(made.spent)
         self.summary.notes += made.notes

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from demerit.chat import Chat, Endpoint
-from demerit.errors import BadInput, UnknownName
+from demerit.errors import BadInput, StoreError, UnknownName
 from demerit.prompting.context import KINDS, Recipe
 
 ENVIRONMENT = {
@@ -128,12 +128,15 @@ class Settings:
         """Where answers are kept; None for nowhere."""
         if self.cache == "off":
             return None
-        if self.cache:
-            path = Path(self.cache).expanduser()
-        else:
-            home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-            path = Path(home).expanduser() / "demerit" / "answers.sqlite"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        path = Path(self.cache) if self.cache else Path(home) / "demerit" / "answers.sqlite"
+        try:
+            path = path.expanduser()
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except (OSError, RuntimeError, ValueError) as error:  # the latter two: a home of nobody, a zero in a name
+            why = getattr(error, "strerror", None) or str(error).rstrip(".")
+            instead = "set DEMERIT_CHAT_CACHE to another file, or to 'off'"
+            raise StoreError(path, f"answers cannot be kept there ({why}); {instead}") from error
         return path
 
 

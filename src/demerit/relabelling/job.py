@@ -46,6 +46,8 @@ class RelabelSummary:
     expected: int | None = None
     seen: int = 0
     """episodes looked at"""
+    finished: int = 0
+    """episodes that nothing more is done about: settled, left unanswered, or not used"""
     originals: int = 0
     """successes that were chosen"""
     settled: int = 0
@@ -114,7 +116,7 @@ def relabel(
         tries: how often a request may fail before its question is given up.
         more_tokens: added to the limit of every answer, for models that think first.
         settings: what to make.
-        progress: called after every episode.
+        progress: called after every episode that is finished.
     """
     settings = settings or RelabelSettings()
     dataset = source if isinstance(source, Dataset) else open_dataset(source)
@@ -195,14 +197,21 @@ class _Run:
                 elif told.id in chosen and self.chat.stopped:
                     # Nothing is decoded for questions that nobody will be asked.
                     self.summary.unfinished[f"not asked: {self.chat.stopped}"] += 1
+                    self.summary.finished += 1
+                    yield
                 elif told.id in chosen:
                     chain = Chain(told, self.chat.ask, looker, settings, self.asking, model, version)
                     waiting.append((told, pool.submit(chain.run)))
+                else:
+                    self.summary.finished += 1
+                    yield
                 while len(waiting) >= AHEAD * self.chat.concurrency or (waiting and _is_ready(waiting[0][1])):
                     self._write(*waiting.popleft())
+                    self.summary.finished += 1
                     yield
             while waiting:
                 self._write(*waiting.popleft())
+                self.summary.finished += 1
                 yield
             finished = True
         finally:
