@@ -4,6 +4,7 @@ settings.py      what a release is asked to be
 licences.py      which licences may stand in one release
 names.py         finding names, places, dates and addresses in texts
 fields.py        which fields of an episode are about people, places or moments
+clocks.py        absolute times among numbers
 cleaned.py       an episode without them
 containers.py    what a video file holds besides its pictures
 repacked.py      the same pictures without the rest

@@ -215,7 +215,9 @@ def _already(dest: Path, plan: str) -> Released | None:
     except StoreError:
         raise StoreError(dest, "it exists and is not an empty folder; nothing is overwritten") from None
     if there.facts.get("plan") != plan or not (dest / SUMS).is_file():
-        raise StoreError(dest, "it holds another release (other episodes, labels or settings); nothing is overwritten")
+        raise StoreError(
+            dest, "it holds another release (other episodes, labels, settings or rules); nothing is overwritten"
+        )
     return there
 
 
