@@ -324,6 +324,46 @@ def test_nothing_is_overwritten(make_episode: Callable[..., Episode], tmp_path: 
     assert not [path for path in tmp_path.iterdir() if path.name in (".out.release", ".full.release")]
 
 
+def test_a_damaged_release_is_not_done(make_episode: Callable[..., Episode], tmp_path: Path) -> None:
+    source, settings = dataset(make_episode("a")), Settings(licence="MIT")
+    release(source, tmp_path / "out", settings)
+    (tmp_path / "out" / "notes.txt").write_text("somebody's own")
+    assert not release(source, tmp_path / "out", settings).seconds
+    video = tmp_path / "out" / "videos" / "000000.mp4"
+    whole = video.read_bytes()
+    for damage, said in (
+        (lambda: video.write_bytes(whole[:-1]), "videos/000000.mp4 has changed"),
+        (video.unlink, "videos/000000.mp4 is missing"),
+        ((tmp_path / "out" / "SHA256SUMS").unlink, "SHA256SUMS cannot be read"),
+    ):
+        damage()
+        with pytest.raises(StoreError, match=said):
+            release(source, tmp_path / "out", settings)
+
+
+def test_a_place_inside_the_source_or_around_it_is_refused(messy: Path, tmp_path: Path) -> None:
+    before = sorted(messy.rglob("*"))
+    (tmp_path / "way").symlink_to(messy)
+    for dest in (messy / "out", messy / "deep" / "er" / "out", messy, messy.parent, tmp_path / "way" / "out"):
+        with pytest.raises(BadInput, match=r"outside of|that the dataset"):
+            release(open_dataset(messy), dest, Settings(licence="MIT"))
+    assert sorted(messy.rglob("*")) == before
+    assert release(open_dataset(messy), tmp_path / f"{messy.name}-2", Settings(licence="MIT")).seconds
+
+
+def test_a_link_is_refused_before_the_work(make_episode: Callable[..., Episode], tmp_path: Path) -> None:
+    source, settings = dataset(make_episode("a")), Settings(licence="MIT")
+    (tmp_path / "empty").mkdir()
+    for target, said in (("empty", "a link to a folder"), ("nowhere", "a link to nothing")):
+        (tmp_path / f"to-{target}").symlink_to(tmp_path / target)
+        with pytest.raises(BadInput, match=said):
+            release(source, tmp_path / f"to-{target}", settings, lambda *told: pytest.fail("it has begun"))
+    assert not list(tmp_path.glob(".*")) and not list(tmp_path.glob("*-private.json"))
+    release(source, tmp_path / "out", settings)
+    (tmp_path / "done").symlink_to(tmp_path / "out")
+    assert not release(source, tmp_path / "done", settings).seconds
+
+
 SLOW = """
 import sys, time
 from demerit.releasing import Settings, release, videos

@@ -128,7 +128,9 @@ def _print(made: Released, dest: Path, settings: Settings, problems: list[dict[s
     facts = made.facts
     layout = "LeRobot v3.0" if facts["layout"] == "lerobot" else "demerit folder"
     if not made.seconds:
-        out.print(f"[bold]{dest}[/bold]: this very release is there already, and is left as it is")
+        out.print(
+            f"[bold]{dest}[/bold]: this very release is there already, every file as it was made, and is left as it is"
+        )
     else:
         steps = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in made.seconds.items())
         out.print(

@@ -11,6 +11,7 @@ repacked.py      the same pictures without the rest
 pixels.py        masks, and the mosaic over what somebody's own detector finds
 videos.py        every video of a release, written once
 survey.py        the first look at the source: licences, names, splits
+places.py        where it may be put
 job.py           release: everything in a folder beside, renamed when it is whole
 layouts.py       our folder, or LeRobot v3.0 with our labels beside
 composition.py   what is in it, counted
