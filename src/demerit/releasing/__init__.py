@@ -7,6 +7,7 @@ fields.py        which fields of an episode are about people, places or moments
 clocks.py        absolute times among numbers
 cleaned.py       an episode without them
 containers.py    what a video file holds besides its pictures
+encoder_marks.py what x264 and x265 write about themselves
 repacked.py      the same pictures without the rest
 pixels.py        masks, and the mosaic over what somebody's own detector finds
 videos.py        every video of a release, written once
