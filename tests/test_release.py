@@ -300,6 +300,22 @@ def test_what_is_refused_before_anything_is_written(make_episode: Callable[..., 
             Settings(**wrong)  # type: ignore[arg-type]
 
 
+def test_licences_on_the_card(make_episode: Callable[..., Episode], tmp_path: Path) -> None:
+    def of(*licences: str) -> Dataset:
+        return dataset(*(replace(make_episode(f"e{n}"), origin=Origin(licence=one)) for n, one in enumerate(licences)))
+
+    release(of("MIT", "CC-BY-4.0", "Apache-2.0"), tmp_path / "mixed", Settings(layout="lerobot"))
+    text = (tmp_path / "mixed" / "README.md").read_text()
+    front = yaml.safe_load(text.split("---")[1])
+    assert (front["license"], front["license_name"]) == ("other", "apache-2.0-and-cc-by-4.0-and-mit")
+    assert "As a whole under Apache-2.0 AND CC-BY-4.0 AND MIT; every episode keeps its own" in text
+    again = release(open_dataset(f"lerobot:{tmp_path / 'mixed'}"), tmp_path / "again", Settings())
+    assert again.facts["licence"] == "Apache-2.0 AND CC-BY-4.0 AND MIT" and not again.facts["licence_doubts"]
+    release(of("our own terms"), tmp_path / "own", Settings())
+    for page in ("README.md", "card.html"):
+        assert "none that demerit knows" in (tmp_path / "own" / page).read_text()
+
+
 def test_nothing_is_overwritten(make_episode: Callable[..., Episode], tmp_path: Path) -> None:
     source, settings = dataset(make_episode("a")), Settings(licence="MIT")
     (tmp_path / "full").mkdir()
@@ -568,3 +584,5 @@ def test_the_command(messy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert answer.exit_code == 1
         assert said in answer.stderr.replace("\n", " ")
     assert runner.invoke(app, ["inspect", "out"]).exit_code == 0
+    doubted = runner.invoke(app, ["release", str(messy), "own", "--licence", "our own terms"])
+    assert "note  The licence 'our own terms' (6 episodes) is none that demerit knows" in doubted.output

@@ -139,7 +139,7 @@ def _print(made: Released, dest: Path, settings: Settings, problems: list[dict[s
         )
         videos = ", ".join(f"{count} {how}" for how, count in facts["videos"].items())
         out.print(f"  videos: {videos}")
-    for line in facts["leaks"]:
+    for line in (*facts["licence_doubts"], *facts["leaks"]):
         out.print(f"  [yellow]note[/yellow]  {escape(line)}")
     _print_problems(problems)
     if not settings.repaints:

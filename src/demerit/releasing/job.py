@@ -176,6 +176,7 @@ def _facts(
         "layout": settings.layout,
         "name": store.name,
         "licence": found.licence,
+        "licence_doubts": list(found.doubts),
         "episodes": len(released),
         "preferences": len(found.preferences),
         "left_out": found.left_out,
