@@ -26,6 +26,7 @@ from demerit.cli import app
 from demerit.dataset import Dataset, Record
 from demerit.episode import Edit, Episode, Origin
 from demerit.errors import BadInput, MissingExtra, RemoteError, StoreBusy, StoreError, UnknownName
+from demerit.frames import Frames
 from demerit.ingest import import_dataset
 from demerit.outcome import Outcome, Preference
 from demerit.releasing import Released, Settings, hub, release, verify
@@ -34,6 +35,7 @@ from demerit.releasing.settings import Mask
 from demerit.sources import open_dataset
 from demerit.store import Store
 from demerit.store.lock import writing
+from demerit.video import VideoClip
 from release_fixture import SECRETS, messy_rollouts
 
 TESTS = Path(__file__).parent
@@ -237,24 +239,47 @@ def test_the_files_of_a_release(messy: Path, tmp_path: Path) -> None:
     assert verify(folder) == ["ORIGINS.csv is missing", "more is not listed", "README.md has changed"]
 
 
-@pytest.mark.parametrize("settings", [Settings(licence="MIT"), Settings(licence="MIT", layout="lerobot")])
-def test_the_cards_loaders_run_as_printed(messy: Path, tmp_path: Path, settings: Settings) -> None:
-    release(open_dataset(messy), tmp_path / "out", settings)
-    blocks = re.findall(r"^```python\n(.*?)^```$", (tmp_path / "out" / "README.md").read_text(), flags=re.M | re.S)
-    said = [
+def printed(folder: Path, *more: str) -> list[str]:
+    """What the loaders on a card print, run as they stand there; given `more`, the last one and that."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (folder / "README.md").read_text(), flags=re.M | re.S)
+    blocks = ["\n".join((blocks[-1], *more))] if more else blocks
+    return [
         subprocess.run(
-            [sys.executable, "-W", "error", "-c", block],
-            cwd=tmp_path / "out",
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, "-W", "error", "-c", block], cwd=folder, capture_output=True, text=True, check=True
         ).stdout
         for block in blocks
     ]
+
+
+@pytest.mark.parametrize("settings", [Settings(licence="MIT"), Settings(licence="MIT", layout="lerobot")])
+def test_the_cards_loaders_run_as_printed(messy: Path, tmp_path: Path, settings: Settings) -> None:
+    release(open_dataset(messy), tmp_path / "out", settings)
+    said = printed(tmp_path / "out")
     assert said[0].startswith("3 failures\n")
     assert "['dropped'] (2, 48, 64, 3)" in said[0]
     assert said[1].endswith("20 frames\n")
     assert not verify(tmp_path / "out"), "loading leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("part", "layout"),
+    [
+        *((part, "folder") for part in ("first", "middle", "last", "chosen", "chosen of a middle")),
+        ("middle", "lerobot"),
+    ],
+)
+def test_the_cards_loaders_show_a_part_of_a_file(make_video: Any, tmp_path: Path, part: str, layout: Any) -> None:
+    """The very pictures of an episode that is a part of a longer file, and no others."""
+    path = str(make_video(frames=30))
+    rate = 1 / VideoClip(path).times()[1]
+    start, stop = {"first": (None, 8), "last": (22, None), "chosen": (None, None)}.get(part, (10, 20))
+    clip = VideoClip(path, None if start is None else start / rate, None if stop is None else stop / rate)
+    frames = Frames(clip).select([7, 2, 2]) if "chosen" in part else Frames(clip)
+    release(dataset(Episode("a", "do it", {"main": frames})), tmp_path / "out", Settings(licence="MIT", layout=layout))
+    (said,) = printed(tmp_path / "out", "print([int(picture.astype(int).sum()) for picture in pictures])")
+    assert said.splitlines()[-2].endswith(f" {len(frames)} frames")
+    released = next(iter(Store(tmp_path / "out").episodes())).main.all()
+    assert said.splitlines()[-1] == str([int(picture.astype(int).sum()) for picture in released])
 
 
 def test_masks_and_materialized_views(blocks: Store, tmp_path: Path) -> None:
