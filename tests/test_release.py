@@ -405,6 +405,30 @@ def test_a_link_is_refused_before_the_work(make_episode: Callable[..., Episode],
     assert not release(source, tmp_path / "done", settings).seconds
 
 
+FULL = """
+import errno, os, resource, sys
+from demerit.cli import main
+from demerit.sources.lerobot_video_files import VideoFiles
+
+def full(*_):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+VideoFiles.add = VideoFiles.close = full
+sys.argv = ["demerit", "release", *sys.argv[1:], "--licence", "MIT", "--format", "lerobot"]
+main()
+"""
+
+
+def test_a_disk_that_fills_up_is_one_sentence(messy: Path, tmp_path: Path) -> None:
+    """A table that cannot be finished is given up quietly, also when a video has failed before it."""
+    command = [sys.executable, "-B", "-c", FULL, str(messy), str(tmp_path / "out")]  # -B: no half-written bytecode
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert len(run.stderr.strip().splitlines()) == 1, run.stderr
+    assert "the dataset cannot be written (File too large)" in run.stderr
+
+
 SLOW = """
 import sys, time
 from demerit.releasing import Settings, release, videos
