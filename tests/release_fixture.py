@@ -41,12 +41,12 @@ def talking_video(path: Path, frames: int = 20, seed: int = 0, size: tuple[int, 
     return path
 
 
-def with_user_data(source: Path, target: Path, words: str) -> Path:
+def with_user_data(source: Path, target: Path, words: str, mark: str = MARK) -> Path:
     """Put words into the pictures' own stream, as cameras do with positions and clocks."""
     with av.open(str(source)) as given, av.open(str(target), "w", format="mp4") as made:
         stream = given.streams.video[0]
         out = made.add_stream_from_template(stream)
-        sieve = BitStreamFilterContext(f"h264_metadata=sei_user_data={MARK}+{words}", stream, out)
+        sieve = BitStreamFilterContext(f"h264_metadata=sei_user_data={mark}+{words}", stream, out)
         for packet in given.demux(stream):
             for kept in sieve.filter(packet) if packet.size else sieve.filter(None):
                 kept.stream = out

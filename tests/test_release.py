@@ -26,6 +26,7 @@ from demerit.cli import app
 from demerit.dataset import Dataset, Record
 from demerit.episode import Edit, Episode, Origin
 from demerit.errors import BadInput, MissingExtra, RemoteError, StoreBusy, StoreError, UnknownName
+from demerit.frames import Frames
 from demerit.ingest import import_dataset
 from demerit.outcome import Outcome, Preference
 from demerit.releasing import Released, Settings, hub, release, verify
@@ -34,6 +35,7 @@ from demerit.releasing.settings import Mask
 from demerit.sources import open_dataset
 from demerit.store import Store
 from demerit.store.lock import writing
+from demerit.video import VideoClip
 from release_fixture import SECRETS, messy_rollouts
 
 TESTS = Path(__file__).parent
@@ -237,24 +239,47 @@ def test_the_files_of_a_release(messy: Path, tmp_path: Path) -> None:
     assert verify(folder) == ["ORIGINS.csv is missing", "more is not listed", "README.md has changed"]
 
 
-@pytest.mark.parametrize("settings", [Settings(licence="MIT"), Settings(licence="MIT", layout="lerobot")])
-def test_the_cards_loaders_run_as_printed(messy: Path, tmp_path: Path, settings: Settings) -> None:
-    release(open_dataset(messy), tmp_path / "out", settings)
-    blocks = re.findall(r"^```python\n(.*?)^```$", (tmp_path / "out" / "README.md").read_text(), flags=re.M | re.S)
-    said = [
+def printed(folder: Path, *more: str) -> list[str]:
+    """What the loaders on a card print, run as they stand there; given `more`, the last one and that."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (folder / "README.md").read_text(), flags=re.M | re.S)
+    blocks = ["\n".join((blocks[-1], *more))] if more else blocks
+    return [
         subprocess.run(
-            [sys.executable, "-W", "error", "-c", block],
-            cwd=tmp_path / "out",
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, "-W", "error", "-c", block], cwd=folder, capture_output=True, text=True, check=True
         ).stdout
         for block in blocks
     ]
+
+
+@pytest.mark.parametrize("settings", [Settings(licence="MIT"), Settings(licence="MIT", layout="lerobot")])
+def test_the_cards_loaders_run_as_printed(messy: Path, tmp_path: Path, settings: Settings) -> None:
+    release(open_dataset(messy), tmp_path / "out", settings)
+    said = printed(tmp_path / "out")
     assert said[0].startswith("3 failures\n")
     assert "['dropped'] (2, 48, 64, 3)" in said[0]
     assert said[1].endswith("20 frames\n")
     assert not verify(tmp_path / "out"), "loading leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("part", "layout"),
+    [
+        *((part, "folder") for part in ("first", "middle", "last", "chosen", "chosen of a middle")),
+        ("middle", "lerobot"),
+    ],
+)
+def test_the_cards_loaders_show_a_part_of_a_file(make_video: Any, tmp_path: Path, part: str, layout: Any) -> None:
+    """The very pictures of an episode that is a part of a longer file, and no others."""
+    path = str(make_video(frames=30))
+    rate = 1 / VideoClip(path).times()[1]
+    start, stop = {"first": (None, 8), "last": (22, None), "chosen": (None, None)}.get(part, (10, 20))
+    clip = VideoClip(path, None if start is None else start / rate, None if stop is None else stop / rate)
+    frames = Frames(clip).select([7, 2, 2]) if "chosen" in part else Frames(clip)
+    release(dataset(Episode("a", "do it", {"main": frames})), tmp_path / "out", Settings(licence="MIT", layout=layout))
+    (said,) = printed(tmp_path / "out", "print([int(picture.astype(int).sum()) for picture in pictures])")
+    assert said.splitlines()[-2].endswith(f" {len(frames)} frames")
+    released = next(iter(Store(tmp_path / "out").episodes())).main.all()
+    assert said.splitlines()[-1] == str([int(picture.astype(int).sum()) for picture in released])
 
 
 def test_masks_and_materialized_views(blocks: Store, tmp_path: Path) -> None:
@@ -300,6 +325,22 @@ def test_what_is_refused_before_anything_is_written(make_episode: Callable[..., 
             Settings(**wrong)  # type: ignore[arg-type]
 
 
+def test_licences_on_the_card(make_episode: Callable[..., Episode], tmp_path: Path) -> None:
+    def of(*licences: str) -> Dataset:
+        return dataset(*(replace(make_episode(f"e{n}"), origin=Origin(licence=one)) for n, one in enumerate(licences)))
+
+    release(of("MIT", "CC-BY-4.0", "Apache-2.0"), tmp_path / "mixed", Settings(layout="lerobot"))
+    text = (tmp_path / "mixed" / "README.md").read_text()
+    front = yaml.safe_load(text.split("---")[1])
+    assert (front["license"], front["license_name"]) == ("other", "apache-2.0-and-cc-by-4.0-and-mit")
+    assert "As a whole under Apache-2.0 AND CC-BY-4.0 AND MIT; every episode keeps its own" in text
+    again = release(open_dataset(f"lerobot:{tmp_path / 'mixed'}"), tmp_path / "again", Settings())
+    assert again.facts["licence"] == "Apache-2.0 AND CC-BY-4.0 AND MIT" and not again.facts["licence_doubts"]
+    release(of("our own terms"), tmp_path / "own", Settings())
+    for page in ("README.md", "card.html"):
+        assert "none that demerit knows" in (tmp_path / "own" / page).read_text()
+
+
 def test_nothing_is_overwritten(make_episode: Callable[..., Episode], tmp_path: Path) -> None:
     source, settings = dataset(make_episode("a")), Settings(licence="MIT")
     (tmp_path / "full").mkdir()
@@ -322,6 +363,70 @@ def test_nothing_is_overwritten(make_episode: Callable[..., Episode], tmp_path: 
     with writing(tmp_path / ".busy.release"), pytest.raises(StoreBusy):
         release(source, tmp_path / "busy", settings)
     assert not [path for path in tmp_path.iterdir() if path.name in (".out.release", ".full.release")]
+
+
+def test_a_damaged_release_is_not_done(make_episode: Callable[..., Episode], tmp_path: Path) -> None:
+    source, settings = dataset(make_episode("a")), Settings(licence="MIT")
+    release(source, tmp_path / "out", settings)
+    (tmp_path / "out" / "notes.txt").write_text("somebody's own")
+    assert not release(source, tmp_path / "out", settings).seconds
+    video = tmp_path / "out" / "videos" / "000000.mp4"
+    whole = video.read_bytes()
+    for damage, said in (
+        (lambda: video.write_bytes(whole[:-1]), "videos/000000.mp4 has changed"),
+        (video.unlink, "videos/000000.mp4 is missing"),
+        ((tmp_path / "out" / "SHA256SUMS").unlink, "SHA256SUMS cannot be read"),
+    ):
+        damage()
+        with pytest.raises(StoreError, match=said):
+            release(source, tmp_path / "out", settings)
+
+
+def test_a_place_inside_the_source_or_around_it_is_refused(messy: Path, tmp_path: Path) -> None:
+    before = sorted(messy.rglob("*"))
+    (tmp_path / "way").symlink_to(messy)
+    for dest in (messy / "out", messy / "deep" / "er" / "out", messy, messy.parent, tmp_path / "way" / "out"):
+        with pytest.raises(BadInput, match=r"outside of|that the dataset"):
+            release(open_dataset(messy), dest, Settings(licence="MIT"))
+    assert sorted(messy.rglob("*")) == before
+    assert release(open_dataset(messy), tmp_path / f"{messy.name}-2", Settings(licence="MIT")).seconds
+
+
+def test_a_link_is_refused_before_the_work(make_episode: Callable[..., Episode], tmp_path: Path) -> None:
+    source, settings = dataset(make_episode("a")), Settings(licence="MIT")
+    (tmp_path / "empty").mkdir()
+    for target, said in (("empty", "a link to a folder"), ("nowhere", "a link to nothing")):
+        (tmp_path / f"to-{target}").symlink_to(tmp_path / target)
+        with pytest.raises(BadInput, match=said):
+            release(source, tmp_path / f"to-{target}", settings, lambda *told: pytest.fail("it has begun"))
+    assert not list(tmp_path.glob(".*")) and not list(tmp_path.glob("*-private.json"))
+    release(source, tmp_path / "out", settings)
+    (tmp_path / "done").symlink_to(tmp_path / "out")
+    assert not release(source, tmp_path / "done", settings).seconds
+
+
+FULL = """
+import errno, os, resource, sys
+from demerit.cli import main
+from demerit.sources.lerobot_video_files import VideoFiles
+
+def full(*_):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+VideoFiles.add = VideoFiles.close = full
+sys.argv = ["demerit", "release", *sys.argv[1:], "--licence", "MIT", "--format", "lerobot"]
+main()
+"""
+
+
+def test_a_disk_that_fills_up_is_one_sentence(messy: Path, tmp_path: Path) -> None:
+    """A table that cannot be finished is given up quietly, also when a video has failed before it."""
+    command = [sys.executable, "-B", "-c", FULL, str(messy), str(tmp_path / "out")]  # -B: no half-written bytecode
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert len(run.stderr.strip().splitlines()) == 1, run.stderr
+    assert "the dataset cannot be written (File too large)" in run.stderr
 
 
 SLOW = """
@@ -528,3 +633,5 @@ def test_the_command(messy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert answer.exit_code == 1
         assert said in answer.stderr.replace("\n", " ")
     assert runner.invoke(app, ["inspect", "out"]).exit_code == 0
+    doubted = runner.invoke(app, ["release", str(messy), "own", "--licence", "our own terms"])
+    assert "note  The licence 'our own terms' (6 episodes) is none that demerit knows" in doubted.output

@@ -32,6 +32,11 @@ EVIL = "</script><script>window.evil = 1</script><img src=x onerror='window.evil
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
+# How high the letters of the drawings are on the screen, in pixels.
+LETTERS = """[...document.querySelectorAll('.plots svg text')].map(
+    (one) => parseFloat(getComputedStyle(one).fontSize) * one.getScreenCTM().a)"""
+
+
 class Evil:
     """The drawn sample with somebody's script in every text."""
 
@@ -70,8 +75,10 @@ def test_the_card_in_a_browser(card: Path, tmp_path: Path) -> None:
         page.on("request", lambda one: one.url.startswith(("file:", "data:")) or problems.append(one.url))
         page.goto(card.as_uri())
         _look(page, tmp_path)
-        page.set_viewport_size({"width": 390, "height": 844})
-        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        for width in (390, 768, 1280):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert 11 <= min(page.evaluate(LETTERS)) <= max(page.evaluate(LETTERS)) <= 18
         page.set_viewport_size({"width": 1280, "height": 900})
         _labels_fit(page)
         browser.close()
@@ -115,7 +122,7 @@ def _labels_fit(page: Any) -> None:
     for words in ("push the coffee maker's button without moving the mug", "MOVE WWW MMMM to the W", "a" * 90):
         found.tasks[words] = Counter(success=3, failure=2)
     found.parts[("one", "train")] = Group()
-    page.set_content(f"<div style='width: 680px'>{outcome_chart(found)}</div>")
+    page.set_content(f"<div style='width: 380px'>{outcome_chart(found)}</div>")
     assert page.locator("text").count() == 2 + 2 * 3
     frame = page.locator("svg").bounding_box()
     for text in page.locator("text").all():

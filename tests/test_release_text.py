@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from demerit.errors import BadInput
 from demerit.releasing.fields import about, is_clock, is_on_globe
-from demerit.releasing.licences import CLOSED, TABLE, goes_with, hub_name, spelt, whole_licence
+from demerit.releasing.licences import CLOSED, TABLE, doubts, goes_with, hub_id, hub_name, spelt, whole_licence
 from demerit.releasing.names import NAME, Names, stand_ins
 
 KNOWN = stand_ins(["Anna Schmidt", "Björn"], ["Rosenheim", "kitchen"], ["Projekt X"], frozenset({"kitchen", "cup"}))
@@ -147,6 +147,8 @@ def test_spellings_of_licences() -> None:
     assert spelt("my own") == "my own"
     assert hub_name("CC BY-NC 4.0") == "cc-by-nc-4.0"
     assert hub_name("my own") == "other"
+    assert hub_name("Apache-2.0 AND MIT") == "other"
+    assert hub_id("Apache-2.0 AND MIT") == "apache-2.0-and-mit"
 
 
 @pytest.mark.parametrize(
@@ -159,6 +161,10 @@ def test_spellings_of_licences() -> None:
         ({"CC-BY-NC-4.0": 1, "CC-BY-NC-SA-4.0": 2}, "CC-BY-NC-SA-4.0"),
         ({"our own terms": 4}, "our own terms"),
         ({"CC-BY-ND-4.0": 4}, "CC-BY-ND-4.0"),
+        ({"MIT": 1, "CC BY 4.0": 9, "Apache 2.0": 1}, "Apache-2.0 AND CC-BY-4.0 AND MIT"),
+        ({"Unlicense": 1, "cc0": 9}, "CC0-1.0 AND Unlicense"),
+        ({"Apache-2.0 AND MIT": 2, "mit": 1}, "Apache-2.0 AND MIT"),
+        ({"apache-2.0-and-mit": 2, "CC-BY-NC-4.0": 1}, "CC-BY-NC-4.0"),
     ],
 )
 def test_licences_that_go_together(mixed: dict[str, int], whole: str) -> None:
@@ -174,6 +180,7 @@ def test_licences_that_go_together(mixed: dict[str, int], whole: str) -> None:
         ({"CC-BY-ND-4.0": 1, "MIT": 1}, "release each apart"),
         ({"": 2, "MIT": 1}, "none for 2 of 3 episodes"),
         ({"All rights reserved": 2}, "one that allows sharing"),
+        ({"CC-BY-SA-4.0 AND CC-BY-NC-4.0": 2}, "release each apart"),
     ],
 )
 def test_licences_that_do_not(mixed: dict[str, int], said: str) -> None:
@@ -190,19 +197,48 @@ licences = st.sampled_from([one.name for one in TABLE.values()])
 
 
 @given(st.dictionaries(st.one_of(licences, st.sampled_from(["odd terms", "others"])), st.integers(1, 9), min_size=1))
-def test_the_whole_is_one_of_its_parts_and_takes_all(mixed: dict[str, int]) -> None:
+def test_the_whole_takes_all_of_its_parts_in_any_order(mixed: dict[str, int]) -> None:
     try:
         whole = whole_licence(mixed)
     except BadInput:
         assert not any(all(goes_with(part, whole) for part in mixed) for whole in mixed)
         return
-    assert whole in mixed
+    assert whole == whole_licence(dict(reversed(mixed.items())))
     assert all(goes_with(part, whole) for part in mixed)
     # Whoever got the whole may use each part at least as freely.
     order = ["no conditions", "name the authors", "not commercial", "share alike", "not commercial, share alike"]
-    terms = [TABLE[name.lower()].terms for name in mixed if name.lower() in TABLE]
     if len(mixed) > 1:
-        assert max(terms, key=order.index) == TABLE[whole.lower()].terms
+        terms = {name: TABLE[name.lower()].terms for name in mixed}
+        strictest = [name for name in mixed if terms[name] == max(terms.values(), key=order.index)]
+        assert whole == (strictest[0] if len(strictest) == 1 else " AND ".join(sorted(mixed, key=str.casefold)))
+        assert hub_name(whole) == (TABLE[whole.lower()].hub if len(strictest) == 1 else "other")
+
+
+@pytest.mark.parametrize(
+    "said",
+    """n/a;N.A.;TBD;tbd;UNLICENSED;no license;No Licence;private;none;-;?;licence pending;not for redistribution
+    research only, do not redistribute;Redistribution is not permitted;internal use only;proprietary (ACME);under NDA
+    all rights reserved (c) 2024;may not be shared;NOASSERTION;sharing prohibited""".replace("\n", ";").split(";"),
+)
+def test_what_says_no_is_no_licence(said: str) -> None:
+    with pytest.raises(BadInput, match="one that allows sharing"):
+        whole_licence({said.strip(): 2})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["our own terms", "CC-BY-NC-SA-3.0", "LGPL-3.0", "no restrictions on distribution", "other", "research only"],
+)
+def test_what_nobody_knows_is_doubted_aloud(name: str) -> None:
+    assert whole_licence({name: 2}) == name
+    (said,) = doubts({name: 2, "MIT": 1, "Apache-2.0 AND MIT": 1})
+    assert repr(name) in said and "2 episodes" in said
+    assert not doubts({one.name: 1 for one in TABLE.values()})
+
+
+def test_no_licence_of_the_table_says_no() -> None:
+    for one in TABLE.values():
+        assert whole_licence({one.name: 1}) == spelt(f"the {one.name} license") == one.name
 
 
 @given(licences, licences, licences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from demerit.errors import BadInput
 from demerit.frames import ArrayFrames, Frames
 from demerit.negatives.spliced import SplicedFrames
 from demerit.releasing.containers import extras, has_user_data
+from demerit.releasing.encoder_marks import X264, X265, is_own
 from demerit.releasing.pixels import cover, hide, load_detector
 from demerit.releasing.repacked import repack
 from demerit.releasing.settings import Mask, Settings
@@ -232,3 +234,60 @@ def test_the_users_own_detector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for wrong in ("my_faces_here", "no_such_module:f", "my_faces_here:nothing", "my_faces_here:number"):
         with pytest.raises(BadInput, match="--blur"):
             load_detector(wrong)
+
+
+def test_a_tag_behind_another_of_the_same_name_is_found(make_video: Make, tmp_path: Path) -> None:
+    """The container's encoder is a muxer's, the stream's is whatever somebody called it: 'Anna Schmidt'."""
+    path = make_video()
+    whole = bytearray(path.read_bytes())
+    at = whole.find(b"avc1", whole.find(b"stsd")) - 4
+    named = b"Anna Schmidt"
+    whole[at + 50 : at + 82] = bytes([len(named)]) + named.ljust(31, b"\0")
+    path.write_bytes(whole)
+    found = extras(str(path))
+    assert "encoder" in found.tags
+    assert "name of an encoder" in found.unknown
+    assert repack(str(path), tmp_path / "b.mp4", found)
+    assert extras(str(tmp_path / "b.mp4")).clean
+    assert b"Anna" not in (tmp_path / "b.mp4").read_bytes()
+
+
+def test_words_behind_the_end_of_an_encoders_name_are_found(make_video: Make) -> None:
+    path = make_video()
+    whole = bytearray(path.read_bytes())
+    at = whole.find(b"avc1", whole.find(b"stsd")) - 4
+    whole[at + 50 : at + 82] = bytes([4]) + b"Lavc\0Anna Schmidt".ljust(31, b"\0")
+    path.write_bytes(whole)
+    assert extras(str(path)).unknown == ("name of an encoder",)
+
+
+@pytest.mark.parametrize(
+    ("codec", "options"),
+    [
+        ("libx264", {"preset": "ultrafast"}),
+        ("libx264", {"preset": "slow", "x264-params": "bitrate=300:vbv-maxrate=400:vbv-bufsize=400:nal-hrd=vbr"}),
+        ("libx264", {"qp": "20", "tune": "grain", "x264-params": "slices=2:keyint=infinite:tff=1:me=umh"}),
+        ("libx265", {"preset": "ultrafast", "x265-params": "log-level=none"}),
+        ("libx265", {"preset": "fast", "x265-params": "log-level=none:bitrate=300:vbv-maxrate=400:vbv-bufsize=400"}),
+    ],
+)
+def test_what_an_encoder_says_of_itself_is_no_secret(tmp_path: Path, codec: str, options: dict[str, str]) -> None:
+    images = np.random.default_rng(0).integers(0, 255, (4, 128, 128, 3), dtype=np.uint8)
+    write_video(tmp_path / "a.mp4", images, encoding=Encoding(codec, options=options))
+    assert re.search(rb"x26[45].{1,200}options:", (tmp_path / "a.mp4").read_bytes())
+    assert extras(str(tmp_path / "a.mp4")).clean, extras(str(tmp_path / "a.mp4"))
+
+
+def test_words_of_somebodys_under_an_encoders_mark_are_found(make_video: Make, tmp_path: Path) -> None:
+    head = (
+        b"x264 - core 165 - H.264/MPEG-4 AVC codec - Copyleft 2003-2025 - http://www.videolan.org/x264.html - options:"
+    )
+    assert is_own(X264 + head + b" cabac=1 ref=3 me=hex analyse=0x3:0x113 crf=23.0\0")
+    for words in (b"Anna", head + b" cabac=1 Anna", head + b" anna=1", head + b" me=anna", head[:-8], b"x" + head):
+        assert not is_own(X264 + words)
+    assert not is_own(X265 + head) and not is_own(bytes(16) + head) and not is_own(b"")
+    path = with_user_data(make_video(), tmp_path / "a.mp4", "AnnaSchmidt", "dc45e9bd-e6d9-48b7-962c-d820d923eeef")
+    found = extras(str(path))
+    assert found.user_data
+    assert repack(str(path), tmp_path / "b.mp4", found)
+    assert b"Anna" not in (tmp_path / "b.mp4").read_bytes()

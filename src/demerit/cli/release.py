@@ -128,7 +128,9 @@ def _print(made: Released, dest: Path, settings: Settings, problems: list[dict[s
     facts = made.facts
     layout = "LeRobot v3.0" if facts["layout"] == "lerobot" else "demerit folder"
     if not made.seconds:
-        out.print(f"[bold]{dest}[/bold]: this very release is there already, and is left as it is")
+        out.print(
+            f"[bold]{dest}[/bold]: this very release is there already, every file as it was made, and is left as it is"
+        )
     else:
         steps = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in made.seconds.items())
         out.print(
@@ -137,7 +139,7 @@ def _print(made: Released, dest: Path, settings: Settings, problems: list[dict[s
         )
         videos = ", ".join(f"{count} {how}" for how, count in facts["videos"].items())
         out.print(f"  videos: {videos}")
-    for line in facts["leaks"]:
+    for line in (*facts["licence_doubts"], *facts["leaks"]):
         out.print(f"  [yellow]note[/yellow]  {escape(line)}")
     _print_problems(problems)
     if not settings.repaints:

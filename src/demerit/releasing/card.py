@@ -18,7 +18,7 @@ from demerit.errors import BadEpisode, UnreadableVideo
 from demerit.releasing.charts import failure_chart, outcome_chart, progress_chart
 from demerit.releasing.composition import Composition, kinds_of, verdict
 from demerit.releasing.layouts import CAME_AS
-from demerit.releasing.licences import hub_name
+from demerit.releasing.licences import hub_id, hub_name
 from demerit.releasing.loading import with_demerit, without_demerit
 from demerit.releasing.privacy import CHECKLIST, NOT_AUTOMATIC, Removal
 from demerit.releasing.words import lead, licence_words, markdown, tables, technical
@@ -95,7 +95,7 @@ def front_matter(found: Composition, facts: Mapping[str, Any]) -> str:
     licence, episodes = str(facts["licence"]), found.all.episodes
     about: dict[str, Any] = {"license": hub_name(licence)}
     if about["license"] == "other":
-        about["license_name"] = licence
+        about["license_name"] = hub_id(licence)
     lerobot = facts["layout"] == "lerobot"
     about |= {
         "pretty_name": found.name,
@@ -117,7 +117,7 @@ def _readme(
     sheets: Sequence[Sheet],
 ) -> str:
     lines = [front_matter(found, facts), f"# {found.name}", "", lead(found, facts), ""]
-    lines += [f"> {line}\n" for line in facts["leaks"]]
+    lines += [f"> {line}\n" for line in (*facts["licence_doubts"], *facts["leaks"])]
     lines += ["## How the episodes ended", "", "![How the episodes ended](card/outcomes.svg)", ""]
     lines += ["![Kinds of failure](card/failures.svg)", ""] if found.failures or found.unexplained else []
     lines += ["![Final progress](card/progress.svg)", ""] if charts["progress"] else []
@@ -160,7 +160,7 @@ def _page(
             charts=charts,
             tables=tables(found),
             sheets=[(sheet, sheet.embedded(root)) for sheet in sheets],
-            warnings=[*facts["leaks"], *removal.warnings()],
+            warnings=[*facts["licence_doubts"], *facts["leaks"], *removal.warnings()],
             privacy=f"{privacy[:1].upper()}{privacy[1:]}.",
             not_automatic=_items(NOT_AUTOMATIC),
             checklist=[line.removeprefix("[ ] ").replace("`", "") for line in _items(CHECKLIST)],

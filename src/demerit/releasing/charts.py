@@ -8,19 +8,22 @@ from markupsafe import Markup, escape
 
 from demerit.releasing.composition import BINS, Composition
 
-WIDTH, LABEL, ROW, THICK = 680, 240, 28, 18
-NUMBER = 56
-"""room for the number behind a bar"""
+WIDTH, ROW, LABEL, THICK = 380, 42, 18, 16
+"""as wide as a phone, so that letters stay letters there: a row is a label and, below it, its bar"""
+NUMBER, LEGEND, KEY = 56, 28, 100
+"""room for the number behind a bar, for the legend and for one of its words"""
 MOST_ROWS = 16
-LONGEST_LABEL = 27
+LONGEST_LABEL = 40
+BESIDE = 86
+"""room for labels that are short enough to stand beside their bars"""
 INKS = {
     "success": "var(--good, #006b4e)",
     "failure": "var(--bad, #a63c00)",
     "unknown": "var(--control, #7b7f86)",
     "kind": "var(--bad, #a63c00)",
 }
-TEXT = "fill: var(--ink, #57606a); font: 13px system-ui, sans-serif"
-SOFT = "fill: var(--soft, #57606a); font: 12px system-ui, sans-serif"
+TEXT = "fill: var(--ink, #57606a); font: 14px system-ui, sans-serif"
+SOFT = "fill: var(--soft, #57606a); font: 13px system-ui, sans-serif"
 
 Bars = Sequence[tuple[str, Mapping[str, int]]]
 
@@ -53,46 +56,49 @@ def progress_chart(found: Composition) -> Markup:
     for place in range(BINS):
         counts = {name: bins[place] for name, bins in found.progress.items()}
         rows.append((f"{place / BINS:.1f} to {(place + 1) / BINS:.1f}", counts))
-    return _drawn(rows, "Final progress, 0 to 1", _legend(rows), 0)
+    return _drawn(rows, "Final progress, 0 to 1", _legend(rows), 0, BESIDE)
 
 
 def _legend(rows: Bars) -> list[str]:
     return [name for name in INKS if any(parts.get(name) for _, parts in rows)]
 
 
-def _drawn(rows: Bars, title: str, legend: Sequence[str], left_out: int) -> Markup:
-    """Draw stacked horizontal bars on one scale."""
-    top = 26 if legend else 4
-    height = top + len(rows) * ROW + (20 if left_out else 4)
+def _drawn(rows: Bars, title: str, legend: Sequence[str], left_out: int, first: int = 0) -> Markup:
+    """Draw stacked horizontal bars on one scale, below their labels or, from `first` on, beside them."""
+    top = LEGEND if legend else 0
+    row = ROW - LABEL if first else ROW
+    height = top + len(rows) * row + (22 if left_out else 0)
     longest = max([sum(parts.values()) for _, parts in rows] or [1]) or 1
-    scale = (WIDTH - LABEL - NUMBER) / longest
+    scale = (WIDTH - first - NUMBER) / longest
     words = "; ".join(
         f"{label}: " + ", ".join(f"{count}" if name == "kind" else f"{count} {name}" for name, count in parts.items())
         for label, parts in rows
     )
     out = [
-        Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-            WIDTH, height, f"{title}. {words}"
-        )
+        Markup(
+            '<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" '
+            'aria-label="{2}">'
+        ).format(WIDTH, height, f"{title}. {words}")
     ]
-    x = LABEL
-    for name in legend:
+    for place, name in enumerate(legend):
         out.append(
-            Markup('<rect x="{}" y="4" width="12" height="12" rx="2" style="fill: {}"/>').format(x, Markup(INKS[name]))
+            Markup('<rect x="{}" y="4" width="12" height="12" rx="2" style="fill: {}"/>').format(
+                place * KEY, Markup(INKS[name])
+            )
         )
-        out.append(_text(x + 18, 15, name, SOFT))
-        x += 100
+        out.append(_text(place * KEY + 18, 15, name, SOFT))
     for number, (label, parts) in enumerate(rows):
-        out.append(_row(label, parts, top + number * ROW, scale))
+        y = top + number * row
+        out.append(_text(0, y + LABEL - 5, _short(label), TEXT))
+        out.append(_bar(label, parts, first, y if first else y + LABEL, scale))
     if left_out:
-        out.append(_text(LABEL, height - 6, f"and {left_out} more", SOFT))
+        out.append(_text(0, height - 6, f"and {left_out} more", SOFT))
     return Markup("").join([*out, Markup("</svg>")])
 
 
-def _row(label: str, parts: Mapping[str, int], y: int, scale: float) -> Markup:
-    short = label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
-    out = [_text(LABEL - 10, y + THICK - 4, short, TEXT, "end")]
-    x = float(LABEL)
+def _bar(label: str, parts: Mapping[str, int], first: int, y: int, scale: float) -> Markup:
+    out = []
+    x = float(first)
     for name, ink in INKS.items():
         count = parts.get(name, 0)
         if count:
@@ -102,11 +108,13 @@ def _row(label: str, parts: Mapping[str, int], y: int, scale: float) -> Markup:
                 ).format(x, y, max(1.0, count * scale), THICK, Markup(ink), f"{label}: {count} {name}")
             )
             x += max(1.0, count * scale)
-    out.append(_text(x + 6, y + THICK - 4, str(sum(parts.values())), SOFT))
+    out.append(_text(x + 6 if out else x, y + THICK - 3, str(sum(parts.values())), SOFT))
     return Markup("").join(out)
 
 
-def _text(x: float, y: float, words: str, style: str, anchor: str = "start") -> Markup:
-    return Markup('<text x="{:g}" y="{:g}" text-anchor="{}" style="{}">{}</text>').format(
-        x, y, anchor, style, escape(words)
-    )
+def _short(label: str) -> str:
+    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
+
+
+def _text(x: float, y: float, words: str, style: str) -> Markup:
+    return Markup('<text x="{:g}" y="{:g}" style="{}">{}</text>').format(x, y, style, escape(words))

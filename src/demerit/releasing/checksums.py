@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from demerit.errors import StoreError
@@ -21,17 +22,22 @@ def write_sums(root: Path) -> int:
 def verify(root: str | Path) -> list[str]:
     """Say what is not as it was, a sentence each; nothing = everything is there and unchanged."""
     root = Path(root)
+    listed = _listed(root)
+    there = [path.relative_to(root).as_posix() for path in files_of(root)]
+    return (
+        _missing(root, listed)
+        + [f"{name} is not listed" for name in there if name not in listed]
+        + _changed(root, listed)
+    )
+
+
+def damage(root: Path) -> list[str]:
+    """Say which files are missing or have changed; what somebody put beside them does no harm."""
     try:
-        lines = (root / SUMS).read_text("utf-8").splitlines()
-    except OSError as error:
-        raise StoreError(root, f"it has no {SUMS} that can be read ({error.strerror})") from error
-    listed = {name: digest for digest, space, name in (line.partition("  ") for line in lines) if space}
-    there = {path.relative_to(root).as_posix(): path for path in files_of(root)}
-    said = [f"{name} is missing" for name in listed if name not in there]
-    said += [f"{name} is not listed" for name in there if name not in listed]
-    return said + [
-        f"{name} has changed" for name, path in there.items() if listed.get(name, "") not in ("", _sum(path))
-    ]
+        listed = _listed(root)
+    except StoreError:
+        return [f"{SUMS} cannot be read"]
+    return _missing(root, listed) + _changed(root, listed)
 
 
 def files_of(root: Path) -> list[Path]:
@@ -42,3 +48,21 @@ def files_of(root: Path) -> list[Path]:
 def _sum(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _listed(root: Path) -> dict[str, str]:
+    """File to sum."""
+    try:
+        lines = (root / SUMS).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(root, f"it has no {SUMS} that can be read ({error})") from error
+    return {name: digest for digest, space, name in (line.partition("  ") for line in lines) if space}
+
+
+def _missing(root: Path, listed: Mapping[str, str]) -> list[str]:
+    return [f"{name} is missing" for name in listed if not (root / name).is_file()]
+
+
+def _changed(root: Path, listed: Mapping[str, str]) -> list[str]:
+    there = {name: root / name for name in listed if (root / name).is_file()}
+    return [f"{name} has changed" for name, path in there.items() if _sum(path) != listed[name]]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,14 @@ import numpy.typing as npt
 
 from demerit.episode import Edit, Episode, Origin
 from demerit.outcome import Outcome, Preference
+from demerit.releasing.clocks import seconds_since_start, since_start
 from demerit.releasing.fields import about, is_clock, is_on_globe
-from demerit.releasing.names import EARLIEST, Names
+from demerit.releasing.names import Names
 from demerit.releasing.settings import Notes
 
 MOST_SUSPECTS = 200
 """kept for the owner to look at; beyond that there is a rule missing"""
+CLOCK = "clock, begins at zero"
 
 
 @dataclass
@@ -30,11 +34,11 @@ class Cleaner:
     """where to what to how often"""
     suspects: dict[str, list[str]] = field(default_factory=dict)
     """words in instructions that look like names, with some episodes: for the owner, never for the release"""
-    clocks: set[tuple[str, str]] = field(default_factory=set)
-    globe: set[tuple[str, str]] = field(default_factory=set)
-    """episodes and the signals of theirs that begin at zero now, and that are gone"""
+    signals: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """signal, by its clean name, and what was done to it, to the episodes in which it was"""
     _ids: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
+    _signals: dict[str, str] = field(default_factory=dict)
 
     def episode(self, episode: Episode) -> Episode:
         """Clean an episode; its pixels are another matter."""
@@ -45,16 +49,15 @@ class Cleaner:
             views={self._name(camera, "camera name"): frames for camera, frames in episode.views.items()},
             outcomes=tuple(self._outcome(outcome) for outcome in episode.outcomes),
             origin=self._origin(episode.origin),
-            signals=CleanSignals(episode.signals, episode.id, self),
+            signals=CleanSignals(episode.signals, episode, self),
             edits=tuple(self._edit(edit) for edit in episode.edits),
         )
 
     def report(self) -> dict[str, dict[str, int]]:
         """Say where what was found how often, the most frequent first."""
         all_of_it = {where: dict(counts.most_common()) for where, counts in self.removed.items()}
-        for kind, those in (("clock, begins at zero", self.clocks), ("position on the globe, removed", self.globe)):
-            for name, count in Counter(name for _, name in those).items():
-                all_of_it.setdefault(f"signal {name}", {})[kind] = count
+        for (name, what), episodes in self.signals.items():
+            all_of_it.setdefault(f"signal {name}", {})[what] = len(episodes)
         return dict(sorted(all_of_it.items(), key=lambda item: -sum(item[1].values())))
 
     def preference(self, preference: Preference) -> Preference:
@@ -70,14 +73,16 @@ class Cleaner:
     def id(self, id: str) -> str:
         """Clean an id; the same id is always cleaned alike, and two never become one."""
         if id not in self._ids:
-            clean = self._name(id, "id")
-            unique, number = clean, 1
-            while unique in self._taken:
-                number += 1
-                unique = f"{clean}-{number}"
-            self._ids[id] = unique
-            self._taken.add(unique)
+            self._ids[id] = _unique(self._name(id, "id"), self._taken)
+            self._taken.add(self._ids[id])
         return self._ids[id]
+
+    def signal_name(self, name: str) -> str:
+        """Clean a signal's name, part by part, as `obs/data/pose` is no path on a disk; two never become one."""
+        if name not in self._signals:
+            clean = "/".join(self._name(part, "signal name") for part in name.split("/"))
+            self._signals[name] = _unique(clean, self._signals.values())
+        return self._signals[name]
 
     def _origin(self, origin: Origin) -> Origin:
         texts = {
@@ -86,15 +91,15 @@ class Cleaner:
         }
         tags = {}
         for name, value in origin.tags.items():
-            clean = self._tag(name, value)
+            shown = self._name(name, "tag name")
+            clean = self._tag(name, value, f"tag {shown}")
             if clean:
-                tags[self._name(name, "tag name")] = clean
+                tags[shown] = clean
         # The parent may be left out of this release: then its cleaned name is all that there is of it.
         parent = self.id(origin.parent) if origin.parent else ""
         return Origin(**texts, site=self._stand_in(origin.site, "site"), parent=parent, tags=tags)
 
-    def _tag(self, name: str, value: str) -> str:
-        where = f"tag {name}"
+    def _tag(self, name: str, value: str, where: str) -> str:
         match about(name, value):
             case "machine":
                 self._count(where, "field about machines or addresses, removed")
@@ -180,35 +185,99 @@ class Cleaner:
             self.removed.setdefault(where, Counter()).update(+found)
 
 
+def _unique(name: str, taken: Container[str]) -> str:
+    unique, number = name, 1
+    while unique in taken:
+        number += 1
+        unique = f"{name}-{number}"
+    return unique
+
+
 @dataclass(frozen=True, eq=False)
 class CleanSignals(Mapping[str, npt.NDArray[Any]]):
-    """Signals whose clocks begin at zero, without those that are positions on the globe; read when asked for."""
+    """Signals under clean names: clocks begin at zero, texts are searched, positions on the globe are gone.
+
+    Values are read when asked for, and not kept.
+    """
 
     whole: Mapping[str, npt.NDArray[Any]]
-    episode: str
+    episode: Episode
     cleaner: Cleaner
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         """Read one signal."""
-        if is_on_globe(name):
-            raise KeyError(name)
-        values = np.asarray(self.whole[name])
-        is_moment = is_clock(name) and values.dtype.kind in "fiu" and values.size and bool(np.nanmax(values) > EARLIEST)
-        if not is_moment:
-            return values
-        self.cleaner.clocks.add((self.episode, name))
-        started: npt.NDArray[Any] = values - np.nanmin(values)
-        return started
+        return self._clean(self._kept[name], name)
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
-        return iter(self._kept())
+        return iter(self._kept)
 
     def __len__(self) -> int:
         """How many signals there are."""
-        return len(self._kept())
+        return len(self._kept)
 
-    def _kept(self) -> list[str]:
-        kept = [name for name in self.whole if not is_on_globe(name)]
-        self.cleaner.globe.update((self.episode, name) for name in self.whole if is_on_globe(name))
+    @cached_property
+    def _kept(self) -> dict[str, str]:
+        """Clean name to the name in the source."""
+        kept = {}
+        for name in self.whole:
+            clean = self.cleaner.signal_name(name)
+            why = self._why_not(name)
+            if why:
+                self._note(clean, why)
+            else:
+                kept[clean] = name
         return kept
+
+    def _why_not(self, name: str) -> str:
+        """Say why a signal cannot be part of a release; empty = it can."""
+        if is_on_globe(re.sub(r"\d+", " ", name)):  # also gps0 and wgs84
+            return "position on the globe, removed"
+        values = np.asarray(self.whole[name])
+        if values.dtype.kind == "V" or (values.dtype.kind == "O" and not _holds_texts(values)):
+            return "bytes that no rule reads, removed"
+        if values.dtype.kind in "USO":
+            if self.cleaner.notes == "drop":
+                return "free text, removed"
+            if about(name) in ("machine", "person", "place"):
+                return f"text about a {about(name)}, removed"
+        return ""
+
+    def _clean(self, name: str, shown: str) -> npt.NDArray[Any]:
+        values = np.asarray(self.whole[name])
+        if values.dtype.kind in "USO":
+            return self._texts(values, name, shown)
+        if values.dtype.kind == "M":
+            self._note(shown, CLOCK)
+            return seconds_since_start(values)
+        started = since_start(values, named=is_clock(name))
+        if started is None:
+            return values
+        self._note(shown, CLOCK)
+        return started
+
+    def _texts(self, values: npt.NDArray[Any], name: str, shown: str) -> npt.NDArray[Any]:
+        """A text of a thousand frames is one text: each is searched once."""
+        clean = {text: self._text(text, name) for text in dict.fromkeys(map(_text_of, values.ravel().tolist()))}
+        if any(text != cleaned for text, cleaned in clean.items()):
+            self._note(shown, "text in which something was found, replaced")
+        return np.array([clean[_text_of(one)] for one in values.ravel().tolist()], dtype=str).reshape(values.shape)
+
+    def _text(self, text: str, name: str) -> str:
+        names = self.cleaner.names
+        if text.strip() == self.episode.instruction.strip():  # many formats repeat it with every frame
+            return names.in_name(text, Counter())
+        if about(name) == "moment" or re.fullmatch(r"\s*\d+(\.\d*)?\s*", text):
+            return names.coarse(text.strip())
+        return text if self.cleaner.notes == "keep" else names.in_text(text, Counter())
+
+    def _note(self, shown: str, what: str) -> None:
+        self.cleaner.signals.setdefault((shown, what), set()).add(self.episode.id)
+
+
+def _holds_texts(values: npt.NDArray[Any]) -> bool:
+    return all(isinstance(one, str | bytes) for one in values.ravel().tolist())
+
+
+def _text_of(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

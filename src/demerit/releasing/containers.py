@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from demerit.errors import UnreadableVideo
+from demerit.releasing.encoder_marks import is_own
 from demerit.video_index import decoder_errors
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ HARMLESS = {
     "major_brand": r"[\w ]{4}",
     "minor_version": r"\d+",
     "compatible_brands": r"[\w ]*",
-    "encoder": r"Lav[fc][\d.]*( lib[\w-]+)?",
+    "encoder": r"(Lav[fc][\d.]*( lib[\w-]+)?)?",
     "handler_name": r"VideoHandler",
     "vendor_id": r"\[0\]\[0\]\[0\]\[0\]|FFMP",
     "language": r"und|eng",
@@ -33,11 +34,13 @@ HARMLESS = {
 INNER = {b"moov", b"trak", b"mdia", b"minf", b"stbl", b"edts", b"dinf", b"udta", b"ilst", b"\xa9too"}
 LEAVES = {
     *(b"ftyp", b"mdat", b"mvhd", b"tkhd", b"mdhd", b"hdlr", b"vmhd", b"dref", b"elst", b"data"),
-    *(b"stsd", b"stts", b"stss", b"ctts", b"stsc", b"stsz", b"stz2", b"stco", b"co64", b"sdtp", b"sbgp", b"sgpd"),
+    *(b"stts", b"stss", b"ctts", b"stsc", b"stsz", b"stz2", b"stco", b"co64", b"sdtp", b"sbgp", b"sgpd"),
 }
+DESCRIPTIONS = {b"avcC", b"hvcC", b"av1C", b"vpcC", b"colr", b"pasp", b"btrt", b"fiel", b"clap"}
+"""of pictures: their codec, colours, shape and rate"""
+BEFORE_COUNT, ENTRY, COMPRESSOR = 4, 86, slice(50, 82)
+"""bytes before the number of entries in stsd, of an entry before its boxes, and where in it the encoder's name is"""
 CLOCKS = {b"mvhd", b"tkhd", b"mdhd"}
-OWN_MARKS = (bytes.fromhex("dc45e9bde6d948b7962cd820d923eeef"), bytes.fromhex("2ca2de09b51747dbbb55a4fe7fc2fc4e"))
-"""under which x264 and x265 write their own settings into a stream"""
 SEI = {"h264": {6}, "hevc": {39, 40}}
 USER_DATA = {4, 5}
 """kinds of supplemental information that hold whatever somebody put there: captions, positions, clocks"""
@@ -83,7 +86,9 @@ def _extras(path: str, container: InputContainer) -> Extras:
         raise UnreadableVideo(path, "it has no video in it")
     stream = streams.video[0]
     codec = stream.codec_context.codec.canonical_name
-    tags = [name for name, value in {**stream.metadata, **container.metadata}.items() if not _is_harmless(name, value)]
+    # Apart: a tag of the stream and one of the container may have the same name, and only one of them be harmless.
+    said = (*stream.metadata.items(), *container.metadata.items())
+    tags = [name for name, value in said if not _is_harmless(name, value)]
     tags += [f"chapter {name}" for chapter in container.chapters() for name in chapter.get("metadata", {})]
     size, found = 0, False
     lengths = _length_bytes(codec, stream.codec_context.extradata)
@@ -126,10 +131,36 @@ def _not_plain(path: str, pictures: int) -> Iterator[str]:
                 file.seek(start)
                 if any(any(block) for block in iter(partial(file.read, min(1 << 16, max(0, stop - file.tell()))), b"")):
                     yield "bytes in unused room"
+            elif kind == b"stsd":
+                yield from _in_descriptions(file, start, stop)
             elif kind not in LEAVES:
                 yield f"box {kind.decode('latin-1')!r}"
         if media != pictures:
             yield "bytes that no picture uses"
+
+
+def _in_descriptions(file: BinaryIO, start: int, stop: int) -> Iterator[str]:
+    """Look into what a track says of its pictures' format: an encoder's name, and boxes that could hold anything."""
+    file.seek(start + BEFORE_COUNT)
+    count = int.from_bytes(file.read(4), "big")
+    at = start + BEFORE_COUNT + 4
+    for _ in range(count):
+        file.seek(at)
+        entry = file.read(ENTRY)
+        size = int.from_bytes(entry[:4], "big")
+        if len(entry) < ENTRY or size < ENTRY or at + size > stop:
+            break
+        name = entry[COMPRESSOR]
+        if any(name[1 + name[0] :]) or not _is_harmless("encoder", name[1 : 1 + name[0]].decode("latin-1")):
+            yield "name of an encoder"
+        yield from (
+            f"box {kind.decode('latin-1')!r}"
+            for kind, _, _ in _boxes(file, at + ENTRY, at + size)
+            if kind not in DESCRIPTIONS
+        )
+        at += size
+    if at != stop:
+        yield "bytes in the pictures' description"
 
 
 def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -180,7 +211,7 @@ def _is_foreign(unit: bytes, codec: str) -> bool:
             numbers.append(number + (body[at] if at < len(body) else 0))
             at += 1
         payload = body[at : at + numbers[1]]
-        if numbers[0] in USER_DATA and not payload.startswith(OWN_MARKS):
+        if numbers[0] in USER_DATA and not is_own(payload):
             return True
         at += numbers[1]
     return False

@@ -27,8 +27,11 @@ WORDS: dict[About, frozenset[str]] = {
 """in order: the first that fits wins, and what is about machines goes"""
 MANY_WORDS = 5
 """a value of this many words is text, whatever its field is called"""
-GLOBE = frozenset({"gps", "latitude", "longitude", "lat", "lon"})
-CLOCKS = frozenset({"time", "timestamp", "timestamps", "stamp", "epoch", "clock", "datetime"})
+GLOBE = frozenset(
+    """gps gnss glonass rtk navsat navsatfix nmea wgs wgs84 utm ecef geo geodetic geohash geolocation latitude longitude
+    lat lon lng latlon latlng latlong lonlat lla llh gpslat gpslon""".split()
+)
+CLOCKS = frozenset("time timestamp timestamps stamp epoch clock datetime utc gmt unix posix walltime".split())
 
 
 def about(field: str, value: str = "") -> About:

@@ -24,11 +24,12 @@ from demerit.dataset import Dataset
 from demerit.episode import Episode, safe_name
 from demerit.errors import StoreError
 from demerit.releasing.card import write_card
-from demerit.releasing.checksums import SUMS, files_of, write_sums
+from demerit.releasing.checksums import damage, files_of, write_sums
 from demerit.releasing.cleaned import Cleaner
 from demerit.releasing.composition import compose
 from demerit.releasing.layouts import CAME_AS, in_order_of_splits, write_as_lerobot, write_folder, write_rows
 from demerit.releasing.origins import write_origins
+from demerit.releasing.places import refuse_place
 from demerit.releasing.privacy import Removal, write_privacy
 from demerit.releasing.settings import Settings
 from demerit.releasing.shown import unseen_frames
@@ -40,6 +41,8 @@ from demerit.store.parts import FORMAT_VERSION, sync_folder, write_durably
 
 FORMAT_NAME, RELEASE_VERSION = "demerit-release", 1
 FACTS = "release.json"
+MOST_NAMED = 5
+"""files that an error names"""
 
 Told = Callable[[str, int, int], None]
 """called with what is being done, how much of it is done and how much there is"""
@@ -79,12 +82,13 @@ def release(
     """
     settings = settings or Settings()
     dest = Path(dest).expanduser().absolute()
+    refuse_place(dataset, dest)
     started = time.monotonic()
     on_progress("reading", 0, dataset.expected() or 0)
     found = survey(dataset, settings)
     stage = dest.with_name(f".{dest.name}.release")
     key = dest.with_name(f"{dest.name}-private.json")
-    there = _already(dest, found.plan)
+    there = _already(dest, found.plan, on_progress)
     if there is not None:
         if stage.is_dir() and not (stage / "tree").exists():  # killed right after the last rename
             shutil.rmtree(stage, ignore_errors=True)
@@ -172,6 +176,7 @@ def _facts(
         "layout": settings.layout,
         "name": store.name,
         "licence": found.licence,
+        "licence_doubts": list(found.doubts),
         "episodes": len(released),
         "preferences": len(found.preferences),
         "left_out": found.left_out,
@@ -206,7 +211,7 @@ def _name(dataset: Dataset, settings: Settings) -> str:
     return settings.name or safe_name(dataset.name)
 
 
-def _already(dest: Path, plan: str) -> Released | None:
+def _already(dest: Path, plan: str, told: Told) -> Released | None:
     """What is at the destination: nothing, the very same release, or something that is left alone."""
     if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
         return None
@@ -214,8 +219,17 @@ def _already(dest: Path, plan: str) -> Released | None:
         there = opened(dest)
     except StoreError:
         raise StoreError(dest, "it exists and is not an empty folder; nothing is overwritten") from None
-    if there.facts.get("plan") != plan or not (dest / SUMS).is_file():
-        raise StoreError(dest, "it holds another release (other episodes, labels or settings); nothing is overwritten")
+    if there.facts.get("plan") != plan:
+        what = "another release (other episodes, labels, settings or rules)"
+        raise StoreError(dest, f"it holds {what}; nothing is overwritten")
+    told("checking what is there", 0, 0)
+    lost = damage(dest)
+    if lost:
+        more = f", and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+        said = f"{', '.join(lost[:MOST_NAMED])}{more}"
+        raise StoreError(
+            dest, f"this release is there, but not as it was made: {said}; move it away and run this again"
+        )
     return there
 
 

@@ -1,7 +1,8 @@
 """Which licences may stand in one release. A help to see trouble early, and no legal advice.
 
-The table is short and strict: what it does not know may be released alone, and mixes with nothing. Every episode keeps
-its own licence; a release as a whole is under the strictest of them.
+The table is short and strict: what it does not know may be released alone, with a warning, and mixes with nothing.
+Every episode keeps its own licence; a release as a whole is under the strictest of them or, where none is stricter than
+all the others, under all of them: "Apache-2.0 AND MIT".
 """
 
 from __future__ import annotations
@@ -75,8 +76,26 @@ SPELLINGS = {
     "odc-by": "odc-by-1.0",
     "odbl": "odbl-1.0",
 }
-CLOSED = frozenset({"all-rights-reserved", "proprietary", "closed", "internal", "confidential", "none", "unknown"})
+AND = " AND "
+"""between licences that all hold, as SPDX writes it"""
+CLOSED = frozenset(
+    """
+    closed internal confidential proprietary private personal secret restricted embargoed none no not nil null nan na
+    n-a tbd tba tbc todo fixme pending unknown undecided undefined unspecified not-specified not-applicable
+    not-available not-known not-yet not-set unlicensed unlicenced not-licensed no-licence no-license nolicense nolicence
+    without-licence without-license noassertion missing empty copyright copyrighted licence license xxx
+    """.split()
+)
 """words that people write where there is no licence to share"""
+DENIALS = re.compile(
+    r"""all\ rights?\ reserved | \b(?<!non[- ])(?:confidential|proprietary|unlicen[sc]ed|nda|pending|tb[adc])\b
+    | \binternal\ use\b
+    | \b(?:not|never|don.?t|cannot|can.?t|without|no(?!\ restriction)|forbid\w*|prohibit\w*)\b [^.;]*?
+      \b(?:redistribut|distribut|shar(?:e|ed|ing)\b|re-?leas|publish|publication|re-?upload|permission|licen[sc]e)
+    | \b(?:(?:re-?)?distribution|sharing|publication)\b [^.;]*? \b(?:forbidden|prohibited|not)\b""",
+    re.I | re.X,
+)
+"""what says that sharing is not allowed, in so many words"""
 GOES_INTO = {
     FREE: {FREE, NAMED, ALIKE, NONCOMMERCIAL, NONCOMMERCIAL_ALIKE},
     NAMED: {NAMED, ALIKE, NONCOMMERCIAL, NONCOMMERCIAL_ALIKE},
@@ -90,10 +109,7 @@ GOES_INTO = {
 
 def spelt(licence: str) -> str:
     """Write a licence's name as the table does; one that the table does not have stays as it is."""
-    words = re.sub(r"[\s_]+", "-", licence.strip().lower())
-    words = re.sub(r"-(licen[cs]e|international)\b", "", words.removeprefix("the-"))
-    found = TABLE.get(SPELLINGS.get(words, words))
-    return found.name if found else licence.strip()
+    return AND.join(_parts(licence))
 
 
 def whole_licence(counts: Mapping[str, int], changed: bool = False) -> str:
@@ -105,31 +121,78 @@ def whole_licence(counts: Mapping[str, int], changed: bool = False) -> str:
     """
     names: Counter[str] = Counter()
     for licence, count in counts.items():
-        names[spelt(licence)] += count
+        for part in _parts(licence):
+            names[part] += count
     _refuse_unsaid(names)
     known = {name: TABLE.get(name.lower()) for name in names}
     strict = [name for name, one in known.items() if one is not None and one.terms == UNCHANGED]
     if strict and changed:
         todo = "leave the edits, masks, --materialize and --format lerobot away, or ask the authors"
         raise BadInput("licence", f"one that allows changes ({todo})", f"{strict[0]}, {names[strict[0]]} episodes")
-    for whole in names:
-        if all(goes_with(part, whole) for part in names):
-            return whole
-    raise BadInput("licences", _advice(names), ", ".join(f"{name} ({count})" for name, count in names.most_common()))
+    wholes = [whole for whole in names if all(goes_with(part, whole) for part in names)]
+    if not wholes:
+        raise BadInput(
+            "licences", _advice(names), ", ".join(f"{name} ({count})" for name, count in names.most_common())
+        )
+    # Several that each take all the others ask for the same kind of thing, in other words: none stands for all.
+    return wholes[0] if len(wholes) == 1 else AND.join(sorted(names, key=str.casefold))
 
 
 def goes_with(part: str, whole: str) -> bool:
     """Whether episodes under `part` may be released in a whole under `whole`."""
-    if spelt(part) == spelt(whole):
-        return True
-    one, other = (TABLE.get(spelt(name).lower()) for name in (part, whole))
-    return one is not None and other is not None and other.terms in GOES_INTO[one.terms]
+    return all(any(_goes(one, other) for other in _parts(whole)) for one in _parts(part))
+
+
+def doubts(counts: Mapping[str, int]) -> list[str]:
+    """Say, a sentence each, which licences the table does not know: what they allow is for a person to read."""
+    unknown: Counter[str] = Counter()
+    for licence, count in counts.items():
+        unknown.update({part: count for part in _parts(licence) if part.lower() not in TABLE})
+    return [
+        f"The licence {name!r} ({count} {'episode' if count == 1 else 'episodes'}) is none that demerit knows: read "
+        f"whether it allows sharing, and add its text to the release."
+        for name, count in unknown.most_common()
+    ]
 
 
 def hub_name(licence: str) -> str:
-    """How dataset cards spell it: `other` for what they have no word for."""
+    """How dataset cards spell it: `other` for what they have no word for, and for several at once."""
     known = TABLE.get(spelt(licence).lower())
     return known.hub if known else "other"
+
+
+def hub_id(licence: str) -> str:
+    """An id for dataset cards, beside `other`: small letters, numbers, dots and dashes."""
+    return re.sub(r"[^a-z0-9.]+", "-", licence.lower()).strip("-.")
+
+
+def _goes(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    part, whole = TABLE.get(one.lower()), TABLE.get(other.lower())
+    return part is not None and whole is not None and whole.terms in GOES_INTO[part.terms]
+
+
+def _parts(licence: str) -> list[str]:
+    """The licences in one text: several if it says `and` between some that the table knows, all of which hold then."""
+    pieces = re.split(r"[\s_-]+and[\s_-]+", licence.strip(), flags=re.I)
+    found = [_known(piece) for piece in pieces]
+    names = [one.name for one in found if one is not None]
+    return sorted(set(names), key=str.casefold) if len(names) == len(pieces) else [licence.strip()]
+
+
+def _known(licence: str) -> Licence | None:
+    words = re.sub(r"-(licen[cs]e|international)\b", "", _dashed(licence).removeprefix("the-"))
+    return TABLE.get(SPELLINGS.get(words, words))
+
+
+def _dashed(licence: str) -> str:
+    return re.sub(r"[\s_]+", "-", licence.strip().lower())
+
+
+def _says_no(licence: str) -> bool:
+    words = re.sub(r"[^a-z0-9]+", "-", licence.lower()).strip("-")
+    return licence.lower() not in TABLE and (not words or words in CLOSED or DENIALS.search(licence) is not None)
 
 
 def _refuse_unsaid(names: Counter[str]) -> None:
@@ -141,8 +204,9 @@ def _refuse_unsaid(names: Counter[str]) -> None:
             f"none for {silent} of {sum(names.values())} episodes",
         )
     for name, count in names.items():
-        if re.sub(r"[\s_]+", "-", name.lower()) in CLOSED:
-            raise BadInput("licence", "one that allows sharing (ask whoever recorded them)", f"{name!r}, {count} times")
+        if _says_no(name):
+            advice = "one that allows sharing (ask whoever recorded them; --where leaves episodes out)"
+            raise BadInput("licence", advice, f"{name!r}, {count} times")
 
 
 def _advice(names: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ for episode in failures[:3]:
 """
 
 FOLDER = """\
+import json
 from pathlib import Path
 
 import av
@@ -26,8 +27,14 @@ rows = [row for part in parts for row in pq.read_table(part, columns=columns).to
 print(len(rows), "episodes")
 row = next(row for row in rows if row["views"][0]["kind"] == "video")
 view = row["views"][0]
+part = json.loads(view["fields"])  # an episode may be a part of a longer file: from start on, before stop, in seconds
+start, stop = part.get("start", float("-inf")), part.get("stop", float("inf"))
 with av.open(view["path"]) as video:
-    pictures = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+    half = 0.5 / float(video.streams.video[0].average_rate)
+    if "start" in part:
+        video.seek(round(start * 1_000_000))
+    frames = (frame for frame in video.decode(video=0) if start - half <= frame.time < stop - half)
+    pictures = [frame.to_ndarray(format="rgb24") for frame in frames][: part.get("length")]
 if view["indices"] is not None:  # an edited episode: these frames of the file, in this order
     pictures = [pictures[index] for index in view["indices"]]
 print(row["id"], repr(row["instruction"]), row["success"], len(pictures), "frames")

@@ -42,7 +42,9 @@ class Removal:
         videos = self.in_videos()
         covered = videos["frames with a region masked"]
         hidden = videos["frames in which the detector found something to hide"]
-        said = [f"{texts} names, dates, addresses and the like removed or replaced in texts" if texts else ""]
+        said = [
+            f"{texts} names, dates, addresses and the like removed or replaced in texts and signals" if texts else ""
+        ]
         said += [f"sound removed from {videos['streams of sound']} videos" if videos["streams of sound"] else ""]
         tags = sum(count for what, count in videos.items() if what.startswith(("container tag", "in the container")))
         said += [f"{tags} container tags and clocks removed" if tags else ""]
@@ -78,8 +80,11 @@ RULES = """\
   not use as a word becomes `[name]`, which removes some harmless words too. Text in a script without capitals cannot be
   searched so and is removed whole.
 - **Instructions** are what models read: known names and patterns are replaced, words that only look like names are not.
-- **Moments.** Dates, and the times of day beside them, are coarsened; clocks among the signals begin at zero; signals
-  that are positions on the globe are removed.
+- **Moments.** Dates, and the times of day beside them, are coarsened.
+- **Signals.** Numbers that lie between 2000 and 2100 in seconds, milliseconds, microseconds or nanoseconds since 1970
+  are clocks, whatever they are called, and begin at zero, each signal at its own; so do calendar times, which become
+  seconds. Positions on the globe are told by their names (gps, latitude, utm ...) and removed. Texts are free text;
+  those about people, places and machines are removed, as are bytes that no rule reads. Names are cleaned like ids.
 - **Fields about machines** (hosts, addresses, serial numbers, paths, file names) are removed. Videos are numbered.
 - **Video files.** A file with nothing but pictures in it is copied as it is. Otherwise the pictures' packets are packed
   anew without sound, subtitles, tags, clocks and data inside the stream; where that would change what is seen, or masks
@@ -89,6 +94,7 @@ RULES = """\
 NOT_AUTOMATIC = """\
 - Faces, bodies, voices in captions, screens, papers, badges, windows and mirrors in the pictures, unless masked above.
 - Names that nobody told and that are written small, misspelt, or in an instruction.
+- Signals under names that do not say what they are: a position on the globe called `x`, a clock that counts days.
 - What a room, a robot's scratches or an unusual object give away to somebody who knows them.
 - Who can be told from a pattern: one stand-in with a rare kind of episode, or the order of recording.
 - Whether the people recorded agreed to this use, and whether the law where they live asks for more."""

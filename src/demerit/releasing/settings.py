@@ -15,6 +15,8 @@ Layout = Literal["folder", "lerobot"]
 Notes = Literal["scrub", "drop", "keep"]
 EVERY_CAMERA = "*"
 NUMBERS_OF_A_BOX = 4
+RULES = 2
+"""of cleaning, counted up when they change: what older ones have left is neither gone on with nor taken for done"""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Settings:
 
     def digest(self) -> bytes:
         """Everything that changes what comes out, as bytes."""
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        return json.dumps({**asdict(self), "rules": RULES}, sort_keys=True).encode()
 
 
 def parse_where(pairs: list[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from demerit.episode import Episode
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 from demerit.outcome import Preference
 from demerit.releasing.fields import about
-from demerit.releasing.licences import spelt, whole_licence
+from demerit.releasing.licences import doubts, spelt, whole_licence
 from demerit.releasing.names import Names, all_words, stand_ins, words_of
 from demerit.releasing.settings import EVERY_CAMERA, Settings
 from demerit.store.rows import episode_row
@@ -33,6 +33,8 @@ class Survey:
     episodes: tuple[Episode, ...]
     preferences: tuple[Preference, ...]
     licence: str
+    doubts: tuple[str, ...]
+    """about licences, a sentence each"""
     names: Names
     leaks: tuple[Leak, ...]
     left_out: int
@@ -47,10 +49,8 @@ def survey(dataset: Dataset, settings: Settings) -> Survey:
     if not episodes:
         raise BadInput(dataset.address or dataset.name, "at least one episode to release", "none")
     _check_cameras(episodes, settings)
-    licence = whole_licence(
-        Counter(one.origin.licence for one in episodes),
-        changed=settings.encodes or any(one.edits for one in episodes),
-    )
+    licences = Counter(one.origin.licence for one in episodes)
+    licence = whole_licence(licences, changed=settings.encodes or any(one.edits for one in episodes))
     leaks = find_leaks(episodes)
     grave = [leak for leak in leaks if leak.kind in REFUSED]
     if grave and not settings.allow_leaks:
@@ -60,6 +60,7 @@ def survey(dataset: Dataset, settings: Settings) -> Survey:
         episodes=episodes,
         preferences=preferences,
         licence=licence,
+        doubts=tuple(doubts(licences)),
         names=known_names(episodes, preferences, settings),
         leaks=tuple(leaks),
         left_out=left_out,

@@ -22,6 +22,8 @@ NOT_SIGNALS = frozenset(
 )
 NUMBERS = re.compile(r"(float|int|uint)\d+|bool")
 CARD_LICENCE = re.compile(r"^license:[ \t]*['\"]?([^\s'\"\[]+)", re.MULTILINE)
+CARD_LICENCE_NAME = re.compile(r"^license_name:[ \t]*['\"]?([^\n'\"]+?)['\"]?[ \t]*$", re.MULTILINE)
+"""what cards say instead, where the licence is `other`"""
 CARD_BYTES = 65536
 
 
@@ -123,7 +125,8 @@ def card_licence(root: Path) -> str:
         return ""
     front = text.split("\n---", 1)[0] if text.startswith("---") else ""
     found = CARD_LICENCE.search(front)
-    return found.group(1) if found else ""
+    named = CARD_LICENCE_NAME.search(front) if found and found.group(1) == "other" else None
+    return named.group(1) if named else found.group(1) if found else ""
 
 
 def _is_camera(feature: Mapping[str, Any]) -> bool:

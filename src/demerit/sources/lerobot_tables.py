@@ -22,6 +22,20 @@ EPISODES_AT_ONCE = 256
 ARROW = {"float32": pa.float32(), "int64": pa.int64(), "bool": pa.bool_()}
 
 
+class TableWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has no types
+    """Parquet's own writer, which gives up on a file that cannot be finished instead of trying once more when dropped.
+
+    That second attempt would fail as well, as a traceback behind the sentence that the user gets.
+    """
+
+    def close(self) -> None:
+        """Finish the file, or raise once."""
+        try:
+            super().close()
+        finally:
+            self.is_open = False
+
+
 class DataTables:
     """data/chunk-*/file-*.parquet: a row group an episode, as LeRobot writes them."""
 
@@ -38,7 +52,7 @@ class DataTables:
             self.close()
             self._number += 1
             self._path(self._number).parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(self._path(self._number), _data_schema(self._columns))
+            self._writer = TableWriter(self._path(self._number), _data_schema(self._columns))
         frames = len(columns["index"])
         # A success shows on the last frame alone; an unknown outcome is null on all of them.
         verdict = [None] * frames if success is None else [False] * (frames - 1) + [success]
@@ -59,7 +73,7 @@ class DataTables:
         kept = {key: kind for key, kind in self._columns.items() if key != column}
         for number in range(self._number + 1):
             path = self._path(number)
-            with pq.ParquetFile(path) as file, pq.ParquetWriter(path.with_suffix(".tmp"), _data_schema(kept)) as writer:
+            with pq.ParquetFile(path) as file, TableWriter(path.with_suffix(".tmp"), _data_schema(kept)) as writer:
                 for group in range(file.metadata.num_row_groups):
                     writer.write_table(file.read_row_group(group).select(list(kept)).cast(writer.schema))
             path.with_suffix(".tmp").replace(path)
@@ -128,7 +142,7 @@ class EpisodeTable:
     def _flush(self) -> None:
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(self._path, self._schema)
+            self._writer = TableWriter(self._path, self._schema)
         self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=self._schema))
         self._waiting = []
 
@@ -156,7 +170,8 @@ def write_tasks(path: Path, tasks: Sequence[str]) -> None:
     }
     schema = pa.schema([("task_index", pa.int64()), (index, pa.string())], {"pandas": json.dumps(pandas)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table([list(range(len(tasks))), list(tasks)], schema=schema), path)
+    with TableWriter(path, schema) as writer:
+        writer.write_table(pa.table([list(range(len(tasks))), list(tasks)], schema=schema))
 
 
 def _data_schema(columns: Mapping[str, tuple[str, int | None]]) -> Any:

@@ -111,8 +111,11 @@ class _Writer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close what is open. After an error that error is the news, not what closing half a file says."""
-        with contextlib.suppress(*([Exception] if kind is not None else [])):
+        if kind is None:
             self._close()
+        for part in self._parts() if kind is not None else ():
+            with contextlib.suppress(Exception):  # each: one that cannot be closed must not keep the others open
+                part.close()
 
     def add(self, episode: Episode, rewards: Mapping[str, npt.ArrayLike] | None) -> None:
         """Write one episode's rows, videos and metadata."""
@@ -151,10 +154,11 @@ class _Writer:
         _write_json(self._root / "meta/info.json", self._info(robot_type, features))
 
     def _close(self) -> None:
-        for videos in self._videos.values():
-            videos.close()
-        self._data.close()
-        self._episodes.close()
+        for part in self._parts():
+            part.close()
+
+    def _parts(self) -> tuple[VideoFiles | DataTables | EpisodeTable, ...]:
+        return (*self._videos.values(), self._data, self._episodes)
 
     def _info(self, robot_type: str, features: Mapping[str, Any]) -> dict[str, Any]:
         fps = self._plan.fps
