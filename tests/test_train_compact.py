@@ -34,7 +34,7 @@ from demerit.compact.on_device import chosen_device
 from demerit.compact.predict import predict
 from demerit.compact.prepare import Part, prepare
 from demerit.compact.recipe import Recipe, load_recipe
-from demerit.compact.train import credits_of, load_weights, read_changes, shipped_words, train
+from demerit.compact.train import credits_of, load_weights, shipped_words, train
 from demerit.compact.train import main as train_main
 from demerit.compact.words import Words
 from demerit.episode import Episode, Origin
@@ -42,6 +42,7 @@ from demerit.errors import BadInput, DemeritError, UnknownName
 from demerit.frames import Frames
 from demerit.models import load_model
 from demerit.outcome import Outcome
+from demerit.recipe import read_changes
 from toy_corpus import INSTRUCTIONS, SIZE, listed, picture, small_recipe, toy
 
 ROOT = Path(demerit.__file__).parent
@@ -99,9 +100,12 @@ def test_the_file_and_the_defaults_are_what_made_the_shipped_weights() -> None:
         ({"shares": {"measurd": 1}}, "Did you mean 'measured'"),
         ({"wrong_kinds": "model"}, "a list of names"),
         ({"stps": 3}, "Did you mean 'steps'"),
+        ({7: 3}, "no number in a recipe named '7'"),
+        ({"steps": None}, "a whole number, got None"),
+        ({"fold": "one"}, "a whole number"),
     ],
 )
-def test_a_recipe_that_cannot_be_trained_is_refused(change: dict[str, Any], sentence: str) -> None:
+def test_a_recipe_that_cannot_be_trained_is_refused(change: dict[Any, Any], sentence: str) -> None:
     with pytest.raises(DemeritError, match=sentence):
         Recipe().changed(change)
 
@@ -110,6 +114,7 @@ def test_numbers_are_read_from_files_and_the_command_line(tmp_path: Path) -> Non
     (tmp_path / "mine.yaml").write_text("tower_rate: 3e-4\nwrong_kinds: []\nfold: null\n")
     mine = load_recipe(tmp_path / "mine.yaml")
     assert (mine.tower_rate, mine.wrong_kinds, mine.fold) == (3e-4, (), None)
+    assert Recipe(fold=1).changed({"fold": None}).fold is None
     assert read_changes(["steps=7", "head-rate=1e-3", 'shares={"model": 1}']) == {
         "steps": 7,
         "head_rate": 1e-3,
@@ -118,7 +123,12 @@ def test_numbers_are_read_from_files_and_the_command_line(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="NAME=VALUE"):
         read_changes(["steps"])
     (tmp_path / "torn.yaml").write_text("steps: [")
-    for name, sentence in (("torn.yaml", "YAML"), ("absent.yaml", "No such file")):
+    (tmp_path / "list.yaml").write_text("- 1")
+    for name, sentence in (
+        ("torn.yaml", "YAML"),
+        ("absent.yaml", "No such file"),
+        ("list.yaml", "names and numbers, got list"),
+    ):
         with pytest.raises(BadInput, match=sentence):
             load_recipe(tmp_path / name)
 

@@ -98,9 +98,10 @@ def train(
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
     from demerit.compact.recipe import load_recipe  # noqa: PLC0415
-    from demerit.compact.train import check_installed, in_words, read_changes  # noqa: PLC0415
+    from demerit.compact.train import check_installed, in_words  # noqa: PLC0415
     from demerit.compact.train import train as run  # noqa: PLC0415
     from demerit.errors import UnknownName  # noqa: PLC0415
+    from demerit.recipe import read_changes  # noqa: PLC0415
 
     if what not in KNOWN:
         raise UnknownName("thing to train", what, KNOWN)

@@ -33,7 +33,7 @@ def train_vlm(asked: Asked, begun: str | None, save: str, metrics: list[str]) ->
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.compact.train import read_changes  # noqa: PLC0415
+    from demerit.recipe import read_changes  # noqa: PLC0415
     from demerit.vlm_training.recipe import load_recipe  # noqa: PLC0415
     from demerit.vlm_training.train import STARTS, begin, check_installed, objective_for, train  # noqa: PLC0415
 
