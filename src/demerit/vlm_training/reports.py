@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from demerit.errors import BadInput, UnknownName
+from demerit.vlm_training.dashboards import DASHBOARDS, Dashboard, check_dashboards
 
 METRICS = "metrics.jsonl"
-KNOWN = ("tensorboard", "wandb")
 
 
 @dataclass(frozen=True)
@@ -57,26 +56,36 @@ Report = Callable[[Told], None]
 
 
 class Reports:
-    """Everywhere that updates are told."""
+    """Everywhere that updates are told. As a context, it ends what was opened."""
 
     def __init__(self, folder: Path, also: Sequence[str], report: Report | None, facts: Mapping[str, Any]) -> None:
-        """Open what was asked for; a library that is missing is a sentence before anything is computed."""
-        self._told = [] if report is None else [report]
-        self._path = folder / METRICS
-        for name in also:
-            if name not in KNOWN:
-                raise UnknownName("place for metrics", name, KNOWN)
-            self._told.append(_tensorboard(folder) if name == "tensorboard" else _wandb(folder, facts))
+        """Check what was asked for; it is opened when it is known where the run goes on.
+
+        Args:
+            folder: where the lines go.
+            also: names of dashboards.
+            report: called with every update.
+            facts: about the run, for the dashboards.
+        """
+        check_dashboards(also)
+        self._report, self._also, self._facts = report, also, facts
+        self._folder, self._path = folder, folder / METRICS
+        self._opened: list[Dashboard] = []
 
     def tell(self, told: Told) -> None:
         """Report an update."""
+        facts = told.facts()
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(told.facts()) + "\n")
-        for one in self._told:
-            one(told)
+            file.write(json.dumps(facts) + "\n")
+        del facts["step"]
+        for one in self._opened:
+            one.tell(told.step, facts)
+        if self._report is not None:
+            self._report(told)
 
     def go_on_from(self, step: int) -> None:
-        """Drop the lines behind a checkpoint: those updates are made again."""
+        """Open the dashboards, and drop the lines behind a checkpoint: those updates are made again."""
+        self._opened = [DASHBOARDS[name](self._folder, step, self._facts) for name in dict.fromkeys(self._also)]
         if not self._path.exists():
             return
         kept = [line for line in self._path.read_text("utf-8").splitlines() if _step(line) <= step]
@@ -84,36 +93,18 @@ class Reports:
         partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         partial.replace(self._path)
 
+    def __enter__(self) -> Self:
+        """Tell updates within."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Close the dashboards."""
+        for one in self._opened:
+            one.close(whole=kind is None)
+
 
 def _step(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError):  # half a line, from a run that was killed
         return float("inf")
-
-
-def _tensorboard(folder: Path) -> Report:
-    try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
-    except ImportError as missing:
-        raise BadInput("metrics", "tensorboard to be installed (pip install tensorboard)", "none") from missing
-    writer = SummaryWriter(str(folder / "tensorboard"))
-
-    def tell(told: Told) -> None:
-        for name, value in told.facts().items():
-            writer.add_scalar(name, value, told.step)
-
-    return tell
-
-
-def _wandb(folder: Path, facts: Mapping[str, Any]) -> Report:
-    try:
-        import wandb  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
-    except ImportError as missing:
-        raise BadInput("metrics", "wandb to be installed (pip install wandb)", "none") from missing
-    run = wandb.init(project="demerit", dir=str(folder), config=dict(facts), resume="allow")
-
-    def tell(told: Told) -> None:
-        run.log(told.facts(), step=told.step)
-
-    return tell

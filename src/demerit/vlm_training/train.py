@@ -14,12 +14,13 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demerit.compact.train import read_changes
 from demerit.errors import BadInput, DemeritError, MissingExtra
+from demerit.recipe import read_changes
 from demerit.vlm_training.corpus import Corpus
 from demerit.vlm_training.recipe import Recipe, RobometerRecipe, RoboRewardRecipe, load_recipe
 
@@ -87,13 +88,14 @@ def train(
         eyes=eyes_for(corpus, recipe, start, machines, out / "features"),
         begun_from=start.fingerprint,
     )
-    learner = fitting.run()
-    if fitting.best is not None:
-        put(learner, read(out / "run" / BEST)["weights"])
-    trained = gathered(learner.learning(), keep=machines.is_first)
-    if machines.is_first:
-        facts = facts_of(corpus, recipe, start, fitting.steps, fitting.best)
-        export(trained, start, recipe, out / "model", facts, merged=save == "merged")
+    with fitting.reports or nullcontext():
+        learner = fitting.run()
+        if fitting.best is not None:
+            put(learner, read(out / "run" / BEST)["weights"])
+        trained = gathered(learner.learning(), keep=machines.is_first)
+        if machines.is_first:
+            facts = facts_of(corpus, recipe, start, fitting.steps, fitting.best)
+            export(trained, start, recipe, out / "model", facts, merged=save == "merged")
     machines.wait()
     return out / "model"
 
