@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import demerit
-from demerit.cli.train import train as train_command
+from demerit.cli.train_compact import compact as train_command
 from demerit.compact import clips, fit
 from demerit.compact.clips import Clip, Drawer, is_for_training, telling
 from demerit.compact.corpus import AUXILIARY, Corpus, Row
@@ -644,11 +644,11 @@ def test_the_command_makes_a_model_and_does_nothing_twice(tmp_path: Path, capsys
         f"{name}={value}" for name, value in {"steps": 1, "size": 64, "groups": 1, "clips": 2, "frames": 4}.items()
     ]
     told: dict[str, Any] = {"data": [f"sample={ROOT / 'data' / 'sample'}"], "changes": small, "device": "cpu"}
-    train_command("compact", tmp_path / "out", **told, prepare_only=True, workers=0)
+    train_command(tmp_path / "out", **told, prepare_only=True, workers=0)
     corpus = tmp_path / "out" / "corpus" / "frames.npy"
     before = corpus.stat().st_mtime_ns
-    train_command("compact", tmp_path / "out", **told, workers=0)
-    train_command("compact", tmp_path / "out", corpus=corpus.parent, changes=small, device="cpu")
+    train_command(tmp_path / "out", **told, workers=0)
+    train_command(tmp_path / "out", corpus=corpus.parent, changes=small, device="cpu")
     assert corpus.stat().st_mtime_ns == before
     model = load_model(str(tmp_path / "out" / "network"))
     assert model.card.name == "network"
@@ -662,9 +662,7 @@ def test_the_command_makes_a_model_and_does_nothing_twice(tmp_path: Path, capsys
         ({"data": [f"other={ROOT / 'data' / 'sample'}"], "corpus": corpus.parent}, "same data and size"),
     ):
         with pytest.raises(BadInput, match=sentence):
-            train_command("compact", tmp_path / "elsewhere", **{**told, **change}, workers=0)
-    with pytest.raises(UnknownName, match="Did you mean 'compact'"):
-        train_command("compactt", tmp_path)
+            train_command(tmp_path / "elsewhere", **{**told, **change}, workers=0)
 
 
 def test_a_machine_without_robot_libraries_trains_from_the_corpus(
@@ -705,6 +703,8 @@ load_model("default").score([Episode.from_array(np.zeros((3, 32, 32, 3), np.uint
 HELP = """
 from demerit.cli import app
 app(["train", "--help"], standalone_mode=False)
+app(["train", "compact", "--help"], standalone_mode=False)
+app(["train", "robometer", "--help"], standalone_mode=False)
 app(["--help"], standalone_mode=False)
 """
 

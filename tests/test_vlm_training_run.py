@@ -430,11 +430,21 @@ def test_the_command_prepares_trains_and_says_what_is_next(tmp_path: Path) -> No
     assert facts["episodes"] == {"drawn": 5}
     assert facts["preferences"] == {}
     for options, sentence in (
-        (["robometer", "--imagenet", "x"], "no such option for robometer"),
-        (["robometer", "--held-out", "a=b"], "its last weights are taken"),
-        (["compact", "--from", "x"], "no such option for compact"),
+        (["robometer", "--imagenet", "x"], "No such option: --imagenet"),
+        (["robometer", "--held-out", "a=b"], "No such option: --held-out"),
+        (["roboreward", "--demonstrations", "a=b"], "No such option: --demonstrations"),
+        (["compact", "--from", "x"], "No such option: --from"),
         (["robometr"], "Did you mean 'robometer'"),
+    ):
+        refused = CliRunner().invoke(app, ["train", *options, "-o", str(tmp_path / "no")])
+        assert refused.exit_code == 2
+        assert sentence in refused.output
+    for options, sentence in (
+        (["roboreward"], "expected --data or a prepared --corpus"),
+        (["robometer", "--data", "a=nowhere", "--save", "all"], "expected merged or adapter"),
+        (["robometer", "--data", "a=nowhere", "--metrics", "wand"], "Did you mean 'wandb'"),
     ):
         refused = CliRunner().invoke(app, ["train", *options, "-o", str(tmp_path / "no")])
         assert refused.exit_code == 1
         assert sentence in refused.output
+    assert not (tmp_path / "no").exists()

@@ -15,6 +15,7 @@ from functools import wraps
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from demerit.cli import (
     bench,
@@ -34,8 +35,18 @@ from demerit.cli import (
 )
 from demerit.errors import DemeritError, Slower
 
+
+class InOrder(TyperGroup):
+    """Commands as they are listed below: typer would put those that have commands of their own last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Name the commands."""
+        return [name for name in COMMANDS if name in self.commands]
+
+
 app = typer.Typer(
     name="demerit",
+    cls=InOrder,
     help="Robot rewards that know bad behaviour when they see it.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -93,7 +104,7 @@ def _notes() -> Iterator[None]:
         warnings.showwarning = usual
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
+COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "import": data.import_,
     "inspect": data.inspect,
     "export": data.export,
@@ -108,14 +119,19 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "materialize": negatives.materialize,
     "release": release.release,
     "simulate": simulate.simulate,
-    "train": train.train,
+    "train": train.app,
     "judge": judge.judge,
     "check": models.check,
     "list": models.list_,
     "demo": demo.demo,
 }
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_told(_command))
+    if isinstance(_command, typer.Typer):
+        for _each in _command.registered_commands:
+            _each.callback = _told(_each.callback) if _each.callback else None
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_told(_command))
 
 
 def main() -> None:

@@ -55,17 +55,17 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
         except ImportError as missing:
             raise _missing("tensorboard") from missing
-        self._writer = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1)  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1)
 
     def tell(self, step: int, facts: Mapping[str, float]) -> None:
         """Write the numbers at once: an update takes seconds, and a killed run should show what its file shows."""
         for name, value in facts.items():
-            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
-        self._writer.flush()  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
 
     def close(self, *, whole: bool) -> None:
         """Close the file."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class Wandb:

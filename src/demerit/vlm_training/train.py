@@ -71,8 +71,7 @@ def train(
     from demerit.vlm_training.reports import Reports  # noqa: PLC0415
     from demerit.vlm_training.saved import BEST, put, read  # noqa: PLC0415
 
-    if save not in SAVES:
-        raise BadInput("--save", " or ".join(SAVES), repr(save))
+    check_save(save)
     out = Path(out)
     check_export(start, recipe, out / "model", merged=save == "merged")
     machines = ranks or Machines(device)
@@ -161,6 +160,12 @@ def check_installed(recipe: Recipe) -> None:
     for module in ("torch", "transformers", "safetensors", "tokenizers", *(("peft",) if recipe.lora else ())):
         if find_spec(module) is None:
             raise MissingExtra("Training a vision-language model", "vlm-train")
+
+
+def check_save(save: str) -> None:
+    """Refuse another way to write a model than those that there are."""
+    if save not in SAVES:
+        raise BadInput("--save", " or ".join(SAVES), repr(save))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
