@@ -38,7 +38,7 @@ from demerit.compact.train import credits_of, load_weights, shipped_words, train
 from demerit.compact.train import main as train_main
 from demerit.compact.words import Words
 from demerit.episode import Episode, Origin
-from demerit.errors import BadInput, DemeritError, UnknownName
+from demerit.errors import BadInput, DemeritError, StoreError, UnknownName
 from demerit.frames import Frames
 from demerit.models import load_model
 from demerit.outcome import Outcome
@@ -218,6 +218,13 @@ def test_another_corpus_and_an_empty_one_are_refused(tmp_path: Path) -> None:
     prepare([Part("a", listed(episodes))], tmp_path / "corpus", SIZE, workers=0)
     with pytest.raises(BadInput, match="same data and size"):
         prepare([Part("b", listed(episodes))], tmp_path / "corpus", SIZE, workers=0)
+    changed = [replace(one, outcomes=()) if one.id == "bad" else one for one in episodes]
+    for others in (changed, [replace(one, instruction="do that") for one in episodes]):
+        with pytest.raises(BadInput, match="made before labels or words in 'a' changed"):
+            prepare([Part("a", listed(others))], tmp_path / "corpus", SIZE, workers=0)
+    twice = [Part("a", listed(episodes)), Part("b", listed(episodes), "held-out")]
+    with pytest.raises(BadInput, match=r"not trained on .*got 5 that are \(b: measured, .* and 2 more\)"):
+        prepare(twice, tmp_path / "twice", SIZE, workers=0)
     with pytest.raises(BadInput, match="size 64, not 128"):
         prepare([Part("a", listed(episodes))], tmp_path / "corpus", 128, workers=0)
     with pytest.raises(BadInput, match="1 neither a curve nor a demonstration"):
@@ -563,9 +570,16 @@ def test_another_runs_checkpoint_is_refused(words: Words, tmp_path: Path) -> Non
         fitting(words, tmp_path, seed=1)
     with pytest.raises(BadInput, match="this recipe and these episodes"):
         fitting(words, tmp_path, toy((8, 9)))
+    corpus = toy()
+    other = replace(corpus, progress=1 - corpus.progress)  # the same episodes with other labels
+    with pytest.raises(BadInput, match="this recipe and these episodes"):
+        fitting(words, tmp_path, other)
     (tmp_path / CHECKPOINT).write_text("torn")
     with pytest.raises(BadInput, match="remove it to begin anew"):
         fitting(words, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="the folder cannot be made"):
+        fitting(words, tmp_path / "file" / "run")
 
 
 def test_devices_are_told_by_name(words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

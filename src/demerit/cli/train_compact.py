@@ -33,7 +33,11 @@ def compact(
         Path, typer.Option("--out", "-o", metavar="OUT", help="Where everything goes; OUT/network is the model.")
     ],
     data: Annotated[
-        Named, typer.Option(metavar="NAME=DATASET", help="Episodes with a progress curve; may be repeated.")
+        Named,
+        typer.Option(
+            metavar="NAME=DATASET",
+            help="Episodes with a progress curve, and successes by a person's or a rule's word; may be repeated.",
+        ),
     ] = None,
     demonstrations: DemonstrationsOption = None,
     held_out: Annotated[
@@ -102,7 +106,8 @@ def _prepared(parts: list[Part], folder: Path, recipe: Recipe, workers: int) -> 
         return Corpus.load(folder)
     with bar("preparing", expected([part.data for part in parts])) as shown:
         made = prepare(parts, folder, recipe.size, lambda done: shown.update(done.episodes), workers)
-    say_corpus(folder, f"{len(made.rows)} episodes, {len(made.frames)} frames")
+    told = f"{len(made.rows)} episodes, {len(made.frames)} frames"
+    say_corpus(folder, told, [part.data for part in parts])
     return made
 
 

@@ -32,7 +32,11 @@ OutOption = Annotated[
 ]
 FromOption = Annotated[
     str | None,
-    typer.Option("--from", metavar="MODEL", help="A folder or hub id to begin with (default: Qwen3-VL 4B)."),
+    typer.Option(
+        "--from",
+        metavar="MODEL",
+        help="A folder or hub id to begin with (default: Qwen3-VL 4B, and 8B for the recipe roboreward_8b).",
+    ),
 ]
 SaveOption = Annotated[
     str, typer.Option("--save", metavar="merged|adapter", help="What to write when adapters were trained.")
@@ -66,7 +70,9 @@ def robometer(
     data: Annotated[
         Named,
         typer.Option(
-            "--data", metavar="NAME=DATASET", help="Episodes with an outcome, a progress or a curve; may be repeated."
+            "--data",
+            metavar="NAME=DATASET",
+            help="Episodes with an outcome, a progress or a curve that is not a model's; may be repeated.",
         ),
     ] = None,
     demonstrations: DemonstrationsOption = None,
@@ -113,7 +119,12 @@ def robometer(
 def roboreward(
     out_folder: OutOption,
     data: Annotated[
-        Named, typer.Option("--data", metavar="NAME=DATASET", help="Episodes with a grade; may be repeated.")
+        Named,
+        typer.Option(
+            "--data",
+            metavar="NAME=DATASET",
+            help="Episodes with a grade from 1 to 5 that is not a model's; may be repeated.",
+        ),
     ] = None,
     held_out: Annotated[
         Named,
@@ -141,7 +152,7 @@ def roboreward(
     [bold]Examples[/bold]
 
       demerit train roboreward -o graded --data lab=my_graded_set --held-out later=my_other_set
-      demerit train roboreward -o large --data lab=my_graded_set --recipe roboreward_8b --from Qwen/Qwen3-VL-8B-Instruct
+      demerit train roboreward -o large --data lab=my_graded_set --recipe roboreward_8b
       demerit score new_episodes --model roboreward:path=graded/model
     """
     given = {"data": data, "held-out": held_out}
@@ -172,11 +183,11 @@ def _run(asked: Asked) -> None:
     from demerit.vlm_training.dashboards import check_dashboards  # noqa: PLC0415
     from demerit.vlm_training.recipe import load_recipe  # noqa: PLC0415
     from demerit.vlm_training.train import (  # noqa: PLC0415
-        STARTS,
         begin,
         check_installed,
         check_save,
         objective_for,
+        start_of,
         train,
     )
 
@@ -189,7 +200,7 @@ def _run(asked: Asked) -> None:
     corpus = _prepared(asked, recipe)
     if asked.prepare_only:
         return
-    start = begin(asked.what, asked.begun or STARTS[asked.what], recipe)
+    start = begin(asked.what, asked.begun or start_of(asked.what, asked.recipe), recipe)
     with bar("training", objective_for(corpus, recipe, start).updates) as shown:
 
         def report(told: Told) -> None:
@@ -203,7 +214,7 @@ def _run(asked: Asked) -> None:
 def _prepared(asked: Asked, recipe: Recipe) -> Corpus:
     """Prepare the corpus, or open the one that is there."""
     from demerit.cli.bars import bar  # noqa: PLC0415
-    from demerit.vlm_training.corpus import Corpus  # noqa: PLC0415
+    from demerit.vlm_training.frames_kept import corpus_for  # noqa: PLC0415
     from demerit.vlm_training.prepare import Part, prepare  # noqa: PLC0415
 
     folder = asked.corpus or asked.out / "corpus"
@@ -213,9 +224,10 @@ def _prepared(asked: Asked, recipe: Recipe) -> Corpus:
     ]
     if not parts:
         need_corpus(folder, [option for option in asked.given if option != "held-out"])
-        return Corpus.load(folder)
+        return corpus_for(folder, recipe)
     with bar("preparing", expected([part.data for part in parts])) as shown:
         made = prepare(parts, folder, recipe, lambda done: shown.update(done.episodes), asked.workers)
     chosen = f", {len(made.choices)} preferences" if made.choices else ""
-    say_corpus(folder, f"{len(made.rows)} episodes, {sum(row.frames for row in made.rows)} frames{chosen}")
+    told = f"{len(made.rows)} episodes, {sum(row.frames for row in made.rows)} frames{chosen}"
+    say_corpus(folder, told, [part.data for part in parts])
     return made

@@ -64,13 +64,18 @@ def need_corpus(folder: Path, options: Iterable[str]) -> None:
         raise BadInput("training data", f"{named} or a prepared --corpus", "none of them")
 
 
-def say_corpus(folder: Path, told: str) -> None:
-    """Print what was prepared, and what was left out and why."""
+def say_corpus(folder: Path, told: str, datasets: Iterable[Dataset]) -> None:
+    """Print what was prepared, what was left out and why, and what is wrong with the datasets themselves."""
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
+    from demerit.cli.data import _print_problems  # noqa: PLC0415
     from demerit.compact.made_from import left_out  # noqa: PLC0415
 
     out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {told}")
     for why, count in left_out(folder).items():
         out.print(f"  [yellow]left out[/yellow] {count}: {escape(why)}")
+    for data in datasets:
+        if len(data.problems):
+            out.print(f"Problems in [bold]{escape(data.address)}[/bold]:")
+            _print_problems(data.problems.rows())

@@ -74,6 +74,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be trained with."""
+        need("seed", self.seed >= 0, "0 or more", self.seed)
         for name in ("steps", "groups"):
             need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         fits = self.size >= SMALLEST and self.size % STRIDE == 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,6 +18,8 @@ STRATEGIES = ("expertise", "instruction", "rewind", "reverse", "people")
 and what somebody chose between two episodes"""
 CACHES = ("none", "memory", "disk")
 KINDS = ("float32", "bfloat16")
+SEEDS = 2**32
+"""how many seeds there are"""
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,15 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be trained with."""
+        need("seed", 0 <= self.seed < SEEDS, f"a whole number from 0 to {SEEDS - 1}", self.seed)
+        for one in fields(self):
+            value = getattr(self, one.name)
+            need(one.name, not isinstance(value, float) or math.isfinite(value), "a finite number", value)
         for name in ("batch", "part", "save_every", "shorter_side"):
             need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
-        for name in ("rate", "vision_rate", "clip", "lora_alpha"):
+        for name in ("rate", "vision_rate"):
+            need(name, 0 < getattr(self, name) <= 1, "a number above 0, at most 1", getattr(self, name))
+        for name in ("clip", "lora_alpha"):
             need(name, getattr(self, name) > 0, "a number above 0", getattr(self, name))
         for name in ("decay", "lora", "cache_gib", "steps", "epochs"):
             need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
