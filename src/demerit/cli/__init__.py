@@ -5,7 +5,6 @@ Nothing heavy is imported before a command runs, so that `demerit --help` answer
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import warnings
@@ -33,7 +32,7 @@ from demerit.cli import (
     teach,
     train,
 )
-from demerit.errors import DemeritError, Slower
+from demerit.errors import NO_ROOM, DemeritError, Slower
 
 
 class InOrder(TyperGroup):
@@ -55,8 +54,6 @@ app = typer.Typer(
 )
 
 INTERRUPTED = 130
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
-"""how the system says that nothing can be written there"""
 
 
 def _told(command: Callable[..., None]) -> Callable[..., None]:
@@ -79,8 +76,8 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             print(f"demerit: {where}it cannot be written ({error.strerror}). {kept}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as stop:
-            sentence = "interrupted; what was done is kept, and the same command goes on from there."
-            print(f"\ndemerit: {sentence}", file=sys.stderr)
+            kept = str(stop) or "what was done is kept, and the same command goes on from there"
+            print(f"\ndemerit: interrupted; {kept}.", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from stop
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,14 @@ class Told:
     seconds: float
     tokens: int
     """over all machines"""
-    found: float = float("nan")
+    found: float | None = None
     """share of the pictures whose features were kept already"""
-    gib: float = 0.0
+    gib: float | None = None
     """the most memory of a GPU so far"""
-    error: float = float("nan")
+    error: float | None = None
     """on what is held out, where that was looked at"""
+    broke: str = ""
+    """why the update was not made, and the run ended here"""
 
     @property
     def loss(self) -> float:
@@ -41,15 +44,16 @@ class Told:
     def in_words(self) -> str:
         """Say how a run is doing."""
         each = " ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
-        more = "" if self.error != self.error else f", held-out error {self.error:.3f}"
+        more = "" if self.error is None else f", held-out error {self.error:.3f}"
         return f"loss {self.loss:.3f} ({each}), {self.tokens / max(self.seconds, 1e-9):.0f} tokens/s{more}"
 
     def facts(self) -> dict[str, Any]:
-        """Return plain values; what is not known is left out."""
-        told = {"step": self.step, "loss": self.loss, **{f"loss_{name}": one for name, one in self.losses.items()}}
+        """Return plain numbers; what nobody looked at is left out, and what is no number is there as it is."""
+        told: dict[str, Any] = {"step": self.step}
+        told |= {"loss": self.loss, **{f"loss_{name}": one for name, one in self.losses.items()}}
         told |= {"rate": self.rate, "gradient": self.gradient, "seconds": self.seconds, "tokens": self.tokens}
         told |= {"features_found": self.found, "gpu_gib": self.gib, "held_out_error": self.error}
-        return {name: value for name, value in told.items() if value == value}  # noqa: PLR0124  NaN
+        return {name: value for name, value in told.items() if value is not None}
 
 
 Report = Callable[[Told], None]
@@ -76,7 +80,7 @@ class Reports:
         """Report an update."""
         facts = told.facts()
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(facts) + "\n")
+            file.write(_line(facts, told.broke))
         del facts["step"]
         for one in self._opened:
             one.tell(told.step, facts)
@@ -101,6 +105,12 @@ class Reports:
         """Close the dashboards."""
         for one in self._opened:
             one.close(whole=kind is None)
+
+
+def _line(facts: Mapping[str, float], broke: str) -> str:
+    """Write a line of JSON, which has no word for what is no number: that is null, and `broke` says what it was."""
+    told: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in facts.items()}
+    return json.dumps({**told, "broke": broke} if broke else told) + "\n"
 
 
 def _step(line: str) -> float:
