@@ -138,7 +138,7 @@ def test_the_first_ctrl_c_says_what_a_second_one_costs(tmp_path: Path, capfd: An
 
 def test_a_second_ctrl_c_stops_at_once_and_says_what_is_lost(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Stopped, match=r"up to update 2 is kept \(what came after it is lost: 1\)"):
+    with pytest.raises(Stopped, match=r"up to update 2 is kept \(updates lost after it: 1\)"):
         run(tmp_path, at(3, lambda: press(2)), steps=4, save_every=2)
     assert read(tmp_path / "run" / CHECKPOINT)["step"] == 2
     assert signal.getsignal(signal.SIGINT) is before

@@ -150,7 +150,7 @@ class Fitting:
     def _kept(self) -> str:
         if self.saved is None:
             return "nothing was saved yet, and the same command begins anew"
-        lost = f" (what came after it is lost: {self.step - self.saved})" if self.step > self.saved else ""
+        lost = f" (updates lost after it: {self.step - self.saved})" if self.step > self.saved else ""
         return f"what was learned up to update {self.saved} is kept{lost}, and the same command goes on from there"
 
     def _not_written(self, error: OSError) -> NotWritten:
