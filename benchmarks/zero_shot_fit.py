@@ -24,8 +24,9 @@ from demerit.compact.corpus import Corpus, Row
 from demerit.compact.fit import Fitting, Told
 from demerit.compact.predict import Order, in_order, predict
 from demerit.compact.recipe import Recipe, load_recipe
-from demerit.compact.train import in_words, load_weights, read_changes, shipped_words
+from demerit.compact.train import in_words, load_weights, shipped_words
 from demerit.compact.words import Words
+from demerit.recipe import read_changes
 
 NOTHING = {"failures": False, "rewind": 0.0, "wrong_words": 0.0, "preference": 0.0}
 FULL = load_recipe()

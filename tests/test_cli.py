@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -48,13 +49,44 @@ def folder(tmp_path: Path, sample: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+TRAINED = ("compact", "robometer", "roboreward")
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), *(["train", what] for what in TRAINED)])
 def test_help_has_examples(command: list[str]) -> None:
     run = demerit(*command, "--help")
     assert run.returncode == 0
     if command:
         assert "Examples" in run.stdout
-        assert f"demerit {command[0]}" in run.stdout
+        assert f"demerit {' '.join(command)}" in run.stdout
+
+
+def test_commands_are_listed_in_their_order_and_training_says_what_can_be_trained() -> None:
+    listed = re.findall(r"^│ ([a-z-]+) ", demerit("--help").stdout, flags=re.M)
+    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
+    alone = demerit("train")
+    shown = alone.stdout + alone.stderr
+    assert tuple(re.findall(r"^│ ([a-z]+) ", shown, flags=re.M)) == TRAINED
+
+
+OF_ONE = {
+    "--imagenet": {"compact"},
+    "--words": {"compact"},
+    "--demonstrations": {"compact", "robometer"},
+    "--held-out": {"compact", "roboreward"},
+    "--from": {"robometer", "roboreward"},
+    "--metrics": {"robometer", "roboreward"},
+    "--save": {"robometer", "roboreward"},
+}
+
+
+@pytest.mark.parametrize("what", TRAINED)
+def test_what_is_trained_has_its_own_options_and_no_others(what: str) -> None:
+    shown = demerit("train", what, "--help").stdout
+    for option, known in OF_ONE.items():
+        assert bool(re.search(rf"^│ +\*? +{option}\b", shown, flags=re.M)) == (what in known), option
+    for option in ("--out", "--data", "--corpus", "--prepare-only", "--recipe", "--set", "--device", "--workers"):
+        assert re.search(rf"^│ +\*? +{option}\b", shown, flags=re.M), option
 
 
 def test_import_inspect_score(folder: Path) -> None:

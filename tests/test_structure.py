@@ -19,6 +19,7 @@ LEVELS: dict[str, int] = {
     "errors": 0,
     "taxonomy": 1,
     "registry": 1,
+    "recipe": 1,
     "chatting": 1,
     "chat": 2,
     "frames": 2,

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import demerit
-from demerit.cli.train import train as train_command
+from demerit.cli.train_compact import compact as train_command
 from demerit.compact import clips, fit
 from demerit.compact.clips import Clip, Drawer, is_for_training, telling
 from demerit.compact.corpus import AUXILIARY, Corpus, Row
@@ -34,14 +34,15 @@ from demerit.compact.on_device import chosen_device
 from demerit.compact.predict import predict
 from demerit.compact.prepare import Part, prepare
 from demerit.compact.recipe import Recipe, load_recipe
-from demerit.compact.train import credits_of, load_weights, read_changes, shipped_words, train
+from demerit.compact.train import credits_of, load_weights, shipped_words, train
 from demerit.compact.train import main as train_main
 from demerit.compact.words import Words
 from demerit.episode import Episode, Origin
-from demerit.errors import BadInput, DemeritError, UnknownName
+from demerit.errors import BadInput, DemeritError, StoreError, UnknownName
 from demerit.frames import Frames
 from demerit.models import load_model
 from demerit.outcome import Outcome
+from demerit.recipe import read_changes
 from toy_corpus import INSTRUCTIONS, SIZE, listed, picture, small_recipe, toy
 
 ROOT = Path(demerit.__file__).parent
@@ -99,9 +100,12 @@ def test_the_file_and_the_defaults_are_what_made_the_shipped_weights() -> None:
         ({"shares": {"measurd": 1}}, "Did you mean 'measured'"),
         ({"wrong_kinds": "model"}, "a list of names"),
         ({"stps": 3}, "Did you mean 'steps'"),
+        ({7: 3}, "no number in a recipe named '7'"),
+        ({"steps": None}, "a whole number, got None"),
+        ({"fold": "one"}, "a whole number"),
     ],
 )
-def test_a_recipe_that_cannot_be_trained_is_refused(change: dict[str, Any], sentence: str) -> None:
+def test_a_recipe_that_cannot_be_trained_is_refused(change: dict[Any, Any], sentence: str) -> None:
     with pytest.raises(DemeritError, match=sentence):
         Recipe().changed(change)
 
@@ -110,6 +114,7 @@ def test_numbers_are_read_from_files_and_the_command_line(tmp_path: Path) -> Non
     (tmp_path / "mine.yaml").write_text("tower_rate: 3e-4\nwrong_kinds: []\nfold: null\n")
     mine = load_recipe(tmp_path / "mine.yaml")
     assert (mine.tower_rate, mine.wrong_kinds, mine.fold) == (3e-4, (), None)
+    assert Recipe(fold=1).changed({"fold": None}).fold is None
     assert read_changes(["steps=7", "head-rate=1e-3", 'shares={"model": 1}']) == {
         "steps": 7,
         "head_rate": 1e-3,
@@ -118,7 +123,12 @@ def test_numbers_are_read_from_files_and_the_command_line(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="NAME=VALUE"):
         read_changes(["steps"])
     (tmp_path / "torn.yaml").write_text("steps: [")
-    for name, sentence in (("torn.yaml", "YAML"), ("absent.yaml", "No such file")):
+    (tmp_path / "list.yaml").write_text("- 1")
+    for name, sentence in (
+        ("torn.yaml", "YAML"),
+        ("absent.yaml", "No such file"),
+        ("list.yaml", "names and numbers, got list"),
+    ):
         with pytest.raises(BadInput, match=sentence):
             load_recipe(tmp_path / name)
 
@@ -208,6 +218,13 @@ def test_another_corpus_and_an_empty_one_are_refused(tmp_path: Path) -> None:
     prepare([Part("a", listed(episodes))], tmp_path / "corpus", SIZE, workers=0)
     with pytest.raises(BadInput, match="same data and size"):
         prepare([Part("b", listed(episodes))], tmp_path / "corpus", SIZE, workers=0)
+    changed = [replace(one, outcomes=()) if one.id == "bad" else one for one in episodes]
+    for others in (changed, [replace(one, instruction="do that") for one in episodes]):
+        with pytest.raises(BadInput, match="made before labels or words in 'a' changed"):
+            prepare([Part("a", listed(others))], tmp_path / "corpus", SIZE, workers=0)
+    twice = [Part("a", listed(episodes)), Part("b", listed(episodes), "held-out")]
+    with pytest.raises(BadInput, match=r"not trained on .*got 5 that are \(b: measured, .* and 2 more\)"):
+        prepare(twice, tmp_path / "twice", SIZE, workers=0)
     with pytest.raises(BadInput, match="size 64, not 128"):
         prepare([Part("a", listed(episodes))], tmp_path / "corpus", 128, workers=0)
     with pytest.raises(BadInput, match="1 neither a curve nor a demonstration"):
@@ -553,9 +570,16 @@ def test_another_runs_checkpoint_is_refused(words: Words, tmp_path: Path) -> Non
         fitting(words, tmp_path, seed=1)
     with pytest.raises(BadInput, match="this recipe and these episodes"):
         fitting(words, tmp_path, toy((8, 9)))
+    corpus = toy()
+    other = replace(corpus, progress=1 - corpus.progress)  # the same episodes with other labels
+    with pytest.raises(BadInput, match="this recipe and these episodes"):
+        fitting(words, tmp_path, other)
     (tmp_path / CHECKPOINT).write_text("torn")
     with pytest.raises(BadInput, match="remove it to begin anew"):
         fitting(words, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="the folder cannot be made"):
+        fitting(words, tmp_path / "file" / "run")
 
 
 def test_devices_are_told_by_name(words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -634,11 +658,11 @@ def test_the_command_makes_a_model_and_does_nothing_twice(tmp_path: Path, capsys
         f"{name}={value}" for name, value in {"steps": 1, "size": 64, "groups": 1, "clips": 2, "frames": 4}.items()
     ]
     told: dict[str, Any] = {"data": [f"sample={ROOT / 'data' / 'sample'}"], "changes": small, "device": "cpu"}
-    train_command("compact", tmp_path / "out", **told, prepare_only=True, workers=0)
+    train_command(tmp_path / "out", **told, prepare_only=True, workers=0)
     corpus = tmp_path / "out" / "corpus" / "frames.npy"
     before = corpus.stat().st_mtime_ns
-    train_command("compact", tmp_path / "out", **told, workers=0)
-    train_command("compact", tmp_path / "out", corpus=corpus.parent, changes=small, device="cpu")
+    train_command(tmp_path / "out", **told, workers=0)
+    train_command(tmp_path / "out", corpus=corpus.parent, changes=small, device="cpu")
     assert corpus.stat().st_mtime_ns == before
     model = load_model(str(tmp_path / "out" / "network"))
     assert model.card.name == "network"
@@ -652,9 +676,7 @@ def test_the_command_makes_a_model_and_does_nothing_twice(tmp_path: Path, capsys
         ({"data": [f"other={ROOT / 'data' / 'sample'}"], "corpus": corpus.parent}, "same data and size"),
     ):
         with pytest.raises(BadInput, match=sentence):
-            train_command("compact", tmp_path / "elsewhere", **{**told, **change}, workers=0)
-    with pytest.raises(UnknownName, match="Did you mean 'compact'"):
-        train_command("compactt", tmp_path)
+            train_command(tmp_path / "elsewhere", **{**told, **change}, workers=0)
 
 
 def test_a_machine_without_robot_libraries_trains_from_the_corpus(
@@ -695,6 +717,8 @@ load_model("default").score([Episode.from_array(np.zeros((3, 32, 32, 3), np.uint
 HELP = """
 from demerit.cli import app
 app(["train", "--help"], standalone_mode=False)
+app(["train", "compact", "--help"], standalone_mode=False)
+app(["train", "robometer", "--help"], standalone_mode=False)
 app(["--help"], standalone_mode=False)
 """
 

@@ -33,6 +33,7 @@ from demerit.vlm_training import prepare as preparing
 from demerit.vlm_training.corpus import Choice, Corpus, Row
 from demerit.vlm_training.features import Eyes, Kept, Tower
 from demerit.vlm_training.fit import pace
+from demerit.vlm_training.frames_kept import corpus_for
 from demerit.vlm_training.grading import GradesObjective
 from demerit.vlm_training.laid import Batch, Example
 from demerit.vlm_training.losses import Totals, balanced, binned, losses, two_hot
@@ -41,6 +42,7 @@ from demerit.vlm_training.objective import PairsObjective
 from demerit.vlm_training.prepare import Part, prepare, shown, shrunk
 from demerit.vlm_training.recipe import Recipe, RobometerRecipe, RoboRewardRecipe, load_recipe
 from demerit.vlm_training.samples import Drawer, Sample, is_better, success_of
+from demerit.vlm_training.train import start_of
 from tiny_vlm import head_shapes
 from toy_corpus import listed
 from toy_trajectories import WordTokens, tiny_start, toy
@@ -83,6 +85,9 @@ def test_the_shipped_recipes_are_the_defaults_and_the_public_facts() -> None:
         ({"batch": 6}, r"a multiple of part \(4\)"),
         ({"rate": "fast"}, "a number"),
         ({"rate": 0}, "above 0"),
+        ({"rate": 1e30}, "at most 1"),
+        ({"clip": float("inf")}, "a finite number"),
+        ({"seed": -1}, "from 0 to 4294967295"),
         ({"frames": 1}, "at least 2"),
         ({"precision": "float16"}, "bfloat16, float32"),
         ({"cache": "disc"}, "Did you mean 'disk'"),
@@ -103,12 +108,20 @@ def test_a_recipe_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("rate: 1e-4\nlora: 8\n")
     mine = load_recipe("robometer", tmp_path / "mine.yaml")
     assert (mine.rate, mine.lora) == (1e-4, 8)
+    told = json.dumps(mine.changed({"strategies": {"rewind": 1}}).facts_of()["strategies"])
+    assert told == '{"rewind": 1.0}'  # the same run as with 1.0: its identity is made from this text
     for text, sentence in (("rate: [", "YAML"), ("- 1", "names and numbers")):
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(BadInput, match=sentence):
             load_recipe("robometer", tmp_path / "bad.yaml")
     with pytest.raises(BadInput, match="roboreward_8b"):
         load_recipe("roboreward", tmp_path / "absent.yaml")
+
+
+def test_a_shipped_recipe_begins_with_what_its_authors_began_with(tmp_path: Path) -> None:
+    assert start_of("robometer") == start_of("roboreward") == "Qwen/Qwen3-VL-4B-Instruct"
+    assert start_of("roboreward", Path("roboreward_8b")) == "Qwen/Qwen3-VL-8B-Instruct"
+    assert start_of("roboreward", tmp_path / "roboreward_8b.yaml") == "Qwen/Qwen3-VL-4B-Instruct"
 
 
 def test_the_rate_warms_up_and_falls_along_half_a_cosine() -> None:
@@ -166,6 +179,73 @@ def test_labels_are_what_somebody_trusted_says_and_nothing_else(tmp_path: Path) 
         prepare([Part("lab", listed(some_episodes()))], tmp_path / "corpus", RobometerRecipe(), workers=0)
 
 
+def test_other_labels_and_words_make_another_corpus(tmp_path: Path) -> None:
+    recipe = RobometerRecipe()
+    said = Preference("a", "b", "a", "human", why="closer")
+    one, other = rollout("a"), rollout("b", Outcome("human", success=True, note="well done"))
+
+    def again(*records: Record) -> Corpus:
+        return prepare([Part("lab", listed(records))], tmp_path / "corpus", recipe, workers=0)
+
+    again(one, other, said)
+    again(one, rollout("b", Outcome("human", success=True, note="really", by="me")), replace(said, why="nearer"))
+    flat = np.full(8, 0.5)
+    for changed in (
+        (rollout("a", Outcome("human", success=True)), other, said),
+        (rollout("a", Outcome("simulator", success=False)), other, said),
+        (rollout("a", Outcome("human", success=False, curve=flat)), other, said),
+        (rollout("a", words="do that"), other, said),
+        (one, other, replace(said, verdict="b")),
+        (rollout("c"), other, said),
+    ):
+        with pytest.raises(BadInput, match="made before labels or words in 'lab' changed"):
+            again(*changed[:2], changed[2] if changed[0].id == "a" else replace(said, a="c"))
+    with pytest.raises(BadInput, match=r"parts .*not"):
+        prepare([Part("field", listed([one, other, said]))], tmp_path / "corpus", recipe, workers=0)
+    with pytest.raises(KeyboardInterrupt):
+        prepare([Part("lab", listed([one, other], stop_at=1))], tmp_path / "cut", recipe, workers=0)
+    with pytest.raises(BadInput, match="made before labels or words in 'lab' changed"):
+        prepare([Part("lab", listed([one, rollout("b")]))], tmp_path / "cut", recipe, workers=0)
+
+
+def test_what_is_trained_on_cannot_be_held_out(tmp_path: Path) -> None:
+    def split(*held_out: Episode, name: str = "later") -> Corpus:
+        parts = [Part("lab", listed([rollout("a"), rollout("b")]))]
+        parts.append(Part(name, listed(held_out), split="validation"))
+        return prepare(parts, tmp_path / "corpus", RobometerRecipe(), workers=0)
+
+    with pytest.raises(BadInput, match=r"--held-out: expected episodes that are not trained on.*1 that are \(later: x"):
+        split(replace(rollout("b"), id="x"), rollout("c"))  # the same words and pixels
+    with pytest.raises(BadInput, match=r"1 that are \(lab: b\)"):
+        split(rollout("b", words="do that"), name="lab")
+    assert list(tmp_path.iterdir()) == []
+    assert len(split(rollout("b", words="do that"), rollout("c")).rows) == 4  # another dataset's b
+
+
+def test_a_corpus_must_not_contradict_the_recipe(tmp_path: Path) -> None:
+    robometer, graded = RobometerRecipe(most_frames=8), RoboRewardRecipe(most_frames=8)
+    episodes = [rollout(id, Outcome("human", success=False, grade=2)) for id in "ab"]
+    prepare([Part("lab", listed(episodes))], tmp_path / "pairs", robometer, workers=0)
+    prepare([Part("lab", listed(episodes))], tmp_path / "grades", graded, workers=0)
+    assert len(corpus_for(tmp_path / "pairs", robometer.changed({"rate": 1})).rows) == 2
+    assert corpus_for(tmp_path / "grades", graded).rows[0].grade == 2
+    for folder, recipe, sentence in (
+        ("pairs", RobometerRecipe(), "a corpus with most_frames 64.*got one with most_frames 8"),
+        ("pairs", RobometerRecipe(most_frames=8, shorter_side=64), "--set shorter_side="),
+        ("grades", RoboRewardRecipe(most_frames=8, fps=2), "with fps 2"),
+        ("grades", robometer, "prepared for robometer, got one for roboreward"),
+        ("pairs", graded, "prepared for roboreward, got one for robometer"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            corpus_for(tmp_path / folder, recipe)
+    (tmp_path / "pairs" / "prepared.json").write_text('{"most_fra')
+    with pytest.raises(BadInput, match="what a corpus was made from"):
+        corpus_for(tmp_path / "pairs", robometer)
+    (tmp_path / "pairs" / "prepared.json").unlink()
+    with pytest.raises(BadInput, match=r"without prepared\.json"):
+        corpus_for(tmp_path / "pairs", robometer)
+
+
 def test_demonstrations_are_successes_unless_somebody_says_otherwise(tmp_path: Path) -> None:
     part = Part("demos", listed(some_episodes()), shown=True)
     rows = {row.id: row for row in prepare([part], tmp_path / "corpus", RobometerRecipe(), workers=0).rows}
@@ -205,7 +285,10 @@ def test_equal_names_in_two_parts_are_two_episodes_also_after_an_interruption(tm
 
 
 def rollout(id: str, *outcomes: Outcome, words: str = "do it") -> Episode:
-    return filmed(id, 8, *(outcomes or (Outcome("human", success=False),)), words=words, size=(8, 8))
+    """Film one; other ids are other pixels."""
+    made = filmed(id, 8, *(outcomes or (Outcome("human", success=False),)), words=words, size=(8, 8))
+    images = made.main.all() + np.uint8(sum(id.encode()) % 100)
+    return replace(made, views={"front": Frames.from_array(images, fps=4.0)})
 
 
 def compared() -> list[Record]:
@@ -818,5 +901,18 @@ def test_a_corpus_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "episodes.jsonl").write_text(json.dumps(toy((8,)).rows[0].facts()) + "\n")
     (tmp_path / "preferences.jsonl").touch()
     with pytest.raises(BadInput, match="as many pictures"):
+        Corpus.load(tmp_path)
+    (tmp_path / "pictures.raw").write_bytes(b"")
+    with pytest.raises(BadInput, match="0 bytes of pictures"):
+        Corpus.load(tmp_path)
+    whole = json.dumps(toy((8,)).rows[0].facts()) + "\n"
+    for text in (whole + whole[:-50], whole + "[]\n", whole + '{"id": "a"}\n'):
+        (tmp_path / "episodes.jsonl").write_text(text)
+        with pytest.raises(BadInput, match=r"episodes\.jsonl: .*something else in line 2"):
+            Corpus.load(tmp_path)
+    (tmp_path / "episodes.jsonl").write_text(whole)
+    (tmp_path / "pictures.raw").write_bytes(bytes(toy((8,)).rows[0].end))
+    (tmp_path / "preferences.jsonl").write_text('{"better": 1, "wor')
+    with pytest.raises(BadInput, match=r"preferences\.jsonl: .*something else in line 1"):
         Corpus.load(tmp_path)
     assert isinstance(listed([]), Dataset)

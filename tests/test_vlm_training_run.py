@@ -28,9 +28,10 @@ from demerit.vlm.network import Network
 from demerit.vlm.opened import Opened
 from demerit.vlm.robometer import Protocol, RobometerEngine
 from demerit.vlm_training.corpus import Corpus
+from demerit.vlm_training.dashboards import check_dashboards
 from demerit.vlm_training.network import Learner
 from demerit.vlm_training.recipe import RobometerRecipe, RoboRewardRecipe
-from demerit.vlm_training.reports import Told
+from demerit.vlm_training.reports import Reports, Told
 from demerit.vlm_training.saved import BEST, CHECKPOINT, read
 from demerit.vlm_training.train import begin, train
 from processes import running
@@ -178,7 +179,7 @@ def test_ctrl_c_saves_what_was_learned_and_goes_on_to_the_same_bits(tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         train(toy((8, 9)), tmp_path, recipe_of(lora=4, save_every=2), tiny_start(), stop, device="cpu")
     assert signal.getsignal(signal.SIGINT) is before
-    assert read(tmp_path / "run" / CHECKPOINT)["step"] == 4  # heard after the update that was being made
+    assert read(tmp_path / "run" / CHECKPOINT)["step"] == 3  # heard after the update that was being made
     assert not (tmp_path / "model").exists()
     train(toy((8, 9)), tmp_path, recipe_of(lora=4, save_every=2), tiny_start(), device="cpu")
     assert same(tmp_path / "model", whole / "model")
@@ -216,9 +217,9 @@ def test_parts_of_an_update_add_up(tmp_path: Path) -> None:
 
 def test_two_machines_go_on_where_one_stopped_and_end_where_it_does(tmp_path: Path) -> None:
     """FSDP over two processors; the dropout of a part is the same whoever computes it."""
-    corpus = Corpus.load(written(toy((8, 9)), tmp_path / "corpus"))
-    start = tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})
     recipe = recipe_of(steps=3, part=1)
+    corpus = Corpus.load(written(toy((8, 9)), tmp_path / "corpus", recipe))
+    start = tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})
 
     def stop(told: Told) -> None:
         raise KeyboardInterrupt
@@ -265,13 +266,77 @@ def test_running_out_of_memory_is_a_sentence_and_loses_nothing(tmp_path: Path, m
     assert read(tmp_path / "run" / CHECKPOINT)["step"] == 2
 
 
-def test_metrics_go_where_they_are_asked_to(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_place_for_metrics_that_is_not_there_is_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
     with pytest.raises(DemeritError, match="Did you mean 'wandb'"):
         train(toy((8, 9)), tmp_path, recipe_of(), tiny_start(), device="cpu", metrics=["wand"])
     for name, module in (("wandb", "wandb"), ("tensorboard", "torch.utils.tensorboard")):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(BadInput, match=f"pip install {name}"):
             train(toy((8, 9)), tmp_path, recipe_of(), tiny_start(), device="cpu", metrics=[name])
+    monkeypatch.delitem(sys.modules, "wandb")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    (tmp_path / "wandb").mkdir()  # Python would import it, and it is only what wandb left behind
+    with pytest.raises(BadInput, match="pip install wandb"):
+        check_dashboards(["wandb"])
+
+
+def on_the_board(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read_back = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return {tag: [(one.step, one.value) for one in read_back.Scalars(tag)] for tag in read_back.Tags()["scalars"]}
+
+
+def in_the_file(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        facts = json.loads(line)
+        for name in set(facts) - {"step"}:
+            found.setdefault(name, []).append((facts["step"], float(np.float32(facts[name]))))
+    return found
+
+
+def test_tensorboard_shows_what_the_file_says(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+
+    def stop(told: Told) -> None:
+        if told.step == 3:
+            raise KeyboardInterrupt
+
+    told = (toy((8, 9)), tmp_path, recipe_of(steps=4), tiny_start())
+    with pytest.raises(KeyboardInterrupt):
+        train(*told, stop, device="cpu", metrics=["tensorboard"])
+    assert on_the_board(tmp_path / "run") == in_the_file(tmp_path / "run")
+    train(*told, device="cpu", metrics=["tensorboard"])
+    shown = on_the_board(tmp_path / "run")
+    assert shown == in_the_file(tmp_path / "run")
+    assert [step for step, _ in shown["loss"]] == [1, 2, 3, 4]
+    assert {"loss_preference", "rate", "gradient", "seconds", "tokens"} < set(shown)
+
+
+def test_tensorboard_forgets_what_was_told_behind_a_checkpoint(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    for first, last in ((1, 5), (4, 6)):  # killed after five updates, of which three were saved
+        reports = Reports(tmp_path, ["tensorboard"], None, {})
+        reports.go_on_from(first - 1)
+        for step in range(first, last + 1):
+            reports.tell(Told(step, 6, {"progress": first + step / 7}, 1e-3, 1.0, 0.1, 10))
+    shown = on_the_board(tmp_path)
+    assert shown == in_the_file(tmp_path)
+    assert [step for step, _ in shown["loss"]] == [1, 2, 3, 4, 5, 6]
+    assert shown["loss"][3][1] == np.float32(4 + 4 / 7)
+
+
+def test_wandb_goes_on_with_the_same_run(tmp_path: Path, monkeypatch: Any) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for step in (1, 2):
+        reports = Reports(tmp_path, ["wandb"], None, {"lora": 4})
+        reports.go_on_from(step - 1)
+        with reports:
+            reports.tell(Told(step, 2, {"progress": 0.5}, 1e-3, 1.0, 0.1, 10))
+    named = (tmp_path / "wandb.id").read_text().strip()
+    assert {one.name.rpartition("-")[2] for one in (tmp_path / "wandb").glob("offline-run-*")} == {named}
 
 
 # --- what comes out -----------------------------------------------------------------------------------------------
@@ -329,7 +394,7 @@ def test_grades_are_learned_and_the_best_weights_kept(tmp_path: Path) -> None:
     recipe = RoboRewardRecipe().changed(numbers)
     told: list[Told] = []
     made = train(graded, tmp_path / "out", recipe, begin("roboreward", str(start), recipe), told.append, device="cpu")
-    errors = {one.step: one.error for one in told if not np.isnan(one.error)}
+    errors = {one.step: one.error for one in told if one.error is not None}
     assert sorted(errors) == [2, 4, 6]
     assert told[-1].loss < 0.3 * told[0].loss
     best = read(tmp_path / "out" / "run" / BEST)
@@ -365,11 +430,21 @@ def test_the_command_prepares_trains_and_says_what_is_next(tmp_path: Path) -> No
     assert facts["episodes"] == {"drawn": 5}
     assert facts["preferences"] == {}
     for options, sentence in (
-        (["robometer", "--imagenet", "x"], "no such option for robometer"),
-        (["robometer", "--held-out", "a=b"], "its last weights are taken"),
-        (["compact", "--from", "x"], "no such option for compact"),
+        (["robometer", "--imagenet", "x"], "No such option: --imagenet"),
+        (["robometer", "--held-out", "a=b"], "No such option: --held-out"),
+        (["roboreward", "--demonstrations", "a=b"], "No such option: --demonstrations"),
+        (["compact", "--from", "x"], "No such option: --from"),
         (["robometr"], "Did you mean 'robometer'"),
+    ):
+        refused = CliRunner().invoke(app, ["train", *options, "-o", str(tmp_path / "no")])
+        assert refused.exit_code == 2
+        assert sentence in refused.output
+    for options, sentence in (
+        (["roboreward"], "expected --data or a prepared --corpus"),
+        (["robometer", "--data", "a=nowhere", "--save", "all"], "expected merged or adapter"),
+        (["robometer", "--data", "a=nowhere", "--metrics", "wand"], "Did you mean 'wandb'"),
     ):
         refused = CliRunner().invoke(app, ["train", *options, "-o", str(tmp_path / "no")])
         assert refused.exit_code == 1
         assert sentence in refused.output
+    assert not (tmp_path / "no").exists()

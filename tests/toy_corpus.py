@@ -57,17 +57,22 @@ def small_recipe(**changes: object) -> Recipe:
 
 
 class Listed:
-    """A reader of episodes (and preferences) that are in memory; it can be made to stop in the middle."""
+    """A reader of episodes (and preferences) that are in memory; it can be made to stop in the middle.
+
+    It stops from the second reading on: the first one only looks at the labels.
+    """
 
     def __init__(self, episodes: Sequence[Record], stop_at: int | None = None) -> None:
         self.episodes, self.stop_at, self.name = episodes, stop_at, "listed"
+        self.readings = 0
 
     def expected(self) -> int:
         return len(self.episodes)
 
     def records(self) -> Iterator[Record]:
+        self.readings += 1
         for number, episode in enumerate(self.episodes):
-            if number == self.stop_at:
+            if number == self.stop_at and self.readings > 1:
                 raise KeyboardInterrupt
             yield episode
 

@@ -11,7 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from demerit.compact.made_from import PREPARED
 from demerit.vlm_training.corpus import EPISODES, PICTURES, PREFERENCES, Corpus, Row
+from demerit.vlm_training.frames_kept import frames_kept
+from demerit.vlm_training.recipe import Recipe
 from demerit.vlm_training.start import Start
 from tiny_vlm import (
     ID,
@@ -72,9 +75,10 @@ def toy(lengths: Sequence[int] = (8, 10, 12), *, measured: bool = True, seed: in
     return Corpus.of(rows, images)
 
 
-def written(corpus: Corpus, folder: Path) -> Path:
+def written(corpus: Corpus, folder: Path, recipe: Recipe) -> Path:
     """Write a corpus as `prepare` does."""
     folder.mkdir(parents=True)
+    (folder / PREPARED).write_text(json.dumps(frames_kept(recipe)))
     (folder / PICTURES).write_bytes(corpus.pictures.tobytes())
     (folder / EPISODES).write_text("".join(json.dumps(row.facts()) + "\n" for row in corpus.rows))
     (folder / PREFERENCES).write_text("".join(choice.line() + "\n" for choice in corpus.choices))

@@ -12,18 +12,25 @@
       OutOfMemory(what, detail)            work that does not fit into the memory of this machine
       ContractBroken(model, clauses)       a model that fails its conformance check
       RemoteError(url, status, message)    a reward server that answered with an error
+      NotWritten(path, reason, kept)       a file for which there is no room
+      Diverged(update, found, kept)        training whose numbers are no longer numbers
       StoreError(path, reason)             a dataset folder that cannot be read or written
         StoreBusy(path, holder)            ... because somebody else is writing to it
 
 Each constructor takes the facts and writes the sentence: what was given, what is allowed, what was perhaps meant.
 The command line prints that one sentence and exits with 1. A warning, `Slower`, is printed likewise and goes on.
+Somebody who stops a command is no error: `Stopped` is a Ctrl-C that knows what was kept.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+"""how the system says that nothing can be written there"""
 
 
 class DemeritError(Exception):
@@ -32,6 +39,10 @@ class DemeritError(Exception):
 
 class Slower(UserWarning):
     """Everything works, and takes longer than it needs to; the sentence says why."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody asked to stop; the sentence says what was kept and where the same command goes on."""
 
 
 class UnknownName(DemeritError):
@@ -140,6 +151,26 @@ class RemoteError(DemeritError):
         """Name the server and what it said."""
         self.url, self.status, self.message = url, status, message
         super().__init__(f"{url} answered {status}: {message}.")
+
+
+class NotWritten(DemeritError):
+    """A file that cannot be written: the disk is full, or not ours to write to."""
+
+    def __init__(self, path: str | Path, reason: str, kept: str) -> None:
+        """Name the file, what the system said and, as a sentence, what is kept."""
+        self.path, self.reason, self.kept = str(path), reason, kept
+        super().__init__(f"{path}: it cannot be written ({reason}). {kept}")
+
+
+class Diverged(DemeritError):
+    """Training whose numbers are no longer numbers; going on would only write rubbish."""
+
+    def __init__(self, update: int, found: str, kept: str) -> None:
+        """Say at which update, what was found there and, as a sentence, what is kept."""
+        self.update, self.found, self.kept = update, found, kept
+        begun = ", or look at the model that it begins with" if update == 1 else ""
+        advice = f"Try a lower rate (--set rate=...) in another folder{begun}"
+        super().__init__(f"Training broke down at update {update}: {found}. {kept} {advice}.")
 
 
 class StoreError(DemeritError):

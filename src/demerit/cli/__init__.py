@@ -5,7 +5,6 @@ Nothing heavy is imported before a command runs, so that `demerit --help` answer
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import warnings
@@ -15,6 +14,7 @@ from functools import wraps
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from demerit.cli import (
     bench,
@@ -32,10 +32,20 @@ from demerit.cli import (
     teach,
     train,
 )
-from demerit.errors import DemeritError, Slower
+from demerit.errors import NO_ROOM, DemeritError, Slower
+
+
+class InOrder(TyperGroup):
+    """Commands as they are listed below: typer would put those that have commands of their own last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Name the commands."""
+        return [name for name in COMMANDS if name in self.commands]
+
 
 app = typer.Typer(
     name="demerit",
+    cls=InOrder,
     help="Robot rewards that know bad behaviour when they see it.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -44,8 +54,6 @@ app = typer.Typer(
 )
 
 INTERRUPTED = 130
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
-"""how the system says that nothing can be written there"""
 
 
 def _told(command: Callable[..., None]) -> Callable[..., None]:
@@ -68,8 +76,8 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             print(f"demerit: {where}it cannot be written ({error.strerror}). {kept}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as stop:
-            sentence = "interrupted; what was done is kept, and the same command goes on from there."
-            print(f"\ndemerit: {sentence}", file=sys.stderr)
+            kept = str(stop) or "what was done is kept, and the same command goes on from there"
+            print(f"\ndemerit: interrupted; {kept}.", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from stop
 
     return run
@@ -93,7 +101,7 @@ def _notes() -> Iterator[None]:
         warnings.showwarning = usual
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
+COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "import": data.import_,
     "inspect": data.inspect,
     "export": data.export,
@@ -108,14 +116,19 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "materialize": negatives.materialize,
     "release": release.release,
     "simulate": simulate.simulate,
-    "train": train.train,
+    "train": train.app,
     "judge": judge.judge,
     "check": models.check,
     "list": models.list_,
     "demo": demo.demo,
 }
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_told(_command))
+    if isinstance(_command, typer.Typer):
+        for _each in _command.registered_commands:
+            _each.callback = _told(_each.callback) if _each.callback else None
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_told(_command))
 
 
 def main() -> None:

@@ -1,16 +1,50 @@
-"""The part of the train command that trains vision-language models."""
+"""The commands that train vision-language models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from demerit.cli.training_options import (
+    ChangesOption,
+    CorpusOption,
+    DemonstrationsOption,
+    DeviceOption,
+    Named,
+    PrepareOnlyOption,
+    WorkersOption,
+    expected,
+    need_corpus,
+    opened,
+    say_corpus,
+)
 
 if TYPE_CHECKING:
     from demerit.vlm_training.corpus import Corpus
-    from demerit.vlm_training.prepare import Part
     from demerit.vlm_training.recipe import Recipe
     from demerit.vlm_training.reports import Told
+
+OutOption = Annotated[
+    Path, typer.Option("--out", "-o", metavar="OUT", help="Where everything goes; OUT/model is the model.")
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="MODEL",
+        help="A folder or hub id to begin with (default: Qwen3-VL 4B, and 8B for the recipe roboreward_8b).",
+    ),
+]
+SaveOption = Annotated[
+    str, typer.Option("--save", metavar="merged|adapter", help="What to write when adapters were trained.")
+]
+MetricsOption = Annotated[
+    Named,
+    typer.Option("--metrics", metavar="tensorboard|wandb", help="Where metrics go too; may be repeated."),
+]
 
 
 @dataclass(frozen=True)
@@ -19,84 +53,181 @@ class Asked:
 
     what: str
     out: Path
-    given: dict[str, list[str] | None]
+    given: dict[str, Named]
     corpus: Path | None
     prepare_only: bool
     recipe: Path | None
-    changes: list[str] | None
+    changes: Named
+    begun: str | None
+    save: str
+    metrics: Named
     device: str | None
     workers: int
 
 
-def train_vlm(asked: Asked, begun: str | None, save: str, metrics: list[str]) -> None:
+def robometer(
+    out_folder: OutOption,
+    data: Annotated[
+        Named,
+        typer.Option(
+            "--data",
+            metavar="NAME=DATASET",
+            help="Episodes with an outcome, a progress or a curve that is not a model's; may be repeated.",
+        ),
+    ] = None,
+    demonstrations: DemonstrationsOption = None,
+    corpus: CorpusOption = None,
+    prepare_only: PrepareOnlyOption = False,
+    recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="Another recipe than the shipped one.")] = None,
+    changes: ChangesOption = None,
+    begun: FromOption = None,
+    save: SaveOption = "merged",
+    metrics: MetricsOption = None,
+    device: DeviceOption = None,
+    workers: WorkersOption = 2,
+) -> None:
+    """Train a Robometer: which of two episodes does better, and how far one is at every frame.
+
+    Ctrl-C keeps what was done, and the same command goes on from there. NAME is kept with each episode. All numbers are
+    in the recipe; --set steps=100 changes one. docs/training_vlms.md has more, also on training with several GPUs.
+
+    [bold]Examples[/bold]
+
+      demerit train robometer -o mine --data lab=my_set --from robometer/Robometer-4B --set lora=32 --set steps=500
+      demerit train robometer -o mine --data lab=my_set --demonstrations shown=my_demos --metrics tensorboard
+      demerit score new_episodes --model robometer:path=mine/model
+    """
+    given = {"data": data, "demonstrations": demonstrations}
+    _run(
+        Asked(
+            what="robometer",
+            out=out_folder,
+            given=given,
+            corpus=corpus,
+            prepare_only=prepare_only,
+            recipe=recipe,
+            changes=changes,
+            begun=begun,
+            save=save,
+            metrics=metrics,
+            device=device,
+            workers=workers,
+        )
+    )
+
+
+def roboreward(
+    out_folder: OutOption,
+    data: Annotated[
+        Named,
+        typer.Option(
+            "--data",
+            metavar="NAME=DATASET",
+            help="Episodes with a grade from 1 to 5 that is not a model's; may be repeated.",
+        ),
+    ] = None,
+    held_out: Annotated[
+        Named,
+        typer.Option(
+            metavar="NAME=DATASET", help="Graded episodes, never trained on: the weights that do best there are kept."
+        ),
+    ] = None,
+    corpus: CorpusOption = None,
+    prepare_only: PrepareOnlyOption = False,
+    recipe: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Another recipe than the shipped one (roboreward_8b ships too).")
+    ] = None,
+    changes: ChangesOption = None,
+    begun: FromOption = None,
+    save: SaveOption = "merged",
+    metrics: MetricsOption = None,
+    device: DeviceOption = None,
+    workers: WorkersOption = 2,
+) -> None:
+    """Train a RoboReward: the grade of an episode, from 1 to 5, as the answer to a question.
+
+    Ctrl-C keeps what was done, and the same command goes on from there. NAME is kept with each episode. All numbers are
+    in the recipe; --set steps=100 changes one. docs/training_vlms.md has more, also on training with several GPUs.
+
+    [bold]Examples[/bold]
+
+      demerit train roboreward -o graded --data lab=my_graded_set --held-out later=my_other_set
+      demerit train roboreward -o large --data lab=my_graded_set --recipe roboreward_8b
+      demerit score new_episodes --model roboreward:path=graded/model
+    """
+    given = {"data": data, "held-out": held_out}
+    _run(
+        Asked(
+            what="roboreward",
+            out=out_folder,
+            given=given,
+            corpus=corpus,
+            prepare_only=prepare_only,
+            recipe=recipe,
+            changes=changes,
+            begun=begun,
+            save=save,
+            metrics=metrics,
+            device=device,
+            workers=workers,
+        )
+    )
+
+
+def _run(asked: Asked) -> None:
     """Prepare the corpus, train and say where the model is."""
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.compact.train import read_changes  # noqa: PLC0415
+    from demerit.recipe import read_changes  # noqa: PLC0415
+    from demerit.vlm_training.dashboards import check_dashboards  # noqa: PLC0415
     from demerit.vlm_training.recipe import load_recipe  # noqa: PLC0415
-    from demerit.vlm_training.train import STARTS, begin, check_installed, objective_for, train  # noqa: PLC0415
+    from demerit.vlm_training.train import (  # noqa: PLC0415
+        begin,
+        check_installed,
+        check_save,
+        objective_for,
+        start_of,
+        train,
+    )
 
     recipe = load_recipe(asked.what, asked.recipe).changed(read_changes(asked.changes or []))
+    metrics = asked.metrics or []
+    check_save(asked.save)
     if not asked.prepare_only:
         check_installed(recipe)
+        check_dashboards(metrics)
     corpus = _prepared(asked, recipe)
     if asked.prepare_only:
         return
-    start = begin(asked.what, begun or STARTS[asked.what], recipe)
+    start = begin(asked.what, asked.begun or start_of(asked.what, asked.recipe), recipe)
     with bar("training", objective_for(corpus, recipe, start).updates) as shown:
 
         def report(told: Told) -> None:
             shown.update(told.step, told.in_words())
 
-        folder = train(corpus, asked.out, recipe, start, report, device=asked.device, save=save, metrics=metrics)
+        folder = train(corpus, asked.out, recipe, start, report, device=asked.device, save=asked.save, metrics=metrics)
     out.print(f"The model: [bold]{escape(str(folder))}[/bold]")
     out.print(f"Next: demerit score DATASET --model {asked.what}:path={escape(str(folder))}")
 
 
 def _prepared(asked: Asked, recipe: Recipe) -> Corpus:
-    from rich.markup import escape  # noqa: PLC0415
-
-    from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.compact.made_from import left_out  # noqa: PLC0415
-    from demerit.errors import BadInput  # noqa: PLC0415
-    from demerit.vlm_training.corpus import Corpus  # noqa: PLC0415
-    from demerit.vlm_training.prepare import prepare  # noqa: PLC0415
+    """Prepare the corpus, or open the one that is there."""
+    from demerit.cli.bars import bar  # noqa: PLC0415
+    from demerit.vlm_training.frames_kept import corpus_for  # noqa: PLC0415
+    from demerit.vlm_training.prepare import Part, prepare  # noqa: PLC0415
 
     folder = asked.corpus or asked.out / "corpus"
-    parts = _parts(asked)
+    parts = [
+        Part(name, data, "validation" if use == "held-out" else "train", use == "demonstrations")
+        for use, name, data in opened(asked.given)
+    ]
     if not parts:
-        if not folder.exists():
-            raise BadInput("training data", "--data, --demonstrations or a prepared --corpus", "none of them")
-        return Corpus.load(folder)
-    counts = [part.data.expected() for part in parts]
-    total = None if None in counts else sum(count or 0 for count in counts)
-    with bar("preparing", total) as shown:
+        need_corpus(folder, [option for option in asked.given if option != "held-out"])
+        return corpus_for(folder, recipe)
+    with bar("preparing", expected([part.data for part in parts])) as shown:
         made = prepare(parts, folder, recipe, lambda done: shown.update(done.episodes), asked.workers)
-    frames = sum(row.frames for row in made.rows)
     chosen = f", {len(made.choices)} preferences" if made.choices else ""
-    out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {len(made.rows)} episodes, {frames} frames{chosen}")
-    for why, count in left_out(folder).items():
-        out.print(f"  [yellow]left out[/yellow] {count}: {escape(why)}")
+    told = f"{len(made.rows)} episodes, {sum(row.frames for row in made.rows)} frames{chosen}"
+    say_corpus(folder, told, [part.data for part in parts])
     return made
-
-
-def _parts(asked: Asked) -> list[Part]:
-    """Open the datasets: all of them are looked for before any is read."""
-    from demerit.errors import BadInput  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
-    from demerit.vlm_training.prepare import Part  # noqa: PLC0415
-
-    refused = {"robometer": "held-out", "roboreward": "demonstrations"}[asked.what]
-    if asked.given.get(refused):
-        why = {"held-out": "its last weights are taken", "demonstrations": "they have no grades"}[refused]
-        raise BadInput(f"--{refused}", f"no such option for {asked.what}: {why}", asked.given[refused])
-    parts = []
-    for use, pairs in asked.given.items():
-        for pair in pairs or []:
-            name, equals, address = pair.partition("=")
-            if not (name and equals and address):
-                raise BadInput(f"--{use}", "NAME=DATASET", repr(pair))
-            split = "validation" if use == "held-out" else "train"
-            parts.append(Part(name, open_dataset(address), split, use == "demonstrations"))
-    return parts

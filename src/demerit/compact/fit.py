@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -22,13 +22,15 @@ from torch import Tensor
 
 from demerit.compact.augment import vary
 from demerit.compact.clips import Clip, Drawer
-from demerit.compact.corpus import Corpus
+from demerit.compact.corpus import Corpus, Row
 from demerit.compact.losses import Batch, losses, total
 from demerit.compact.network import Network, Shape, start_from_imagenet
+from demerit.compact.new_folder import make_folder
 from demerit.compact.on_device import Pictures, Vocabulary, chosen_device, get_random, set_random
 from demerit.compact.recipe import Recipe
 from demerit.compact.words import WIDTH, Words
 from demerit.errors import BadInput
+from demerit.frames import short_hash
 
 CHECKPOINT = "checkpoint.pt"
 SAVE_EVERY = 60.0
@@ -79,8 +81,9 @@ class Fitting:
         self.corpus, self.recipe, self.folder = corpus, recipe, Path(folder)
         self.device = chosen_device(device)
         torch.backends.cudnn.benchmark = True  # every step has the same shapes
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         self.drawer = Drawer(corpus, recipe)
+        self.learned_from = _hashed(corpus, self.drawer.rows)
         self.tasks = {task: number for number, task in enumerate(self.drawer.tasks.get("measured", []))}
         torch.manual_seed(recipe.seed)
         self.network = Network(Shape(size=recipe.size, words=WIDTH), len(self.tasks))
@@ -229,7 +232,7 @@ class Fitting:
         path = self.folder / CHECKPOINT
         state = {
             "recipe": json.dumps(self.recipe.facts_of(), sort_keys=True),
-            "episodes": [row.id for row in self.drawer.rows],
+            "episodes": self.learned_from,
             "random": self._random,
             "step": self.step,
             "network": self.network.state_dict(),
@@ -249,7 +252,7 @@ class Fitting:
         except Exception as error:  # torch has a dozen of them
             expected = "a checkpoint (remove it to begin anew)"
             raise BadInput(str(path), expected, f"something else ({type(error).__name__})") from error
-        same = state.get("episodes") == [row.id for row in self.drawer.rows]
+        same = state.get("episodes") == self.learned_from
         if not same or state["recipe"] != json.dumps(self.recipe.facts_of(), sort_keys=True):
             expected = "a checkpoint of this recipe and these episodes (choose another folder)"
             raise BadInput(str(path), expected, "one of others")
@@ -258,6 +261,12 @@ class Fitting:
         self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])
         self._random = state["random"].cpu()
+
+
+def _hashed(corpus: Corpus, rows: Sequence[Row]) -> str:
+    """Hash what is learned from: words, labels and curves, wherever in the corpus they are."""
+    told = [json.dumps({**asdict(row), "first": 0}, sort_keys=True).encode() for row in rows]
+    return short_hash(*told, *(np.ascontiguousarray(corpus.progress[row.places]).tobytes() for row in rows))
 
 
 def look(network: Network, seen: Tensor) -> Tensor:

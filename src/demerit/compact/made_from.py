@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from demerit.compact.new_folder import make_folder
 from demerit.errors import BadInput
 from demerit.store.lock import writing
 
-PREPARED = "prepared.json"
+PREPARED, LABELS = "prepared.json", "labels"
 
 
 @dataclass
@@ -46,7 +47,7 @@ def made(folder: Path, job: Mapping[str, Any], fill: Callable[[Path, Prepared], 
         _same_job(folder, job)
         return
     growing = folder.with_name(folder.name + ".partial")
-    growing.mkdir(parents=True, exist_ok=True)
+    make_folder(growing)
     with writing(growing):
         if (growing / PREPARED).exists():
             _same_job(growing, job)
@@ -60,20 +61,42 @@ def made(folder: Path, job: Mapping[str, Any], fill: Callable[[Path, Prepared], 
 
 def left_out(folder: str | Path) -> dict[str, int]:
     """Read why episodes are not in a corpus, and how many."""
+    told: dict[str, int] = (read_facts(folder) or {}).get("left_out", {})
+    return told
+
+
+def read_facts(folder: str | Path) -> dict[str, Any] | None:
+    """Read what a corpus says of itself; None where it says nothing."""
     path = Path(folder) / PREPARED
-    told: dict[str, int] = json.loads(path.read_text("utf-8")).get("left_out", {}) if path.exists() else {}
+    if not path.exists():
+        return None
+    try:
+        told = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise BadInput(str(path), "what a corpus was made from (JSON)", f"something else ({error})") from error
+    if not isinstance(told, dict):
+        raise BadInput(str(path), "what a corpus was made from (JSON)", type(told).__name__)
     return told
 
 
 def _same_job(folder: Path, job: Mapping[str, Any]) -> None:
-    path = folder / PREPARED
-    if not path.exists():
+    facts = read_facts(folder)
+    if facts is None:
         raise BadInput(str(folder), f"no such folder yet, or one that {PREPARED} describes", "another")
-    facts = json.loads(path.read_text("utf-8"))
     for name, value in job.items():
         if facts.get(name) != value:
             expected = "a corpus of the same data and size (name another folder, or remove this one)"
-            raise BadInput(str(folder), expected, f"{name} {json.dumps(facts.get(name))}, not {json.dumps(value)}")
+            raise BadInput(str(folder), expected, _difference(name, facts.get(name), value))
+
+
+def _difference(name: str, was: Any, now: Any) -> str:
+    """Say how a corpus differs from what is asked for."""
+    if name == "parts" and isinstance(was, list) and len(was) == len(now):
+        changed = [two for one, two in zip(was, now, strict=True) if {**one, LABELS: two[LABELS]} == two != one]
+        if len(changed) == sum(one != two for one, two in zip(was, now, strict=True)):
+            named = ", ".join(dict.fromkeys(repr(part["name"]) for part in changed))
+            return f"one that was made before labels or words in {named} changed"
+    return f"{name} {json.dumps(was)}, not {json.dumps(now)}"
 
 
 def _write_facts(folder: Path, facts: Mapping[str, Any]) -> None:

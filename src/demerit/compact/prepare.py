@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from demerit.compact.corpus import AUXILIARY, Corpus, Row
 from demerit.compact.growing import Growing
-from demerit.compact.made_from import Prepared, made
+from demerit.compact.labels import check_apart, labels_of
+from demerit.compact.made_from import LABELS, Prepared, made
 from demerit.compact.resize import resized
 from demerit.dataset import Dataset
 from demerit.episode import Episode
@@ -48,8 +49,9 @@ class Part:
     """demonstrations are successes by rule, because somebody showed the task; what is held out is only looked at"""
 
     def facts(self) -> dict[str, Any]:
-        """Tell what a corpus is made from."""
-        return {"name": self.name, "use": self.use, "address": self.data.address, "episodes": self.data.expected()}
+        """Tell what a corpus is made from; reads all that the dataset says."""
+        told = {"name": self.name, "use": self.use, "address": self.data.address, "episodes": self.data.expected()}
+        return {**told, LABELS: labels_of(self.data)}
 
 
 def prepare(
@@ -69,6 +71,9 @@ def prepare(
         workers: processes that decode; 0 = none.
     """
     folder = Path(folder)
+    held_out = [(part.name, part.data) for part in parts if part.use == "held-out"]
+    if held_out and not folder.exists():
+        check_apart([(part.name, part.data) for part in parts if part.use != "held-out"], held_out)
     job = {"size": size, "most_frames": MOST_FRAMES, "parts": [part.facts() for part in parts]}
 
     def fill(unfinished: Path, done: Prepared) -> None:

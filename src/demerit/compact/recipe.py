@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from demerit.errors import BadInput, UnknownName
+from demerit.errors import UnknownName
+from demerit.recipe import changed, need, read_numbers
 
 KINDS = ("measured", "demonstration", "model")
 """of episodes: see `corpus.Row.kind`"""
@@ -73,73 +74,35 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be trained with."""
+        need("seed", self.seed >= 0, "0 or more", self.seed)
         for name in ("steps", "groups"):
-            _need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
+            need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         fits = self.size >= SMALLEST and self.size % STRIDE == 0
-        _need("size", fits, f"a multiple of {STRIDE} from {SMALLEST} on", self.size)
+        need("size", fits, f"a multiple of {STRIDE} from {SMALLEST} on", self.size)
         even = self.clips >= 2 and self.clips % 2 == 0  # noqa: PLR2004
-        _need("clips", even, "an even number: half of a group teaches, half is asked", self.clips)
-        _need("frames", self.frames >= FEWEST_FRAMES, f"at least {FEWEST_FRAMES}", self.frames)
+        need("clips", even, "an even number: half of a group teaches, half is asked", self.clips)
+        need("frames", self.frames >= FEWEST_FRAMES, f"at least {FEWEST_FRAMES}", self.frames)
         for name in ("rewind", "wrong_words", "unsaid", "cut", "average"):
-            _need(name, 0 <= getattr(self, name) <= 1, "a share from 0 to 1", getattr(self, name))
-        _need("wrong_words", self.rewind + self.wrong_words <= 1, "at most 1 together with rewind", self.wrong_words)
-        _need("fold", self.fold is None or self.fold in range(FOLDS), f"none, or 0 to {FOLDS - 1}", self.fold)
+            need(name, 0 <= getattr(self, name) <= 1, "a share from 0 to 1", getattr(self, name))
+        need("wrong_words", self.rewind + self.wrong_words <= 1, "at most 1 together with rewind", self.wrong_words)
+        need("fold", self.fold is None or self.fold in range(FOLDS), f"none, or 0 to {FOLDS - 1}", self.fold)
         for name in ("shares", "wrong_kinds"):
             for kind in getattr(self, name):
                 if kind not in KINDS:
                     raise UnknownName(f"kind of episodes (recipe, {name})", str(kind), KINDS)
         good = all(isinstance(one, int | float) and one >= 0 for one in self.shares.values())
-        _need("shares", good and sum(self.shares.values()) > 0, "shares from 0 on, not all 0", dict(self.shares))
+        need("shares", good and sum(self.shares.values()) > 0, "shares from 0 on, not all 0", dict(self.shares))
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
         """Return it with other numbers; an unknown name is refused."""
-        known = {one.name for one in fields(self)}
-        for name in changes:
-            if name not in known:
-                raise UnknownName("number in a recipe", name, known)
-        told: dict[str, Any] = {name: _as_before(name, getattr(self, name), value) for name, value in changes.items()}
-        return replace(self, **told)
+        return changed(self, changes)
 
     def facts_of(self) -> dict[str, Any]:
         """Return it as plain values, for a file."""
         return {**asdict(self), "shares": dict(self.shares)}
 
 
-def _need(name: str, holds: bool, expected: str, got: object) -> None:
-    if not holds:
-        raise BadInput(f"recipe, {name}", expected, got)
-
-
-def _as_before(name: str, old: Any, value: Any) -> Any:
-    """Return a value of the kind that stands there now: a number for a number, names for names."""
-    if isinstance(old, bool):
-        _need(name, isinstance(value, bool), "true or false", repr(value))
-    elif isinstance(old, float):
-        try:  # YAML reads 6e-4 as a text
-            return float(value)
-        except (TypeError, ValueError):
-            raise BadInput(f"recipe, {name}", "a number", repr(value)) from None
-    elif isinstance(old, Mapping):
-        _need(name, isinstance(value, Mapping), "names with a number each", repr(value))
-    elif isinstance(old, tuple):
-        _need(name, isinstance(value, list | tuple), "a list of names", repr(value))
-        return tuple(value)
-    elif value is not None or name != "fold":
-        _need(name, type(value) is int, "a whole number", repr(value))
-    return value
-
-
 def load_recipe(path: str | Path | None = None) -> Recipe:
     """Read a recipe; without a path, the one that made the shipped weights."""
-    import yaml  # noqa: PLC0415 - a machine that trains from a prepared corpus with the defaults needs numpy and torch
-
     file = files("demerit.compact") / "recipe.yaml" if path is None else Path(path)
-    try:
-        told = yaml.safe_load(file.read_text("utf-8"))
-    except OSError as error:
-        raise BadInput(str(path), "a recipe (YAML)", error.strerror or error) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(str(path), "a recipe (YAML)", f"something else ({' '.join(str(error).split())})") from error
-    if not isinstance(told, dict):
-        raise BadInput(str(path), "names and numbers", type(told).__name__)
-    return Recipe().changed(told)
+    return Recipe().changed(read_numbers(file, str(path or "recipe.yaml")))

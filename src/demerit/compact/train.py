@@ -15,11 +15,12 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from demerit.compact.corpus import Corpus, Row
 from demerit.compact.recipe import Recipe, load_recipe
 from demerit.errors import BadInput, DemeritError, MissingExtra
+from demerit.recipe import read_changes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,20 +111,6 @@ def credits_of(rows: Iterable[Row]) -> list[str]:
     """Name the datasets as their licences ask."""
     counts = Counter(row.source for row in rows)
     return [CREDITS.get(name, name).format(count=count) for name, count in sorted(counts.items())]
-
-
-def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """Turn NAME=VALUE pairs into changes of a recipe; values are JSON, and texts where they are none."""
-    changes: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise BadInput("--set", "NAME=VALUE", repr(pair))
-        try:
-            changes[name.replace("-", "_")] = json.loads(value)
-        except ValueError:
-            changes[name.replace("-", "_")] = value
-    return changes
 
 
 def in_words(told: Told) -> str:

@@ -6,11 +6,11 @@ Made by `prepare` from any datasets; a machine with a GPU and neither a video de
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from demerit.frames import RGB, Images, short_hash
 
 PICTURES, EPISODES, PREFERENCES = "pictures.raw", "episodes.jsonl", "preferences.jsonl"
 Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,15 +118,15 @@ class Corpus:
         missing = [name for name in (PICTURES, EPISODES, PREFERENCES) if not (folder / name).exists()]
         if missing:
             raise BadInput(str(folder), "a prepared corpus", f"a folder without {', '.join(missing)}")
-        rows = tuple(Row.of(json.loads(line)) for line in (folder / EPISODES).read_text("utf-8").splitlines())
+        rows = _lines(folder / EPISODES, Row.of)
         if not rows:
             raise BadInput(str(folder), "a corpus with episodes", "none")
-        pictures = np.memmap(folder / PICTURES, np.uint8, "r")
-        if len(pictures) != rows[-1].end:
-            got = f"{len(pictures)} bytes of pictures, {rows[-1].end} by the list of episodes"
+        size = (folder / PICTURES).stat().st_size
+        if size != rows[-1].end:
+            got = f"{size} bytes of pictures, {rows[-1].end} by the list of episodes"
             raise BadInput(str(folder), "as many pictures as the episodes have", got)
-        chosen = (folder / PREFERENCES).read_text("utf-8").splitlines()
-        return cls(rows, pictures, tuple(Choice(**json.loads(line)) for line in chosen))
+        pictures = np.memmap(folder / PICTURES, np.uint8, "r")
+        return cls(rows, pictures, _lines(folder / PREFERENCES, lambda facts: Choice(**facts)))
 
     @classmethod
     def of(cls, rows: Sequence[Row], images: Sequence[Images], choices: Sequence[Choice] = ()) -> Corpus:
@@ -150,3 +151,15 @@ class Corpus:
         told = [json.dumps(row.facts(), sort_keys=True).encode() for row in self.rows]
         seen = [self.fingerprint(at, row.frames - 1).encode() for at, row in enumerate(self.rows)]
         return short_hash(*told, *seen, *(one.line().encode() for one in self.choices))
+
+
+def _lines(path: Path, made: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
+    """Read a line of JSON for each; one that is cut or not ours is refused by its number."""
+    found: list[T] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            found.append(made(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            expected = "whole lines of a prepared corpus (prepare it again)"
+            raise BadInput(str(path), expected, f"something else in line {number}") from error
+    return tuple(found)

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from demerit.errors import BadInput
+from demerit.errors import BadInput, NotWritten
 from demerit.vlm import adapters
 from demerit.vlm.layouts import CONFIG, HEAD, YAML
 from demerit.vlm.stored import INDEX, SINGLE
@@ -56,15 +57,21 @@ def export(
     """
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    if merged:
-        _write_model(partial, trained, start, recipe)
-    else:
-        _write_adapter(partial, trained, start, recipe)
-    (partial / FACTS).write_text(json.dumps(dict(facts), indent=2) + "\n", encoding="utf-8")
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(partial, folder)
+    try:
+        partial.mkdir(parents=True)
+        if merged:
+            _write_model(partial, trained, start, recipe)
+        else:
+            _write_adapter(partial, trained, start, recipe)
+        (partial / FACTS).write_text(json.dumps(dict(facts), indent=2) + "\n", encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(partial, folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        kept = "What was learned is kept; with room to write, the same command writes the model."
+        raise NotWritten(folder, reason, kept) from error
     return folder
 
 
@@ -131,7 +138,7 @@ def _write_shards(folder: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
     some: dict[str, Tensor] = {}
 
     def write() -> None:
-        save_file(some, folder / f"part-{len(shards)}.safetensors", metadata={"format": "pt"})
+        _save(some, folder / f"part-{len(shards)}.safetensors")
         shards.append(list(some))
         some.clear()
 
@@ -165,9 +172,9 @@ def _write_adapter(folder: Path, trained: Mapping[str, Tensor], start: Start, re
     }
     heads = {name: value for name, value in plain.items() if HEAD.match(name)}
     rest = {f"base_model.model.{name}": value for name, value in plain.items() if name not in heads}
-    save_file({**factors, **rest}, folder / adapters.WEIGHTS, metadata={"format": "pt"})
+    _save({**factors, **rest}, folder / adapters.WEIGHTS)
     if heads:
-        save_file(heads, folder / adapters.HEADS, metadata={"format": "pt"})
+        _save(heads, folder / adapters.HEADS)
     settings = {
         "peft_type": "LORA",
         "base_model_name_or_path": str(start.came_from),
@@ -178,6 +185,14 @@ def _write_adapter(folder: Path, trained: Mapping[str, Tensor], start: Start, re
         "bias": "none",
     }
     (folder / adapters.CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors to a file that others may read as far as the umask says; safetensors makes it ours alone."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(mode)
 
 
 def _copy_words(folder: Path, start: Start) -> None:

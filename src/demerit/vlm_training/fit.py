@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from demerit.errors import BadInput, OutOfMemory
+from demerit.compact.new_folder import make_folder
+from demerit.errors import NO_ROOM, BadInput, Diverged, NotWritten, OutOfMemory, Stopped
 from demerit.frames import short_hash
 from demerit.vlm.memory import within_memory
 from demerit.vlm_training.corpus import Corpus
@@ -27,10 +28,12 @@ from demerit.vlm_training.ranks import Ranks
 from demerit.vlm_training.recipe import Recipe
 from demerit.vlm_training.reports import Reports, Told
 from demerit.vlm_training.saved import Best, resume, save, save_best
-from demerit.vlm_training.stopping import patient
+from demerit.vlm_training.stopping import Requests, patient
 
 APART = 1_000_003
 """seeds of two updates lie this far apart"""
+SEEDS = 2**63
+"""how many torch knows"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,18 +77,20 @@ class Fitting:
         if parts % ranks.count:
             expected = f"parts that {ranks.count} machines share evenly (batch / part a multiple of {ranks.count})"
             raise BadInput("recipe, part", expected, f"{parts} parts of {recipe.part}")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self.objective, self.recipe, self.corpus, self.eyes = objective, recipe, corpus, eyes
         self.folder, self.ranks, self.steps = folder, ranks, objective.updates
         told = json.dumps([recipe.facts_of(), self.steps], sort_keys=True)
         self.identity = short_hash(told.encode(), corpus.identity.encode(), begun_from.encode())
         self.learner, self.optimiser = ranks.prepared(learner, recipe)
         self.step, self.best = 0, None
+        self.saved: int | None = None
+        """the update that the checkpoint on disk is of"""
         self._whole = True
         self._found = [0, 0]
         state = resume(folder, self.learner, self.optimiser, self.identity)
         if state is not None:
-            self.step = state["step"]
+            self.step = self.saved = state["step"]
             self.best = Best(*state["best"]) if state["best"] else None
         self.reports = reports(folder) if ranks.is_first else None
         if self.reports is not None:
@@ -94,68 +99,109 @@ class Fitting:
     def run(self) -> Learner:
         """Train to the end. A request to stop is heard after the update that is being made, and that is saved.
 
-        Whatever else goes wrong between two updates, what was learned is saved; in the middle of one the weights are
-        neither old nor new, so the last checkpoint stands.
+        Whatever else goes wrong, what was learned is saved, unless the weights were being changed at that moment and
+        are neither old nor new, somebody asked twice, or the numbers broke down: then the last checkpoint stands.
         """
-        agreed = False
-        try:
-            with patient() as stop, self._drawn_ahead() as updates:
-                for drawn in updates:
-                    agreed = self._one(drawn, stop.is_set())
-                    if agreed:
-                        raise KeyboardInterrupt
-                    if self.step % self.recipe.save_every == 0 and self.step < self.steps:
-                        self.save()
-        except BaseException:
-            if self._whole and (agreed or self.ranks.count == 1):  # several machines save together or not at all
-                self.save()
-            raise
-        self.save()
+        with patient(self._answer, self._kept) as asked:
+            try:
+                with self._drawn_ahead() as updates:
+                    for drawn in updates:
+                        self._one(drawn, asked)
+                        if self.step % self.recipe.save_every == 0 and self.step < self.steps:
+                            self._save_undisturbed(asked)
+                self._save_undisturbed(asked)
+            except BaseException as error:
+                with asked.held():
+                    self._end(error, asked)
+                raise
         return self.learner
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint; where there is no room, the last one stands."""
         best = None if self.best is None else (self.best.step, self.best.error)
         facts = {"identity": self.identity, "step": self.step, "best": best}
-        save(self.folder, self.learner, self.optimiser, self.ranks, facts)
+        try:
+            save(self.folder, self.learner, self.optimiser, self.ranks, facts)
+        except OSError as error:
+            raise self._not_written(error) from error
+        self.saved = self.step
 
-    def _one(self, drawn: Drawn, asked_to_stop: bool) -> bool:
-        """Make an update and tell of it; return whether any machine was asked to stop."""
+    def _save_undisturbed(self, asked: Requests) -> None:
+        with asked.held():
+            self.save()
+        if asked.at_once:
+            raise KeyboardInterrupt
+
+    def _end(self, error: BaseException, asked: Requests) -> None:
+        """Save what can be saved, and raise what says truly what was kept; other errors are left to the caller."""
+        together = self.ranks.count == 1 or isinstance(error, _Agreed)  # several machines save together or not at all
+        given_up = asked.at_once or isinstance(error, NotWritten | Diverged)
+        if self._whole and together and not given_up and self.step > (self.saved or 0):
+            self.save()
+        if isinstance(error, KeyboardInterrupt):
+            raise Stopped(self._kept()) from error
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise self._not_written(error) from error
+
+    def _answer(self) -> str:
+        since = "the beginning" if self.saved is None else f"update {self.saved}"
+        return f"stopping after this update and saving; again to stop at once and lose what came since {since}"
+
+    def _kept(self) -> str:
+        if self.saved is None:
+            return "nothing was saved yet, and the same command begins anew"
+        lost = f" (updates lost after it: {self.step - self.saved})" if self.step > self.saved else ""
+        return f"what was learned up to update {self.saved} is kept{lost}, and the same command goes on from there"
+
+    def _not_written(self, error: OSError) -> NotWritten:
+        kept = self._kept()
+        where = error.filename or self.folder
+        return NotWritten(where, error.strerror or str(error), f"{kept[0].upper()}{kept[1:]}.")
+
+    def _one(self, drawn: Drawn, asked: Requests) -> None:
+        """Make an update and tell of it; stop if any machine was asked to, or if the numbers are no numbers."""
         started = time.monotonic()
+        update = self.step + 1
         with self._in_memory():
-            self._whole = False
-            sums, gradient = self._update(drawn)
-            self.step += 1
-            self._whole = True
-        everywhere = self.ranks.added({**sums, "stop": float(asked_to_stop), **self._pictures()})
-        error = self._validated()
-        stop = everywhere.pop("stop") > 0
-        asked, found, tokens = (everywhere.pop(name) for name in ("pictures", "found", "tokens"))
+            sums, gradient = self._gradient(drawn)
+            everywhere = self.ranks.added({**sums, "stop": float(asked.is_asked), **self._pictures()})
+            stop = everywhere.pop("stop") > 0
+            shown, found, tokens = (everywhere.pop(name) for name in ("pictures", "found", "tokens"))
+            broke = broken(everywhere, gradient) or self._correct()
+        error = None if broke else self._validated()
         if self.reports is not None:
             told = Told(
-                step=self.step,
+                step=update,
                 steps=self.steps,
                 losses=everywhere,
                 rate=self.optimiser.param_groups[0]["lr"],
                 gradient=gradient,
                 seconds=time.monotonic() - started,
                 tokens=int(tokens),
-                found=found / asked if asked else float("nan"),
-                gib=torch.cuda.max_memory_allocated() / GIB if self.ranks.device.type == "cuda" else float("nan"),
+                found=found / shown if shown else None,
+                gib=torch.cuda.max_memory_allocated() / GIB if self.ranks.device.type == "cuda" else None,
                 error=error,
+                broke=broke,
             )
             self.reports.tell(told)
-        return stop
+        if broke:
+            stands = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} stands"
+            raise Diverged(update, broke, f"{stands}, and no model was written.")
+        if stop or (asked.is_asked and self.ranks.count == 1):
+            raise _Agreed
 
-    def _update(self, drawn: Drawn) -> tuple[dict[str, float], float]:
+    def _gradient(self, drawn: Drawn) -> tuple[dict[str, float], float]:
+        """Compute what the update would change, and change nothing yet."""
         self._pace()
         self.learner.train()
         totals = self.objective.totals(drawn.examples)
         sums: dict[str, Tensor] = {}
         tokens = 0
         self._found = [0, 0]
+        self.optimiser.zero_grad(set_to_none=True)
         for number, examples in self._mine(drawn.examples):
-            torch.manual_seed((self.recipe.seed * APART + self.step) * APART + number)  # what dropout draws from
+            seed = (self.recipe.seed * APART + self.step) * APART + number
+            torch.manual_seed(seed % SEEDS)  # what dropout draws from
             found = self._losses(examples, drawn.pixels, totals)
             # FSDP averages gradients over machines, but every share is one of a whole update already
             (torch.stack(list(found.values())).sum() * self.ranks.count).backward()  # type: ignore[no-untyped-call]
@@ -163,9 +209,18 @@ class Fitting:
             for name, one in found.items():
                 sums[name] = sums.get(name, torch.zeros_like(one)) + one.detach()
         gradient = self.ranks.clipped(self.learner, self.recipe.clip)
+        return {**{name: float(one) for name, one in sums.items()}, "tokens": float(tokens)}, gradient
+
+    def _correct(self) -> str:
+        """Change the weights, and say what is wrong with them; empty when nothing is."""
+        self._whole = False
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        return {**{name: float(one) for name, one in sums.items()}, "tokens": float(tokens)}, gradient
+        if not self.ranks.is_finite(self.learner):
+            return "it made weights that are no numbers"
+        self.step += 1
+        self._whole = True
+        return ""
 
     def _losses(self, examples: Sequence[Example], pixels: Pixels, totals: Any) -> dict[str, Tensor]:
         batch = Batch.of(examples, self.ranks.device)
@@ -223,16 +278,19 @@ class Fitting:
             return self.eyes.prepared(shots)
         return {shot: pixels_of(self.corpus, shot) for shot in shots}
 
-    def _validated(self) -> float:
-        """Look at what is held out, where it is time to, and keep the weights that do best."""
+    def _validated(self) -> float | None:
+        """Look at what is held out, where it is time to, and keep the weights that do best.
+
+        None where nobody looked; NaN where there was no answer, which is never the best.
+        """
         every = getattr(self.recipe, "validate_every", 0)
         if not every or (self.step % every and self.step != self.steps):
-            return float("nan")
+            return None
         held_out = self.objective.held_out()
         if not held_out:
-            return float("nan")
+            return None
         error = self._error(held_out)
-        if self.best is None or error < self.best.error:
+        if math.isfinite(error) and (self.best is None or not self.best.error <= error):
             self.best = Best(self.step, error)
             save_best(self.folder, self.learner, self.ranks, self.best)
         return error
@@ -260,6 +318,18 @@ class Fitting:
             now = f"part={self.recipe.part}, lora={self.recipe.lora}, checkpointing={self.recipe.checkpointing}"
             advice = "try --set part=1, --set lora=32 or --set checkpointing=true; the last checkpoint stands"
             raise OutOfMemory(f"Training with {now} ({advice})", error.detail) from None
+
+
+class _Agreed(KeyboardInterrupt):
+    """Every machine knows that one of them was asked to stop, and is between two updates."""
+
+
+def broken(losses: Mapping[str, float], gradient: float) -> str:
+    """Say which numbers of an update are none; empty when all are."""
+    bad = [f"{name} {value}" for name, value in losses.items() if not math.isfinite(value)]
+    if bad:
+        return f"the loss is no number ({', '.join(bad)})"
+    return "" if math.isfinite(gradient) else f"the gradient is no number ({gradient})"
 
 
 def pace(step: int, steps: int, warm_up: float) -> float:

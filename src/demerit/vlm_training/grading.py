@@ -105,7 +105,6 @@ class GradesObjective:
         at_the_grade = answers["words"].reshape(count, -1, answers["words"].shape[-1])[
             :, -2
         ]  # the last token is the answer's end
-        digits = tensor(self.digits, device=at_the_grade.device)
-        said = at_the_grade[:, digits].argmax(-1) + 1
-        off: Tensor = (said - targets["grade"]).abs()
-        return off
+        grades = at_the_grade[:, tensor(self.digits, device=at_the_grade.device)]
+        off: Tensor = (grades.argmax(-1) + 1 - targets["grade"]).abs()
+        return off.masked_fill(~grades.isfinite().all(-1), float("nan"))  # the largest of no numbers is no answer

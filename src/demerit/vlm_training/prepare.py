@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
-from demerit.compact.made_from import Prepared, made
+from demerit.compact.labels import check_apart, labels_of
+from demerit.compact.made_from import LABELS, Prepared, made
 from demerit.dataset import Dataset
 from demerit.episode import Episode
 from demerit.errors import BadInput, UnreadableVideo
@@ -27,6 +28,7 @@ from demerit.models.by_time import ByTime
 from demerit.outcome import Outcome, Preference, most_trusted
 from demerit.prefetch import load_ahead
 from demerit.vlm_training.corpus import EPISODES, PICTURES, Corpus, Floats, Row
+from demerit.vlm_training.frames_kept import frames_kept
 from demerit.vlm_training.preferences import NOT_A_MODEL, Heard, choices_of, write_choices
 from demerit.vlm_training.recipe import Recipe, RoboRewardRecipe
 
@@ -45,9 +47,9 @@ class Part:
     """demonstrations: successes by rule, because somebody showed the task"""
 
     def facts(self) -> dict[str, Any]:
-        """Tell what a corpus is made from."""
+        """Tell what a corpus is made from; reads all that the dataset says."""
         told = {"name": self.name, "split": self.split, "shown": self.shown, "address": self.data.address}
-        return {**told, "episodes": self.data.expected()}
+        return {**told, "episodes": self.data.expected(), LABELS: labels_of(self.data)}
 
 
 def prepare(
@@ -67,13 +69,16 @@ def prepare(
         workers: processes that decode; 0 = none.
     """
     folder = Path(folder)
+    held_out = [(part.name, part.data) for part in parts if part.split != "train"]
+    if held_out and not folder.exists():
+        check_apart([(part.name, part.data) for part in parts if part.split == "train"], held_out)
 
     def fill(unfinished: Path, done: Prepared) -> None:
         _fill(unfinished, parts, recipe, done, on_progress, workers)
         if not done.episodes:
             raise BadInput("training data", "episodes with a label that can be trained on", f"none ({done.reasons})")
 
-    made(folder, {**_choices(recipe), "parts": [part.facts() for part in parts]}, fill)
+    made(folder, {**frames_kept(recipe), "parts": [part.facts() for part in parts]}, fill)
     return Corpus.load(folder)
 
 
@@ -251,9 +256,3 @@ def _picked_up(folder: Path) -> list[Row]:
         if (folder / name).exists():
             os.truncate(folder / name, length)
     return rows
-
-
-def _choices(recipe: Recipe) -> dict[str, Any]:
-    fps = recipe.fps if isinstance(recipe, RoboRewardRecipe) else None
-    told = {name: getattr(recipe, name) for name in ("shorter_side", "most_frames", "fewest_frames")}
-    return {**told, "fps": fps}

@@ -64,6 +64,12 @@ class Ranks:
         torch.distributed.all_reduce(numbers)
         return dict(zip(values, numbers.tolist(), strict=True))
 
+    def is_finite(self, learner: Learner) -> bool:
+        """Whether every weight that learns is a number, on every machine."""
+        mine = [getattr(one.detach(), "to_local", one.detach)() for _, one in learner.learning()]
+        broken = torch.stack([~torch.isfinite(one).all() for one in mine]).sum()
+        return self.added({"broken": float(broken)})["broken"] == 0
+
     def wait(self) -> None:
         """Wait for the others."""
         if self.count > 1:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import yaml
-
-from demerit.errors import BadInput, UnknownName
+from demerit.errors import UnknownName
+from demerit.recipe import changed, need, read_numbers
 
 SHIPPED = ("robometer", "roboreward", "roboreward_8b")
 STRATEGIES = ("expertise", "instruction", "rewind", "reverse", "people")
@@ -18,6 +18,8 @@ STRATEGIES = ("expertise", "instruction", "rewind", "reverse", "people")
 and what somebody chose between two episodes"""
 CACHES = ("none", "memory", "disk")
 KINDS = ("float32", "bfloat16")
+SEEDS = 2**32
+"""how many seeds there are"""
 
 
 @dataclass(frozen=True)
@@ -72,29 +74,31 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be trained with."""
+        need("seed", 0 <= self.seed < SEEDS, f"a whole number from 0 to {SEEDS - 1}", self.seed)
+        for one in fields(self):
+            value = getattr(self, one.name)
+            need(one.name, not isinstance(value, float) or math.isfinite(value), "a finite number", value)
         for name in ("batch", "part", "save_every", "shorter_side"):
-            _need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
-        for name in ("rate", "vision_rate", "clip", "lora_alpha"):
-            _need(name, getattr(self, name) > 0, "a number above 0", getattr(self, name))
+            need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
+        for name in ("rate", "vision_rate"):
+            need(name, 0 < getattr(self, name) <= 1, "a number above 0, at most 1", getattr(self, name))
+        for name in ("clip", "lora_alpha"):
+            need(name, getattr(self, name) > 0, "a number above 0", getattr(self, name))
         for name in ("decay", "lora", "cache_gib", "steps", "epochs"):
-            _need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
+            need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
         for name in self.SHARES:
-            _need(name, 0 <= getattr(self, name) < 1, "a share from 0 to below 1", getattr(self, name))
-        _need("steps", bool(self.steps or self.epochs), "a number above 0 here or in epochs", "0 in both")
-        _need("batch", self.batch % self.part == 0, f"a multiple of part ({self.part})", self.batch)
-        _need("fewest_frames", self.fewest_frames >= 3, "at least 3: there and back", self.fewest_frames)  # noqa: PLR2004
-        _need("most_frames", self.most_frames >= self.fewest_frames, "at least fewest_frames", self.most_frames)
+            need(name, 0 <= getattr(self, name) < 1, "a share from 0 to below 1", getattr(self, name))
+        need("steps", bool(self.steps or self.epochs), "a number above 0 here or in epochs", "0 in both")
+        need("batch", self.batch % self.part == 0, f"a multiple of part ({self.part})", self.batch)
+        need("fewest_frames", self.fewest_frames >= 3, "at least 3: there and back", self.fewest_frames)  # noqa: PLR2004
+        need("most_frames", self.most_frames >= self.fewest_frames, "at least fewest_frames", self.most_frames)
         for name, known in (("precision", KINDS), ("cache", CACHES)):
             if getattr(self, name) not in known:
                 raise UnknownName(f"{name} (recipe)", str(getattr(self, name)), known)
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """Return it with other numbers; an unknown name is refused."""
-        known = {one.name for one in fields(self)}
-        for name in changes:
-            if name not in known:
-                raise UnknownName("number in a recipe", str(name), known)
-        return replace(self, **{name: _as_before(name, getattr(self, name), new) for name, new in changes.items()})
+        return changed(self, {name: _in_fractions(value) for name, value in changes.items()})
 
     def facts_of(self) -> dict[str, Any]:
         """Return it as plain values, for a file."""
@@ -136,16 +140,16 @@ class RobometerRecipe(Recipe):
         """Refuse numbers that nothing can be trained with."""
         super().__post_init__()
         for name in ("frames", "bins"):
-            _need(name, getattr(self, name) >= 2, "at least 2", getattr(self, name))  # noqa: PLR2004
+            need(name, getattr(self, name) >= 2, "at least 2", getattr(self, name))  # noqa: PLR2004
         for name in ("preference", "progress", "success"):
-            _need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
-        _need("progress", self.preference + self.progress + self.success > 0, "a loss that counts", "0 for all three")
+            need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
+        need("progress", self.preference + self.progress + self.success > 0, "a loss that counts", "0 for all three")
         for name in self.strategies:
             if name not in STRATEGIES:
                 raise UnknownName("strategy (recipe)", str(name), STRATEGIES)
         good = all(isinstance(one, int | float) and one >= 0 for one in self.strategies.values())
         good = good and sum(self.strategies.values()) > 0
-        _need("strategies", good, "shares from 0 on, not all 0", dict(self.strategies))
+        need("strategies", good, "shares from 0 on, not all 0", dict(self.strategies))
 
 
 @dataclass(frozen=True)
@@ -168,30 +172,8 @@ class RoboRewardRecipe(Recipe):
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be trained with."""
         super().__post_init__()
-        _need("fps", self.fps > 0, "a number above 0", self.fps)
-        _need("validate_every", self.validate_every >= 1, "at least 1", self.validate_every)
-
-
-def _need(name: str, holds: bool, expected: str, got: object) -> None:
-    if not holds:
-        raise BadInput(f"recipe, {name}", expected, got)
-
-
-def _as_before(name: str, old: Any, value: Any) -> Any:
-    """Return a value of the kind that stands there now."""
-    if isinstance(old, bool):
-        _need(name, isinstance(value, bool), "true or false", repr(value))
-    elif isinstance(old, float):
-        try:  # YAML reads 2e-5 as a text
-            return float(value)
-        except (TypeError, ValueError):
-            raise BadInput(f"recipe, {name}", "a number", repr(value)) from None
-    elif isinstance(old, Mapping):
-        _need(name, isinstance(value, Mapping), "names with a number each", repr(value))
-        return {each: float(one) if isinstance(one, int) else one for each, one in value.items()}
-    elif isinstance(old, int):
-        _need(name, type(value) is int, "a whole number", repr(value))
-    return value
+        need("fps", self.fps > 0, "a number above 0", self.fps)
+        need("validate_every", self.validate_every >= 1, "at least 1", self.validate_every)
 
 
 def load_recipe(what: str, path: str | Path | None = None) -> Recipe:
@@ -201,12 +183,12 @@ def load_recipe(what: str, path: str | Path | None = None) -> Recipe:
         raise UnknownName("thing to train", what, kinds)
     name = str(path or what)
     file = files("demerit.vlm_training") / f"{name}.yaml" if name in SHIPPED else Path(name)
-    try:
-        told = yaml.safe_load(file.read_text("utf-8"))
-    except OSError as error:
-        raise BadInput(name, f"a recipe (YAML), or one of {', '.join(SHIPPED)}", error.strerror or error) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(name, "a recipe (YAML)", f"something else ({' '.join(str(error).split())})") from error
-    if not isinstance(told, dict):
-        raise BadInput(name, "names and numbers", type(told).__name__)
+    told = read_numbers(file, name, f"a recipe (YAML), or one of {', '.join(SHIPPED)}")
     return kinds[what]().changed(told)
+
+
+def _in_fractions(value: Any) -> Any:
+    """Return shares as fractions, so that 1 and 1.0 are the same recipe and the same run."""
+    if not isinstance(value, Mapping):
+        return value
+    return {each: float(one) if isinstance(one, int) else one for each, one in value.items()}

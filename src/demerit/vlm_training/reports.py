@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from demerit.errors import BadInput, UnknownName
+from demerit.vlm_training.dashboards import DASHBOARDS, Dashboard, check_dashboards
 
 METRICS = "metrics.jsonl"
-KNOWN = ("tensorboard", "wandb")
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,14 @@ class Told:
     seconds: float
     tokens: int
     """over all machines"""
-    found: float = float("nan")
+    found: float | None = None
     """share of the pictures whose features were kept already"""
-    gib: float = 0.0
+    gib: float | None = None
     """the most memory of a GPU so far"""
-    error: float = float("nan")
+    error: float | None = None
     """on what is held out, where that was looked at"""
+    broke: str = ""
+    """why the update was not made, and the run ended here"""
 
     @property
     def loss(self) -> float:
@@ -42,41 +44,52 @@ class Told:
     def in_words(self) -> str:
         """Say how a run is doing."""
         each = " ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
-        more = "" if self.error != self.error else f", held-out error {self.error:.3f}"
+        more = "" if self.error is None else f", held-out error {self.error:.3f}"
         return f"loss {self.loss:.3f} ({each}), {self.tokens / max(self.seconds, 1e-9):.0f} tokens/s{more}"
 
     def facts(self) -> dict[str, Any]:
-        """Return plain values; what is not known is left out."""
-        told = {"step": self.step, "loss": self.loss, **{f"loss_{name}": one for name, one in self.losses.items()}}
+        """Return plain numbers; what nobody looked at is left out, and what is no number is there as it is."""
+        told: dict[str, Any] = {"step": self.step}
+        told |= {"loss": self.loss, **{f"loss_{name}": one for name, one in self.losses.items()}}
         told |= {"rate": self.rate, "gradient": self.gradient, "seconds": self.seconds, "tokens": self.tokens}
         told |= {"features_found": self.found, "gpu_gib": self.gib, "held_out_error": self.error}
-        return {name: value for name, value in told.items() if value == value}  # noqa: PLR0124  NaN
+        return {name: value for name, value in told.items() if value is not None}
 
 
 Report = Callable[[Told], None]
 
 
 class Reports:
-    """Everywhere that updates are told."""
+    """Everywhere that updates are told. As a context, it ends what was opened."""
 
     def __init__(self, folder: Path, also: Sequence[str], report: Report | None, facts: Mapping[str, Any]) -> None:
-        """Open what was asked for; a library that is missing is a sentence before anything is computed."""
-        self._told = [] if report is None else [report]
-        self._path = folder / METRICS
-        for name in also:
-            if name not in KNOWN:
-                raise UnknownName("place for metrics", name, KNOWN)
-            self._told.append(_tensorboard(folder) if name == "tensorboard" else _wandb(folder, facts))
+        """Check what was asked for; it is opened when it is known where the run goes on.
+
+        Args:
+            folder: where the lines go.
+            also: names of dashboards.
+            report: called with every update.
+            facts: about the run, for the dashboards.
+        """
+        check_dashboards(also)
+        self._report, self._also, self._facts = report, also, facts
+        self._folder, self._path = folder, folder / METRICS
+        self._opened: list[Dashboard] = []
 
     def tell(self, told: Told) -> None:
         """Report an update."""
+        facts = told.facts()
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(told.facts()) + "\n")
-        for one in self._told:
-            one(told)
+            file.write(_line(facts, told.broke))
+        del facts["step"]
+        for one in self._opened:
+            one.tell(told.step, facts)
+        if self._report is not None:
+            self._report(told)
 
     def go_on_from(self, step: int) -> None:
-        """Drop the lines behind a checkpoint: those updates are made again."""
+        """Open the dashboards, and drop the lines behind a checkpoint: those updates are made again."""
+        self._opened = [DASHBOARDS[name](self._folder, step, self._facts) for name in dict.fromkeys(self._also)]
         if not self._path.exists():
             return
         kept = [line for line in self._path.read_text("utf-8").splitlines() if _step(line) <= step]
@@ -84,36 +97,24 @@ class Reports:
         partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         partial.replace(self._path)
 
+    def __enter__(self) -> Self:
+        """Tell updates within."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Close the dashboards."""
+        for one in self._opened:
+            one.close(whole=kind is None)
+
+
+def _line(facts: Mapping[str, float], broke: str) -> str:
+    """Write a line of JSON, which has no word for what is no number: that is null, and `broke` says what it was."""
+    told: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in facts.items()}
+    return json.dumps({**told, "broke": broke} if broke else told) + "\n"
+
 
 def _step(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError):  # half a line, from a run that was killed
         return float("inf")
-
-
-def _tensorboard(folder: Path) -> Report:
-    try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
-    except ImportError as missing:
-        raise BadInput("metrics", "tensorboard to be installed (pip install tensorboard)", "none") from missing
-    writer = SummaryWriter(str(folder / "tensorboard"))
-
-    def tell(told: Told) -> None:
-        for name, value in told.facts().items():
-            writer.add_scalar(name, value, told.step)
-
-    return tell
-
-
-def _wandb(folder: Path, facts: Mapping[str, Any]) -> Report:
-    try:
-        import wandb  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
-    except ImportError as missing:
-        raise BadInput("metrics", "wandb to be installed (pip install wandb)", "none") from missing
-    run = wandb.init(project="demerit", dir=str(folder), config=dict(facts), resume="allow")
-
-    def tell(told: Told) -> None:
-        run.log(told.facts(), step=told.step)
-
-    return tell

@@ -92,9 +92,18 @@ def _placed(key: str, value: Tensor, like: Tensor) -> Tensor:
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
+    """Write a file beside it, and give it its name when it is whole; half a file is never left."""
     partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        # where a write fails within torch.save, it raises an error of its own in front of the system's
+        reason = error if isinstance(error, OSError) else error.__context__
+        if isinstance(error, Exception) and isinstance(reason, OSError):
+            raise OSError(reason.errno, reason.strerror, str(path)) from error
+        raise

@@ -14,13 +14,15 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demerit.compact.train import read_changes
 from demerit.errors import BadInput, DemeritError, MissingExtra
+from demerit.recipe import read_changes
 from demerit.vlm_training.corpus import Corpus
+from demerit.vlm_training.frames_kept import corpus_for
 from demerit.vlm_training.recipe import Recipe, RobometerRecipe, RoboRewardRecipe, load_recipe
 
 if TYPE_CHECKING:
@@ -30,11 +32,16 @@ if TYPE_CHECKING:
     from demerit.vlm_training.reports import Report, Told
     from demerit.vlm_training.start import Start
 
-STARTS = {"robometer": "Qwen/Qwen3-VL-4B-Instruct", "roboreward": "Qwen/Qwen3-VL-4B-Instruct"}
-"""what a run begins with unless told: the model that the authors began with"""
+KINDS = ("robometer", "roboreward")
+"""what can be trained"""
+STARTS = {
+    "robometer": "Qwen/Qwen3-VL-4B-Instruct",
+    "roboreward": "Qwen/Qwen3-VL-4B-Instruct",
+    "roboreward_8b": "Qwen/Qwen3-VL-8B-Instruct",
+}
+"""what a run of a shipped recipe begins with unless told: the model that the authors began with"""
 SAVES = ("merged", "adapter")
 INTERRUPTED = 130
-STOPPED = "interrupted; what was learned is kept, and the same command goes on from there."
 
 
 def train(
@@ -62,6 +69,8 @@ def train(
         metrics: `tensorboard`, `wandb`, beside the lines in run/metrics.jsonl.
         ranks: the machines, where the caller has asked for them already.
     """
+    from demerit.compact.new_folder import make_folder  # noqa: PLC0415
+    from demerit.store.lock import writing  # noqa: PLC0415
     from demerit.vlm_training.export import check_export, export  # noqa: PLC0415
     from demerit.vlm_training.fit import Fitting  # noqa: PLC0415
     from demerit.vlm_training.network import Learner  # noqa: PLC0415
@@ -70,30 +79,34 @@ def train(
     from demerit.vlm_training.reports import Reports  # noqa: PLC0415
     from demerit.vlm_training.saved import BEST, put, read  # noqa: PLC0415
 
-    if save not in SAVES:
-        raise BadInput("--save", " or ".join(SAVES), repr(save))
+    check_save(save)
     out = Path(out)
     check_export(start, recipe, out / "model", merged=save == "merged")
     machines = ranks or Machines(device)
     objective = objective_for(corpus, recipe, start)
-    fitting = Fitting(
-        Learner(start, recipe),
-        objective,
-        recipe,
-        corpus,
-        out / "run",
-        machines,
-        lambda folder: Reports(folder, metrics, report, recipe.facts_of()),
-        eyes=eyes_for(corpus, recipe, start, machines, out / "features"),
-        begun_from=start.fingerprint,
-    )
-    learner = fitting.run()
-    if fitting.best is not None:
-        put(learner, read(out / "run" / BEST)["weights"])
-    trained = gathered(learner.learning(), keep=machines.is_first)
-    if machines.is_first:
-        facts = facts_of(corpus, recipe, start, fitting.steps, fitting.best)
-        export(trained, start, recipe, out / "model", facts, merged=save == "merged")
+    make_folder(out / "run")
+    with ExitStack() as open_things:
+        if machines.is_first:
+            open_things.enter_context(writing(out / "run"))  # two runs would write over each other's checkpoints
+        fitting = Fitting(
+            Learner(start, recipe),
+            objective,
+            recipe,
+            corpus,
+            out / "run",
+            machines,
+            lambda folder: Reports(folder, metrics, report, recipe.facts_of()),
+            eyes=eyes_for(corpus, recipe, start, machines, out / "features"),
+            begun_from=start.fingerprint,
+        )
+        open_things.enter_context(fitting.reports or nullcontext())
+        learner = fitting.run()
+        if fitting.best is not None:
+            put(learner, read(out / "run" / BEST)["weights"])
+        trained = gathered(learner.learning(), keep=machines.is_first)
+        if machines.is_first:
+            facts = facts_of(corpus, recipe, start, fitting.steps, fitting.best)
+            export(trained, start, recipe, out / "model", facts, merged=save == "merged")
     machines.wait()
     return out / "model"
 
@@ -145,6 +158,11 @@ def facts_of(corpus: Corpus, recipe: Recipe, start: Start, steps: int, best: Any
     return told
 
 
+def start_of(what: str, recipe: str | Path | None = None) -> str:
+    """Name what a run begins with unless told: a shipped recipe has its own, and a file that of what is trained."""
+    return STARTS.get(str(recipe or what), STARTS[what])
+
+
 def begin(what: str, name: str, recipe: Recipe, revision: str | None = None) -> Start:
     """Read the checkpoint that a run begins with."""
     from demerit.vlm_training.start import start_plain, start_robometer  # noqa: PLC0415
@@ -161,10 +179,16 @@ def check_installed(recipe: Recipe) -> None:
             raise MissingExtra("Training a vision-language model", "vlm-train")
 
 
+def check_save(save: str) -> None:
+    """Refuse another way to write a model than those that there are."""
+    if save not in SAVES:
+        raise BadInput("--save", " or ".join(SAVES), repr(save))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line, by one process or by each of several."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=sorted(STARTS))
+    parser.add_argument("what", choices=KINDS)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--from", dest="begun", metavar="MODEL", help="folder or hub id of the model to begin with")
@@ -179,8 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         machines = _as_asked(asked, read_changes(asked.set))
     except DemeritError as error:
         raise SystemExit(f"demerit: {error}") from error
-    except KeyboardInterrupt:
-        print(f"\ndemerit: {STOPPED}", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"\ndemerit: interrupted; {str(stop) or 'the same command goes on where it was'}.", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     if machines > 1:
         # Threads that carried messages between machines may outlive the interpreter, and then abort it now and then.
@@ -202,8 +226,8 @@ def _as_asked(asked: argparse.Namespace, changes: Mapping[str, Any]) -> int:
         print(f"{told.step}/{told.steps} {told.in_words()}", flush=True)
 
     try:
-        start = begin(asked.what, asked.begun or STARTS[asked.what], recipe, asked.revision)
-        corpus = Corpus.load(asked.corpus)
+        start = begin(asked.what, asked.begun or start_of(asked.what, asked.recipe), recipe, asked.revision)
+        corpus = corpus_for(asked.corpus, recipe)
         made = train(corpus, asked.out, recipe, start, report, save=asked.save, metrics=asked.metrics, ranks=ranks)
         if ranks.is_first:
             print(made)
