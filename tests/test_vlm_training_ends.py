@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,11 +173,13 @@ def test_ctrl_c_during_a_save_lets_it_finish(tmp_path: Path, monkeypatch: Any) -
 def room(bytes_each: int) -> Iterator[None]:
     """Let no file grow larger: the system refuses as it does when a disk is full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    compiling, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # or half a module stays behind for others
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_each, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = compiling
 
 
 def test_a_disk_that_is_full_at_the_first_checkpoint(tmp_path: Path) -> None:
