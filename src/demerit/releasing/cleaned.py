@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,10 +13,11 @@ import numpy.typing as npt
 from demerit.episode import Edit, Episode, Origin
 from demerit.outcome import Outcome, Preference
 from demerit.releasing.fields import about, is_clock, is_on_globe
+from demerit.releasing.guesses import common, rare
 from demerit.releasing.names import EARLIEST, Names
 from demerit.releasing.settings import Notes
 
-MOST_SUSPECTS = 200
+MOST_SUSPECTS = 500
 """kept for the owner to look at; beyond that there is a rule missing"""
 
 
@@ -29,16 +30,19 @@ class Cleaner:
     removed: dict[str, Counter[str]] = field(default_factory=dict)
     """where to what to how often"""
     suspects: dict[str, list[str]] = field(default_factory=dict)
-    """words in instructions that look like names, with some episodes: for the owner, never for the release"""
+    """words that were left and may be names, with some episodes: for the owner, never for the release"""
     clocks: set[tuple[str, str]] = field(default_factory=set)
     globe: set[tuple[str, str]] = field(default_factory=set)
     """episodes and the signals of theirs that begin at zero now, and that are gone"""
+    _at: str = ""
+    """the episode at hand"""
     _ids: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
     def episode(self, episode: Episode) -> Episode:
         """Clean an episode; its pixels are another matter."""
-        self._look_at(episode)
+        self._at = episode.id
+        self._look_at((*self.names.suspects(episode.instruction), *common(episode.id)))
         return Episode(
             id=self.id(episode.id),
             instruction=self._name(episode.instruction, "instruction"),
@@ -59,6 +63,7 @@ class Cleaner:
 
     def preference(self, preference: Preference) -> Preference:
         """Clean a preference."""
+        self._at = preference.a
         return replace(
             preference,
             a=self.id(preference.a),
@@ -163,14 +168,15 @@ class Cleaner:
         found: Counter[str] = Counter()
         clean = self.names.in_text(text, found)
         self._add(where, found)
+        self._look_at(rare(clean))
         return clean
 
-    def _look_at(self, episode: Episode) -> None:
-        for word in self.names.suspects(episode.instruction):
+    def _look_at(self, words: Iterable[str]) -> None:
+        for word in words:
             if word in self.suspects or len(self.suspects) < MOST_SUSPECTS:
                 those = self.suspects.setdefault(word, [])
-                if len(those) < 3:  # noqa: PLR2004
-                    those.append(episode.id)
+                if len(those) < 3 and self._at not in those:  # noqa: PLR2004
+                    those.append(self._at)
 
     def _count(self, where: str, what: str) -> None:
         self.removed.setdefault(where, Counter())[what] += 1
