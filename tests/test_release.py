@@ -492,7 +492,7 @@ def test_a_missing_client_is_a_sentence(small: Released, monkeypatch: pytest.Mon
 def test_the_command(messy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: type[FakeApi]) -> None:
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()
-    (tmp_path / "people.txt").write_text("# who\nJuan\n")
+    (tmp_path / "people.txt").write_bytes("\ufeffJuan\n# who\n".encode())  # as some editors save it
     arguments = [
         "release",
         str(messy),
@@ -509,6 +509,7 @@ def test_the_command(messy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "3 episodes as demerit folder" in first.output
     assert "3 repacked" in first.output
     assert "out-private.json" in first.output
+    assert "juan" in json.loads((tmp_path / "out-private.json").read_text())["stand_ins"]
     dry = runner.invoke(app, [*arguments, "--push", "me/cups"])
     assert "is left as it is" in dry.output
     assert "nothing was sent" in dry.output
