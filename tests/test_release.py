@@ -206,9 +206,9 @@ def test_two_ids_never_become_one(make_episode: Callable[..., Episode], tmp_path
     better = Preference("run_2025-05-03", "run_2025-05-04", "b", "rule")
     release(dataset(one, two, child, better), tmp_path / "out", Settings(licence="MIT"))
     store = Store(tmp_path / "out")
-    assert store.ids() == ["run_2025-05", "run_2025-05-2", "child"]
-    assert store.episode("child").origin.parent == "run_2025-05-2"
-    assert [(one.a, one.b) for one in store.preferences()] == [("run_2025-05", "run_2025-05-2")]
+    assert store.ids() == ["run_2025-05", "run_2025-05-n2", "child"]
+    assert store.episode("child").origin.parent == "run_2025-05-n2"
+    assert [(one.a, one.b) for one in store.preferences()] == [("run_2025-05", "run_2025-05-n2")]
 
 
 def test_the_files_of_a_release(messy: Path, tmp_path: Path) -> None:

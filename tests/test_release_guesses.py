@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demerit.episode import Episode, Origin
+from demerit.outcome import Outcome
 from demerit.releasing.cleaned import Cleaner
 from demerit.releasing.everyday import is_everyday, is_word
 from demerit.releasing.frequent_names import ALSO_WORDS, BRANDS, CITIES, FIRST_NAMES
 from demerit.releasing.guesses import SURE, common, rare
-from demerit.releasing.names import DATE, LINK, NAME, PATH, PLACE, Names, stand_ins
+from demerit.releasing.names import DATE, LINK, NAME, PATH, PLACE, Names
+from demerit.releasing.settings import Settings
+from demerit.releasing.stand_ins import stand_ins
+from demerit.releasing.survey import known_names
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 NAMES = Names(words=frozenset({"cup", "tray", "drawer"}))
@@ -53,6 +61,15 @@ def clean(text: str, names: Names = NAMES) -> str:
         ("Mark the box. Mark dropped it", f"Mark the box. {NAME} dropped it"),
         ("Unfortunately jammed. Hesitated twice", "Unfortunately jammed. Hesitated twice"),
         ("the Coke and the Rubik's cube beside the Panda arm", "the Coke and the Rubik's cube beside the Panda arm"),
+        ("MARIA GARCIA stopped it, Maria GARCIA too", f"{NAME} stopped it, {NAME} too"),
+        ("MARIA DROPPED the cup. MARIA SAID IT IS BAD", f"{NAME} DROPPED the cup. {NAME} SAID IT IS BAD"),
+        ("maria weber was near, maria dropped it", f"{NAME} was near, {NAME} dropped it"),
+        ("call 555-123-4567. Or +49 89 1234567.", "call [number]. Or [number]."),
+        ("/scratch/qxyz/run1 /tmp/qxyz/x ~qxyz/y robot7.cs.tum.edu", f"{PATH} {PATH} {PATH} {LINK}"),
+        (
+            "at 14:22:10, 03/05/24, 5-Mar-2024; 00:01:30 in the video",
+            f"at {DATE}, {DATE}, 2024-03; 00:01:30 in the video",
+        ),
         ("force 12.5 N on the F/T sensor", "force 12.5 N on the F/T sensor"),
         ("hand at 0.1234, 0.5678; joints 1.5708 -0.7854", "hand at 0.1234, 0.5678; joints 1.5708 -0.7854"),
         ("place 5.6037, -0.1870", f"place {PLACE}"),  # not everything near zero is a robot's: this is Accra
@@ -114,6 +131,7 @@ def test_cleaning_twice_is_cleaning_once(text: str) -> None:
 def test_cleaning_adds_nothing_but_its_own_marks(text: str) -> None:
     """Every word that is left was there, and no oftener; every number was there, or is the month of a coarse date."""
     cleaned = clean(text, stand_ins(["Anna Schmidt"], [], [], frozenset({"cup"})))
+    text = unicodedata.normalize("NFC", text)
     before, after = (Counter(re.findall(r"[^\W\d_]+", one)) for one in (text, cleaned))
     assert {word for word, count in after.items() if count > before[word]} <= OURS
     numbers = re.findall(r"\d+", cleaned)
@@ -165,3 +183,28 @@ def test_the_measured_names_are_in_no_rule_and_no_harmless_text_changes(benchmar
 
     texts = [*LOOK_LIKE_NAMES, *SENTENCES, *NUMBERS, *CODES, *benchmark.HARMLESS]
     assert benchmark.notes_of(texts)[0] == texts
+
+
+def test_values_of_unknown_fields_vouch_for_no_name(make_episode: Callable[..., Episode]) -> None:
+    """Who did it is found in fields of any name, and in notes; what stands in a field that nobody knows is listed."""
+    tags = {
+        "recorded_by": "Charlotte Weber", "created_by": "Xyloquin Brontosk", "helper": "Rizalino", "wifi": "TUM-guest",
+        "session_start": "1709648530", "policy": "Qwobber", "shift": "Late", "assistant": "Anna Baker",
+    }  # fmt: skip
+    note = "Charlotte was here with Brontosk and Rizalino in the Late shift; Qwobber stalled. Baker saw it"
+    one = replace(
+        make_episode("ep"),
+        instruction="pick up the cup",
+        outcomes=(Outcome("human", success=False, note=note, by="zoe"),),
+        origin=Origin(tags=tags),
+    )
+    cleaner = Cleaner(known_names([one], [], Settings()))
+    made = cleaner.episode(one)
+    assert made.origin.tags == {
+        "recorded_by": "person-2", "created_by": "person-3", "helper": "Rizalino", "session_start": "2024-03",
+        "policy": "Qwobber", "shift": "Late", "assistant": "person-4",
+    }  # fmt: skip
+    assert made.outcomes[0].note == (
+        f"person-2 was here with person-3 and {NAME} in the Late shift; Qwobber stalled. person-4 saw it"
+    )
+    assert "Rizalino" in cleaner.suspects

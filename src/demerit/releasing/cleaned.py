@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from demerit.episode import Edit, Episode, Origin
 from demerit.outcome import Outcome, Preference
-from demerit.releasing.fields import about, is_clock, is_on_globe
+from demerit.releasing.fields import about, is_clock, is_of_things, is_on_globe
 from demerit.releasing.guesses import common, rare
 from demerit.releasing.names import EARLIEST, Names
 from demerit.releasing.settings import Notes
@@ -38,11 +38,13 @@ class Cleaner:
     """the episode at hand"""
     _ids: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
+    _alike: Counter[str] = field(default_factory=Counter)
 
     def episode(self, episode: Episode) -> Episode:
         """Clean an episode; its pixels are another matter."""
         self._at = episode.id
-        self._look_at((*self.names.suspects(episode.instruction), *common(episode.id)))
+        self._look_at(self.names.suspects(episode.instruction))
+        self._look_at((*common(episode.id), *self.names.doubtful(episode.id)))
         return Episode(
             id=self.id(episode.id),
             instruction=self._name(episode.instruction, "instruction"),
@@ -75,11 +77,10 @@ class Cleaner:
     def id(self, id: str) -> str:
         """Clean an id; the same id is always cleaned alike, and two never become one."""
         if id not in self._ids:
-            clean = self._name(id, "id")
-            unique, number = clean, 1
-            while unique in self._taken:
-                number += 1
-                unique = f"{clean}-{number}"
+            unique = clean = self._name(id, "id")
+            while unique in self._taken:  # "2024-03" with a number behind it must not look like a day
+                self._alike[clean] += 1
+                unique = f"{clean}-n{self._alike[clean] + 1}"
             self._ids[id] = unique
             self._taken.add(unique)
         return self._ids[id]
@@ -114,6 +115,8 @@ class Cleaner:
             case "text":
                 return self._text(value, where)
             case "thing":
+                if not is_of_things(name):  # nobody knows what it is: the owner may
+                    self._look_at(self.names.suspects(value))
                 return self._name(value, where)
 
     def _outcome(self, outcome: Outcome) -> Outcome:
@@ -168,7 +171,7 @@ class Cleaner:
         found: Counter[str] = Counter()
         clean = self.names.in_text(text, found)
         self._add(where, found)
-        self._look_at(rare(clean))
+        self._look_at((*rare(clean), *self.names.doubtful(clean)))
         return clean
 
     def _look_at(self, words: Iterable[str]) -> None:

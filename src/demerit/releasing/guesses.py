@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from demerit.releasing.everyday import STARTERS, is_everyday, is_word
-from demerit.releasing.frequent_names import ALSO_WORDS, BRANDS, CITIES, FIRST_NAMES
+from demerit.releasing.frequent_names import ALSO_WORDS, BRANDS, CITIES, FIRST_NAMES, SURNAMES
 from demerit.releasing.patterns import LOGIN, NAMED, SIGNED, SPEAKS, TITLE, WORD
 
 SURE = FIRST_NAMES - ALSO_WORDS
@@ -16,9 +16,16 @@ SURE_CITIES = CITIES - ALSO_WORDS - FIRST_NAMES
 SHORTEST_SHOUTED, SHORTEST_UNKNOWN_SHOUTED, SHORTEST_UNKNOWN = 4, 5, 3
 """letters: below them, words in capitals are abbreviations, and unknown small ones nothing to speak of"""
 INITIALS = 3
+LONGEST_NAME = 4
+"""words"""
+NEAR = 40
+"""characters before a word that can tell whether it begins a sentence"""
+LONGEST_SHOUTED = 3
+"""words: MARIA DE GARCIA is a name in a text; a longer row of words in capitals is somebody shouting"""
 VERB_ENDINGS = ("ed", "ing")
 BEHIND_VERBS = frozenset("the a an it all both this that these each every one two three".split())
 """what follows a verb and no name: "mark the box", but "Mark dropped it" """
+NEXT = re.compile(r" ([^\W\d_]+(?:['’-][^\W\d_]+)*)")
 OURS = re.compile(r"(?:person|site|name)-\d+(?:['’]s)?", re.I)
 
 
@@ -59,7 +66,7 @@ def capitals(text: str, words: frozenset[str]) -> Iterator[tuple[re.Match[str], 
 
 def begins(text: str, start: int) -> bool:
     """Whether a sentence begins there."""
-    before = text[:start].rstrip(" \t\"'(*-")
+    before = text[max(0, start - NEAR) : start].rstrip(" \t\"'(*-")
     return not before or before[-1] in ".!?:\n"
 
 
@@ -76,6 +83,14 @@ def common(text: str) -> list[str]:
     return [part for part in re.findall(r"[^\W\d_]+", text.lower()) if _is_sure(part)]
 
 
+def is_somebody(text: str) -> bool:
+    """Whether a value is somebody's name: few words, a common first name, and no everyday word in small letters."""
+    found = WORD.findall(text)
+    if len(found) > LONGEST_NAME or any(word.islower() and is_everyday(word) for word in found):
+        return False
+    return any(part in SURE for word in found for part in plain(word).split("-"))
+
+
 def plain(word: str) -> str:
     """A word in small letters without what is behind its apostrophe."""
     return re.split(r"['’]", word.lower())[0]
@@ -86,14 +101,14 @@ def _by_looks(text: str, words: frozenset[str]) -> Iterator[Guess]:
         low = plain(match[0])
         if low in BRANDS or (at_start and (is_everyday(low) or _is_verb(low, text, match.end()))):
             continue
-        yield Guess(match.start(), match.end(), low in SURE_CITIES)
+        yield Guess(match.start(), _shouted_surname(text, match, words), low in SURE_CITIES)
     for match in WORD.finditer(text):
         word, low = match[0], plain(match[0])
         owns = word.endswith(("'s", "’s")) and _is_nobodys(low, words)
         if word[0].islower() and (_is_sure(low) or owns):
             yield Guess(match.start(), _surname(text, match.end(), words), low in SURE_CITIES)
         elif word.isupper() and len(word) >= SHORTEST_SHOUTED and (_is_sure(low) or _is_unknown_shout(low, words)):
-            yield Guess(match.start(), match.end(), low in SURE_CITIES)
+            yield Guess(match.start(), _shouted_surname(text, match, words), low in SURE_CITIES)
 
 
 def _beside(text: str, words: frozenset[str]) -> Iterator[Guess]:
@@ -113,15 +128,34 @@ def _beside(text: str, words: frozenset[str]) -> Iterator[Guess]:
 
 def _surname(text: str, stop: int, words: frozenset[str]) -> int:
     """Where a name ends that is followed by another small word which is none of the language."""
-    following = re.compile(r" ([^\W\d_]+(?:['’-][^\W\d_]+)*)").match(text, stop)
-    if following is None or not following[1].islower() or not _is_nobodys(following[1], words):
+    following = NEXT.match(text, stop)
+    if following is None or not following[1].islower():
         return stop
-    return following.end()
+    is_name = following[1] in SURNAMES - words or _is_nobodys(following[1], words)
+    return following.end() if is_name else stop
+
+
+def _shouted_surname(text: str, first: re.Match[str], words: frozenset[str]) -> int:
+    """Where a name ends that goes on in capitals: Maria GARCIA, MARIA GARCIA."""
+    if first[0].isupper() and re.search(r"[A-Z]{2} $", text[max(0, first.start() - NEAR) : first.start()]):
+        return first.end()  # in the midst of a row of capitals
+    row: list[re.Match[str]] = []
+    following = NEXT.match(text, first.end())
+    while following is not None and following[1].isupper() and len(row) <= LONGEST_SHOUTED:
+        row.append(following)
+        following = NEXT.match(text, following.end())
+    stop = first.end()
+    for one in row if len(row) < LONGEST_SHOUTED else ():
+        low = plain(one[1])
+        if len(low) < SHORTEST_SHOUTED or low in words | STARTERS or low.endswith(VERB_ENDINGS):
+            break
+        stop = one.end()
+    return stop
 
 
 def _is_nobodys(word: str, words: frozenset[str]) -> bool:
     """Whether a word is in no vocabulary and does not look like a verb; digits at its end do not count."""
-    low = re.sub(r"[\d_.-]+$", "", plain(word))
+    low = plain(word).rstrip("0123456789_.-")
     if low.endswith(VERB_ENDINGS) or _is_thing(low, words):
         return False
     return len(low) >= SHORTEST_UNKNOWN and (_is_sure(low) or not all(map(is_word, re.split(r"[\W\d_]+", low))))
@@ -143,7 +177,7 @@ def _is_thing(low: str, words: frozenset[str]) -> bool:
 def _is_unit(text: str, match: re.Match[str]) -> bool:
     """Whether a single letter stands behind a number ("12 N") or in a pair ("F/T")."""
     around = (
-        text[: match.start()].rstrip()[-1:],
+        text[max(0, match.start() - NEAR) : match.start()].rstrip()[-1:],
         text[match.start() - 1 : match.start()],
         text[match.end() : match.end() + 1],
     )

@@ -8,6 +8,7 @@ common one, or stands where somebody is named ("ask ..."). `benchmarks/scrubbing
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ from functools import cached_property
 from typing import Literal
 
 from demerit.releasing import patterns
-from demerit.releasing.everyday import STARTERS, is_word
-from demerit.releasing.guesses import capitals, guesses, rare
+from demerit.releasing.everyday import is_everyday, is_word
+from demerit.releasing.guesses import capitals, guesses, plain, rare
 from demerit.releasing.patterns import MONTHS
 
 Dates = Literal["month", "year", "drop"]
@@ -25,13 +26,16 @@ Dates = Literal["month", "year", "drop"]
 NAME, LINK, PLACE, PATH, PHONE, DATE, TEXT = (
     "[name]", "[link]", "[place]", "[path]", "[number]", "[date]", "[text removed]",
 )  # fmt: skip
-SHORTEST_PART = 3
-"""letters that a part of a name needs to be looked for on its own"""
 MOST_ROUNDS = 8
 LARGEST_ANGLE = 3.2
 """two numbers with many digits that are both smaller may be metres or radians as well as degrees"""
 EARLIEST, LATEST = 946_684_800, 4_102_444_800
 """2000 and 2100 in seconds since 1970: what is between them in a field about time is a moment"""
+UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3130-\u318f\u3400-\u9fff"
+    r"\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""letters of scripts with no space between words, or none behind a name: Chinese, Japanese, Korean, Thai, Burmese"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Names:
     """a name or a place to what stands in for it in a text; longer ones win"""
     fields: Mapping[str, str] = field(default_factory=dict)
     """the same for fields that hold nothing but a name: also names that are words in a text"""
+    also_words: Mapping[str, str] = field(default_factory=dict)
+    """known names that are words as well: replaced in free text if they have a capital, else shown to the owner"""
     words: frozenset[str] = frozenset()
     """words of this dataset in lower case: with a capital they are no names"""
     dates: Dates = "month"
@@ -62,6 +68,7 @@ class Names:
 
     def in_text(self, text: str, found: Counter[str]) -> str:
         """Clean free text: also telephone numbers and whatever looks like a name."""
+        text = unicodedata.normalize("NFC", text)  # an accent on its own would end a word
         for _ in range(MOST_ROUNDS):  # what was glued to a name may be a number on its own
             before, text = text, self._searched(text, found)
             if text == before:
@@ -69,7 +76,7 @@ class Names:
         return text
 
     def _searched(self, text: str, found: Counter[str]) -> str:
-        text = self.in_name(text, found)
+        text = self._also_words_in(self.in_name(text, found), found)
         text = _filtered(patterns.SPELT_MAIL, text, NAME, found, "mail address", lambda match: not is_word(match[1]))
         for pattern, kind, instead in (
             (patterns.ACCOUNT, "account", NAME),
@@ -93,7 +100,15 @@ class Names:
 
     def suspects(self, text: str) -> list[str]:
         """List what looks like a name in a text whose words must not change by guess, such as an instruction."""
-        return [*(match[0] for match, begins in capitals(text, self.words) if not begins), *rare(text)]
+        guessed = (word[0] for word, begins in capitals(text, self.words) if not begins or not is_everyday(word[0]))
+        return list(dict.fromkeys((*guessed, *rare(text), *self.doubtful(text))))
+
+    def doubtful(self, text: str) -> list[str]:
+        """List known names that are words as well, where they stand in a text and nothing was replaced."""
+        if not self.also_words:
+            return []
+        known = {name.casefold() for name in self.also_words}
+        return [word for word in patterns.WORD.findall(text) if word.casefold() in known or plain(word) in known]
 
     def coarse(self, moment: str) -> str:
         """Make a field that holds a moment coarse; what is no moment is given back, if it is no text either."""
@@ -105,27 +120,41 @@ class Names:
             when = datetime.fromtimestamp(seconds, UTC)
             return self._date(when.year, when.month)
         if not any(char.isdigit() for char in moment):
-            return self.in_name(moment, Counter())  # "morning" is no moment either
+            clean = self.in_text(
+                moment, Counter()
+            )  # "morning" is no moment either; who wrote it there is no moment at all
+            is_plain = all(is_word(word.lower()) for word in patterns.WORD.findall(clean))
+            return clean if NAME not in clean and is_plain else ""
         coarse = self._dates_in(moment, Counter())
         return coarse if coarse != moment or re.fullmatch(r"(19|20)\d\d(-\d\d)?", moment) else ""
 
     def _dates_in(self, text: str, found: Counter[str]) -> str:
-        # What stood beside a date may make another one with what is left of it; every round is shorter, so it ends.
+        # What stood beside a date may make another one with what is left of it; every step is shorter, so it ends.
         changed = True
         while changed:
             before = text
-            for pattern in (patterns.ISO, patterns.SPOKEN, patterns.SLASHED):
-                text, count = pattern.subn(self._dated, text)
-                found["date or time, coarsened"] += count
+            for pattern in (patterns.EPOCH, patterns.STAMPED, patterns.ISO, patterns.SPOKEN, patterns.SLASHED):
+                match = pattern.search(text)
+                while match is not None:
+                    coarse = self._dated(match)
+                    if coarse == match[0]:
+                        match = pattern.search(text, match.end())
+                        continue
+                    text = text[: match.start()] + coarse + text[match.end() :]
+                    found["date or time, coarsened"] += 1
+                    match = pattern.search(text, match.start())
             changed = text != before
         return text
 
     def _dated(self, match: re.Match[str]) -> str:
+        given = match.groupdict()
+        if match.re is patterns.EPOCH:
+            when = datetime.fromtimestamp(int(given["seconds"]), UTC)
+            return given["letters"] + self._date(when.year, when.month)
         if match.re is patterns.SLASHED:  # whose month is it, the first number or the second?
-            return self._date(int(match[2]), None)
-        if match.re is patterns.SPOKEN:
-            return self._date(int(match[3]), MONTHS.index(match[2][:3].lower()) + 1)
-        return self._date(int(match[1]), int(match[2]))
+            return self._date(int(given["year"]), None)
+        month = given["month"]
+        return self._date(int(given["year"]), int(month) if month.isdigit() else 1 + MONTHS.index(month[:3].lower()))
 
     def _date(self, year: int, month: int | None) -> str:
         if self.dates == "drop":
@@ -136,12 +165,32 @@ class Names:
     def _pattern(self) -> re.Pattern[str] | None:
         if not self.known:
             return None
-        longest_first = sorted(self.known, key=lambda name: (-len(name), name))
-        return re.compile(r"(?<![^\W_])(?:" + "|".join(map(re.escape, longest_first)) + r")(?![^\W_])", re.I)
+        return re.compile("|".join(_bounded(name) for name in _longest_first(self._instead_of)), re.I)
+
+    @cached_property
+    def _instead_of(self) -> dict[str, str]:
+        """Known names, an accented letter as one character and as two: a file name often has it as two."""
+        return {
+            unicodedata.normalize(form, name): instead
+            for name, instead in self.known.items()
+            for form in ("NFC", "NFD")
+        }
 
     @cached_property
     def _instead(self) -> dict[str, str]:
-        return {name.casefold(): instead for name, instead in self.known.items()}
+        return {name.casefold(): instead for name, instead in self._instead_of.items()}
+
+    @cached_property
+    def _also_words(self) -> re.Pattern[str] | None:
+        names = [name for name in self.also_words if name[:1].isupper()]
+        return re.compile("|".join(map(_bounded, _longest_first(names)))) if names else None
+
+    def _also_words_in(self, text: str, found: Counter[str]) -> str:
+        if self._also_words is None:
+            return text
+        text, count = self._also_words.subn(lambda match: self.also_words[match[0]], text)
+        found["known name or place"] += count
+        return text
 
     def _known_in(self, text: str, found: Counter[str]) -> str:
         if self._pattern is None:
@@ -158,34 +207,16 @@ class Names:
         return text
 
 
-def stand_ins(
-    people: Iterable[str], places: Iterable[str], told: Iterable[str], words: frozenset[str], dates: Dates = "month"
-) -> Names:
-    """Number people and places in the order in which they appear; parts of a name stand for the whole of it.
+def _longest_first(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: (-len(name), name))
 
-    A part, or a name of one small word, counts only if the dataset does not use it as a word: a site called "kitchen"
-    must not turn every kitchen into a site.
-    """
-    known: dict[str, str] = {}
-    numbers: Counter[str] = Counter()
-    told = list(told)
-    for kind, listed in (("person", people), ("site", places), ("name", told)):
-        for name in dict.fromkeys(text.strip() for text in listed):
-            if not any(char.isalnum() for char in name) or name.casefold() in {one.casefold() for one in known}:
-                continue
-            numbers[kind] += 1
-            known[name] = f"{kind}-{numbers[kind]}"
-    taken = {name.casefold() for name in known}
-    for name, instead in list(known.items()):
-        for part in patterns.WORD.findall(name):
-            is_long = len(part) >= SHORTEST_PART and part[0].isupper()
-            if is_long and part.lower() not in words | STARTERS and part.casefold() not in taken:
-                known[part] = instead
-                taken.add(part.casefold())
-    given = {name.strip().casefold() for name in told}
-    plain = {name for name in known if name.casefold() in words and name.casefold() not in given}
-    in_texts = {name: instead for name, instead in known.items() if name not in plain}
-    return Names(in_texts, {name.casefold(): instead for name, instead in known.items()}, words, dates)
+
+def _bounded(name: str) -> str:
+    """A name as an expression, between other signs than letters and digits where its script has spaces."""
+    before, behind = (
+        r"" if UNSPACED.match(char) else sign for char, sign in ((name[0], r"(?<![^\W_])"), (name[-1], r"(?![^\W_])"))
+    )
+    return before + re.escape(name) + behind
 
 
 def words_of(text: str) -> set[str]:

@@ -74,7 +74,8 @@ RULES = """\
 - **Who and where.** The names of people who judged, preferred, operated or collected, and of sites, are replaced by
   numbered stand-ins (`person-1`, `site-1`), the same everywhere in this release: in their own fields, in ids, groups,
   instructions, notes, tags, camera names and edits. They are known from the fields that hold nothing else, and from the
-  list that the owner gave. A name that is also an everyday word of this dataset is replaced in its own field alone.
+  list that the owner gave. A name that is also an everyday word, or what this dataset calls a thing, is replaced in its
+  own field, and in free text where it has a capital; elsewhere it is left, and listed for the owner.
 - **Free text** (notes, feedback, reasons by people and models): known names as above; mail addresses, links, paths,
   accounts, hosts, rooms, streets, coordinates, telephone numbers, days and hours by pattern; and every word with a
   capital that this dataset does not use as a word becomes `[name]`, unless it begins a sentence and is everyday English
@@ -82,9 +83,10 @@ RULES = """\
   and cities are found, and unknown words where somebody is named ("ask ..."). Text in a script without capitals cannot
   be searched so and is removed whole.
 - **Instructions** are what models read: known names and patterns are replaced, words that only look like names are not.
-- **Moments.** Dates, and the times of day beside them, are coarsened; clocks among the signals begin at zero; signals
-  that are positions on the globe are removed.
-- **Fields about machines** (hosts, addresses, serial numbers, paths, file names) are removed. Videos are numbered.
+- **Moments.** Dates, the times of day beside them, and seconds since 1970 are coarsened, in ids as well; clocks among
+  the signals begin at zero; signals that are positions on the globe are removed.
+- **Fields about machines** (hosts, networks, addresses, serial numbers, paths, file names) are removed. Videos are
+  numbered.
 - **Video files.** A file with nothing but pictures in it is copied as it is. Otherwise the pictures' packets are packed
   anew without sound, subtitles, tags, clocks and data inside the stream; where that would change what is seen, or masks
   and detectors apply, the pictures are encoded anew.
