@@ -13,13 +13,15 @@ from demerit.dataset import Dataset
 from demerit.episode import Episode, Origin
 from demerit.errors import BadInput
 from demerit.frames import Frames
-from demerit.judge.predicates import SCENES, Facts, already_true, commands_for, facts_at, grade, task_named
+from demerit.judge.predicates import Facts, already_true, commands_for, facts_at, grade, task_named
 from demerit.judge.relabeller import Slips
+from demerit.judge.scenes import SCENES
 from demerit.judge.server import ScriptedServer
 from demerit.judge.truth import NAME, SimulatedJudge
 from demerit.outcome import Outcome
 from demerit.relabelling import RelabelSettings, relabel
 from demerit.relabelling.journal import read_records
+from demerit.sim.splits import HELD_OUT_TASKS
 from demerit.sim.tasks import tasks
 from demerit.video import VideoClip
 from demerit.video_writer import write_video
@@ -98,7 +100,8 @@ def test_without_stored_positions_less_can_be_told() -> None:
 
 
 def test_every_scene_has_sentences_that_are_read_and_words_of_its_own() -> None:
-    assert len(SCENES) >= 10
+    assert set(SCENES) == set(tasks()) - {"reach", "reach-wall"}  # all the benchmark's test tasks among them
+    assert set(HELD_OUT_TASKS) <= set(SCENES)
     for task in SCENES:
         known = {name: False for name in (*facts_at(episode(0, task), -1).known,)}
         done = Facts(task, {**known, "done": True, "touched": True}, 1.0)
@@ -167,6 +170,12 @@ def test_validation_catches_most_slips(tmp_path: Path) -> None:
     right = run(tmp_path, episodes, Slips(misread=0, misplanned=0.4, malformed=0.1, misjudged=0.05))
     before, after = (float(np.mean(right[is_after])) for is_after in (False, True))
     assert before < 0.75 and after > 0.93 and len(right[True]) > 30
+
+
+def test_a_reader_who_does_not_look_validates_nothing(tmp_path: Path) -> None:
+    episodes = stored(tmp_path, [episode(number, ("drawer-close", "push")[number % 2]) for number in range(14)])
+    right = run(tmp_path, episodes, Slips(misread=0, misplanned=0.4, malformed=0, misjudged=0, blind=1))
+    assert np.mean(right[True]) < 0.85 and len(right[True]) < 40
 
 
 def test_slips_are_shares() -> None:

@@ -208,9 +208,9 @@ def test_two_ids_never_become_one(make_episode: Callable[..., Episode], tmp_path
     better = Preference("run_2025-05-03", "run_2025-05-04", "b", "rule")
     release(dataset(one, two, child, better), tmp_path / "out", Settings(licence="MIT"))
     store = Store(tmp_path / "out")
-    assert store.ids() == ["run_2025-05", "run_2025-05-2", "child"]
-    assert store.episode("child").origin.parent == "run_2025-05-2"
-    assert [(one.a, one.b) for one in store.preferences()] == [("run_2025-05", "run_2025-05-2")]
+    assert store.ids() == ["run_2025-05", "run_2025-05-n2", "child"]
+    assert store.episode("child").origin.parent == "run_2025-05-n2"
+    assert [(one.a, one.b) for one in store.preferences()] == [("run_2025-05", "run_2025-05-n2")]
 
 
 def test_the_files_of_a_release(messy: Path, tmp_path: Path) -> None:
@@ -597,7 +597,7 @@ def test_a_missing_client_is_a_sentence(small: Released, monkeypatch: pytest.Mon
 def test_the_command(messy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: type[FakeApi]) -> None:
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()
-    (tmp_path / "people.txt").write_text("# who\nJuan\n")
+    (tmp_path / "people.txt").write_bytes("\ufeffJuan\n# who\n".encode())  # as some editors save it
     arguments = [
         "release",
         str(messy),
@@ -614,6 +614,7 @@ def test_the_command(messy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "3 episodes as demerit folder" in first.output
     assert "3 repacked" in first.output
     assert "out-private.json" in first.output
+    assert "juan" in json.loads((tmp_path / "out-private.json").read_text())["stand_ins"]
     dry = runner.invoke(app, [*arguments, "--push", "me/cups"])
     assert "is left as it is" in dry.output
     assert "nothing was sent" in dry.output

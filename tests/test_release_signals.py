@@ -18,7 +18,7 @@ from demerit.outcome import Outcome
 from demerit.releasing import Settings, release
 from demerit.releasing.cleaned import Cleaner
 from demerit.releasing.clocks import seconds_since_start, since_start
-from demerit.releasing.names import stand_ins
+from demerit.releasing.stand_ins import stand_ins
 from demerit.sources import open_dataset
 from demerit.store import Store
 

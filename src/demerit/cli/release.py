@@ -106,7 +106,7 @@ def _listed(path: Path | None) -> tuple[str, ...]:
     if path is None:
         return ()
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()  # editors begin a file with an invisible sign
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput("--names", "a text file with a name or place a line", f"{path} ({error})") from error
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))

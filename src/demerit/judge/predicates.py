@@ -27,6 +27,7 @@ import numpy as np
 
 from demerit.episode import Episode
 from demerit.errors import BadInput
+from demerit.judge.scenes import SCENES, Scene
 from demerit.negatives.targets import DONE_GRADE, grade_of
 from demerit.sim.tasks import tasks
 
@@ -42,48 +43,6 @@ HIGH, LOW = 0.24, 0.12
 """metres above the table: a hand above the one is raised high, below the other low"""
 
 
-@dataclass(frozen=True)
-class Scene:
-    """The words for what can be seen in a task's scene."""
-
-    thing: str
-    """what the task moves"""
-    others: tuple[str, ...]
-    """what else stands there and is never moved"""
-    contrary: str
-    """a goal that is true at the start"""
-    half: str
-    """the task's own motion, stopped half-way"""
-
-
-SCENES: dict[str, Scene] = {
-    "basketball": Scene("ball", ("hoop", "backboard"), "leave the ball on the table", "lift the ball half way up"),
-    "bin-picking": Scene("block", ("bin", "table"), "keep the block in its bin", "carry the block half way over"),
-    "button-press": Scene("button", ("box", "table"), "leave the button out", "press the button half way in"),
-    "button-press-topdown": Scene("button", ("box", "table"), "leave the button up", "press the button half way down"),
-    "coffee-button": Scene("button", ("machine", "mug"), "leave the button out", "press the button half way in"),
-    "coffee-pull": Scene("mug", ("machine", "table"), "keep the mug under the machine", "pull the mug half way out"),
-    "coffee-push": Scene("mug", ("machine", "table"), "keep the mug in front", "push the mug half way to the machine"),
-    "dial-turn": Scene("dial", ("table", "base"), "leave the dial unturned", "turn the dial a quarter way"),
-    "door-close": Scene("door", ("cabinet", "table"), "leave the door open", "push the door half way shut"),
-    "door-open": Scene("door", ("cabinet", "table"), "leave the door closed", "pull the door half way open"),
-    "drawer-close": Scene("drawer", ("cabinet", "table"), "leave the drawer open", "push the drawer half way in"),
-    "drawer-open": Scene("drawer", ("cabinet", "table"), "leave the drawer closed", "pull the drawer half way out"),
-    "faucet-close": Scene("faucet", ("table", "base"), "leave the faucet open", "turn the faucet half way shut"),
-    "faucet-open": Scene("faucet", ("table", "base"), "leave the faucet closed", "turn the faucet half way open"),
-    "handle-press": Scene("handle", ("box", "table"), "leave the handle up", "push the handle half way down"),
-    "handle-pull": Scene("handle", ("box", "table"), "leave the handle down", "pull the handle half way up"),
-    "peg-insert-side": Scene("peg", ("box", "table"), "leave the peg on the table", "push the peg half way in"),
-    "peg-unplug-side": Scene("peg", ("box", "table"), "leave the peg in the box", "pull the peg half way out"),
-    "pick-place": Scene("puck", ("table", "mark"), "leave the puck on the table", "carry the puck half way there"),
-    "plate-slide": Scene("disc", ("net", "table"), "leave the disc outside", "slide the disc half way to the net"),
-    "plate-slide-back": Scene("disc", ("net", "table"), "leave the disc in the net", "pull the disc half way out"),
-    "push": Scene("puck", ("table", "mark"), "leave the puck where it lies", "push the puck half way to the mark"),
-    "soccer": Scene("ball", ("net", "table"), "leave the ball outside", "push the ball half way to the net"),
-    "sweep-into": Scene("block", ("hole", "table"), "leave the block beside the hole", "sweep the block half way"),
-    "window-close": Scene("window", ("frame", "table"), "leave the window open", "slide the window half way shut"),
-    "window-open": Scene("window", ("frame", "table"), "leave the window closed", "slide the window half way open"),
-}  # fmt: skip
 MINOR: dict[str, str] = {
     "hand home": "bring the hand back to its start",
     "hand high": "raise the hand high above the table",

@@ -18,7 +18,8 @@ import numpy as np
 
 from demerit.errors import BadInput
 from demerit.judge.album import Seen
-from demerit.judge.predicates import SCENES, Facts, commands_for, facts_at, grade, task_named
+from demerit.judge.predicates import Facts, commands_for, facts_at, grade, task_named
+from demerit.judge.scenes import SCENES
 from demerit.relabelling.wording import STAGES, read_back
 
 NO_SCENE = "This simulated judge has no words for the scene of this task."
@@ -47,6 +48,8 @@ class Slips:
     """commands that break a rule of form"""
     misjudged: float = 0.1
     """verdicts with another grade than it sees"""
+    blind: float = 0.0
+    """verdicts given without looking: a grade by lot, and not a word about the start"""
 
     def __post_init__(self) -> None:
         """Refuse what is no share."""
@@ -125,7 +128,9 @@ class Relabeller:
         rng = self.random("validate", question)
         if right is None:
             return _verdict("It cannot be told from the pictures.", sound=False, grade_=1, closeness=0)
-        if rng.random() < self.slips.misjudged:
+        if self.slips.blind and rng.random() < self.slips.blind:
+            right, before = int(rng.choice(list(CLOSENESS))), None
+        elif rng.random() < self.slips.misjudged:
             right = int(rng.choice([other for other in CLOSENESS if other != right]))
         # Closeness is a matter of the episode and the command, as a reader who looks twice would see it twice.
         off = self.random("closeness", seen.episode.id, found["command"]).uniform(-SPREAD, SPREAD)

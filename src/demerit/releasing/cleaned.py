@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from demerit.episode import Edit, Episode, Origin
 from demerit.outcome import Outcome, Preference
-from demerit.releasing.clocks import seconds_since_start, since_start
-from demerit.releasing.fields import about, is_clock, is_on_globe
+from demerit.releasing.clean_signals import CleanSignals
+from demerit.releasing.fields import about, is_of_things
+from demerit.releasing.guesses import common, rare
 from demerit.releasing.names import Names
 from demerit.releasing.settings import Notes
 
-MOST_SUSPECTS = 200
+MOST_SUSPECTS = 500
 """kept for the owner to look at; beyond that there is a rule missing"""
-CLOCK = "clock, begins at zero"
 
 
 @dataclass
@@ -33,16 +28,21 @@ class Cleaner:
     removed: dict[str, Counter[str]] = field(default_factory=dict)
     """where to what to how often"""
     suspects: dict[str, list[str]] = field(default_factory=dict)
-    """words in instructions that look like names, with some episodes: for the owner, never for the release"""
+    """words that were left and may be names, with some episodes: for the owner, never for the release"""
     signals: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """signal, by its clean name, and what was done to it, to the episodes in which it was"""
+    _at: str = ""
+    """the episode at hand"""
     _ids: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
+    _alike: Counter[str] = field(default_factory=Counter)
     _signals: dict[str, str] = field(default_factory=dict)
 
     def episode(self, episode: Episode) -> Episode:
         """Clean an episode; its pixels are another matter."""
-        self._look_at(episode)
+        self._at = episode.id
+        self._look_at(self.names.suspects(episode.instruction))
+        self._look_at((*common(episode.id), *self.names.doubtful(episode.id)))
         return Episode(
             id=self.id(episode.id),
             instruction=self._name(episode.instruction, "instruction"),
@@ -62,6 +62,7 @@ class Cleaner:
 
     def preference(self, preference: Preference) -> Preference:
         """Clean a preference."""
+        self._at = preference.a
         return replace(
             preference,
             a=self.id(preference.a),
@@ -73,7 +74,7 @@ class Cleaner:
     def id(self, id: str) -> str:
         """Clean an id; the same id is always cleaned alike, and two never become one."""
         if id not in self._ids:
-            self._ids[id] = _unique(self._name(id, "id"), self._taken)
+            self._ids[id] = _unique(self._name(id, "id"), self._taken, self._alike)
             self._taken.add(self._ids[id])
         return self._ids[id]
 
@@ -81,7 +82,7 @@ class Cleaner:
         """Clean a signal's name, part by part, as `obs/data/pose` is no path on a disk; two never become one."""
         if name not in self._signals:
             clean = "/".join(self._name(part, "signal name") for part in name.split("/"))
-            self._signals[name] = _unique(clean, self._signals.values())
+            self._signals[name] = _unique(clean, self._signals.values(), Counter())
         return self._signals[name]
 
     def _origin(self, origin: Origin) -> Origin:
@@ -114,6 +115,8 @@ class Cleaner:
             case "text":
                 return self._text(value, where)
             case "thing":
+                if not is_of_things(name):  # nobody knows what it is: the owner may
+                    self._look_at(self.names.suspects(value))
                 return self._name(value, where)
 
     def _outcome(self, outcome: Outcome) -> Outcome:
@@ -168,14 +171,15 @@ class Cleaner:
         found: Counter[str] = Counter()
         clean = self.names.in_text(text, found)
         self._add(where, found)
+        self._look_at((*rare(clean), *self.names.doubtful(clean)))
         return clean
 
-    def _look_at(self, episode: Episode) -> None:
-        for word in self.names.suspects(episode.instruction):
+    def _look_at(self, words: Iterable[str]) -> None:
+        for word in words:
             if word in self.suspects or len(self.suspects) < MOST_SUSPECTS:
                 those = self.suspects.setdefault(word, [])
-                if len(those) < 3:  # noqa: PLR2004
-                    those.append(episode.id)
+                if len(those) < 3 and self._at not in those:  # noqa: PLR2004
+                    those.append(self._at)
 
     def _count(self, where: str, what: str) -> None:
         self.removed.setdefault(where, Counter())[what] += 1
@@ -185,99 +189,10 @@ class Cleaner:
             self.removed.setdefault(where, Counter()).update(+found)
 
 
-def _unique(name: str, taken: Container[str]) -> str:
-    unique, number = name, 1
-    while unique in taken:
-        number += 1
-        unique = f"{name}-{number}"
+def _unique(name: str, taken: Container[str], alike: Counter[str]) -> str:
+    """Number what is taken already; `alike` counts, so that thousands of one name are not tried one after the other."""
+    unique = name
+    while unique in taken:  # "2024-03" with a bare number behind it would look like a day
+        alike[name] += 1
+        unique = f"{name}-n{alike[name] + 1}"
     return unique
-
-
-@dataclass(frozen=True, eq=False)
-class CleanSignals(Mapping[str, npt.NDArray[Any]]):
-    """Signals under clean names: clocks begin at zero, texts are searched, positions on the globe are gone.
-
-    Values are read when asked for, and not kept.
-    """
-
-    whole: Mapping[str, npt.NDArray[Any]]
-    episode: Episode
-    cleaner: Cleaner
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """Read one signal."""
-        return self._clean(self._kept[name], name)
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        """How many signals there are."""
-        return len(self._kept)
-
-    @cached_property
-    def _kept(self) -> dict[str, str]:
-        """Clean name to the name in the source."""
-        kept = {}
-        for name in self.whole:
-            clean = self.cleaner.signal_name(name)
-            why = self._why_not(name)
-            if why:
-                self._note(clean, why)
-            else:
-                kept[clean] = name
-        return kept
-
-    def _why_not(self, name: str) -> str:
-        """Say why a signal cannot be part of a release; empty = it can."""
-        if is_on_globe(re.sub(r"\d+", " ", name)):  # also gps0 and wgs84
-            return "position on the globe, removed"
-        values = np.asarray(self.whole[name])
-        if values.dtype.kind == "V" or (values.dtype.kind == "O" and not _holds_texts(values)):
-            return "bytes that no rule reads, removed"
-        if values.dtype.kind in "USO":
-            if self.cleaner.notes == "drop":
-                return "free text, removed"
-            if about(name) in ("machine", "person", "place"):
-                return f"text about a {about(name)}, removed"
-        return ""
-
-    def _clean(self, name: str, shown: str) -> npt.NDArray[Any]:
-        values = np.asarray(self.whole[name])
-        if values.dtype.kind in "USO":
-            return self._texts(values, name, shown)
-        if values.dtype.kind == "M":
-            self._note(shown, CLOCK)
-            return seconds_since_start(values)
-        started = since_start(values, named=is_clock(name))
-        if started is None:
-            return values
-        self._note(shown, CLOCK)
-        return started
-
-    def _texts(self, values: npt.NDArray[Any], name: str, shown: str) -> npt.NDArray[Any]:
-        """A text of a thousand frames is one text: each is searched once."""
-        clean = {text: self._text(text, name) for text in dict.fromkeys(map(_text_of, values.ravel().tolist()))}
-        if any(text != cleaned for text, cleaned in clean.items()):
-            self._note(shown, "text in which something was found, replaced")
-        return np.array([clean[_text_of(one)] for one in values.ravel().tolist()], dtype=str).reshape(values.shape)
-
-    def _text(self, text: str, name: str) -> str:
-        names = self.cleaner.names
-        if text.strip() == self.episode.instruction.strip():  # many formats repeat it with every frame
-            return names.in_name(text, Counter())
-        if about(name) == "moment" or re.fullmatch(r"\s*\d+(\.\d*)?\s*", text):
-            return names.coarse(text.strip())
-        return text if self.cleaner.notes == "keep" else names.in_text(text, Counter())
-
-    def _note(self, shown: str, what: str) -> None:
-        self.cleaner.signals.setdefault((shown, what), set()).add(self.episode.id)
-
-
-def _holds_texts(values: npt.NDArray[Any]) -> bool:
-    return all(isinstance(one, str | bytes) for one in values.ravel().tolist())
-
-
-def _text_of(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -14,10 +14,13 @@ from demerit.dataset import Dataset, Problem
 from demerit.episode import Episode
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 from demerit.outcome import Preference
-from demerit.releasing.fields import about
+from demerit.releasing import patterns
+from demerit.releasing.everyday import is_everyday
+from demerit.releasing.fields import about, is_of_things
 from demerit.releasing.licences import doubts, spelt, whole_licence
-from demerit.releasing.names import Names, all_words, stand_ins, words_of
+from demerit.releasing.names import Names, all_words, words_of
 from demerit.releasing.settings import EVERY_CAMERA, Settings
+from demerit.releasing.stand_ins import stand_ins
 from demerit.store.rows import episode_row
 from demerit.taxonomy import kinds
 
@@ -73,9 +76,10 @@ def known_names(episodes: Iterable[Episode], preferences: Iterable[Preference], 
     people: dict[str, None] = {}
     places: dict[str, None] = {}
     words = {word for kind in kinds() for text in (kind.name, kind.definition, *kind.examples) for word in text.split()}
+    labels: set[str] = set()
     for episode in episodes:
         words |= words_of(episode.instruction) | all_words(" ".join(episode.instruction.split()[:1]))
-        words |= all_words(f"{episode.origin.embodiment} {episode.origin.dataset} {' '.join(episode.views)}")
+        labels |= all_words(f"{episode.origin.embodiment} {episode.origin.dataset} {' '.join(episode.views)}")
         places |= {episode.origin.site: None}
         people |= {outcome.by: None for outcome in episode.outcomes if outcome.source == "human"}
         for name, value in episode.origin.tags.items():
@@ -85,9 +89,19 @@ def known_names(episodes: Iterable[Episode], preferences: Iterable[Preference], 
                 case "place":
                     places |= {value: None}
                 case "thing":
-                    words |= all_words(value)
+                    words |= _vouched(name, value)
     people |= {one.by: None for one in preferences if one.source == "human"}
-    return stand_ins(people, places, settings.names, frozenset(words), settings.dates)
+    return stand_ins(
+        people, places, settings.names, frozenset(words | labels), settings.dates, labels=frozenset(labels)
+    )
+
+
+def _vouched(field: str, value: str) -> set[str]:
+    """Words of a value that are no names: a field that nobody knows may hold one, and must not vouch for it."""
+    found = patterns.WORD.findall(value)
+    if not is_of_things(field):
+        found = [word for word in found if is_everyday(word) or word[1:] != word[1:].lower() or not word.isalpha()]
+    return {word.lower() for word in found}
 
 
 def _chosen(dataset: Dataset, settings: Settings) -> tuple[tuple[Episode, ...], tuple[Preference, ...], int]:
