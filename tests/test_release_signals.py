@@ -135,7 +135,7 @@ def test_signals_of_a_release(make_episode: Callable[..., Episode], tmp_path: Pa
         "language": ["put the Coke on the tray"] * 12,
         "logged": ["2024-03"] * 12,
         "person-1_gripper": [1.0] * 12,
-        "person-1_gripper-2": [0.0] * 12,
+        "person-1_gripper-n2": [0.0] * 12,
         "obs/data/pose": [[1.0] * 7] * 12,
         "actions": SIGNALS["actions"].tolist(),
     }
