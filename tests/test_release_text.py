@@ -363,3 +363,31 @@ def test_going_together_is_an_order(a: str, b: str, c: str) -> None:
 
 def test_words_for_no_licence_are_spelt_as_they_are_looked_up() -> None:
     assert all(word == word.lower() and " " not in word for word in CLOSED)
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("Hand the cup to Bob Miller", "Hand the cup to [name]"),
+        ("give the mug to Maria", "give the mug to [name]"),
+        ("Gib Frau Schneider die Tasse", "Gib Frau [name] die Tasse"),
+        ("put Anna's bottle in the bin", "put [name] bottle in the bin"),
+    ],
+)
+def test_who_is_surely_somebody_leaves_an_instruction(text: str, clean: str) -> None:
+    assert Names().in_instruction(text, Counter()) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Pick up the Allen key",
+        "Mark the box with the Panda arm",
+        "put the Coke beside the Rubik's Cube",
+        "Rose goes into the China vase",
+        "Bob the buoy in the water",
+        "Stack the LEGO on the KALLAX shelf",
+    ],
+)
+def test_things_stay_in_an_instruction(text: str) -> None:
+    assert Names().in_instruction(text, Counter()) == text

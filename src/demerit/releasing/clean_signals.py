@@ -95,7 +95,7 @@ class CleanSignals(Mapping[str, npt.NDArray[Any]]):
     def _text(self, text: str, name: str) -> str:
         names = self.cleaner.names
         if text.strip() == self.episode.instruction.strip():  # many formats repeat it with every frame
-            return names.in_name(text, Counter())
+            return names.in_instruction(text, Counter())
         if about(name) == "moment" or re.fullmatch(r"\s*\d+(\.\d*)?\s*", text):
             return names.coarse(text.strip())
         return text if self.cleaner.notes == "keep" else names.in_text(text, Counter())

@@ -41,11 +41,10 @@ class Cleaner:
     def episode(self, episode: Episode) -> Episode:
         """Clean an episode; its pixels are another matter."""
         self._at = episode.id
-        self._look_at(self.names.suspects(episode.instruction))
         self._look_at((*common(episode.id), *self.names.doubtful(episode.id)))
         return Episode(
             id=self.id(episode.id),
-            instruction=self._name(episode.instruction, "instruction"),
+            instruction=self._instruction(episode.instruction),
             views={self._name(camera, "camera name"): frames for camera, frames in episode.views.items()},
             outcomes=tuple(self._outcome(outcome) for outcome in episode.outcomes),
             origin=self._origin(episode.origin),
@@ -160,6 +159,13 @@ class Cleaner:
         found: Counter[str] = Counter()
         clean = self.names.in_name(text, found)
         self._add(where, found)
+        return clean
+
+    def _instruction(self, text: str) -> str:
+        found: Counter[str] = Counter()
+        clean = self.names.in_instruction(text, found)
+        self._add("instruction", found)
+        self._look_at(self.names.suspects(clean))
         return clean
 
     def _text(self, text: str, where: str) -> str:

@@ -76,17 +76,17 @@ SURNAMES = frozenset(
 """surnames that an English vocabulary holds: it must not take them for words"""
 ALSO_WORDS = frozenset(
     """
-    alma amber angel april archer art ash aspen august autumn barb basil bill blanche bob booker brad brandy brook buck
-    bud buddy candy carol carter case cash chance chase cherry chip christian chuck clay cliff cole colt cook cooper
-    coral crystal daisy dale dan dash dawn dean destiny dick dolly don dot drake drew duke dusty earl faith felicity
-    fern fisher flora forest fox frank gene georgia gill ginger glen grace grant guy harmony harper haven hazel heath
-    heather hero holly honey hope hunter iris ivory ivy jack jade jasmine jasper jay jean jerry jewel jimmy jordan joy
-    june junior king kit kitty lance lane laurel lee lily lotus lou love luna major maple marina mark mars mason matt
-    max may maya melody mercedes mercy merry mike miles miller min misty mo nat nick noble noel norm olive opal page
-    paige parker pat patience pearl peg penny pepper perry pierce piper poppy porter precious prince rain raven ray red
-    reed rich ridge river rob robin rock rocky rod roman rose rosemary rowan roy ruby rusty sage saint sally sandy skip
-    sky sol spencer stan star stella sterling stone storm sue summer sunny tan taylor terry thorn tiger trinity troy
-    tucker ty van vic victor viola violet wade ward will willow wolf woody wren
+    allen alma amber angel april archer art ash aspen august autumn barb basil bill blanche bob booker brad brandy brook
+    buck bud buddy candy carol carter case cash chance chase cherry chip christian chuck clay cliff cole colt cook
+    cooper coral crystal daisy dale dan dash dawn dean destiny dick dolly don dot drake drew duke dusty earl faith
+    felicity fern fisher flora forest fox frank gene georgia gill ginger glen grace grant guy harmony harper haven hazel
+    heath heather hero holly honey hope hunter iris ivory ivy jack jade jasmine jasper jay jean jerry jewel jimmy jordan
+    joy june junior king kit kitty lance lane laurel lee lily lotus lou love luna major maple marina mark mars mason
+    matt max may maya melody mercedes mercy merry mike miles miller min misty mo nat nick noble noel norm olive opal
+    page paige parker pat patience pearl peg penny pepper perry pierce piper poppy porter precious prince rain raven ray
+    red reed rich ridge river rob robin rock rocky rod roman rose rosemary rowan roy ruby rusty sage saint sally sandy
+    skip sky sol spencer stan star stella sterling stone storm sue summer sunny tan taylor terry thorn tiger trinity
+    troy tucker ty van vic victor viola violet wade ward will willow wolf woody wren
     """.split()
 )
 CITIES = frozenset(

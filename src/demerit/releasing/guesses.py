@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from demerit.releasing.everyday import STARTERS, is_everyday, is_word
@@ -40,9 +40,28 @@ class Guess:
 
 def guesses(text: str, words: frozenset[str]) -> list[Guess]:
     """Find what looks like a name in free text; `words` are what the dataset calls things."""
-    found = {one.start: one for one in (*_beside(text, words), *_by_looks(text, words))}
+    return apart({one.start: one for one in (*_beside(text, words), *_by_looks(text, words))}.values())
+
+
+def surely(text: str) -> list[Guess]:
+    """Find people in a text whose words must not change by guess, such as an instruction.
+
+    A common first name with a capital that is no word, a name that is one before a surname, what follows a title.
+    """
+    found = []
+    for match in WORD.finditer(text):
+        low, behind = plain(match[0]), NEXT.match(text, match.end())
+        surname = behind is not None and behind[1][0].isupper() and _is_surname(plain(behind[1]))
+        if match[0][0].isupper() and not match[0].isupper() and (low in SURE or (low in FIRST_NAMES and surname)):
+            found.append(Guess(match.start(), behind.end() if behind is not None and surname else match.end()))
+    found += [Guess(match.start(1), match.end(1)) for match in TITLE.finditer(text) if match[1][0].isupper()]
+    return apart(found)
+
+
+def apart(found: Iterable[Guess]) -> list[Guess]:
+    """Order guesses; of those that overlap, the first and longest stays."""
     kept: list[Guess] = []
-    for one in sorted(found.values(), key=lambda guess: (guess.start, -guess.stop)):
+    for one in sorted(found, key=lambda guess: (guess.start, -guess.stop)):
         if not kept or one.start >= kept[-1].stop:
             kept.append(one)
     return kept
@@ -133,6 +152,10 @@ def _surname(text: str, stop: int, words: frozenset[str]) -> int:
         return stop
     is_name = following[1] in SURNAMES - words or _is_nobodys(following[1], words)
     return following.end() if is_name else stop
+
+
+def _is_surname(low: str) -> bool:
+    return low in SURNAMES or not is_everyday(low)
 
 
 def _shouted_surname(text: str, first: re.Match[str], words: frozenset[str]) -> int:

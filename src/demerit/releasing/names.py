@@ -18,7 +18,7 @@ from typing import Literal
 
 from demerit.releasing import patterns
 from demerit.releasing.everyday import is_everyday, is_word
-from demerit.releasing.guesses import capitals, guesses, plain, rare
+from demerit.releasing.guesses import Guess, capitals, guesses, plain, rare, surely
 from demerit.releasing.patterns import MONTHS
 
 Dates = Literal["month", "year", "drop"]
@@ -65,6 +65,10 @@ class Names:
         text = _filtered(patterns.PAIR, text, PLACE, found, "coordinates", _is_on_globe)
         text = self._dates_in(text, found)
         return self._known_in(text, found)
+
+    def in_instruction(self, text: str, found: Counter[str]) -> str:
+        """Clean what models read: as an identifier, and who is surely somebody; no word is lost by a guess."""
+        return self._without(self.in_name(text, found), surely, found)
 
     def in_text(self, text: str, found: Counter[str]) -> str:
         """Clean free text: also telephone numbers and whatever looks like a name."""
@@ -200,7 +204,10 @@ class Names:
         return text
 
     def _suspects_in(self, text: str, found: Counter[str]) -> str:
-        spans = guesses(text, self.words)
+        return self._without(text, lambda some: guesses(some, self.words), found)
+
+    def _without(self, text: str, find: Callable[[str], list[Guess]], found: Counter[str]) -> str:
+        spans = find(text)
         for one in reversed(spans):
             text = text[: one.start] + (PLACE if one.is_city else NAME) + text[one.stop :]
         found["word that looks like a name"] += len(spans)

@@ -84,7 +84,9 @@ RULES = """\
   or is a common product, which removes some harmless words too. In small letters some hundreds of common first names
   and cities are found, and unknown words where somebody is named ("ask ..."). Text in a script without capitals cannot
   be searched so and is removed whole.
-- **Instructions** are what models read: known names and patterns are replaced, words that only look like names are not.
+- **Instructions** are what models read: known names and patterns, common first names with a capital (and the surname
+  behind them) and names behind a title are replaced; words that only look like names are left and listed for the
+  owner.
 - **Moments.** Dates, the times of day beside them, and seconds since 1970 are coarsened, in ids as well.
 - **Signals.** Numbers that lie between 2000 and 2100 in seconds, milliseconds, microseconds or nanoseconds since 1970
   are clocks, whatever they are called, and begin at zero, each signal at its own; so do calendar times, which become
