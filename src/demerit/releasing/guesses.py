@@ -52,7 +52,11 @@ def surely(text: str) -> list[Guess]:
     for match in WORD.finditer(text):
         low, behind = plain(match[0]), NEXT.match(text, match.end())
         surname = behind is not None and behind[1][0].isupper() and _is_surname(plain(behind[1]))
-        if match[0][0].isupper() and not match[0].isupper() and (low in SURE or (low in FIRST_NAMES and surname)):
+        if (
+            match[0][0].isupper()
+            and not match[0].isupper()
+            and (low in SURE - BRANDS or (low in FIRST_NAMES and surname))
+        ):
             found.append(Guess(match.start(), behind.end() if behind is not None and surname else match.end()))
     found += [Guess(match.start(1), match.end(1)) for match in TITLE.finditer(text) if match[1][0].isupper()]
     return apart(found)
