@@ -18,11 +18,9 @@ from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network
 from demerit.vlm.places import device_named, dtype_named, warn_of_a_slow_place
 from demerit.vlm.prompt import TEMPLATE, Tokens
-from demerit.vlm.robometer import TOKENS_AT_ONCE, Protocol, RobometerEngine
+from demerit.vlm.robometer import Protocol, RobometerEngine
+from demerit.vlm.room import Room
 from demerit.vlm.words import words
-
-SHARE = 0.6
-"""of the free memory that tokens may take"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +70,11 @@ class Opened:
             weights = dict(
                 self.checkpoint.tensors(self.device, self.dtype, expected | heads, gaps=("frame_pool_attn.weight",))
             )
-        backbone = {name: weight for name, weight in weights.items() if not HEAD.match(name)}
-        own = {name: weight for name, weight in weights.items() if HEAD.match(name)}
-        many = at_once or fitting(self.shape, self.device, self.dtype)
-        network = Network(self.shape, backbone, in_eight_bits=in_eight_bits)
-        return RobometerEngine(network, own, self.tokens, self.protocol, many)
+            own = {name: weights.pop(name) for name in list(weights) if HEAD.match(name)}
+            network = Network(self.shape, weights, in_eight_bits=in_eight_bits)
+        weights.clear()  # the network has joined many of them into its own; the rest is room
+        room = Room.beside(network, asked=at_once)
+        return RobometerEngine(network, own, self.tokens, self.protocol, room.tokens)
 
     @property
     def name(self) -> str:
@@ -102,16 +100,3 @@ class Opened:
         """Identify weights and way of asking."""
         parts = (self.checkpoint.fingerprint(), str(self.dtype), str(self.protocol), *more)
         return short_hash("\n".join(parts).encode())
-
-
-def fitting(shape: VLMShape, device: torch.device, dtype: torch.dtype) -> int:
-    """Choose how many tokens are computed together: what fits in the free memory of a GPU, few on a CPU."""
-    if device.type != "cuda":
-        return 8192
-    free, _ = torch.cuda.mem_get_info(device)
-    text = shape.text
-    wide, narrow = text.heads * text.head, text.groups * text.head
-    # states twice, queries thrice (raw, turned, mixed), keys with what each token sees of others gathered around it
-    numbers = 2 * text.hidden + 3 * wide + 2 * narrow * 5
-    size = torch.finfo(dtype).bits // 8
-    return max(4096, min(TOKENS_AT_ONCE, int(SHARE * free / (numbers * size))))
