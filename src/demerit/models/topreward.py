@@ -16,7 +16,7 @@ from demerit.episode import Episode, safe_name
 from demerit.frames import spread
 from demerit.model import ModelCard
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, placed, read_options
+from demerit.models.vlm_options import at_least, need_extra, placed, read_options, together
 from demerit.models.vlm_scoring import each, told
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -60,19 +60,18 @@ class TOPReward:
 
         Args:
             options: a folder or a hub id, and options with = between name and value, commas between them.
-            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames.
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames;
+                at_once (tokens computed together: less memory, a little slower).
         """
         need_extra("topreward")
         from demerit.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
 
         given = read_options("topreward", options, changes, OWN, "path")
+        self._at_once = together(given)
         self._words = words("topreward")
         self.frames = at_least("frames", given.get("frames", FRAMES), 1)
         path = given.get("path") or self._words["checkpoint"]
-        self.backbone = Backbone.open(
-            path,
-            **placed(given),
-        )
+        self.backbone = Backbone.open(path, **placed(given))
         self.card = self._card(path if given.get("path") else "")
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
@@ -85,7 +84,7 @@ class TOPReward:
         from demerit.vlm.prefixes import Prefixes, Question  # noqa: PLC0415
 
         question = Question(self._words["statement"], self._words["question"], self._words["answer"])
-        return Prefixes(self.backbone, question)
+        return Prefixes(self.backbone, question, self._at_once)
 
     def _clip(self, episode: Episode) -> Clip:
         from demerit.vlm.video import Clip  # noqa: PLC0415
