@@ -20,7 +20,7 @@ from demerit.frames import Images, spread
 from demerit.model import ModelCard
 from demerit.models.hop_values import Floats, added_up, each_by_itself, of_what_remains, unread
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options
+from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options, together
 from demerit.models.vlm_scoring import each, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -81,14 +81,16 @@ class Dopamine:
 
         Args:
             options: `8b` or `4b`, and options with = between name and value, commas between them.
-            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; frames; mode
-                (incremental, forward, backward, mean of the three); cameras (front+left+right, or one that stands for
-                all three, as for the main camera by default); goal (a picture of the task done).
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
+                computed together: less memory, a little slower); frames; mode (incremental, forward, backward, mean of
+                the three); cameras (front+left+right, or one that stands for all three, as for the main camera by
+                default); goal (a picture of the task done).
         """
         need_extra("dopamine")
         from demerit.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
 
         given = read_options("dopamine", options, changes, OWN, "size")
+        self._at_once = together(given)
         self._words = words("dopamine")
         known: Mapping[str, str] = self._words["checkpoints"]
         size = one_of("dopamine", str(given.get("size", "8b")), tuple(known))
@@ -100,11 +102,7 @@ class Dopamine:
         if self._goal is None and self.mode in (BACKWARD, MEAN):
             raise BadInput(f"mode={self.mode}", "goal=PICTURE, which every frame is compared with", "none")
         path = given.get("path") or known[size]
-        self.backbone = Backbone.open(
-            path,
-            **placed(given),
-            missing=MISSING,
-        )
+        self.backbone = Backbone.open(path, **placed(given), missing=MISSING)
         self.card = self._card(size if not given.get("path") else safe_name(Path(path).name))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
@@ -115,7 +113,7 @@ class Dopamine:
     def _critic(self) -> Critic:
         from demerit.vlm.hops import Critic  # noqa: PLC0415
 
-        return Critic(self.backbone, self._words["prompt"])
+        return Critic(self.backbone, self._words["prompt"], at_once=self._at_once)
 
     def _look(self, episode: Episode) -> _Look:
         told(episode)
@@ -148,9 +146,12 @@ class Dopamine:
         from demerit.vlm.hops import percent_in  # noqa: PLC0415
 
         modes = (INCREMENTAL, FORWARD, BACKWARD) if self.mode == MEAN else (self.mode,)
+        # moment by moment through all modes, so that each picture is encoded once and soon let go
+        asked = [each for moment in zip(*(_questions(look, mode) for mode in modes), strict=True) for each in moment]
+        answers = self._critic.answers(asked, told(episode), look.pictures)
         values, reasons, hops_of = [], [], {}
-        for mode in modes:
-            said = self._critic.answers(_questions(look, mode), told(episode), look.pictures)
+        for at, mode in enumerate(modes):
+            said = answers[at :: len(modes)]
             hops = [percent_in(text) for text in said]
             values.append(_progress(hops, mode))
             reasons.append(unread(said, hops))

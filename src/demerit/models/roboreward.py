@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demerit.episode import Episode, safe_name
-from demerit.errors import BadInput
+from demerit.errors import BadInput, DemeritError
 from demerit.model import ModelCard
 from demerit.models.by_time import ByTime
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options
+from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options, together
 from demerit.models.vlm_scoring import Failed, each, one_ahead, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -65,14 +65,16 @@ class RoboReward:
 
         Args:
             options: `8b` or `4b`, and options with = between name and value, commas between them.
-            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; how (`logits`
-                for the distribution of the grade, `decode` for the written answer), frames (at most so many), fps,
-                trust (the least probability that must lie on the five grades; below it the answer is unreadable).
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
+                computed together: less memory, a little slower); how (`logits` for the distribution of the grade,
+                `decode` for the written answer), frames (at most so many), fps, trust (the least probability that must
+                lie on the five grades; below it the answer is unreadable).
         """
         need_extra("roboreward")
         from demerit.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
 
         given = read_options("roboreward", options, changes, OWN, "size")
+        self._at_once = together(given)
         self._words = words("roboreward")
         known: Mapping[str, str] = self._words["checkpoints"]
         size = one_of("roboreward", str(given.get("size", "8b")), tuple(known))
@@ -84,10 +86,7 @@ class RoboReward:
             1 / _positive(given.get("fps", 1.0)), at_least("frames", given.get("frames", MOST_FRAMES), 2)
         )
         path = given.get("path") or known[size]
-        self.backbone = Backbone.open(
-            path,
-            **placed(given),
-        )
+        self.backbone = Backbone.open(path, **placed(given))
         self.card = self._card(size if not given.get("path") else safe_name(Path(path).name))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
@@ -105,7 +104,7 @@ class RoboReward:
     def _grader(self) -> Grader:
         from demerit.vlm.grades import Grader  # noqa: PLC0415
 
-        return Grader(self.backbone, self._words["prompt"], self._words["answer"])
+        return Grader(self.backbone, self._words["prompt"], self._words["answer"], self._at_once)
 
     def _clip(self, episode: Episode) -> Clip:
         from demerit.vlm.video import Clip  # noqa: PLC0415
@@ -132,8 +131,7 @@ class RoboReward:
     def _decoded(self, episodes: Sequence[Episode]) -> list[Reward]:
         made = [(episode, clip) for episode, clip in one_ahead(episodes, self._clip)]
         seen = [(episode, clip) for episode, clip in made if not isinstance(clip, Failed)]
-        said = self._grader.written([clip for _, clip in seen], [told(episode) for episode, _ in seen])
-        answers = iter(said)
+        answers = iter(self._written(seen))
         return [
             unscored(self.card.name, episode, clip.reason)
             if isinstance(clip, Failed)
@@ -141,9 +139,20 @@ class RoboReward:
             for episode, clip in made
         ]
 
-    def _read(self, episode: Episode, clip: Clip, text: str) -> Reward:
+    def _written(self, seen: Sequence[tuple[Episode, Clip]]) -> list[str | Failed]:
+        """Write answers side by side; what goes wrong with one is not the others' fault."""
+        try:
+            return [*self._grader.written([clip for _, clip in seen], [told(episode) for episode, _ in seen])]
+        except DemeritError as error:
+            if len(seen) == 1:
+                return [Failed(str(error))]
+        return [answer for one in seen for answer in self._written([one])]
+
+    def _read(self, episode: Episode, clip: Clip, text: str | Failed) -> Reward:
         from demerit.vlm.grades import grade_in  # noqa: PLC0415
 
+        if isinstance(text, Failed):
+            return unscored(self.card.name, episode, text.reason)
         grade = grade_in(text)
         given = self._given(episode, clip) | {"answer": text}
         if grade is None:

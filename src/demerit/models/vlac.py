@@ -21,7 +21,7 @@ from demerit.frames import Images, spread
 from demerit.model import ModelCard
 from demerit.models.hop_values import added_up, of_the_rest, unread
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, placed, read_options
+from demerit.models.vlm_options import at_least, need_extra, placed, read_options, together
 from demerit.models.vlm_scoring import each, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -66,23 +66,21 @@ class VLAC:
 
         Args:
             options: a folder or a hub id, and options with = between name and value, commas between them.
-            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames.
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames;
+                at_once (tokens computed together: less memory, a little slower).
         """
         need_extra("vlac")
         from demerit.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
 
         given = read_options("vlac", options, changes, OWN, "path")
+        self._at_once = together(given)
         self._words = words("vlac")
         self.frames = at_least("frames", given.get("frames", FRAMES), 2)
         path = given.get("path")
         if not path or path == self._words["checkpoint"]:
             got = f"{path or 'none'} ({MISSING})"
             raise BadInput("vlac", "path=CHECKPOINT of the Qwen3-VL family, trained to VLAC's protocol", got)
-        self.backbone = Backbone.open(
-            path,
-            **placed(given),
-            missing=MISSING,
-        )
+        self.backbone = Backbone.open(path, **placed(given), missing=MISSING)
         self.card = self._card(safe_name(Path(path).name))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
@@ -93,7 +91,7 @@ class VLAC:
     def _critic(self) -> Critic:
         from demerit.vlm.hops import Critic  # noqa: PLC0415
 
-        return Critic(self.backbone, self._words["prompt"], self._words["system"])
+        return Critic(self.backbone, self._words["prompt"], self._words["system"], self._at_once)
 
     def _look(self, episode: Episode) -> Images:
         told(episode)
