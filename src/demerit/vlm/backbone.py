@@ -15,7 +15,7 @@ from demerit.vlm.hub import located
 from demerit.vlm.layouts import CONFIG
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network
-from demerit.vlm.places import device_named, dtype_named, warn_of_a_slow_place
+from demerit.vlm.places import device_named, dtype_named, said_of, warn_of_a_slow_place
 from demerit.vlm.prompt import Tokens
 from demerit.vlm.stored import has_weights, read_json
 from demerit.vlm.video import Bounds
@@ -83,7 +83,7 @@ class Backbone:
     @property
     def facts(self) -> dict[str, str]:
         """Where and how it runs, for what is said of a reward."""
-        return {"device": self.device.type, "dtype": str(self.dtype).removeprefix("torch.")}
+        return said_of(self.device, self.dtype)
 
 
 def _check_family(name_or_path: str, revision: str | None, missing: str) -> None:

@@ -16,7 +16,7 @@ from demerit.vlm.heads import expected_heads
 from demerit.vlm.layouts import HEAD
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network
-from demerit.vlm.places import device_named, dtype_named, warn_of_a_slow_place
+from demerit.vlm.places import device_named, dtype_named, said_of, warn_of_a_slow_place
 from demerit.vlm.prompt import TEMPLATE, Tokens
 from demerit.vlm.robometer import Protocol, RobometerEngine
 from demerit.vlm.room import Room
@@ -46,6 +46,7 @@ class Opened:
     ) -> Opened:
         """Find a checkpoint and check its every name and shape; no weights are read yet."""
         where = device_named(device)
+        kind = dtype_named(dtype, where)  # before gigabytes are fetched
         checkpoint = read_checkpoint(name_or_path, revision, adapter=adapter)
         if checkpoint.facts is None:
             raise BadInput(
@@ -60,7 +61,7 @@ class Opened:
             if tokens.id(name) >= shape.text.vocabulary:
                 raise BadInput(name_or_path, f"a row for the token {name}", f"{shape.text.vocabulary} rows")
         protocol = Protocol(checkpoint.facts.frames, checkpoint.facts.also_progress)
-        return cls(checkpoint, shape, tokens, protocol, where, dtype_named(dtype, where))
+        return cls(checkpoint, shape, tokens, protocol, where, kind)
 
     def engine(self, at_once: int | None = None, *, in_eight_bits: bool = False) -> RobometerEngine:
         """Load the weights and put the parts together."""
@@ -94,7 +95,7 @@ class Opened:
     @property
     def facts(self) -> dict[str, str]:
         """Where and how it runs, for what is said of a reward."""
-        return {"device": self.device.type, "dtype": str(self.dtype).removeprefix("torch.")}
+        return said_of(self.device, self.dtype)
 
     def identity(self, *more: str) -> str:
         """Identify weights and way of asking."""
