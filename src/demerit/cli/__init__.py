@@ -32,7 +32,7 @@ from demerit.cli import (
     teach,
     train,
 )
-from demerit.errors import DemeritError, Slower
+from demerit.errors import DemeritError, Note
 
 app = typer.Typer(
     name="demerit",
@@ -81,7 +81,7 @@ def _notes() -> Iterator[None]:
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        if issubclass(category, Slower):
+        if issubclass(category, Note):
             print(f"demerit: {message}", file=sys.stderr)
         else:
             usual(message, category, *rest, **more)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.episode import Episode, safe_name
+from demerit.episode import Episode
 from demerit.errors import BadEpisode, BadInput, UnknownName
-from demerit.frames import Images, spread
+from demerit.frames import Images, short_hash, spread
 from demerit.model import ModelCard
 from demerit.models.hop_values import Floats, added_up, each_by_itself, of_what_remains, unread
 from demerit.models.listing import Listing
+from demerit.models.vlm_naming import filed_under
 from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options, together
 from demerit.models.vlm_scoring import each, told, unscored
 from demerit.reward import Reward
@@ -103,7 +103,8 @@ class Dopamine:
             raise BadInput(f"mode={self.mode}", "goal=PICTURE, which every frame is compared with", "none")
         path = given.get("path") or known[size]
         self.backbone = Backbone.open(path, **placed(given), missing=MISSING)
-        self.card = self._card(size if not given.get("path") else safe_name(Path(path).name))
+        published = {place: f"dopamine-{each}" for each, place in known.items()}
+        self.card = self._card(filed_under(path, given.get("adapter"), published, "dopamine-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compare moments and add up; from an unreadable answer on, progress is unknown."""
@@ -179,16 +180,13 @@ class Dopamine:
             **self.backbone.facts,
         }
 
-    def _card(self, size: str) -> ModelCard:
-        from demerit.vlm.prompt import TEMPLATE  # noqa: PLC0415
-
-        checkpoint = self.backbone.checkpoint
+    def _card(self, name: str) -> ModelCard:
         low, high = RANGES[self.mode]
-        goal = "no goal image" if self._goal is None else f"goal {Path(self._goal_path).name}"
+        goal = "no goal image" if self._goal is None else f"goal {_seen_as(self._goal)}"
         shown = f"{'+'.join(self._cameras) or 'main camera'}, {goal}"
         return ModelCard(
-            name=f"dopamine-{size}" + ("" if self.mode == INCREMENTAL else f"-{self.mode}"),
-            revision=f"{checkpoint.revision or 'local'} {self._words['version']} {TEMPLATE} {shown}",
+            name=name + ("" if self.mode == INCREMENTAL else f"-{self.mode}"),
+            revision=f"{self.backbone.revision} {self._words['version']} {shown}",
             licence=LICENCE,
             quantity="progress",
             low=low,
@@ -196,7 +194,7 @@ class Dopamine:
             causal=False,
             comparable=True,
             frame_budget=self.frames,
-            weights_hash=checkpoint.fingerprint(),
+            weights_hash=self.backbone.identity(),
             about=ABOUT.format(frames=self.frames, mode=self.mode) + VERIFIED,
         )
 
@@ -225,6 +223,11 @@ def _views(cameras: str) -> tuple[str, ...]:
     if len(names) not in (0, 1, len(VIEWS)):
         raise BadInput("cameras", f"one camera, or {len(VIEWS)}: {'+'.join(VIEWS)}", repr(cameras))
     return names
+
+
+def _seen_as(picture: Images) -> str:
+    """Name a picture by its pixels: another one under the same file name is another question."""
+    return short_hash(repr(picture.shape).encode(), picture.tobytes())
 
 
 def _picture(path: str) -> Images:

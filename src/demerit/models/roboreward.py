@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.episode import Episode, safe_name
+from demerit.episode import Episode
 from demerit.errors import BadInput, DemeritError
 from demerit.model import ModelCard
 from demerit.models.by_time import ByTime
 from demerit.models.listing import Listing
+from demerit.models.vlm_naming import filed_under
 from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options, together
-from demerit.models.vlm_scoring import Failed, each, one_ahead, told, unscored
+from demerit.models.vlm_scoring import NO_NUMBER, Failed, each, one_ahead, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
 
@@ -87,7 +88,8 @@ class RoboReward:
         )
         path = given.get("path") or known[size]
         self.backbone = Backbone.open(path, **placed(given))
-        self.card = self._card(size if not given.get("path") else safe_name(Path(path).name))
+        published = {place: f"roboreward-{each}" for each, place in known.items()}
+        self.card = self._card(filed_under(path, given.get("adapter"), published, "roboreward-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Grade every episode; an answer that cannot be read is unscored with what was said."""
@@ -116,6 +118,8 @@ class RoboReward:
 
     def _from_logits(self, episode: Episode, clip: Clip) -> Reward:
         graded = self._grader.likely(clip, told(episode))
+        if not np.isfinite([*graded.likely, graded.mass, graded.form]).all():
+            return unscored(self.card.name, episode, NO_NUMBER, self._given(episode, clip))
         given = self._given(episode, clip) | {
             "grades": [round(float(one), DIGITS) for one in graded.likely],
             "deviation": round(graded.deviation, DIGITS),
@@ -177,16 +181,13 @@ class RoboReward:
             **self.backbone.facts,
         }
 
-    def _card(self, size: str) -> ModelCard:
-        from demerit.vlm.prompt import TEMPLATE  # noqa: PLC0415
-
-        checkpoint = self.backbone.checkpoint
+    def _card(self, name: str) -> ModelCard:
         ways = {LOGITS: "the mean of the grade's distribution, read off its logits", DECODE: "the grade that it writes"}
-        settings = f"{self._words['version']} {TEMPLATE} {self.how} {1 / self.wanted.step:g} fps trust {self.trust:g}"
+        settings = f"{self._words['version']} {self.how} {1 / self.wanted.step:g} fps trust {self.trust:g}"
         about = ABOUT.format(fps=1 / self.wanted.step, frames=self.wanted.most, how=ways[self.how])
         return ModelCard(
-            name=f"roboreward-{size}" + ("" if self.how == LOGITS else f"-{self.how}"),
-            revision=f"{checkpoint.revision or 'local'} {settings}",
+            name=name + ("" if self.how == LOGITS else f"-{self.how}"),
+            revision=f"{self.backbone.revision} {settings}",
             licence=LICENCE,
             quantity="grade",
             low=1.0,
@@ -194,12 +195,12 @@ class RoboReward:
             causal=False,
             comparable=True,
             frame_budget=self.wanted.most,
-            weights_hash=checkpoint.fingerprint(),
+            weights_hash=self.backbone.identity(),
             about=about + VERIFIED,
         )
 
 
 def _positive(fps: float) -> float:
-    if not fps > 0:
-        raise BadInput("fps", "a positive number", fps)
+    if not (fps > 0 and isfinite(fps) and isfinite(1 / fps)):
+        raise BadInput("fps", "a positive number of frames a second", fps)
     return float(fps)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.episode import Episode, safe_name
+from demerit.episode import Episode
 from demerit.frames import spread
 from demerit.model import ModelCard
 from demerit.models.listing import Listing
+from demerit.models.vlm_naming import filed_under
 from demerit.models.vlm_options import at_least, need_extra, placed, read_options, together
-from demerit.models.vlm_scoring import each, told
+from demerit.models.vlm_scoring import NO_NUMBER, each, told
 from demerit.reward import Reward
 from demerit.vlm.words import words
 
@@ -72,7 +73,8 @@ class TOPReward:
         self.frames = at_least("frames", given.get("frames", FRAMES), 1)
         path = given.get("path") or self._words["checkpoint"]
         self.backbone = Backbone.open(path, **placed(given))
-        self.card = self._card(path if given.get("path") else "")
+        published = {self._words["checkpoint"]: "topreward"}
+        self.card = self._card(filed_under(path, given.get("adapter"), published, "topreward-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Ask after each of the frames looked at."""
@@ -105,18 +107,15 @@ class TOPReward:
             "prompt": self._words["version"],
             **self.backbone.facts,
         }
-        why = "" if np.isfinite(value).all() else "the network gave no number there"
+        why = "" if np.isfinite(value).all() else NO_NUMBER
         value = np.where(np.isfinite(value), value, np.nan)
         at = spread(len(episode), self.frames)
         return Reward(self.card.name, episode.id, at, value.astype(np.float32), None, why, given)
 
-    def _card(self, path: str) -> ModelCard:
-        from demerit.vlm.prompt import TEMPLATE  # noqa: PLC0415
-
-        checkpoint = self.backbone.checkpoint
+    def _card(self, name: str) -> ModelCard:
         return ModelCard(
-            name="topreward" + (f"-{safe_name(path.rstrip('/').rpartition('/')[2])}" if path else ""),
-            revision=f"{checkpoint.revision or 'local'} {self._words['version']} {TEMPLATE}",
+            name=name,
+            revision=f"{self.backbone.revision} {self._words['version']}",
             licence=LICENCE,
             quantity="log-probability of success",
             low=None,
@@ -124,6 +123,6 @@ class TOPReward:
             causal=False,
             comparable=True,
             frame_budget=self.frames,
-            weights_hash=checkpoint.fingerprint(),
+            weights_hash=self.backbone.identity(),
             about=ABOUT.format(frames=self.frames) + VERIFIED,
         )

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.episode import Episode, safe_name
+from demerit.episode import Episode
 from demerit.errors import BadEpisode, BadInput
 from demerit.frames import Images, spread
 from demerit.model import ModelCard
 from demerit.models.hop_values import added_up, of_the_rest, unread
 from demerit.models.listing import Listing
+from demerit.models.vlm_naming import filed_under
 from demerit.models.vlm_options import at_least, need_extra, placed, read_options, together
 from demerit.models.vlm_scoring import each, told, unscored
 from demerit.reward import Reward
@@ -81,7 +81,7 @@ class VLAC:
             got = f"{path or 'none'} ({MISSING})"
             raise BadInput("vlac", "path=CHECKPOINT of the Qwen3-VL family, trained to VLAC's protocol", got)
         self.backbone = Backbone.open(path, **placed(given), missing=MISSING)
-        self.card = self._card(safe_name(Path(path).name))
+        self.card = self._card(filed_under(path, given.get("adapter"), {}, "vlac-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compare neighbours and add up; from an unreadable answer on, progress is unknown."""
@@ -125,12 +125,9 @@ class VLAC:
         return Reward(self.card.name, episode.id, spread(len(episode), self.frames), value, None, why, given)
 
     def _card(self, name: str) -> ModelCard:
-        from demerit.vlm.prompt import TEMPLATE  # noqa: PLC0415
-
-        checkpoint = self.backbone.checkpoint
         return ModelCard(
-            name=f"vlac-{name}",
-            revision=f"{checkpoint.revision or 'local'} {self._words['version']} {TEMPLATE}",
+            name=name,
+            revision=f"{self.backbone.revision} {self._words['version']}",
             licence=LICENCE,
             quantity="progress",
             low=None,
@@ -138,7 +135,7 @@ class VLAC:
             causal=False,
             comparable=True,
             frame_budget=self.frames,
-            weights_hash=checkpoint.fingerprint(),
+            weights_hash=self.backbone.identity(),
             about=ABOUT.format(frames=self.frames) + VERIFIED,
         )
 

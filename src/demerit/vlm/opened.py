@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from demerit.episode import safe_name
 from demerit.errors import BadInput
-from demerit.frames import short_hash
 from demerit.vlm.checkpoint import Checkpoint, read_checkpoint, tokenizer_path
 from demerit.vlm.config import VLMShape
 from demerit.vlm.heads import expected_heads
+from demerit.vlm.identity import identity
 from demerit.vlm.layouts import HEAD
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network
 from demerit.vlm.places import device_named, dtype_named, said_of, warn_of_a_slow_place
-from demerit.vlm.prompt import TEMPLATE, Tokens
+from demerit.vlm.prompt import TEMPLATE, Tokens, check_added_tokens, check_tokens
 from demerit.vlm.robometer import Protocol, RobometerEngine
 from demerit.vlm.room import Room
 from demerit.vlm.words import words
@@ -56,10 +54,10 @@ class Opened:
         expected = shape.expected(read_out=False) | expected_heads(shape.text.hidden, checkpoint.facts.bins)
         checkpoint.check(expected, gaps=("frame_pool_attn.weight",))
         warn_of_a_slow_place(expected, where, device)
-        tokens = Tokens.read(tokenizer_path(checkpoint), words("robometer")["added_tokens"])
-        for name in words("robometer")["added_tokens"]:
-            if tokens.id(name) >= shape.text.vocabulary:
-                raise BadInput(name_or_path, f"a row for the token {name}", f"{shape.text.vocabulary} rows")
+        added = words("robometer")["added_tokens"]
+        tokens = Tokens.read(tokenizer_path(checkpoint), added)
+        check_added_tokens(tokens, added, shape, name_or_path)
+        check_tokens(tokens, shape, name_or_path)
         protocol = Protocol(checkpoint.facts.frames, checkpoint.facts.also_progress)
         return cls(checkpoint, shape, tokens, protocol, where, kind)
 
@@ -78,14 +76,9 @@ class Opened:
         return RobometerEngine(network, own, self.tokens, self.protocol, room.tokens)
 
     @property
-    def name(self) -> str:
-        """What rewards are filed under: the checkpoint's folder, or `robometer` for the published ones."""
-        return "robometer" if self.checkpoint.revision else safe_name(Path(self.checkpoint.folder).name)
-
-    @property
     def revision(self) -> str:
         """The hub's commit and the version of everything around the prompt."""
-        return f"{self.checkpoint.revision or 'local'} {TEMPLATE}"
+        return f"{self.checkpoint.commits} {TEMPLATE}"
 
     @property
     def exact_to_the_digit(self) -> bool:
@@ -99,5 +92,4 @@ class Opened:
 
     def identity(self, *more: str) -> str:
         """Identify weights and way of asking."""
-        parts = (self.checkpoint.fingerprint(), str(self.dtype), str(self.protocol), *more)
-        return short_hash("\n".join(parts).encode())
+        return identity(self.checkpoint, self.shape, self.tokens, self.dtype, repr(self.protocol), *more)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from demerit.errors import OutOfMemory
+from demerit.errors import BadInput, OutOfMemory
 from demerit.vlm.config import VLMShape
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network
@@ -29,6 +29,11 @@ class Room:
     """Tokens that an engine computes together."""
 
     tokens: int = MOST_TOKENS
+
+    def __post_init__(self) -> None:
+        """Refuse a number that means nothing."""
+        if self.tokens < 1:
+            raise BadInput("at_once", "a number of tokens from 1 on", self.tokens)
 
     @classmethod
     def beside(cls, network: Network, *, asked: int | None = None, keeping: bool = False) -> Room:
