@@ -29,6 +29,7 @@ from demerit.vlm.packed import pack
 from demerit.vlm.reference import RobometerReference, transformers_network
 from demerit.vlm.robometer import Asked, Protocol, RobometerEngine, picture_size
 from demerit.vlm.tree import shared
+from demerit.vlm.windows import window
 
 COPIED = 4.3e12
 """bytes a second that an H200 copies"""
@@ -59,8 +60,9 @@ def required(engine: RobometerEngine, frames: int, grid: tuple[int, int]) -> cos
     """Count what the windows of all frames need, shared once."""
     asked = Asked(engine, TASK, grid)
     total = cost.of_pictures(engine.network.shape.vision, frames, *grid)
-    for some in engine.portions(np.arange(frames), asked):
-        tree = shared([asked.blocks(each) for each in some])
+    windows = [window(last, engine.protocol.frames) for last in range(frames)]
+    for some in engine.room.portions([asked.length] * frames):
+        tree = shared([asked.blocks(each) for each in windows[some]])
         last = [sum(len(block) for block in tree.segments[end].blocks) - 1 for end in tree.ends]
         rows = {("", at): at for at in range(frames)}
         packed = pack(tree, rows, list(zip(tree.ends, last, strict=True)))

@@ -54,7 +54,7 @@ def alone(engine: Prefixes, clip: Clip) -> np.ndarray:
 def measured(engine: Prefixes, reference: PrefixReference, count: int, device: str, times: int) -> dict[str, Any]:
     frames = np.random.default_rng(count).integers(0, 256, (count, 240, 320, 3), dtype=np.uint8)
     clip = Clip(frames, np.arange(count) * 0.5)
-    tree = engine.asked(clip, TASK).tree
+    tree = engine.asked(clip, TASK).tree()
     ways = {
         "library": lambda: reference.likely(clip, TASK),
         "alone": lambda: alone(engine, clip),

@@ -182,3 +182,15 @@ def test_a_card_without_rounding_is_the_card_it_was() -> None:
     assert example_card(rounding=0.1).hash() != card.hash()
     with pytest.raises(BadInput, match="rounding"):
         example_card(rounding=-1.0)
+
+
+def test_where_nothing_is_scored_there_is_no_range_to_check() -> None:
+    class Silent(Honest):
+        def _one(self, episode: Episode) -> Reward:
+            return Reward.unscored(self.card.name, episode.id, "it is dark")
+
+    clauses = {clause.name: clause for clause in check_model(Silent()).clauses}
+    assert (clauses["keeps its range"].status, clauses["keeps its range"].facts) == (
+        "not checkable",
+        "nothing was scored: it is dark",
+    )

@@ -115,6 +115,28 @@ def test_a_reason_with_brackets_is_shown_whole(folder: Path) -> None:
     assert "[red]bad/clip.mp4: it cannot be opened as a video" in run.stdout, run.stdout + run.stderr
 
 
+def test_every_name_is_found_before_anything_is_loaded_or_scored(folder: Path) -> None:
+    (folder / "costly.py").write_text(
+        "from dataclasses import replace\n"
+        "from demerit.models.baselines import Clock\n"
+        "def model():\n"
+        "    raise SystemExit('loaded too early')\n"
+        "class Other(Clock):\n"
+        "    def __init__(self):\n"
+        "        self.card = replace(Clock().card, revision='other')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1", "COLUMNS": "200"}
+
+    def scored(*models: str) -> str:
+        asked = [part for name in models for part in ("--model", name)]
+        arguments = [*COMMAND, "score", "blocks", *asked, "--out", "r"]
+        return said(subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False, env=environment))
+
+    assert "Did you mean 'clock'" in scored("costly:model", "clokc")
+    assert "expected models of different names, got two called 'clock'" in scored("clock", "costly:Other")
+    assert not (folder / "r").exists()
+
+
 def test_contact_sheet(folder: Path) -> None:
     run = demerit("inspect", "blocks", "--sheet", "look.png", "--episode", "drops-1", cwd=folder)
     assert "drops-1" in run.stdout, run.stderr

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,6 +25,7 @@ from demerit.models.vlac import VLAC
 from demerit.vlm.backbone import Backbone
 from demerit.vlm.decode import greedy
 from demerit.vlm.hops import LONGEST, Critic, percent_in
+from demerit.vlm.network import Network
 from demerit.vlm.tree import separate
 from demerit.vlm.words import words
 from talking_vlm import talking_checkpoint
@@ -129,7 +133,7 @@ def test_together_is_alone(folder: Path) -> None:
     shown = {0: small[0], 1: small[1], 2: small[2], 3: small[3][:, :32].repeat(1, 0)}
     asked = [(0, 1), (0, 2), (0, 3), (1, 0)]
     together = critic.answers(asked, TASK, shown)
-    seen, grids = critic.look(shown)
+    seen, grids = critic.look(shown), critic.grids(shown)
     for keys, text in zip(asked, together, strict=True):
         blocks = critic.blocks(keys, TASK, grids)
         backbone = critic.backbone
@@ -138,6 +142,70 @@ def test_together_is_alone(folder: Path) -> None:
     assert len(set(together)) > 1, "the questions must have different answers to test anything"
     with pytest.raises(BadInput, match="expected 2 pictures, got 1"):
         critic.blocks([0], TASK, grids)
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.integers(1, 400), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6))
+def test_portions_change_no_answer(folder: Path, tokens: int, asked: list[tuple[int, int]]) -> None:
+    backbone, prompt = _opened(folder), "a <image> b <image> then {task}"
+    shown = {at: picture[: 32 + 32 * (at % 2)] for at, picture in enumerate(images(5)[:, :64, :64])}
+    together = Critic(backbone, prompt).answers(asked, TASK, shown)
+    assert Critic(backbone, prompt, at_once=tokens).answers(asked, TASK, shown) == together
+
+
+@functools.cache
+def _opened(folder: Path) -> Backbone:
+    return Backbone.open(str(folder), device="cpu")
+
+
+def test_a_long_chain_of_hops_holds_few_pictures(sure: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each picture goes through the tower once, and no more of them are held for 120 hops than for 30."""
+    backbone = Backbone.open(str(sure), device="cpu")
+    network, held = backbone.network, {}
+    honest, vision = network.states_and_keys, network.vision.features
+    for count in (30, 120):
+        rows, encoded = [], []
+
+        def noting(tree: Any, seen: Any, *rest: Any, rows: list[int] = rows) -> Any:
+            rows.append(len(seen.features))
+            return honest(tree, seen, *rest)
+
+        def counting(patches: Any, *grid: int, encoded: list[int] = encoded) -> Any:
+            encoded.append(len(patches))
+            return vision(patches, *grid)
+
+        monkeypatch.setattr(network, "states_and_keys", noting)
+        monkeypatch.setattr(network.vision, "features", counting)
+        shown = {at: np.full((32, 32, 3), at, np.uint8) for at in range(count + 1)}
+        asked = [(0, at - 1, at) for at in range(1, count + 1)]
+        critic = Critic(backbone, "start <image> before <image> after <image> {task}", at_once=300)
+        assert critic.answers(asked, TASK, shown) == ["+25%"] * count
+        assert sum(encoded) == count + 1
+        held[count] = (max(rows), len(rows))
+    assert held[120][0] == held[30][0] < 30
+    assert held[120][1] == pytest.approx(4 * held[30][1], abs=4)
+
+
+def test_fewer_hops_side_by_side_where_memory_is_short(sure: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, tried = Network.states_and_keys, []
+
+    def small_machine(self: Network, tree: Any, *rest: Any) -> Any:
+        tried.append(len(tree.ends))
+        if len(tree.ends) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return honest(self, tree, *rest)
+
+    monkeypatch.setattr(Network, "states_and_keys", small_machine)
+    for model in (Dopamine(path=str(sure), device="cpu", frames=5), VLAC(path=str(sure), device="cpu", frames=5)):
+        most = 1
+        tried.clear()
+        reward = model.score([Episode.from_array(images(9), TASK)])[0]
+        assert reward.value == pytest.approx([0, 0.25, 0.4375, 0.578125, 0.68359375])
+        assert tried[0] > 1
+        assert tried.count(1) == 4
+        most = 0
+        reward = model.score([Episode.from_array(images(9), TASK)])[0]
+        assert "Asking 4 questions about pictures ran out of memory" in reward.why_missing
 
 
 def test_a_quarter_of_what_remains_each_time(sure: Path) -> None:

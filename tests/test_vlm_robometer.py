@@ -227,20 +227,23 @@ def test_where_memory_runs_out_it_goes_on_with_less_at_once(folder: Path, monkey
     calm = model.score([episode("a")])[0].value
     inner, tried = model.engine.states, []
 
-    def small_machine(*arguments: Any) -> Any:
-        tried.append(model.engine.at_once)
-        if model.engine.at_once > room:
+    def small_machine(asked: Any, seen: Any, some: Any) -> Any:
+        tried.append(len(some))
+        if len(some) > room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return inner(*arguments)
+        return inner(asked, seen, some)
 
     monkeypatch.setattr(model.engine, "states", small_machine)
-    room = 20_000
+    room, count = 3, len(calm)
     np.testing.assert_allclose(model.score([episode("a")])[0].value, calm, atol=1e-6)
-    assert tried == [64_000, 32_000, 16_000]
+    assert tried[:3] == [count, count // 2, count // 4]
+    assert sum(one for one in tried if one <= room) == count, "nothing is computed twice"
     room = 0
     hopeless = model.score([episode("a")])[0]
+    assert "Scoring episode a with" in hopeless.why_missing
     assert "ran out of memory" in hopeless.why_missing
-    assert tried[-1] <= 4096
+    assert tried[-1] == 1
+    assert model.engine.room.tokens == 4096, "a bad moment does not make everything small for ever"
 
 
 def test_live_model_steps(folder: Path) -> None:

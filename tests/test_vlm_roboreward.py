@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from demerit.check import check_model, make_episodes
 from demerit.decode_worker import Look
 from demerit.episode import Episode
-from demerit.errors import BadInput, MissingExtra, OutOfMemory, UnknownName, WeightsMismatch
+from demerit.errors import BadInput, MissingExtra, UnknownName, WeightsMismatch
 from demerit.frames import Frames
 from demerit.models import load_model
 from demerit.models.by_time import ByTime
@@ -248,11 +247,34 @@ def test_running_out_of_memory_is_a_sentence(folder: Path, how: str, monkeypatch
     monkeypatch.setattr(Network, "look", full)
     graded = RoboReward(path=str(folder), device="cpu", how=how)
     sentence = "ran out of memory (Tried to allocate 2.00 GiB. GPU 0 is full). Compute less at once"
-    if how == "logits":
-        assert sentence in graded.score([episode(5)])[0].why_missing
-    else:
-        with pytest.raises(OutOfMemory, match=re.escape(sentence)):
-            graded.score([episode(5)])
+    for reward in graded.score([episode(5), episode(9)]):
+        assert sentence in reward.why_missing
+
+
+def test_fewer_answers_side_by_side_where_memory_is_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three prompts do not fit together, and one of them not even alone: the others are answered as ever."""
+    graded = RoboReward("how=decode", path=str(folder), device="cpu")
+    episodes = [episode(3), episode(40), episode(9), episode(5)]
+    calm = [reward.why_missing for reward in graded.score(episodes)]
+    honest, tried = Network.states_and_keys, []
+
+    def small_machine(self: Network, tree: Any, *rest: Any) -> Any:
+        tried.append(tree.tokens)
+        if tree.tokens > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return honest(self, tree, *rest)
+
+    monkeypatch.setattr(Network, "states_and_keys", small_machine)
+    most = 10**9
+    graded.score(episodes[1:2])
+    graded.score(episodes)
+    alone, together = tried
+    most = together - 1
+    assert [reward.why_missing for reward in graded.score(episodes)] == calm
+    most = alone - 1
+    short = [reward.why_missing for reward in graded.score(episodes)]
+    assert "ran out of memory" in short[1]
+    assert [short[at] for at in (0, 2, 3)] == [calm[at] for at in (0, 2, 3)]
 
 
 def test_the_card_tells_settings_apart(model: RoboReward, folder: Path) -> None:

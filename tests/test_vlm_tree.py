@@ -127,6 +127,29 @@ def test_branches_on_a_trunk_see_as_much_of_it_as_they_are_told() -> None:
     assert sorted(len(reading.sees[0]) for reading in packed.readings) == [lengths[at - 1] + 3 for at in (1, 4, 6)]
 
 
+def test_a_stem_that_was_computed_before_is_seen_but_not_computed_again() -> None:
+    """New tokens are laid as if the stem stood before them; each sees what it sees where all is computed together."""
+    stem = tuple(shown(frame, 1) for frame in range(6))
+    branches = [(seen, (shown(9, 1), Block((1, 2, seen)))) for seen in (1, 4, 6, 4)]
+    size = sum(map(len, stem))
+    rows = picture_rows([*stem, *branches[0][1]])
+    whole, later = trunk(stem, branches), trunk(stem, branches, kept=True)
+    wanted = [(end, 2) for end in whole.ends]
+    together = pack(whole, rows, wanted)
+    after = pack(later, rows, wanted, Past(size, np.empty(0, np.int64), 0))
+    assert after.tokens == later.tokens == whole.tokens - size
+    pool = np.concatenate([[token for block in stem for token in block.ids], after.ids])
+    places = np.concatenate([naive_positions(stem), after.positions], axis=1)
+    seen = {row: sees for one in together.readings for row, sees in zip(one.rows, one.sees, strict=True)}
+    for reading in after.readings:
+        for row, sees in zip(reading.rows, reading.sees, strict=True):
+            assert pool[sees].tolist() == together.ids[seen[row]].tolist()
+            assert np.array_equal(places[:, sees], together.positions[:, seen[row]])
+    for group in after.groups:
+        own = np.arange(group.start, group.start + group.count * group.length).reshape(group.count, -1) + size
+        assert np.array_equal(group.sees[:, -group.length :], own)
+
+
 def test_going_on_from_the_past_comes_after_it() -> None:
     packed = pack(separate([(Block((1, 2, 3)),)]), {}, [(0, 2)], Past(10, np.array([0, 4, 7]), 20))
     assert packed.groups[0].sees.tolist() == [[0, 4, 7, 10, 11, 12]]

@@ -137,7 +137,13 @@ def _answers_every_episode(trial: _Trial) -> Answer:
 def _keeps_its_range(trial: _Trial) -> Answer:
     for episode, reward in trial.scored():
         trial.card.check(reward, episode)
-    values = np.concatenate([reward.value for _, reward in trial.scored()])
+    scored = [reward.value for _, reward in trial.scored()]
+    if not scored:
+        return (
+            "not checkable",
+            f"nothing was scored: {trial.rewards()[0].why_missing}" if trial.rewards() else "no episodes",
+        )
+    values = np.concatenate(scored)
     return "kept", f"{np.nanmin(values):.3g} to {np.nanmax(values):.3g} within [{trial.card.low}, {trial.card.high}]"
 
 

@@ -9,6 +9,7 @@
       UnreadableVideo(path, reason)        frames that were promised and cannot be decoded
       NotApplicable(reason)                an edit that makes no sense for this episode
       WeightsMismatch(missing, unexpected) weights that do not fit the model, by name
+      NoNumber()                           a network whose arithmetic broke down (NaN)
       OutOfMemory(what, detail)            work that does not fit into the memory of this machine
       ContractBroken(model, clauses)       a model that fails its conformance check
       RemoteError(url, status, message)    a reward server that answered with an error
@@ -18,8 +19,8 @@
         StoreBusy(path, holder)            ... because somebody else is writing to it
 
 Each constructor takes the facts and writes the sentence: what was given, what is allowed, what was perhaps meant.
-The command line prints that one sentence and exits with 1. A warning, `Slower`, is printed likewise and goes on.
-Somebody who stops a command is no error: `Stopped` is a Ctrl-C that knows what was kept.
+The command line prints that one sentence and exits with 1. A `Note` (`Slower`, `Doubtful`) is a warning: it is printed
+likewise and the work goes on. Somebody who stops a command is no error: `Stopped` is a Ctrl-C that knows what was kept.
 """
 
 from __future__ import annotations
@@ -37,7 +38,15 @@ class DemeritError(Exception):
     """The root: catch this to catch everything that demerit raises on purpose."""
 
 
-class Slower(UserWarning):
+class Note(UserWarning):
+    """The root of our warnings: a sentence for the person, and the work goes on."""
+
+
+class Doubtful(Note):
+    """Everything works, and may not be what was meant; the sentence says why."""
+
+
+class Slower(Note):
     """Everything works, and takes longer than it needs to; the sentence says why."""
 
 
@@ -123,6 +132,14 @@ class WeightsMismatch(DemeritError):
         self.missing, self.unexpected = list(missing), list(unexpected)
         sentence = f"The weights do not fit: {_some('missing', missing)}; {_some('unexpected', unexpected)}."
         super().__init__(f"{sentence} {hint}".rstrip())
+
+
+class NoNumber(DemeritError):
+    """A network whose arithmetic broke down: what it would say is nobody's answer."""
+
+    def __init__(self) -> None:
+        """Say so; the sentence also stands where single values are missing."""
+        super().__init__("the network gave no number there")
 
 
 class OutOfMemory(DemeritError):

@@ -32,7 +32,7 @@ from demerit.cli import (
     teach,
     train,
 )
-from demerit.errors import NO_ROOM, DemeritError, Slower
+from demerit.errors import NO_ROOM, DemeritError, Note
 
 
 class InOrder(TyperGroup):
@@ -89,7 +89,7 @@ def _notes() -> Iterator[None]:
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        if issubclass(category, Slower):
+        if issubclass(category, Note):
             print(f"demerit: {message}", file=sys.stderr)
         else:
             usual(message, category, *rest, **more)

@@ -12,6 +12,7 @@ import typer
 from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, SourceOptions, StrictOption, reader_options
 
 if TYPE_CHECKING:
+    from demerit.model import RewardModel
     from demerit.score import Progress
 
 
@@ -43,14 +44,14 @@ def score(
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.models import load_model  # noqa: PLC0415
     from demerit.score import Job, rewards_folder  # noqa: PLC0415
     from demerit.score import score as run  # noqa: PLC0415
     from demerit.sources import open_dataset  # noqa: PLC0415
 
-    for name in model:
+    waiting = _loaded(model)
+    while waiting:
+        loaded = waiting.pop(0)  # let go of one before the next one's weights are read
         opened = open_dataset(dataset, strict=strict, camera=camera, **reader_options(options, trust_pickles))
-        loaded = load_model(name)
         folder = rewards_folder(opened, loaded.card.name, frames)
         if out_folder is not None:
             folder = out_folder / folder.name
@@ -68,6 +69,21 @@ def score(
         if len(opened.problems):
             out.print(f"  {len(opened.problems)} problems in the dataset: see demerit inspect {dataset}")
         out.print(f"  rewards: {escape(str(folder))}")
+
+
+def _loaded(names: list[str]) -> list[RewardModel]:
+    """Find every name before anything is loaded, and load every model before the first one scores for hours."""
+    from demerit.errors import BadInput  # noqa: PLC0415
+    from demerit.models import find_model, load_model  # noqa: PLC0415
+
+    for name in names:
+        find_model(name)
+    loaded = [load_model(name) for name in names]
+    cards = {one.card.name: one.card for one in loaded}
+    for name, one in zip(names, loaded, strict=True):
+        if cards[one.card.name] != one.card:  # the later would write over the earlier
+            raise BadInput(f"--model {name}", "models of different names", f"two called {one.card.name!r}")
+    return loaded
 
 
 def check(

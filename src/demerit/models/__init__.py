@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from demerit.errors import BadInput, UnknownName
 from demerit.model import RewardModel
-from demerit.models.folder import DESCRIPTION, load_folder
+from demerit.models.folder import DESCRIPTION, checkpoint_hint, load_folder
 from demerit.registry import Registry, load_attribute
 
 MODELS = Registry("model", "demerit.models")
@@ -22,24 +24,29 @@ def load_model(name: str, **options: Any) -> RewardModel:
             or the import path of a model class of yours (`my_package.rewards:MyModel`).
         **options: passed on to the model's class.
     """
-    known, colon, argument = name.partition(":")
-    if known in MODELS:
-        factory = MODELS.factory(known)
-        model = factory(argument, **options) if colon else factory(**options)
-    elif (Path(known) / DESCRIPTION).is_file():
-        model = load_folder(Path(known), *([argument] if colon else []), **options)
-    elif colon and _is_importable(known):
-        model = _made(name, _attribute(known, argument), options)
-    elif Path(name).exists():
-        raise BadInput(name, f"the name of a model, or its folder with {DESCRIPTION} in it", "another path")
-    else:
-        raise UnknownName("model", name, MODELS)
+    model = find_model(name)(**options)
     if not isinstance(model, RewardModel):
         raise BadInput(name, "a model with `card` and `score`", f"a {type(model).__name__}")
     return model
 
 
-def _made(name: str, factory: Any, options: dict[str, Any]) -> Any:
+def find_model(name: str) -> Callable[..., Any]:
+    """Find what a name stands for and return what makes it: a wrong name is found before anything is loaded."""
+    known, colon, argument = name.partition(":")
+    arguments = [argument] if colon else []
+    if known in MODELS:
+        return partial(MODELS.factory(known), *arguments)
+    if (Path(known) / DESCRIPTION).is_file():
+        return partial(load_folder, Path(known), *arguments)
+    if colon and _is_importable(known):
+        return partial(_made, name, _attribute(known, argument))
+    if Path(name).exists():
+        got = checkpoint_hint(Path(name)) or "another path"
+        raise BadInput(name, f"the name of a model, or its folder with {DESCRIPTION} in it", got)
+    raise UnknownName("model", name, MODELS)
+
+
+def _made(name: str, factory: Any, **options: Any) -> Any:
     try:
         return factory(**options)
     except TypeError as error:

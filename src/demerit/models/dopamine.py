@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.episode import Episode, safe_name
+from demerit.episode import Episode
 from demerit.errors import BadEpisode, BadInput, UnknownName
-from demerit.frames import Images, spread
+from demerit.frames import Images, short_hash, spread
 from demerit.model import ModelCard
 from demerit.models.hop_values import Floats, added_up, each_by_itself, of_what_remains, unread
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options
+from demerit.models.vlm_naming import filed_under
+from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options, together
 from demerit.models.vlm_scoring import each, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -81,14 +81,16 @@ class Dopamine:
 
         Args:
             options: `8b` or `4b`, and options with = between name and value, commas between them.
-            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; frames; mode
-                (incremental, forward, backward, mean of the three); cameras (front+left+right, or one that stands for
-                all three, as for the main camera by default); goal (a picture of the task done).
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
+                computed together: less memory, a little slower); frames; mode (incremental, forward, backward, mean of
+                the three); cameras (front+left+right, or one that stands for all three, as for the main camera by
+                default); goal (a picture of the task done).
         """
         need_extra("dopamine")
         from demerit.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
 
         given = read_options("dopamine", options, changes, OWN, "size")
+        self._at_once = together(given)
         self._words = words("dopamine")
         known: Mapping[str, str] = self._words["checkpoints"]
         size = one_of("dopamine", str(given.get("size", "8b")), tuple(known))
@@ -100,12 +102,9 @@ class Dopamine:
         if self._goal is None and self.mode in (BACKWARD, MEAN):
             raise BadInput(f"mode={self.mode}", "goal=PICTURE, which every frame is compared with", "none")
         path = given.get("path") or known[size]
-        self.backbone = Backbone.open(
-            path,
-            **placed(given),
-            missing=MISSING,
-        )
-        self.card = self._card(size if not given.get("path") else safe_name(Path(path).name))
+        self.backbone = Backbone.open(path, **placed(given), missing=MISSING)
+        published = {place: f"dopamine-{each}" for each, place in known.items()}
+        self.card = self._card(filed_under(path, given.get("adapter"), published, "dopamine-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compare moments and add up; from an unreadable answer on, progress is unknown."""
@@ -115,7 +114,7 @@ class Dopamine:
     def _critic(self) -> Critic:
         from demerit.vlm.hops import Critic  # noqa: PLC0415
 
-        return Critic(self.backbone, self._words["prompt"])
+        return Critic(self.backbone, self._words["prompt"], at_once=self._at_once)
 
     def _look(self, episode: Episode) -> _Look:
         told(episode)
@@ -148,9 +147,12 @@ class Dopamine:
         from demerit.vlm.hops import percent_in  # noqa: PLC0415
 
         modes = (INCREMENTAL, FORWARD, BACKWARD) if self.mode == MEAN else (self.mode,)
+        # moment by moment through all modes, so that each picture is encoded once and soon let go
+        asked = [each for moment in zip(*(_questions(look, mode) for mode in modes), strict=True) for each in moment]
+        answers = self._critic.answers(asked, told(episode), look.pictures)
         values, reasons, hops_of = [], [], {}
-        for mode in modes:
-            said = self._critic.answers(_questions(look, mode), told(episode), look.pictures)
+        for at, mode in enumerate(modes):
+            said = answers[at :: len(modes)]
             hops = [percent_in(text) for text in said]
             values.append(_progress(hops, mode))
             reasons.append(unread(said, hops))
@@ -178,16 +180,13 @@ class Dopamine:
             **self.backbone.facts,
         }
 
-    def _card(self, size: str) -> ModelCard:
-        from demerit.vlm.prompt import TEMPLATE  # noqa: PLC0415
-
-        checkpoint = self.backbone.checkpoint
+    def _card(self, name: str) -> ModelCard:
         low, high = RANGES[self.mode]
-        goal = "no goal image" if self._goal is None else f"goal {Path(self._goal_path).name}"
+        goal = "no goal image" if self._goal is None else f"goal {_seen_as(self._goal)}"
         shown = f"{'+'.join(self._cameras) or 'main camera'}, {goal}"
         return ModelCard(
-            name=f"dopamine-{size}" + ("" if self.mode == INCREMENTAL else f"-{self.mode}"),
-            revision=f"{checkpoint.revision or 'local'} {self._words['version']} {TEMPLATE} {shown}",
+            name=name + ("" if self.mode == INCREMENTAL else f"-{self.mode}"),
+            revision=f"{self.backbone.revision} {self._words['version']} {shown}",
             licence=LICENCE,
             quantity="progress",
             low=low,
@@ -195,7 +194,7 @@ class Dopamine:
             causal=False,
             comparable=True,
             frame_budget=self.frames,
-            weights_hash=checkpoint.fingerprint(),
+            weights_hash=self.backbone.identity(),
             about=ABOUT.format(frames=self.frames, mode=self.mode) + VERIFIED,
         )
 
@@ -224,6 +223,11 @@ def _views(cameras: str) -> tuple[str, ...]:
     if len(names) not in (0, 1, len(VIEWS)):
         raise BadInput("cameras", f"one camera, or {len(VIEWS)}: {'+'.join(VIEWS)}", repr(cameras))
     return names
+
+
+def _seen_as(picture: Images) -> str:
+    """Name a picture by its pixels: another one under the same file name is another question."""
+    return short_hash(repr(picture.shape).encode(), picture.tobytes())
 
 
 def _picture(path: str) -> Images:

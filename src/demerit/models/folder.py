@@ -53,6 +53,28 @@ def read_description(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def checkpoint_hint(folder: Path) -> str:
+    """Say how a vision-language checkpoint is asked for, if that is what a folder holds; nothing for any other."""
+    for place in (folder, folder / "model"):
+        config = _object_in(place / "config.json")
+        if (place / "config.yaml").is_file() or "vlm_config" in config or "RFM" in str(config.get("architectures")):
+            return f"a Robometer checkpoint, which is robometer:path={place}"
+        if str(config.get("model_type")).startswith("qwen"):
+            return f"a checkpoint of a vision-language model, which is roboreward:path={place} (or topreward, ...)"
+        if (place / "adapter_config.json").is_file():
+            name = "robometer" if (place / "custom_heads.safetensors").is_file() else "roboreward"
+            return f"an adapter of a vision-language model, which is {name}:path={place}"
+    return ""
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def write_description(folder: Path, kind: str, **more: Any) -> None:
     """Write a model folder's model.json; written last and at once, it makes the folder a model."""
     partial = folder / f".{DESCRIPTION}.part"

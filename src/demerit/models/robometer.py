@@ -14,26 +14,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demerit.episode import Episode
-from demerit.errors import BadInput, OutOfMemory
+from demerit.errors import BadInput
 from demerit.frames import Frames, Images
 from demerit.model import ModelCard
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options
-from demerit.models.vlm_scoring import each, told
+from demerit.models.vlm_naming import filed_under
+from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options, together
+from demerit.models.vlm_scoring import NO_NUMBER, each, told
 from demerit.reward import Reward
 
 if TYPE_CHECKING:
     from demerit.vlm.online import Following
-    from demerit.vlm.robometer import Judged, RobometerEngine
+    from demerit.vlm.robometer import RobometerEngine
 
 CHECKPOINTS = {"authors": "robometer/Robometer-4B", "lerobot": "lerobot/Robometer-4B"}
-OWN = {"size": str, "at_once": int, "stride": int, "arithmetic": str}
+PUBLISHED = {CHECKPOINTS["authors"]: "robometer", CHECKPOINTS["lerobot"]: "robometer-lerobot"}
+"""no commit is pinned: none could be seen from here; `revision` pins one, and the card tells the one that was loaded"""
+OWN = {"size": str, "stride": int, "arithmetic": str}
 EXACT, FP8 = "exact", "fp8"
 LICENCE = "Apache-2.0 (as its hub card says; not verified here)"
 HALF = 0.02
 """what half precision may move a value by, as the tests allow between the two ways of computing it"""
-FEWEST_TOKENS = 4096
-"""computed together; less than this saves no memory that counts"""
 BATCH = 64
 """frames that are decoded together"""
 ROUNDED = (
@@ -74,14 +75,12 @@ class Robometer:
 
         given = read_options("robometer", options, changes, OWN, "size")
         which = one_of("robometer", str(given.get("size", "authors")), tuple(CHECKPOINTS))
-        self._at_once = given.get("at_once")
+        self._at_once = together(given)
         self.arithmetic = one_of("arithmetic", given.get("arithmetic", EXACT), (EXACT, FP8))
         self.stride = at_least("stride", int(given.get("stride", 1)), 1)
-        self.opened = Opened.robometer(
-            given.get("path") or CHECKPOINTS[which],
-            **placed(given),
-        )
-        self.card = self._card()
+        path = given.get("path") or CHECKPOINTS[which]
+        self.opened = Opened.robometer(path, **placed(given))
+        self.card = self._card(filed_under(path, given.get("adapter"), PUBLISHED))
         self._live: Following | None = None
 
     @cached_property
@@ -115,22 +114,14 @@ class Robometer:
         return self._live.step(frame)[0]
 
     def _scored(self, episode: Episode, frames: Frames) -> Reward:
-        judged = self._judged(frames, told(episode), f"Scoring episode {episode.id} with {self.card.name}")
+        what = f"Scoring episode {episode.id} with {self.card.name}"
+        judged = self.engine.dense(_batches(frames), told(episode), self.stride, what)
         given = self._given(episode) | {"frames": len(frames)}
-        return Reward(self.card.name, episode.id, judged.at, judged.progress, judged.success, "", given)
-
-    def _judged(self, frames: Frames, instruction: str, what: str) -> Judged:
-        """Score; where memory runs out, with half as many tokens at once from here on, as long as that may help."""
-        from demerit.vlm.memory import within_memory  # noqa: PLC0415
-
-        while True:
-            try:
-                with within_memory(what):
-                    return self.engine.dense(_batches(frames), instruction, self.stride)
-            except OutOfMemory:
-                if self.engine.at_once <= FEWEST_TOKENS:
-                    raise
-                self.engine.at_once //= 2
+        known = np.isfinite(judged.progress)
+        value = np.where(known, judged.progress, np.nan)
+        success = np.where(np.isfinite(judged.success), judged.success, np.nan)
+        why = "" if known.all() else NO_NUMBER
+        return Reward(self.card.name, episode.id, judged.at, value, success, why, given)
 
     def _preferred(self, first: Episode, second: Episode) -> float:
         from demerit.vlm.memory import within_memory  # noqa: PLC0415
@@ -153,11 +144,11 @@ class Robometer:
             **self.opened.facts,
         }
 
-    def _card(self) -> ModelCard:
+    def _card(self, name: str) -> ModelCard:
         frames = self.opened.protocol.frames
         every = "every frame" if self.stride == 1 else f"every {self.stride}th frame and the last"
         return ModelCard(
-            name=self.opened.name if self.arithmetic == EXACT else f"{self.opened.name}-{FP8}",
+            name=name if self.arithmetic == EXACT else f"{name}-{FP8}",
             revision=self.opened.revision,
             licence=LICENCE,
             quantity="progress",

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.episode import Episode, safe_name
-from demerit.errors import BadInput
+from demerit.episode import Episode
+from demerit.errors import BadInput, DemeritError
 from demerit.model import ModelCard
 from demerit.models.by_time import ByTime
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options
-from demerit.models.vlm_scoring import Failed, each, one_ahead, told, unscored
+from demerit.models.vlm_naming import filed_under
+from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options, together
+from demerit.models.vlm_scoring import NO_NUMBER, Failed, each, one_ahead, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
 
@@ -65,14 +66,16 @@ class RoboReward:
 
         Args:
             options: `8b` or `4b`, and options with = between name and value, commas between them.
-            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; how (`logits`
-                for the distribution of the grade, `decode` for the written answer), frames (at most so many), fps,
-                trust (the least probability that must lie on the five grades; below it the answer is unreadable).
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
+                computed together: less memory, a little slower); how (`logits` for the distribution of the grade,
+                `decode` for the written answer), frames (at most so many), fps, trust (the least probability that must
+                lie on the five grades; below it the answer is unreadable).
         """
         need_extra("roboreward")
         from demerit.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
 
         given = read_options("roboreward", options, changes, OWN, "size")
+        self._at_once = together(given)
         self._words = words("roboreward")
         known: Mapping[str, str] = self._words["checkpoints"]
         size = one_of("roboreward", str(given.get("size", "8b")), tuple(known))
@@ -84,11 +87,9 @@ class RoboReward:
             1 / _positive(given.get("fps", 1.0)), at_least("frames", given.get("frames", MOST_FRAMES), 2)
         )
         path = given.get("path") or known[size]
-        self.backbone = Backbone.open(
-            path,
-            **placed(given),
-        )
-        self.card = self._card(size if not given.get("path") else safe_name(Path(path).name))
+        self.backbone = Backbone.open(path, **placed(given))
+        published = {place: f"roboreward-{each}" for each, place in known.items()}
+        self.card = self._card(filed_under(path, given.get("adapter"), published, "roboreward-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Grade every episode; an answer that cannot be read is unscored with what was said."""
@@ -105,7 +106,7 @@ class RoboReward:
     def _grader(self) -> Grader:
         from demerit.vlm.grades import Grader  # noqa: PLC0415
 
-        return Grader(self.backbone, self._words["prompt"], self._words["answer"])
+        return Grader(self.backbone, self._words["prompt"], self._words["answer"], self._at_once)
 
     def _clip(self, episode: Episode) -> Clip:
         from demerit.vlm.video import Clip  # noqa: PLC0415
@@ -117,6 +118,8 @@ class RoboReward:
 
     def _from_logits(self, episode: Episode, clip: Clip) -> Reward:
         graded = self._grader.likely(clip, told(episode))
+        if not np.isfinite([*graded.likely, graded.mass, graded.form]).all():
+            return unscored(self.card.name, episode, NO_NUMBER, self._given(episode, clip))
         given = self._given(episode, clip) | {
             "grades": [round(float(one), DIGITS) for one in graded.likely],
             "deviation": round(graded.deviation, DIGITS),
@@ -132,8 +135,7 @@ class RoboReward:
     def _decoded(self, episodes: Sequence[Episode]) -> list[Reward]:
         made = [(episode, clip) for episode, clip in one_ahead(episodes, self._clip)]
         seen = [(episode, clip) for episode, clip in made if not isinstance(clip, Failed)]
-        said = self._grader.written([clip for _, clip in seen], [told(episode) for episode, _ in seen])
-        answers = iter(said)
+        answers = iter(self._written(seen))
         return [
             unscored(self.card.name, episode, clip.reason)
             if isinstance(clip, Failed)
@@ -141,9 +143,20 @@ class RoboReward:
             for episode, clip in made
         ]
 
-    def _read(self, episode: Episode, clip: Clip, text: str) -> Reward:
+    def _written(self, seen: Sequence[tuple[Episode, Clip]]) -> list[str | Failed]:
+        """Write answers side by side; what goes wrong with one is not the others' fault."""
+        try:
+            return [*self._grader.written([clip for _, clip in seen], [told(episode) for episode, _ in seen])]
+        except DemeritError as error:
+            if len(seen) == 1:
+                return [Failed(str(error))]
+        return [answer for one in seen for answer in self._written([one])]
+
+    def _read(self, episode: Episode, clip: Clip, text: str | Failed) -> Reward:
         from demerit.vlm.grades import grade_in  # noqa: PLC0415
 
+        if isinstance(text, Failed):
+            return unscored(self.card.name, episode, text.reason)
         grade = grade_in(text)
         given = self._given(episode, clip) | {"answer": text}
         if grade is None:
@@ -168,16 +181,13 @@ class RoboReward:
             **self.backbone.facts,
         }
 
-    def _card(self, size: str) -> ModelCard:
-        from demerit.vlm.prompt import TEMPLATE  # noqa: PLC0415
-
-        checkpoint = self.backbone.checkpoint
+    def _card(self, name: str) -> ModelCard:
         ways = {LOGITS: "the mean of the grade's distribution, read off its logits", DECODE: "the grade that it writes"}
-        settings = f"{self._words['version']} {TEMPLATE} {self.how} {1 / self.wanted.step:g} fps trust {self.trust:g}"
+        settings = f"{self._words['version']} {self.how} {1 / self.wanted.step:g} fps trust {self.trust:g}"
         about = ABOUT.format(fps=1 / self.wanted.step, frames=self.wanted.most, how=ways[self.how])
         return ModelCard(
-            name=f"roboreward-{size}" + ("" if self.how == LOGITS else f"-{self.how}"),
-            revision=f"{checkpoint.revision or 'local'} {settings}",
+            name=name + ("" if self.how == LOGITS else f"-{self.how}"),
+            revision=f"{self.backbone.revision} {settings}",
             licence=LICENCE,
             quantity="grade",
             low=1.0,
@@ -185,12 +195,12 @@ class RoboReward:
             causal=False,
             comparable=True,
             frame_budget=self.wanted.most,
-            weights_hash=checkpoint.fingerprint(),
+            weights_hash=self.backbone.identity(),
             about=about + VERIFIED,
         )
 
 
 def _positive(fps: float) -> float:
-    if not fps > 0:
-        raise BadInput("fps", "a positive number", fps)
+    if not (fps > 0 and isfinite(fps) and isfinite(1 / fps)):
+        raise BadInput("fps", "a positive number of frames a second", fps)
     return float(fps)

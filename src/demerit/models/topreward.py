@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.episode import Episode, safe_name
+from demerit.episode import Episode
 from demerit.frames import spread
 from demerit.model import ModelCard
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, placed, read_options
-from demerit.models.vlm_scoring import each, told
+from demerit.models.vlm_naming import filed_under
+from demerit.models.vlm_options import at_least, need_extra, placed, read_options, together
+from demerit.models.vlm_scoring import NO_NUMBER, each, told
 from demerit.reward import Reward
 from demerit.vlm.words import words
 
@@ -60,20 +61,20 @@ class TOPReward:
 
         Args:
             options: a folder or a hub id, and options with = between name and value, commas between them.
-            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames.
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames;
+                at_once (tokens computed together: less memory, a little slower).
         """
         need_extra("topreward")
         from demerit.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
 
         given = read_options("topreward", options, changes, OWN, "path")
+        self._at_once = together(given)
         self._words = words("topreward")
         self.frames = at_least("frames", given.get("frames", FRAMES), 1)
         path = given.get("path") or self._words["checkpoint"]
-        self.backbone = Backbone.open(
-            path,
-            **placed(given),
-        )
-        self.card = self._card(path if given.get("path") else "")
+        self.backbone = Backbone.open(path, **placed(given))
+        published = {self._words["checkpoint"]: "topreward"}
+        self.card = self._card(filed_under(path, given.get("adapter"), published, "topreward-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Ask after each of the frames looked at."""
@@ -85,7 +86,7 @@ class TOPReward:
         from demerit.vlm.prefixes import Prefixes, Question  # noqa: PLC0415
 
         question = Question(self._words["statement"], self._words["question"], self._words["answer"])
-        return Prefixes(self.backbone, question)
+        return Prefixes(self.backbone, question, self._at_once)
 
     def _clip(self, episode: Episode) -> Clip:
         from demerit.vlm.video import Clip  # noqa: PLC0415
@@ -106,18 +107,15 @@ class TOPReward:
             "prompt": self._words["version"],
             **self.backbone.facts,
         }
-        why = "" if np.isfinite(value).all() else "the network gave no number there"
+        why = "" if np.isfinite(value).all() else NO_NUMBER
         value = np.where(np.isfinite(value), value, np.nan)
         at = spread(len(episode), self.frames)
         return Reward(self.card.name, episode.id, at, value.astype(np.float32), None, why, given)
 
-    def _card(self, path: str) -> ModelCard:
-        from demerit.vlm.prompt import TEMPLATE  # noqa: PLC0415
-
-        checkpoint = self.backbone.checkpoint
+    def _card(self, name: str) -> ModelCard:
         return ModelCard(
-            name="topreward" + (f"-{safe_name(path.rstrip('/').rpartition('/')[2])}" if path else ""),
-            revision=f"{checkpoint.revision or 'local'} {self._words['version']} {TEMPLATE}",
+            name=name,
+            revision=f"{self.backbone.revision} {self._words['version']}",
             licence=LICENCE,
             quantity="log-probability of success",
             low=None,
@@ -125,6 +123,6 @@ class TOPReward:
             causal=False,
             comparable=True,
             frame_budget=self.frames,
-            weights_hash=checkpoint.fingerprint(),
+            weights_hash=self.backbone.identity(),
             about=ABOUT.format(frames=self.frames) + VERIFIED,
         )

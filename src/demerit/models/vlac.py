@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.episode import Episode, safe_name
+from demerit.episode import Episode
 from demerit.errors import BadEpisode, BadInput
 from demerit.frames import Images, spread
 from demerit.model import ModelCard
 from demerit.models.hop_values import added_up, of_the_rest, unread
 from demerit.models.listing import Listing
-from demerit.models.vlm_options import at_least, need_extra, placed, read_options
+from demerit.models.vlm_naming import filed_under
+from demerit.models.vlm_options import at_least, need_extra, placed, read_options, together
 from demerit.models.vlm_scoring import each, told, unscored
 from demerit.reward import Reward
 from demerit.vlm.words import words
@@ -66,24 +66,22 @@ class VLAC:
 
         Args:
             options: a folder or a hub id, and options with = between name and value, commas between them.
-            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames.
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames;
+                at_once (tokens computed together: less memory, a little slower).
         """
         need_extra("vlac")
         from demerit.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
 
         given = read_options("vlac", options, changes, OWN, "path")
+        self._at_once = together(given)
         self._words = words("vlac")
         self.frames = at_least("frames", given.get("frames", FRAMES), 2)
         path = given.get("path")
         if not path or path == self._words["checkpoint"]:
             got = f"{path or 'none'} ({MISSING})"
             raise BadInput("vlac", "path=CHECKPOINT of the Qwen3-VL family, trained to VLAC's protocol", got)
-        self.backbone = Backbone.open(
-            path,
-            **placed(given),
-            missing=MISSING,
-        )
-        self.card = self._card(safe_name(Path(path).name))
+        self.backbone = Backbone.open(path, **placed(given), missing=MISSING)
+        self.card = self._card(filed_under(path, given.get("adapter"), {}, "vlac-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compare neighbours and add up; from an unreadable answer on, progress is unknown."""
@@ -93,7 +91,7 @@ class VLAC:
     def _critic(self) -> Critic:
         from demerit.vlm.hops import Critic  # noqa: PLC0415
 
-        return Critic(self.backbone, self._words["prompt"], self._words["system"])
+        return Critic(self.backbone, self._words["prompt"], self._words["system"], self._at_once)
 
     def _look(self, episode: Episode) -> Images:
         told(episode)
@@ -127,12 +125,9 @@ class VLAC:
         return Reward(self.card.name, episode.id, spread(len(episode), self.frames), value, None, why, given)
 
     def _card(self, name: str) -> ModelCard:
-        from demerit.vlm.prompt import TEMPLATE  # noqa: PLC0415
-
-        checkpoint = self.backbone.checkpoint
         return ModelCard(
-            name=f"vlac-{name}",
-            revision=f"{checkpoint.revision or 'local'} {self._words['version']} {TEMPLATE}",
+            name=name,
+            revision=f"{self.backbone.revision} {self._words['version']}",
             licence=LICENCE,
             quantity="progress",
             low=None,
@@ -140,7 +135,7 @@ class VLAC:
             causal=False,
             comparable=True,
             frame_budget=self.frames,
-            weights_hash=checkpoint.fingerprint(),
+            weights_hash=self.backbone.identity(),
             about=ABOUT.format(frames=self.frames) + VERIFIED,
         )
 

@@ -11,8 +11,10 @@ from typing import Any
 from demerit.errors import BadInput, MissingExtra, UnknownName
 from demerit.registry import load_attribute
 
-COMMON: Mapping[str, Callable[[str], Any]] = {"path": str, "revision": str, "adapter": str, "device": str, "dtype": str}
-"""where the checkpoint is and where it runs; every such model has these"""
+PLACED: Mapping[str, Callable[[str], Any]] = {"revision": str, "adapter": str, "device": str, "dtype": str}
+"""which weights are meant and where they run"""
+COMMON: Mapping[str, Callable[[str], Any]] = {"path": str, **PLACED, "at_once": int}
+"""every such model has these; at_once: tokens computed together, less memory and a little slower"""
 NEEDED = ("torch", "transformers", "safetensors", "tokenizers")
 
 
@@ -48,7 +50,12 @@ def read_options(
 
 def placed(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that say which weights are meant and where they run, for whoever opens them."""
-    return {name: given.get(name) for name in COMMON if name != "path"}
+    return {name: given.get(name) for name in PLACED}
+
+
+def together(given: Mapping[str, Any]) -> int | None:
+    """Return how many tokens are computed together; None where memory decides."""
+    return at_least("at_once", given["at_once"], 1) if "at_once" in given else None
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:

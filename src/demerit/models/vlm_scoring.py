@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from demerit.episode import Episode
-from demerit.errors import BadEpisode, DemeritError
+from demerit.errors import BadEpisode, DemeritError, NoNumber
 from demerit.reward import Reward
 
+NO_NUMBER = str(NoNumber())
+"""why a value is missing where a network's own arithmetic broke down"""
 Made = TypeVar("Made")
 Item = TypeVar("Item")
 

@@ -123,7 +123,8 @@ class AdapterRules:
             raise BadInput(where, "r and lora_alpha, as numbers", f"r={rank!r}, lora_alpha={alpha!r}")
         ranks, alphas = facts.get("rank_pattern") or {}, facts.get("alpha_pattern") or {}
         stabilised = bool(facts.get("use_rslora"))
-        base, revision = facts.get("base_model_name_or_path"), facts.get("revision")
+        named = (facts.get(name) for name in ("base_model_name_or_path", "revision"))
+        base, revision = (one if isinstance(one, str) else None for one in named)
         return cls(where, rank, float(alpha), ranks, alphas, stabilised, base, revision)
 
     def scale(self, module: str, rank: int) -> float:

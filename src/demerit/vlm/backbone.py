@@ -12,11 +12,12 @@ from demerit.errors import BadInput
 from demerit.vlm.checkpoint import Checkpoint, read_checkpoint, tokenizer_path
 from demerit.vlm.config import VLMShape
 from demerit.vlm.hub import located
+from demerit.vlm.identity import identity
 from demerit.vlm.layouts import CONFIG
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network
-from demerit.vlm.places import device_named, dtype_named, warn_of_a_slow_place
-from demerit.vlm.prompt import Tokens
+from demerit.vlm.places import device_named, dtype_named, said_of, warn_of_a_slow_place
+from demerit.vlm.prompt import TEMPLATE, Tokens, check_tokens
 from demerit.vlm.stored import has_weights, read_json
 from demerit.vlm.video import Bounds
 
@@ -66,6 +67,7 @@ class Backbone:
         checkpoint.check(expected)
         warn_of_a_slow_place(expected, where, device)
         tokens = Tokens.read(tokenizer_path(checkpoint))
+        check_tokens(tokens, shape, name_or_path)
         return cls(checkpoint, shape, tokens, Bounds.of(checkpoint.folder), where, kind)
 
     @cached_property
@@ -83,7 +85,16 @@ class Backbone:
     @property
     def facts(self) -> dict[str, str]:
         """Where and how it runs, for what is said of a reward."""
-        return {"device": self.device.type, "dtype": str(self.dtype).removeprefix("torch.")}
+        return said_of(self.device, self.dtype)
+
+    @property
+    def revision(self) -> str:
+        """The hub's commit and the version of everything around the prompt."""
+        return f"{self.checkpoint.commits} {TEMPLATE}"
+
+    def identity(self, *more: str) -> str:
+        """Identify weights and way of asking."""
+        return identity(self.checkpoint, self.shape, self.tokens, self.dtype, repr(self.bounds), *more)
 
 
 def _check_family(name_or_path: str, revision: str | None, missing: str) -> None:

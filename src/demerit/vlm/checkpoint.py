@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,13 +28,12 @@ from demerit.vlm.layouts import (
     is_tied,
     read_config,
 )
-from demerit.vlm.stored import Reader, Stored, differing, has_weights, read_json, stored_in, stored_model
+from demerit.vlm.made_for import check_made_for
+from demerit.vlm.stored import Reader, Stored, differing, file_hash, has_weights, read_json, stored_in, stored_model
 
 SPARE = (READ_OUT, UNUSED_HEAD)
 """tensors that may be in a file without anybody asking for them"""
 TOKENIZER = "tokenizer.json"
-BLOB = re.compile(r"[0-9a-f]{64}")
-CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,12 @@ class Checkpoint:
     def heads(self) -> tuple[str, ...]:
         """Names of the heads' weights; empty for a plain Qwen3-VL."""
         return tuple(name for name in self.sources if HEAD.match(name))
+
+    @property
+    def commits(self) -> str:
+        """The hub's commits of the model and of its adapters; `local` where one did not come from there."""
+        beside = [folder for folder in self.adapters if folder != self.folder]
+        return "+".join([self.revision or "local", *(revision_of(folder) or "local" for folder in beside)])
 
     def check(
         self, expected: Mapping[str, Sequence[int]], *, gaps: Collection[str] = (), spare: Collection[str] = SPARE
@@ -119,7 +123,8 @@ class Checkpoint:
         for source in self.sources.values():
             files |= {source.stored.file, *(one.file for delta in source.deltas for one in (delta.a, delta.b))}
             scales |= {delta.scale for delta in source.deltas}
-        lines = [*(f"{file.name} {_sha256(file)}" for file in sorted(files)), *map(repr, sorted(scales))]
+        # by name, not by place: folders that were moved hold the same weights
+        lines = [*sorted(f"{file.name} {file_hash(file)}" for file in files), *map(repr, sorted(scales))]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -145,7 +150,12 @@ def read_checkpoint(
         checkpoint = _of_adapter(folder, base_revision)
     else:
         checkpoint = _whole(folder, base_revision)
-    return checkpoint if adapter is None else _with_adapter(checkpoint, located(adapter, adapter_revision))
+    if adapter is None:
+        return checkpoint
+    beside = located(adapter, adapter_revision)
+    adapted = _with_adapter(checkpoint, beside)
+    check_made_for(beside, checkpoint, AdapterRules.from_folder(beside).base)
+    return adapted
 
 
 def tokenizer_path(checkpoint: Checkpoint) -> Path:
@@ -164,7 +174,12 @@ def _of_adapter(folder: Path, base_revision: str | None) -> Checkpoint:
     base = located(rules.base, rules.revision)
     if not has_weights(base) and (base / adapters.CONFIG).is_file():
         raise BadInput(rules.where, "a whole model under the adapter", f"another adapter ({base})")
-    return _with_adapter(_whole(base, base_revision), folder)
+    whole = _whole(base, base_revision)
+    adapted = _with_adapter(whole, folder)
+    check_made_for(
+        folder, whole, None
+    )  # it is the one that is named; whether it is still the same, a fingerprint tells
+    return adapted
 
 
 def _with_adapter(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
@@ -248,14 +263,3 @@ def _halves(pair: adapters.Pair) -> tuple[tuple[str, Stored], tuple[str, Stored]
 def _beside(place: str, revision: str | None) -> Path:
     local = Path(place).expanduser()
     return local if local.is_dir() else located(place, revision, weights=False)
-
-
-def _sha256(file: Path) -> str:
-    blob = file.resolve()
-    if blob.parent.name == "blobs" and BLOB.fullmatch(blob.name):
-        return blob.name
-    total = hashlib.sha256()
-    with file.open("rb") as opened:
-        while chunk := opened.read(CHUNK):
-            total.update(chunk)
-    return total.hexdigest()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isqrt
+from math import isfinite, isqrt
 from typing import Any
 
 from demerit.errors import BadInput
 
+WHERE = "config.json"
 DEFAULT_SECTIONS = (24, 20, 20)
 """how many frequencies turn with time, height and width when a config does not say"""
 
@@ -80,23 +81,21 @@ class VLMShape:
     def from_config(cls, config: Mapping[str, Any]) -> VLMShape:
         """Read a config.json; one of another family, or with parts this engine has not got, is refused."""
         if config.get("model_type") != "qwen3_vl":
-            raise BadInput(
-                "config.json", "a model of the Qwen3-VL family (model_type qwen3_vl)", config.get("model_type")
-            )
-        try:
-            text, vision = config["text_config"], config["vision_config"]
-            tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
-            return cls(
-                text=_text(text),
-                vision=_vision(vision),
-                image_token=int(config["image_token_id"]),
-                video_token=int(config["video_token_id"]),
-                vision_start=int(config["vision_start_token_id"]),
-                vision_end=int(config["vision_end_token_id"]),
-                tied=tied,
-            )
-        except KeyError as error:
-            raise BadInput("config.json", f"the entry {error}", "none") from error
+            raise BadInput(WHERE, "a model of the Qwen3-VL family (model_type qwen3_vl)", config.get("model_type"))
+        text, vision = _section(config, "text_config"), _section(config, "vision_config")
+        shape = cls(
+            text=_text(text),
+            vision=_vision(vision),
+            image_token=_count(config, "image_token_id", least=0),
+            video_token=_count(config, "video_token_id", least=0),
+            vision_start=_count(config, "vision_start_token_id", least=0),
+            vision_end=_count(config, "vision_end_token_id", least=0),
+            tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
+        )
+        if len(shape.vision.deep) > shape.text.layers:
+            got = f"{len(shape.vision.deep)} for {shape.text.layers} layers"
+            raise BadInput(WHERE, "at most one of deepstack_visual_indexes for each layer of the language model", got)
+        return shape
 
     def expected(self, *, read_out: bool) -> dict[str, tuple[int, ...]]:
         """Name every weight with its shape.
@@ -112,45 +111,98 @@ class VLMShape:
 
 
 def _text(config: Mapping[str, Any]) -> TextShape:
-    rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    rope = {**_section(config, "rope_scaling", {}), **_section(config, "rope_parameters", {})}
     kind = rope.get("rope_type", "default")
     if kind != "default" or config.get("hidden_act", "silu") != "silu" or config.get("attention_bias"):
-        raise BadInput("config.json", "rotary positions of type default, silu, no attention bias", dict(config))
-    theta = rope.get("rope_theta", config.get("rope_theta"))
-    if theta is None:
-        raise KeyError("rope_theta")
-    t, h, w = rope.get("mrope_section", DEFAULT_SECTIONS)
-    heads = int(config["num_attention_heads"])
+        raise BadInput(WHERE, "rotary positions of type default, silu, no attention bias", dict(config))
+    if rope.get("mrope_interleaved", True) is not True:
+        raise BadInput(WHERE, "mrope_interleaved = true, as Qwen3-VL has it", repr(rope["mrope_interleaved"]))
+    hidden, heads = _count(config, "hidden_size"), _count(config, "num_attention_heads")
+    groups = _count(config, "num_key_value_heads", heads)
+    if heads % groups:
+        raise BadInput(WHERE, "num_attention_heads, a multiple of num_key_value_heads", f"{heads} and {groups}")
+    head = _count(config, "head_dim", hidden // heads)
     return TextShape(
-        hidden=int(config["hidden_size"]),
-        layers=int(config["num_hidden_layers"]),
+        hidden=hidden,
+        layers=_count(config, "num_hidden_layers"),
         heads=heads,
-        groups=int(config.get("num_key_value_heads") or heads),
-        head=int(config.get("head_dim") or config["hidden_size"] // heads),
-        inner=int(config["intermediate_size"]),
-        vocabulary=int(config["vocab_size"]),
-        epsilon=float(config.get("rms_norm_eps", 1e-6)),
-        theta=float(theta),
-        sections=(int(t), int(h), int(w)),
+        groups=groups,
+        head=head,
+        inner=_count(config, "intermediate_size"),
+        vocabulary=_count(config, "vocab_size"),
+        epsilon=_positive(config, "rms_norm_eps", 1e-6),
+        theta=_positive({**config, **rope}, "rope_theta"),
+        sections=_sections(rope.get("mrope_section", DEFAULT_SECTIONS), head),
     )
+
+
+def _sections(said: Any, head: int) -> tuple[int, int, int]:
+    """Read how the frequencies are shared out; each head has half as many as numbers, and none may be left over."""
+    whole = isinstance(said, list | tuple) and all(_is_whole(each, 0) for each in said)
+    if not whole or len(said) != len(DEFAULT_SECTIONS) or 2 * sum(said) != head:
+        expected = f"mrope_section, three whole numbers that add up to half of the {head} in head_dim"
+        raise BadInput(WHERE, expected, repr(said))
+    time, height, width = said
+    return time, height, width
 
 
 def _vision(config: Mapping[str, Any]) -> VisionShape:
     if config.get("hidden_act", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
-        raise BadInput("config.json", "a vision tower with gelu_pytorch_tanh", config["hidden_act"])
+        raise BadInput(WHERE, "a vision tower with gelu_pytorch_tanh", config["hidden_act"])
+    hidden, depth, heads = (_count(config, name) for name in ("hidden_size", "depth", "num_heads"))
+    if hidden % heads:
+        raise BadInput(WHERE, "the tower's hidden_size, a multiple of its num_heads", f"{hidden} and {heads}")
+    places = _count(config, "num_position_embeddings")
+    if isqrt(places) ** 2 != places:
+        raise BadInput(WHERE, "num_position_embeddings, a square number", places)
+    deep = config.get("deepstack_visual_indexes")
+    if not isinstance(deep, list | tuple) or not all(_is_whole(each, 0) and each < depth for each in deep):
+        raise BadInput(WHERE, f"deepstack_visual_indexes, a list of blocks from 0 to {depth - 1}", repr(deep))
     return VisionShape(
-        hidden=int(config["hidden_size"]),
-        depth=int(config["depth"]),
-        heads=int(config["num_heads"]),
-        inner=int(config["intermediate_size"]),
-        out=int(config["out_hidden_size"]),
-        patch=int(config["patch_size"]),
-        merge=int(config["spatial_merge_size"]),
-        temporal=int(config["temporal_patch_size"]),
-        channels=int(config.get("in_channels", 3)),
-        side=isqrt(int(config["num_position_embeddings"])),
-        deep=tuple(int(each) for each in config["deepstack_visual_indexes"]),
+        hidden=hidden,
+        depth=depth,
+        heads=heads,
+        inner=_count(config, "intermediate_size"),
+        out=_count(config, "out_hidden_size"),
+        patch=_count(config, "patch_size"),
+        merge=_count(config, "spatial_merge_size"),
+        temporal=_count(config, "temporal_patch_size"),
+        channels=_count(config, "in_channels", 3),
+        side=isqrt(places),
+        deep=tuple(deep),
     )
+
+
+def _section(config: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
+    said = config.get(name)
+    said = default if said is None else said  # null is as good as nothing
+    if not isinstance(said, dict):
+        raise BadInput(WHERE, f"{name}, an object with names and values", _said(said))
+    return said
+
+
+def _count(config: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1) -> int:
+    said = config.get(name)
+    said = default if said is None else said
+    if not _is_whole(said, least):
+        raise BadInput(WHERE, f"{name}, a whole number from {least} on", _said(said))
+    return int(said)  # type: ignore[arg-type]  # looked at above
+
+
+def _positive(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    said = config.get(name)
+    said = default if said is None else said
+    if isinstance(said, bool) or not isinstance(said, int | float) or not isfinite(said) or said <= 0:
+        raise BadInput(WHERE, f"{name}, a positive number", _said(said))
+    return float(said)
+
+
+def _is_whole(said: Any, least: int) -> bool:
+    return isinstance(said, int) and not isinstance(said, bool) and said >= least
+
+
+def _said(said: Any) -> str:
+    return "none" if said is None else repr(said)
 
 
 def _text_weights(text: TextShape) -> dict[str, tuple[int, ...]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from demerit.errors import NoNumber
 from demerit.vlm.language import Keys
 from demerit.vlm.network import Network, Seen
 from demerit.vlm.packed import Group, Packed, Reading
@@ -54,7 +55,10 @@ def greedy(network: Network, tree: Tree, seen: Seen | None, *, stops: Collection
     writing = _begun(tree, packed)
     done: dict[int, Answer] = {}
     while True:
-        following = network.language.words(states).argmax(-1).tolist()
+        likeliest = network.language.words(states).max(-1)
+        if bool(likeliest.values.isnan().any()):
+            raise NoNumber  # any token would do, and some would be read as a grade
+        following = likeliest.indices.tolist()
         for one, token in zip(writing, following, strict=True):
             if token in stops:
                 done[one.number] = Answer(tuple(one.said), finished=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +19,13 @@ from demerit.vlm.decode import Answer, greedy
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Seen
 from demerit.vlm.prompt import ANSWER, CUT, Block, Tokens, laid_out, user_turn
+from demerit.vlm.room import Room
 from demerit.vlm.tree import separate
 from demerit.vlm.video import Clip, look_at_pairs, pairs_of, video_pieces, video_size
 
 GRADES = (1, 2, 3, 4, 5)
 LONGEST = 64
 """tokens of an answer at which it is cut off; the published ones have five"""
-TOKENS_AT_ONCE = 32_768
-"""tokens of prompts that are decoded side by side"""
 GRADE = re.compile(r"ANSWER\s*:\s*([1-5])(?![\d.])", re.IGNORECASE)
 PLAIN, FORCED = "", "forced"
 
@@ -84,14 +85,19 @@ def choices(tokens: Tokens, lead: str, begin: str, options: Sequence[str]) -> tu
 class Grader:
     """A RoboReward checkpoint at work."""
 
-    def __init__(self, backbone: Backbone, prompt: str, answer: str) -> None:
-        """Take the words that the checkpoint was trained with, and how its answer begins."""
-        self._backbone, self._prompt = backbone, prompt
+    def __init__(self, backbone: Backbone, prompt: str, answer: str, at_once: int | None = None) -> None:
+        """Take the words that the checkpoint was trained with, how its answer begins, and how much is done at once."""
+        self._backbone, self._prompt, self._at_once = backbone, prompt, at_once
         begun, self._digits = choices(backbone.tokens, ANSWER, answer, [str(grade) for grade in GRADES])
         self._opened = backbone.tokens.ids(ANSWER)
         if begun[: len(self._opened)] != tuple(self._opened):
             raise BadInput("tokenizer.json", f"the answer's first token behind {ANSWER!r}", begun)
         self._begun = begun
+
+    @cached_property
+    def room(self) -> Room:
+        """How many tokens of prompts are answered side by side."""
+        return Room.beside(self._backbone.network, asked=self._at_once, keeping=True)
 
     def size(self, clip: Clip) -> tuple[int, int]:
         """Return the pixels that a video's frames are resized to."""
@@ -120,11 +126,11 @@ class Grader:
 
     def written(self, clips: Sequence[Clip], tasks: Sequence[str], begin: str = PLAIN) -> list[str]:
         """Decode answers, several videos side by side; with begin = FORCED the answer's beginning is given."""
-        answers: list[str] = []
-        for some in self._portions(clips):
-            with within_memory(f"Decoding {len(some)} answers side by side"):
-                answers += self._decoded([(clips[at], tasks[at]) for at in some], begin)
-        return answers
+        asked = list(zip(clips, tasks, strict=True))
+        lengths = [sum(map(len, self._blocks(clip, task, 0))) for clip, task in asked]
+        what = f"Writing answers to {len(asked)} videos"
+        said = self.room.worked(what, lengths, lambda some: self._decoded(asked[some], begin))
+        return list(chain.from_iterable(said))
 
     def _decoded(self, asked: Sequence[tuple[Clip, str]], begin: str) -> list[str]:
         opening = self._begun if begin == FORCED else tuple(self._opened)
@@ -139,20 +145,6 @@ class Grader:
 
     def _text(self, answer: Answer, opening: tuple[int, ...]) -> str:
         return self._backbone.tokens.text([*opening[len(self._opened) :], *answer.ids])
-
-    def _portions(self, clips: Sequence[Clip]) -> list[list[int]]:
-        """Put videos together until their prompts have so many tokens."""
-        portions: list[list[int]] = [[]]
-        total = 0
-        for at, clip in enumerate(clips):
-            rows, columns = self._backbone.shape.vision.grid(*self.size(clip))
-            tokens = len(pairs_of(len(clip))) * rows * columns
-            if portions[-1] and total + tokens > TOKENS_AT_ONCE:
-                portions.append([])
-                total = 0
-            portions[-1].append(at)
-            total += tokens
-        return [one for one in portions if one]
 
     def _seen(self, clip: Clip, name: int) -> Seen:
         pairs = pairs_of(len(clip))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 import re
+import warnings
 from pathlib import Path
 
-from demerit.errors import BadInput, DemeritError, MissingExtra, StoreError
+from demerit.errors import BadInput, DemeritError, Doubtful, MissingExtra, StoreError
 
 SMALL_FILES = (
     "config.json",
@@ -30,6 +31,8 @@ WEIGHT_FILES = (
 )
 NO_ENTRY = ("config.json", "adapter_config.json")
 """a folder with neither is no checkpoint"""
+MAIN = "main"
+"""what the hub gives who asks for no revision; its owners may move it"""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -49,7 +52,9 @@ def located(name_or_path: str, revision: str | None = None, *, weights: bool = T
     elif revision is not None:
         raise BadInput(f"The checkpoint in {folder}", "no revision, because a folder has none", repr(revision))
     if not any((folder / entry).is_file() for entry in NO_ENTRY):
-        raise BadInput(str(folder), "a checkpoint with config.json (or adapter_config.json) in it", "neither")
+        cut = " (a download that was cut off? The same command, with a connection to the hub, finishes it)"
+        got = "neither" + (cut if revision_of(folder) is not None else "")
+        raise BadInput(str(folder), "a checkpoint with config.json (or adapter_config.json) in it", got)
     return folder
 
 
@@ -59,19 +64,52 @@ def revision_of(folder: Path) -> str | None:
     return folder.name if folder.parent.name == "snapshots" else None
 
 
+def id_of(folder: Path) -> str | None:
+    """Return the owner/name of a fetched folder; None for any other."""
+    kept = folder.absolute().parent.parent.name
+    owner, _, name = kept.removeprefix("models--").partition("--")
+    return f"{owner}/{name}" if revision_of(folder) and kept.startswith("models--") and name else None
+
+
 def _fetched(name: str, revision: str | None, weights: bool) -> Path:
     try:
         from huggingface_hub import snapshot_download  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         raise MissingExtra("Fetching a checkpoint from the hub", "vlm") from missing
     wanted = [*SMALL_FILES, *(WEIGHT_FILES if weights else ())]
+    before = _main_of(name)
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+        if revision in (None, MAIN):
+            _say_commit(name, before, revision_of(folder))
+        return folder
     except Exception as error:
         sentence = _sentence(error, name, revision)
         if sentence is None:
             raise
         raise sentence from error
+
+
+def _main_of(name: str) -> str:
+    """Return the commit that a model's main was at when it was last fetched; nothing if it never was."""
+    from huggingface_hub import constants, file_download  # noqa: PLC0415
+
+    kept = Path(constants.HF_HUB_CACHE) / file_download.repo_folder_name(repo_id=name, repo_type="model")
+    try:
+        return (kept / "refs" / MAIN).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _say_commit(name: str, before: str, now: str | None) -> None:
+    """Say which commit a moving branch is at, the first time and whenever it has moved."""
+    if now is None or now == before:
+        return
+    said = f"{name}: no revision is pinned, and its main on the hub may move; revision={now} keeps today's."
+    if before:
+        said = f"{name}: its main on the hub has moved to {now}, so that rewards of before are stale; "
+        said += f"revision={before} keeps the one of before."
+    warnings.warn(said, Doubtful, stacklevel=4)
 
 
 def _sentence(error: Exception, name: str, revision: str | None) -> DemeritError | None:

@@ -84,7 +84,7 @@ def read_config(folder: Path) -> tuple[Layout, dict[str, Any] | None, RobometerF
             _backbone(config["vlm_config"]),
             _facts(folder / CONFIG, config, config, config, None),
         )
-    if "RFM" in (config.get("architectures") or []) or (folder / YAML).is_file():
+    if "RFM" in _listed(config, "architectures") or (folder / YAML).is_file():
         said = _read_yaml(folder / YAML)
         model, loss, data = (_section(said, name) for name in ("model", "loss", "data"))
         facts = _facts(folder / YAML, model, loss, data, said.get("peft"))
@@ -146,6 +146,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise BadInput(str(path), "sections model, loss and data", type(said).__name__)
     return said
+
+
+def _listed(config: dict[str, Any], name: str) -> list[Any]:
+    said = config.get(name)
+    return said if isinstance(said, list) else []
 
 
 def _section(said: dict[str, Any], name: str) -> dict[str, Any]:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from demerit.episode import safe_name
 from demerit.errors import BadInput
-from demerit.frames import short_hash
 from demerit.vlm.checkpoint import Checkpoint, read_checkpoint, tokenizer_path
 from demerit.vlm.config import VLMShape
 from demerit.vlm.heads import expected_heads
+from demerit.vlm.identity import identity
 from demerit.vlm.layouts import HEAD
 from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network
-from demerit.vlm.places import device_named, dtype_named, warn_of_a_slow_place
-from demerit.vlm.prompt import TEMPLATE, Tokens
-from demerit.vlm.robometer import TOKENS_AT_ONCE, Protocol, RobometerEngine
+from demerit.vlm.places import device_named, dtype_named, said_of, warn_of_a_slow_place
+from demerit.vlm.prompt import TEMPLATE, Tokens, check_added_tokens, check_tokens
+from demerit.vlm.robometer import Protocol, RobometerEngine
+from demerit.vlm.room import Room
 from demerit.vlm.words import words
-
-SHARE = 0.6
-"""of the free memory that tokens may take"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +44,7 @@ class Opened:
     ) -> Opened:
         """Find a checkpoint and check its every name and shape; no weights are read yet."""
         where = device_named(device)
+        kind = dtype_named(dtype, where)  # before gigabytes are fetched
         checkpoint = read_checkpoint(name_or_path, revision, adapter=adapter)
         if checkpoint.facts is None:
             raise BadInput(
@@ -57,12 +54,12 @@ class Opened:
         expected = shape.expected(read_out=False) | expected_heads(shape.text.hidden, checkpoint.facts.bins)
         checkpoint.check(expected, gaps=("frame_pool_attn.weight",))
         warn_of_a_slow_place(expected, where, device)
-        tokens = Tokens.read(tokenizer_path(checkpoint), words("robometer")["added_tokens"])
-        for name in words("robometer")["added_tokens"]:
-            if tokens.id(name) >= shape.text.vocabulary:
-                raise BadInput(name_or_path, f"a row for the token {name}", f"{shape.text.vocabulary} rows")
+        added = words("robometer")["added_tokens"]
+        tokens = Tokens.read(tokenizer_path(checkpoint), added)
+        check_added_tokens(tokens, added, shape, name_or_path)
+        check_tokens(tokens, shape, name_or_path)
         protocol = Protocol(checkpoint.facts.frames, checkpoint.facts.also_progress)
-        return cls(checkpoint, shape, tokens, protocol, where, dtype_named(dtype, where))
+        return cls(checkpoint, shape, tokens, protocol, where, kind)
 
     def engine(self, at_once: int | None = None, *, in_eight_bits: bool = False) -> RobometerEngine:
         """Load the weights and put the parts together."""
@@ -72,21 +69,16 @@ class Opened:
             weights = dict(
                 self.checkpoint.tensors(self.device, self.dtype, expected | heads, gaps=("frame_pool_attn.weight",))
             )
-        backbone = {name: weight for name, weight in weights.items() if not HEAD.match(name)}
-        own = {name: weight for name, weight in weights.items() if HEAD.match(name)}
-        many = at_once or fitting(self.shape, self.device, self.dtype)
-        network = Network(self.shape, backbone, in_eight_bits=in_eight_bits)
-        return RobometerEngine(network, own, self.tokens, self.protocol, many)
-
-    @property
-    def name(self) -> str:
-        """What rewards are filed under: the checkpoint's folder, or `robometer` for the published ones."""
-        return "robometer" if self.checkpoint.revision else safe_name(Path(self.checkpoint.folder).name)
+            own = {name: weights.pop(name) for name in list(weights) if HEAD.match(name)}
+            network = Network(self.shape, weights, in_eight_bits=in_eight_bits)
+        weights.clear()  # the network has joined many of them into its own; the rest is room
+        room = Room.beside(network, asked=at_once)
+        return RobometerEngine(network, own, self.tokens, self.protocol, room.tokens)
 
     @property
     def revision(self) -> str:
         """The hub's commit and the version of everything around the prompt."""
-        return f"{self.checkpoint.revision or 'local'} {TEMPLATE}"
+        return f"{self.checkpoint.commits} {TEMPLATE}"
 
     @property
     def exact_to_the_digit(self) -> bool:
@@ -96,22 +88,8 @@ class Opened:
     @property
     def facts(self) -> dict[str, str]:
         """Where and how it runs, for what is said of a reward."""
-        return {"device": self.device.type, "dtype": str(self.dtype).removeprefix("torch.")}
+        return said_of(self.device, self.dtype)
 
     def identity(self, *more: str) -> str:
         """Identify weights and way of asking."""
-        parts = (self.checkpoint.fingerprint(), str(self.dtype), str(self.protocol), *more)
-        return short_hash("\n".join(parts).encode())
-
-
-def fitting(shape: VLMShape, device: torch.device, dtype: torch.dtype) -> int:
-    """Choose how many tokens are computed together: what fits in the free memory of a GPU, few on a CPU."""
-    if device.type != "cuda":
-        return 8192
-    free, _ = torch.cuda.mem_get_info(device)
-    text = shape.text
-    wide, narrow = text.heads * text.head, text.groups * text.head
-    # states twice, queries thrice (raw, turned, mixed), keys with what each token sees of others gathered around it
-    numbers = 2 * text.hidden + 3 * wide + 2 * narrow * 5
-    size = torch.finfo(dtype).bits // 8
-    return max(4096, min(TOKENS_AT_ONCE, int(SHARE * free / (numbers * size))))
+        return identity(self.checkpoint, self.shape, self.tokens, self.dtype, repr(self.protocol), *more)

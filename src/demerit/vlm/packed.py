@@ -76,7 +76,8 @@ def pack(
         tree: the segments.
         pictures: the first row of each picture's features.
         wanted: (segment, token within the segment) pairs whose states are read.
-        past: what was computed before; segments without a parent come after it.
+        past: what was computed before; segments without a parent come after it. A tree's kept segments are its last
+            tokens.
     """
     order = _by_shape(tree, past)
     places = _placed(tree, order, past)
@@ -106,14 +107,15 @@ def _context(tree: Tree, at: int, past: Past | None) -> int:
 
 def _by_shape(tree: Tree, past: Past | None) -> list[list[int]]:
     shapes: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for at, segment in enumerate(tree.segments):
+    for at, segment in enumerate(tree.segments[tree.kept :], tree.kept):
         shapes[_context(tree, at, past), sum(len(block) for block in segment.blocks)].append(at)
     return [shapes[key] for key in sorted(shapes)]
 
 
 def _placed(tree: Tree, order: list[list[int]], past: Past | None) -> dict[int, _Laid]:
-    starts, total = {}, 0
-    for at in (one for members in order for one in members):
+    # kept segments are counted back from the first new token
+    starts, total = {}, -sum(len(block) for segment in tree.segments[: tree.kept] for block in segment.blocks)
+    for at in (*range(tree.kept), *(one for members in order for one in members)):
         starts[at] = total
         total += sum(len(block) for block in tree.segments[at].blocks)
     places: dict[int, _Laid] = {}

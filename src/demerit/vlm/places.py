@@ -46,3 +46,8 @@ def dtype_named(name: str | None, device: torch.device) -> torch.dtype:
     if name not in KINDS:
         raise BadInput("dtype", f"one of {', '.join(KINDS)}", repr(name))
     return KINDS[name]
+
+
+def said_of(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+    """Say where and how a network runs, for what is said of a reward."""
+    return {"device": device.type, "dtype": str(dtype).removeprefix("torch.")}

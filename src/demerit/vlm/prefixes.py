@@ -9,18 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from demerit.errors import BadInput
+from demerit.frames import Images
 from demerit.vlm.backbone import Backbone
-from demerit.vlm.memory import within_memory
+from demerit.vlm.images import resized
+from demerit.vlm.language import Keys
+from demerit.vlm.network import Seen
+from demerit.vlm.packed import Past, pack
 from demerit.vlm.prompt import Block, Piece, laid_out
+from demerit.vlm.room import Room
 from demerit.vlm.tree import Tree, separate, trunk
 from demerit.vlm.video import PAIR, Clip, look_at_pairs, pairs_of, video_pieces, video_size
 
+EVERY = slice(None)
 OPENING = "<|im_start|>user\n"
+READ = 64
+"""answers whose words are read together: each has a number for 150,000 words"""
 Floats = npt.NDArray[np.float64]
 
 
@@ -39,19 +50,39 @@ class Question:
 
 @dataclass(frozen=True)
 class Asked:
-    """A tree of questions, the tokens that are read and those that must be said there."""
+    """The shared pairs, what hangs on them after each frame, and the tokens that must be said there."""
 
-    tree: Tree
-    wanted: list[tuple[int, int]]
+    stem: tuple[Block, ...]
+    branches: tuple[tuple[int, tuple[Block, ...]], ...]
+    """how many blocks of the stem it sees, and its own"""
     answer: tuple[int, ...]
+
+    def tree(self, some: slice = EVERY, *, kept: bool = False) -> Tree:
+        """Lay some branches out, with the stem or on one that was computed before."""
+        branches = self.branches[some]
+        return trunk(self.stem, branches, kept=kept) if self.stem else separate([blocks for _, blocks in branches])
+
+    def wanted(self, tree: Tree) -> list[tuple[int, int]]:
+        """Name the tokens that are read: each stands before one of the answer's."""
+        lengths = [(end, sum(map(len, tree.segments[end].blocks))) for end in tree.ends]
+        return [(end, length - len(self.answer) + at) for end, length in lengths for at in range(len(self.answer))]
 
 
 class Prefixes:
-    """A Qwen3-VL that says after every frame how likely the answer is."""
+    """A Qwen3-VL that says after every frame how likely the answer is.
 
-    def __init__(self, backbone: Backbone, question: Question) -> None:
-        """Take a network with words, and what it is asked."""
-        self.backbone, self.question = backbone, question
+    The stem's keys are kept while the branches are computed, as many at a time as there is room for; of a branch
+    nothing is kept but its answer.
+    """
+
+    def __init__(self, backbone: Backbone, question: Question, at_once: int | None = None) -> None:
+        """Take a network with words, what it is asked, and how many tokens are computed together (what fits)."""
+        self.backbone, self.question, self._at_once = backbone, question, at_once
+
+    @cached_property
+    def room(self) -> Room:
+        """How many tokens are computed together."""
+        return Room.beside(self.backbone.network, asked=self._at_once)
 
     def size(self, clip: Clip) -> tuple[int, int]:
         """Return the pixels of every frame: those of the whole video, for all of its beginnings."""
@@ -61,15 +92,50 @@ class Prefixes:
 
     def likely(self, clip: Clip, task: str) -> Floats:
         """Return the log-probability of the answer after each frame: (frames,)."""
-        with within_memory(f"Asking after each of {len(clip)} frames"):
-            network = self.backbone.network
-            pairs = pictures(len(clip))
-            seen = look_at_pairs(network, clip.frames, pairs, pairs, self.size(clip))
-            asked = self.asked(clip, task)
-            states = network.states(asked.tree, seen, asked.wanted)
-            said = network.language.words(states).log_softmax(-1).double().cpu().numpy()
-        rows = said.reshape(len(clip), len(asked.answer), -1)
-        return np.asarray(rows[:, np.arange(len(asked.answer)), list(asked.answer)].sum(axis=1))
+        what = f"Asking after each of {len(clip)} frames"
+        asked = self.asked(clip, task)
+        frames = resized(clip.frames, self.size(clip), "torch")
+        keys = self._stem(asked.stem, frames, what)
+        lengths = [sum(map(len, blocks)) for _, blocks in asked.branches]
+        said = self.room.worked(what, lengths, lambda some: self._branches(asked, some, frames, keys))
+        return np.concatenate(said)
+
+    def _stem(self, stem: tuple[Block, ...], frames: Images, what: str) -> Keys | None:
+        """Compute the keys of all whole pairs, some at a time."""
+        keys: Keys | None = None
+
+        def grow(some: slice) -> None:
+            nonlocal keys
+            before, blocks = stem[: some.start], stem[some]
+            done, length = (sum(map(len, part)) for part in (before, blocks))
+            past = (Past(done, np.arange(done), sum(block.advance for block in before)), keys) if keys else None
+            seen = self._seen(blocks, frames)
+            _, more, _ = self.backbone.network.states_and_keys(separate([blocks]), seen, [(0, length - 1)], past)
+            keys = keys.joined(more) if keys else more
+
+        self.room.worked(what, list(map(len, stem)), grow)
+        return keys
+
+    @torch.inference_mode()
+    def _branches(self, asked: Asked, some: slice, frames: Images, keys: Keys | None) -> Floats:
+        """Ask after some of the frames."""
+        tree = asked.tree(some, kept=keys is not None)
+        seen = self._seen([block for _, blocks in asked.branches[some] for block in blocks], frames)
+        past = Past(sum(map(len, asked.stem)), np.empty(0, np.int64), 0) if keys else None
+        packed = pack(tree, seen.rows if seen else {}, asked.wanted(tree), past)
+        language = self.backbone.network.language
+        states = language.states(packed, seen.features if seen else None, keys)
+        answer = torch.tensor(asked.answer, device=states.device).repeat(READ)[:, None]
+        said = [
+            language.words(each).log_softmax(-1).gather(1, answer[: len(each)])
+            for each in torch.split(states, READ * len(asked.answer))
+        ]
+        return np.asarray(torch.cat(said).view(-1, len(asked.answer)).double().sum(1).cpu().numpy())
+
+    def _seen(self, blocks: Sequence[Block], frames: Images) -> Seen | None:
+        """Encode the pictures in some blocks; frames have their size already."""
+        pairs = cast("list[tuple[int, int]]", [block.picture.key for block in blocks if block.picture])
+        return look_at_pairs(self.backbone.network, frames, pairs, pairs, frames.shape[1:3]) if pairs else None
 
     def asked(self, clip: Clip, task: str) -> Asked:
         """Lay the stem and the questions out."""
@@ -77,20 +143,12 @@ class Prefixes:
         question, answer = answer_tokens(self.backbone, self.question, task)
         ask = Block((*question, *answer[:-1]))
         whole = [pair for pair in pairs_of(len(clip)) if pair[0] != pair[1]]
-        stem = self._video(whole, clip, grid, opened=True)
         branches = []
         for last in range(len(clip)):
             seen = (last + 1) // PAIR
             rest = self._video([(last, last)], clip, grid, opened=not seen) if last % PAIR == 0 else ()
             branches.append((seen, (*rest, ask)))
-        tree = trunk(stem, branches) if stem else separate([blocks for _, blocks in branches])
-        first = len(question) - 1
-        wanted = [
-            (end, sum(map(len, tree.segments[end].blocks)) - len(ask) + first + at)
-            for end in tree.ends
-            for at in range(len(answer))
-        ]
-        return Asked(tree, wanted, answer)
+        return Asked(self._video(whole, clip, grid, opened=True), tuple(branches), answer)
 
     def _video(
         self, pairs: Sequence[tuple[int, int]], clip: Clip, grid: tuple[int, int], *, opened: bool

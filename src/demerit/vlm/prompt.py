@@ -7,6 +7,7 @@ is ever cut in two.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -102,18 +103,30 @@ def _positions(length: int, at: int, rows: int, columns: int) -> Ints:
 class Tokens:
     """A tokenizer: words to numbers, special tokens by name."""
 
-    def __init__(self, backend: Any) -> None:
-        """Wrap a `tokenizers.Tokenizer`."""
-        self._backend = backend
+    def __init__(self, backend: Any, fingerprint: str = "") -> None:
+        """Wrap a `tokenizers.Tokenizer`; the fingerprint is that of the file it came from and of what was added."""
+        self._backend, self.fingerprint = backend, fingerprint
 
     @classmethod
     def read(cls, path: Path, added: Sequence[str] = ()) -> Tokens:
         """Read tokenizer.json; special tokens a checkpoint was trained with are added in the order given."""
         from tokenizers import AddedToken, Tokenizer  # noqa: PLC0415  a part of the extra
 
-        backend = Tokenizer.from_file(str(path))
+        try:
+            stored = path.read_bytes()
+        except OSError as error:
+            raise BadInput(str(path), "a readable file", error.strerror or error) from error
+        try:
+            backend = Tokenizer.from_buffer(stored)
+        except Exception as error:  # the library raises nothing more particular
+            got = f"something else ({error})" if stored else "an empty file"
+            raise BadInput(str(path), "a whole tokenizer.json (fetch or copy it again)", got) from error
         backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in added])
-        return cls(backend)
+        return cls(backend, hashlib.sha256("\0".join(added).encode() + b"\0" + stored).hexdigest())
+
+    def __len__(self) -> int:
+        """Count the tokens, special ones among them."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     def ids(self, text: str) -> list[int]:
         """Turn text, special tokens by their names, into numbers."""
@@ -129,6 +142,30 @@ class Tokens:
     def text(self, ids: Iterable[int]) -> str:
         """Turn numbers into text again, without special tokens."""
         return str(self._backend.decode(list(ids), skip_special_tokens=True))
+
+
+def check_tokens(tokens: Tokens, shape: VLMShape, where: str) -> None:
+    """Refuse a tokenizer that is not the network's: its numbers would be other words' rows."""
+    for name, row in (
+        (IMAGE, shape.image_token),
+        (VIDEO, shape.video_token),
+        (BEFORE_PICTURE, shape.vision_start),
+        (AFTER_PICTURE, shape.vision_end),
+    ):
+        if tokens.id(name) != row:
+            raise BadInput(f"The tokenizer of {where}", f"{name} as token {row}, as config.json says", tokens.id(name))
+    if len(tokens) > shape.text.vocabulary:
+        rows = shape.text.vocabulary
+        raise BadInput(f"The tokenizer of {where}", f"at most {rows} tokens, as the network has rows", len(tokens))
+
+
+def check_added_tokens(tokens: Tokens, added: Sequence[str], shape: VLMShape, where: str) -> None:
+    """Refuse a tokenizer that does not put the added tokens where their rows were trained: the table's last ones."""
+    rows = list(range(shape.text.vocabulary - len(added), shape.text.vocabulary))
+    found = [tokens.id(name) for name in added]
+    if found != rows:
+        expected = f"{', '.join(added)} as the last rows of the embedding table, {rows[0]} to {rows[-1]}"
+        raise BadInput(f"The tokenizer of {where}", f"{expected} (this is another model's tokenizer)", found)
 
 
 def user_turn(*pieces: Piece, then: str = "") -> list[Piece]:

@@ -19,8 +19,10 @@ from demerit.frames import Images, Indices
 from demerit.vlm.ahead import parts, prepared
 from demerit.vlm.heads import Head, progress_of
 from demerit.vlm.images import grid_size
+from demerit.vlm.memory import within_memory
 from demerit.vlm.network import Network, Seen
 from demerit.vlm.prompt import CUT, Block, Picture, Piece, Tokens, laid_out, user_turn
+from demerit.vlm.room import MOST_TOKENS, Room
 from demerit.vlm.tree import separate, shared
 from demerit.vlm.windows import window
 from demerit.vlm.words import words
@@ -28,8 +30,6 @@ from demerit.vlm.words import words
 FEWEST, MOST = 4 * 32 * 32, 16384 * 32 * 32
 """pixels that a picture is kept within, as the authors' loader does"""
 PROGRESS, SPLIT, PREFERENCE = "<|prog_token|>", "<|split_token|>", "<|pref_token|>"
-TOKENS_AT_ONCE = 131_072
-"""tokens that are computed together on a large GPU; fewer where memory is short"""
 
 Floats = npt.NDArray[np.float32]
 
@@ -91,7 +91,7 @@ class RobometerEngine:
         heads: Mapping[str, Tensor],
         tokens: Tokens,
         protocol: Protocol | None = None,
-        at_once: int = TOKENS_AT_ONCE,
+        at_once: int = MOST_TOKENS,
     ) -> None:
         """Put the parts together.
 
@@ -105,7 +105,7 @@ class RobometerEngine:
         self.network, self.tokens, self.protocol = network, tokens, protocol or Protocol()
         self._progress, self._success = Head.named("progress", heads), Head.named("success", heads)
         self._preference = Head.named("preference", heads)
-        self.at_once = at_once
+        self.room = Room(at_once)
 
     def look(self, frames: Images | Iterable[Images], name: str = "") -> tuple[Seen, tuple[int, int]]:
         """Encode every frame once; keys are (name, index). Also return the rows and columns of a picture's tokens."""
@@ -117,18 +117,25 @@ class RobometerEngine:
         )
         return seen, self.network.shape.vision.grid(*size)
 
-    def dense(self, frames: Images | Iterable[Images], instruction: str, stride: int = 1) -> Judged:
-        """Answer for every frame, never looking ahead.
+    def dense(
+        self, frames: Images | Iterable[Images], instruction: str, stride: int = 1, what: str = "Scoring a video"
+    ) -> Judged:
+        """Answer for every frame, never looking ahead; where memory runs out, with fewer windows together.
 
         Args:
             frames: (frames, height, width, 3), or batches of that, fetched in the background while others are encoded.
             instruction: the task.
             stride: answer for every so many frames only, and for the last.
+            what: is being done, should memory not suffice.
         """
-        seen, grid = self.look(frames)
+        with within_memory(what):
+            seen, grid = self.look(frames)
         asked = Asked(self, instruction, grid)
         at = np.unique([*range(0, len(seen.rows), stride), len(seen.rows) - 1]).astype(np.int32)
-        states = [self.states(asked, seen, some) for some in self.portions(at, asked)]
+        windows = [window(int(last), self.protocol.frames) for last in at]
+        # counts as if nothing were shared: memory that surely suffices
+        lengths = [asked.length] * len(windows)
+        states = self.room.worked(what, lengths, lambda some: self.states(asked, seen, windows[some]))
         return self.judged(torch.cat(states), at)
 
     def judged(self, states: Tensor, at: Indices) -> Judged:
@@ -143,12 +150,6 @@ class RobometerEngine:
         tree = shared([asked.blocks(each) for each in some])
         last = [sum(len(block) for block in tree.segments[end].blocks) - 1 for end in tree.ends]
         return self.network.states(tree, seen, list(zip(tree.ends, last, strict=True)))
-
-    def portions(self, at: Indices, asked: Asked) -> Iterator[list[tuple[int, ...]]]:
-        """Cut the windows that end at these frames so that each portion's tree stays within the tokens that fit."""
-        many = max(1, self.at_once // asked.length)  # counts as if nothing were shared: memory that surely suffices
-        for start in range(0, len(at), many):
-            yield [window(int(last), self.protocol.frames) for last in at[start : start + many]]
 
     def compare(self, first: Images, second: Images, instruction: str) -> float:
         """Return the probability that the first video does better, asked in this order."""

@@ -5,10 +5,13 @@ Pickles are not weights here: a folder that has only those is refused, because o
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from demerit.errors import BadInput
+from demerit.vlm.hub import revision_of
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 NUMBERS = ("F32", "BF16", "F16")
 """kinds of number that weights may have; others are quantised, which needs more than a name to undo"""
+BLOB = re.compile(r"[0-9a-f]{64}")
+CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,8 @@ def stored_model(folder: Path) -> dict[str, Stored]:
         raise BadInput(str(folder), f"weights as safetensors ({advice})", f"only {', '.join(pickles[:3])}")
     shards = sorted(path.name for path in folder.glob("*.safetensors"))
     got = f"shards without their index ({', '.join(shards[:3])})" if shards else "no weights"
+    if revision_of(folder) is not None:
+        got += ": the download was cut off (the same command, with a connection to the hub, finishes it)"
     raise BadInput(str(folder), f"{SINGLE}, or shards with {INDEX}", got)
 
 
@@ -105,6 +113,25 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise BadInput(str(path), "an object", f"a {type(facts).__name__}")
     return facts
+
+
+def file_hash(file: Path) -> str:
+    """Return the sha256 of a file; one that the hub's cache holds is named after it and is not read again."""
+    blob = file.resolve()
+    if blob.parent.name == "blobs" and BLOB.fullmatch(blob.name):
+        return blob.name
+    facts = file.stat()
+    return _hash_of(blob, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _hash_of(file: Path, size: int, changed: int) -> str:
+    """Read gigabytes once, however often a checkpoint is asked who it is; another size or time is another file."""
+    total = hashlib.sha256()
+    with file.open("rb") as opened:
+        while chunk := opened.read(CHUNK):
+            total.update(chunk)
+    return total.hexdigest()
 
 
 class Reader:

@@ -33,11 +33,13 @@ class Tree:
     segments: tuple[Segment, ...]
     ends: tuple[int, ...]
     """for every sequence, the segment that holds its last block (it is that segment's last block too)"""
+    kept: int = 0
+    """so many segments, from the first on, were computed before: their keys are at hand, in this order"""
 
     @property
     def tokens(self) -> int:
         """Tokens that are computed."""
-        return sum(len(block) for segment in self.segments for block in segment.blocks)
+        return sum(len(block) for segment in self.segments[self.kept :] for block in segment.blocks)
 
 
 def separate(sequences: Sequence[tuple[Block, ...]]) -> Tree:
@@ -82,7 +84,7 @@ def _cuts(sequences: Sequence[tuple[Block, ...]]) -> list[int]:
     return best[depth][1]
 
 
-def trunk(stem: tuple[Block, ...], branches: Sequence[tuple[int, tuple[Block, ...]]]) -> Tree:
-    """Hang branches on one stem: each sees the stem's first so many blocks, then itself."""
+def trunk(stem: tuple[Block, ...], branches: Sequence[tuple[int, tuple[Block, ...]]], *, kept: bool = False) -> Tree:
+    """Hang branches on one stem, which may be computed already: each sees its first so many blocks, then itself."""
     segments = [Segment(stem), *(Segment(blocks, 0, seen) for seen, blocks in branches)]
-    return Tree(tuple(segments), tuple(range(1, len(segments))))
+    return Tree(tuple(segments), tuple(range(1, len(segments))), kept=int(kept))
