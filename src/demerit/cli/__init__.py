@@ -32,7 +32,7 @@ from demerit.cli import (
     teach,
     train,
 )
-from demerit.errors import NO_ROOM, DemeritError, Note
+from demerit.errors import NO_ROOM, DemeritError, Note, Stopped
 
 
 class InOrder(TyperGroup):
@@ -76,7 +76,8 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             print(f"demerit: {where}it cannot be written ({error.strerror}). {kept}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as stop:
-            kept = str(stop) or "what was done is kept, and the same command goes on from there"
+            kept = "what was done is kept, and the same command goes on from there"
+            kept = str(stop) if isinstance(stop, Stopped) else kept
             print(f"\ndemerit: interrupted; {kept}.", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from stop
 
