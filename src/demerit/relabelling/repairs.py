@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 
 from demerit.negatives.instructions import normalised
-from demerit.relabelling.spelling import is_known, is_same_word, stems
+from demerit.relabelling.spelling import is_known, is_plural, is_same_word, stems
+from demerit.relabelling.wording import verbs
 
 COME_AND_GO = frozenset("a an the is are be of and then please it them".split())
 """words that a repair may add and drop"""
@@ -39,6 +40,9 @@ def wrong_repair(original: str, repaired: str) -> str:
     if _counted(original) != _counted(repaired):
         return f"the numbers changed ({_said(_counted(original))} became {_said(_counted(repaired))})"
     before, after = _words(original), _words(repaired)
+    for one, other in (("it", "them"), ("them", "it")):
+        if one in before and other in after and one not in after and other not in before:
+            return f"{one} became {other}"
     if len(after) > 1.5 * len(before) + 3 or 2 * len(after) < len(before):
         return f"it has {len(after)} words for {len(before)}"
     if _is_aligned(before, after, _names(original)):
@@ -47,6 +51,10 @@ def wrong_repair(original: str, repaired: str) -> str:
         odd = [word for word in mine if word not in COME_AND_GO and not _has_same(word, yours, what == "added")]
         if odd:
             return f"{', '.join(dict.fromkeys(odd))} {'was' if len(set(odd)) == 1 else 'were'} {what}"
+    for one in before:
+        more = [other for other in after if other not in before and (is_plural(other, one) or is_plural(one, other))]
+        if more:
+            return f"{one} became {more[0]}"
     return "its words come in another order, or another number of times"
 
 
@@ -62,13 +70,21 @@ def _is_aligned(before: Sequence[str], after: Sequence[str], names: frozenset[st
                 reached.add((i + 1, j))
             if _comes_and_goes(after, j):
                 reached.add((i, j + 1))
-            if mine and yours and _may_become(mine[0], yours[0], names):
+            if mine and yours and _may_become(mine[0], yours[0], names) and _is_as_many(before, i, after, j):
                 reached.add((i + 1, j + 1))
             if mine and "".join(yours) == mine[0]:  # "dishrack" and "dish rack"
                 reached.add((i + 1, j + 2))
             if yours and "".join(mine) == yours[0]:
                 reached.add((i + 2, j + 1))
     return (len(before), len(after)) in reached
+
+
+def _is_as_many(before: Sequence[str], i: int, after: Sequence[str], j: int) -> bool:
+    """Whether a word that gained or lost its plural is a verb, or stands behind a number which says how many."""
+    if not (is_plural(before[i], after[j]) or is_plural(after[j], before[i])):
+        return True
+    counted = i > 0 and (before[i - 1] in NUMBERS or before[i - 1].isnumeric())
+    return counted or not verbs().isdisjoint((before[i], after[j]))
 
 
 def _comes_and_goes(words: Sequence[str], place: int) -> bool:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import pairwise
 
 from demerit.negatives.instructions import meaning, normalised, objects
 from demerit.relabelling.answers import Plan
 from demerit.relabelling.paraphrase import paraphrases
-from demerit.relabelling.wording import text
+from demerit.relabelling.wording import verbs
 
 MOST_WORDS, FEWEST_WORDS = 24, 2
 MUST_KEEP_THE_THING = (3, 4)
@@ -78,7 +77,7 @@ def wrong_command(command: str, grade: int, original: str, others: Mapping[int, 
 def is_imperative(command: str) -> bool:
     """Whether it begins with a verb that a robot can be told: one of the list that comes with the prompts."""
     first = re.match(r"[A-Za-z]+", command)
-    return first is not None and first.group().lower() in _verbs()
+    return first is not None and first.group().lower() in verbs()
 
 
 def wrong_ladder(closeness: Mapping[int, float], grade: int, value: float) -> str:
@@ -132,8 +131,3 @@ def _asked(command: str, original: str) -> frozenset[str]:
     """The words of a command that ask for something; "down" does unless the original puts something somewhere."""
     done = SAYS_NOTHING if "put" in meaning(original) else SAYS_NOTHING - {"down"}
     return meaning(command) - done
-
-
-@cache
-def _verbs() -> frozenset[str]:
-    return frozenset(text("verbs").split())

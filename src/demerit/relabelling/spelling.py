@@ -1,8 +1,8 @@
 """Whether two words are one: the same, another spelling, another form.
 
 A word counts as known when the text tower that ships has it whole (11,500 words, a robot's kitchen among them), as a
-form of such a word, or as two of them run together. A known word is never taken for a slip of another: "bowl" is no
-misspelt "ball", however near it is.
+form of such a word, as two of them run together, or behind a part that turns its meaning round ("unclip"). A known word
+is never taken for a slip of another: "bowl" is no misspelt "ball", however near it is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ SLIPS = ((4, 1), (8, 2))
 """(letters, slips): a word of at most so many letters may have so many wrong; a longer one has three"""
 MOST_SLIPS = 3
 SHORTEST_STEM, SHORTEST_HALF = 3, 3
+TURNED_BY = ("un", "de", "dis", "re", "mis", "non", "over", "under", "pre")
+"""what turns a verb round or changes what is done: "unclip" is no misspelt "clip" """
 _SHORT_STEM = re.compile(r"[^aeiou]*[aeiou][^aeiouwxy]")
 """one syllable that doubles its last letter before -ed and -ing: "tap", "tapping"; "taping" is of "tape" """
 _HISSES = re.compile(r".*(?:s|x|z|ch|sh|o)")
@@ -28,6 +30,8 @@ _HISSES = re.compile(r".*(?:s|x|z|ch|sh|o)")
 def is_known(word: str) -> bool:
     """Whether it is a word of English that ships with the toolkit, to the best of our knowledge."""
     if any(tower().knows(stem) for stem in stems(word)):
+        return True
+    if any(tower().knows(stem) for part in TURNED_BY if word.startswith(part) for stem in stems(word[len(part) :])):
         return True
     halves = ((word[:cut], word[cut:]) for cut in range(SHORTEST_HALF, len(word) - SHORTEST_HALF + 1))
     return any(tower().knows(first) and tower().knows(second) for first, second in halves)
@@ -57,6 +61,11 @@ def is_same_word(before: str, after: str) -> bool:
 def stems(word: str) -> frozenset[str]:
     """The words that it may be a form of, by the rules of English spelling; itself is one."""
     return frozenset({word, *(stem for stem in _stems(word) if len(stem) >= SHORTEST_STEM)})
+
+
+def is_plural(one: str, other: str) -> bool:
+    """Whether one word is the other with a plural's ending (or a verb with the ending of "she picks")."""
+    return one.endswith("s") and one != other and other in stems(one)
 
 
 def slips(one: str, other: str) -> int:

@@ -60,3 +60,9 @@ def prompt_version() -> str:
 def text(name: str) -> str:
     """Read one file."""
     return (FOLDER / f"{name}-{VERSIONS[name]}.txt").read_text(encoding="utf-8").strip()
+
+
+@cache
+def verbs() -> frozenset[str]:
+    """The verbs that a robot can be told."""
+    return frozenset(text("verbs").split())
