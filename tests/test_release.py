@@ -31,11 +31,12 @@ from demerit.ingest import import_dataset
 from demerit.outcome import Outcome, Preference
 from demerit.releasing import Released, Settings, hub, release, verify
 from demerit.releasing.job import opened
-from demerit.releasing.settings import Mask
+from demerit.releasing.settings import RULES, Mask
 from demerit.sources import open_dataset
 from demerit.store import Store
 from demerit.store.lock import writing
 from demerit.video import VideoClip
+from demerit.video_writer import write_video
 from release_fixture import SECRETS, messy_rollouts
 
 TESTS = Path(__file__).parent
@@ -213,6 +214,112 @@ def test_two_ids_never_become_one(make_episode: Callable[..., Episode], tmp_path
     assert [(one.a, one.b) for one in store.preferences()] == [("run_2025-05", "run_2025-05-n2")]
 
 
+def test_cameras_groups_splits_and_tags_never_become_one(make_episode: Callable[..., Episode], tmp_path: Path) -> None:
+    """Two addresses are two cameras and two days two groups, or a video and the apartness of splits would be lost."""
+    one, two = make_episode("one", seed=1), make_episode("two", seed=2)
+    both = {"192.168.1.10": one.main, "192.168.1.11": two.main}
+    tags = {"at 192.168.1.10": "low", "at 192.168.1.11": "high"}
+    listed = [
+        replace(made, views=both if made is one else {"192.168.1.11": made.main}, origin=origin)
+        for made, origin in (
+            (one, Origin(group="2024-03-05", split="2024-03-01", tags=tags)),
+            (two, Origin(group="2024-03-06", split="2024-03-01")),
+            (make_episode("three"), Origin(group="2024-03-05", split="2024-03-01")),
+            (make_episode("four", seed=4), Origin(group="2024-03-07", split="2024-03-02")),
+        )
+    ]
+    masked = Settings(licence="MIT", masks=(Mask("192.168.1.11", 0, 0, 8, 8),))
+    release(dataset(*listed), tmp_path / "out", Settings(licence="MIT"))
+    release(dataset(*listed), tmp_path / "masked", masked)
+    made = list(Store(tmp_path / "out").episodes())
+    assert [list(each.views) for each in made] == [["[link]", "[link]-n2"], *[["[link]-n2"]] * 3]
+    assert [each.origin.group for each in made] == ["2024-03", "2024-03-n2", "2024-03", "2024-03-n3"]
+    assert [each.origin.split for each in made] == ["2024-03"] * 3 + ["2024-03-n2"]
+    assert made[0].origin.tags == {"at [link]": "low", "at [link]-n2": "high", "released_as": "same file, other words"}
+    # The mask was told by the name that the camera has, and is on the camera that is called otherwise now.
+    first = next(iter(Store(tmp_path / "masked").episodes()))
+    assert first.views["[link]-n2"].take([3])[0, :7, :7].max() < 24 < first.views["[link]"].take([3])[0, :7, :7].max()
+    shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "out")])
+    assert "cameras: [link]-n2 (4), [link] (1)" in shown.output
+
+
+def test_no_hash_in_a_release_lets_a_removed_name_be_guessed(
+    make_episode: Callable[..., Episode], tmp_path: Path
+) -> None:
+    """Whoever has the release tries names: neither a fingerprint nor the plan tells them when one fits."""
+    one = replace(make_episode("one"), instruction="hand the cup to Charlotte")
+    other = replace(make_episode("other"), instruction="push the cup")
+    made = release(dataset(one, other), tmp_path / "out", Settings(licence="MIT", names=("Zinsmeister",)))
+    store = Store(tmp_path / "out")
+    clean = store.episode("one")
+    assert clean.instruction == "hand the cup to [name]"
+    guess = replace(clean, instruction="hand the cup to Charlotte").fingerprint()
+    assert guess == one.fingerprint()
+    assert made.key is not None
+    kept = json.loads(made.key.read_text())
+    everything = every_byte(tmp_path / "out")
+    assert kept["fingerprints_of_sources"] == {"one": guess, "other": other.fingerprint()}
+    assert guess.encode() not in everything and kept["plan"].encode() not in everything
+    assert kept["salt"].encode() not in everything
+    rows = list(csv.DictReader((tmp_path / "out" / "ORIGINS.csv").read_text().splitlines()))
+    assert [row["fingerprint_of_source"] for row in rows] == ["", other.fingerprint()]
+    # The same release once more says another plan, and what an earlier release said of its source goes as well.
+    again = release(dataset(one, other), tmp_path / "again", Settings(licence="MIT", names=("Zinsmeister",)))
+    assert again.facts["plan"] != made.facts["plan"]
+    told = replace(clean, origin=replace(clean.origin, tags={"released_from": guess}))
+    release(dataset(told), tmp_path / "third", Settings(licence="MIT"))
+    assert guess.encode() not in every_byte(tmp_path / "third")
+
+
+def test_a_release_without_its_private_file_or_by_older_rules_is_left_alone(
+    make_episode: Callable[..., Episode], tmp_path: Path
+) -> None:
+    source, settings = dataset(make_episode("a")), Settings(licence="MIT")
+    made = release(source, tmp_path / "out", settings)
+    assert made.key is not None and not release(source, tmp_path / "out", settings).seconds
+    before = every_byte(tmp_path / "out")
+    kept = made.key.read_bytes()
+    for lost in (lambda: made.key.write_text("{"), made.key.unlink):  # type: ignore[union-attr]
+        lost()
+        with pytest.raises(StoreError, match=r"without out-private.json .* nothing is overwritten"):
+            release(source, tmp_path / "out", settings)
+    made.key.write_bytes(kept)
+    # Moved away, made once more, and brought back: the private file is that of both.
+    (tmp_path / "out").rename(tmp_path / "moved")
+    again = release(source, tmp_path / "out", settings)
+    assert again.facts == made.facts and made.key.read_bytes() == kept
+    facts = {name: value for name, value in made.facts.items() if name not in ("rules", "licence_doubts")}
+    for older in ({**facts, "version": 1}, {**facts, "rules": RULES - 1}):
+        (tmp_path / "out" / "release.json").write_text(json.dumps(older))
+        with pytest.raises(StoreError, match="older rules of cleaning; nothing is overwritten"):
+            release(source, tmp_path / "out", settings)
+    (tmp_path / "out" / "release.json").write_text(json.dumps(made.facts, indent=1, ensure_ascii=False) + "\n")
+    assert every_byte(tmp_path / "out") == before
+    assert not release(source, tmp_path / "out", settings).seconds
+
+
+@pytest.mark.parametrize("fault", ["rate", "camera"])
+def test_what_lerobot_cannot_hold_is_refused_before_the_work(
+    make_episode: Callable[..., Episode], tmp_path: Path, fault: str
+) -> None:
+    slow = [number / 5 for number in range(12)]
+    write_video(tmp_path / "slow.mp4", make_episode("b").main.all(), times=slow)
+    odd = Episode.from_video(tmp_path / "slow.mp4", id="b")
+    if fault == "camera":
+        odd = replace(make_episode("b"), views={"wrist": make_episode("b").main})
+    done: list[str] = []
+    expected = "frames per second as in the first" if fault == "rate" else "as in the first episode, got wrist"
+    with pytest.raises(BadInput, match=expected):
+        release(
+            dataset(make_episode("a"), odd),
+            tmp_path / "out",
+            Settings(licence="MIT", layout="lerobot"),
+            lambda what, number, total: done.append(what),
+        )
+    assert set(done) == {"reading"}
+    assert not (tmp_path / ".out.release").exists()
+
+
 def test_the_files_of_a_release(messy: Path, tmp_path: Path) -> None:
     made = release(open_dataset(messy), tmp_path / "out", Settings(licence="cc by 4.0", name="cups"))
     folder = tmp_path / "out"
@@ -228,7 +335,7 @@ def test_the_files_of_a_release(messy: Path, tmp_path: Path) -> None:
     assert {row["licence"] for row in rows} == {"CC-BY-4.0"}
     assert {row["video"] for row in rows} == {"repacked"}
     assert all(row["fingerprint"] != row["fingerprint_of_source"] for row in rows)
-    assert (made.facts["version"], made.facts["dataset_version"]) == (1, 1)
+    assert (made.facts["version"], made.facts["dataset_version"]) == (2, 1)
     assert opened(folder).facts == made.facts
     assert not verify(folder)
     checked = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, check=False)
@@ -522,7 +629,8 @@ def test_what_a_kill_at_the_very_end_leaves_is_swept_up(make_episode: Callable[.
     assert not stage.exists()
     # Killed just before the rename, then asked for something else: the private file of no release may go.
     stage.mkdir()
-    (stage / "plan.json").write_text(json.dumps({"plan": made.facts["plan"]}))
+    assert made.key is not None
+    (stage / "plan.json").write_text(json.dumps({"plan": json.loads(made.key.read_text())["plan"]}))
     (tmp_path / "out").rename(stage / "tree")
     assert release(source, tmp_path / "out", Settings(licence="CC0-1.0")).facts["licence"] == "CC0-1.0"
 

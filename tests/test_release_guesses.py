@@ -208,3 +208,46 @@ def test_values_of_unknown_fields_vouch_for_no_name(make_episode: Callable[..., 
         f"person-2 was here with person-3 and {NAME} in the Late shift; Qwobber stalled. person-4 saw it"
     )
     assert "Rizalino" in cleaner.suspects
+
+
+def test_names_in_names_are_listed_and_things_vouch_for_nobody(make_episode: Callable[..., Episode]) -> None:
+    """A group, a robot, a camera, a signal and a field may be called after somebody whom nobody told."""
+    plain = make_episode("ep")
+    one = replace(
+        plain,
+        instruction="pick up the cup",
+        views={"cam_anna": plain.main},
+        outcomes=(Outcome("human", success=False, note="Zinsmeister held it, Kowalczyk saw it. The ViperX slipped"),),
+        origin=Origin(
+            group="charlotte_run3",
+            embodiment="ViperX of Bernadette Kowalczyk",
+            parent="maria-7",
+            tags={"object": "Zinsmeister mug", "juan_rating": "4"},
+        ),
+        signals={"obs/diego_state": np.zeros(12)},
+    )
+    cleaner = Cleaner(known_names([one], [], Settings()))
+    made = cleaner.episode(one)
+    assert set(cleaner.suspects) >= {
+        *("charlotte", "Bernadette", "Kowalczyk", "anna", "maria", "juan", "diego", "Zinsmeister"),
+    }
+    assert all(those == ["ep"] for those in cleaner.suspects.values())
+    assert made.outcomes[0].note == f"{NAME} held it, {NAME} saw it. The ViperX slipped"
+    # Who is known is replaced there and needs no look.
+    told = Cleaner(known_names([one], [], Settings(names=("Charlotte", "Anna"))))
+    made = told.episode(one)
+    assert (made.origin.group, list(made.views)) == ("name-1_run3", ["cam_name-2"])
+    assert not {"charlotte", "anna"} & set(told.suspects)
+
+
+def test_a_surname_is_found_in_small_letters_too() -> None:
+    words = frozenset("put the block with okonkwo and green".split())
+    names = stand_ins(["Ngozi Okonkwo", "Ada Green"], [], [], words)
+    assert names.in_instruction("put the block with okonkwo", Counter()) == "put the block with person-1"
+    assert clean("then okonkwo bumped it", names) == "then person-1 bumped it"
+    assert names.in_instruction("put the green block", Counter()) == "put the green block"
+    small = stand_ins(["ngozi okonkwo", "crowd worker", "bkowal@xylo.example"], ["xyloquin kitchen"], [], frozenset())
+    assert small.in_name("okonkwo_ep3", Counter()) == "person-1_ep3"
+    assert small.in_name("bkowal_ep3", Counter()) == "person-3_ep3"
+    kept = "a worker in the crowd, a xylo in the kitchen"
+    assert small.in_name(kept, Counter()) == kept

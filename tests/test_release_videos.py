@@ -24,7 +24,7 @@ from demerit.releasing.shown import unseen_frames
 from demerit.releasing.videos import Videos
 from demerit.video import VideoClip
 from demerit.video_writer import Encoding, write_video
-from release_fixture import SECRETS, talking_video, with_user_data
+from release_fixture import SECRETS, cut_video, talking_video, with_user_data
 
 Make = Callable[..., Path]
 
@@ -164,6 +164,34 @@ def test_pictures_in_memory_are_written_without_loss_and_kept_apart(tmp_path: Pa
         treated, how = videos.treated(one)
         assert how == "lossless"
         np.testing.assert_array_equal(treated.main.all(), one.main.all())
+
+
+def frames_in(path: Path) -> int:
+    """How many pictures a player gets that does not mind edit lists."""
+    with av.open(str(path), options={"ignore_editlist": "1"}) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+@pytest.mark.parametrize("title", ["", "Anna"])
+def test_pictures_that_an_edit_list_cuts_off_are_gone(tmp_path: Path, title: str) -> None:
+    """Cut without encoding, a file shows twenty pictures and holds thirty-five."""
+    path = cut_video(tmp_path / "cut.mp4", title)
+    episode = Episode.from_video(path, id="one")
+    assert (len(episode), frames_in(path), extras(str(path)).cut_off) == (20, 35, 15)
+    videos = made(tmp_path)
+    treated, how = videos.treated(episode)
+    released = Path(treated.main.source.describe()["path"])
+    assert (how, len(treated), frames_in(released)) == ("encoded anew", 20, 20)
+    assert sum(one.removed["pictures that the file holds and never shows"] for one in videos.written) == 15
+    assert np.abs(treated.main.all().astype(int) - episode.main.all()).mean() < 6
+    assert not repack(str(path), tmp_path / "again.mp4", extras(str(path)))
+    assert [one.name for one in released.parent.iterdir()] == [released.name]
+
+
+def test_a_time_of_day_in_the_stream_is_found() -> None:
+    for kind, has_clock in ((136, True), (1, False)):
+        unit = bytes([39 << 1, 1, kind, 5]) + b"\x14\x22\x10\x05\x11\x80"
+        assert has_user_data("hevc", len(unit).to_bytes(4, "big") + unit, 4) is has_clock
 
 
 def test_masks_reach_the_pixels_and_keep_the_rest(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def export(
 
 
 def _draw_sheet(dataset: Any, episode: str | None, path: Path) -> None:
+    from rich.markup import escape  # noqa: PLC0415
+
     from demerit.cli.bars import out  # noqa: PLC0415
     from demerit.contact_sheet import contact_sheet  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
@@ -139,16 +141,17 @@ def _draw_sheet(dataset: Any, episode: str | None, path: Path) -> None:
         chosen = dataset[episode]
     if chosen is None:
         raise BadInput(dataset.address, "a dataset with an episode in it", "an empty one")
-    out.print(f"{contact_sheet(chosen, path)}: {chosen.id}")
+    out.print(escape(f"{contact_sheet(chosen, path)}: {chosen.id}"))
 
 
 def _print_overview(overview: Overview) -> None:
+    from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
 
     lengths = f", {overview.shortest} to {overview.longest} a piece" if overview.episodes else ""
-    out.print(f"[bold]{overview.name}[/bold]")
+    out.print(f"[bold]{escape(overview.name)}[/bold]")
     out.print(f"  {overview.episodes} episodes, {overview.frames} frames{lengths}, {overview.seconds / 3600:.2f} hours")
     for title, counter in (
         ("instructions", overview.instructions),
@@ -157,19 +160,19 @@ def _print_overview(overview: Overview) -> None:
         ("splits", overview.splits),
         ("licences", overview.licences),
     ):
-        out.print(f"  {title}: {_most(counter)}")
+        out.print(f"  {title}: {escape(_most(counter))}")
     table = Table(
         "vouched for by", "episodes", "success", "failure", "unknown", "graded", "with progress", "with curve"
     )
     for who, counts in sorted(overview.outcomes.items()):
         cells = ("episodes", "success", "failure", "success unknown", "graded", "with progress", "with curve")
-        table.add_row(who, *(str(counts[cell]) for cell in cells))
+        table.add_row(escape(who), *(str(counts[cell]) for cell in cells))
     if overview.outcomes:
         out.print(table)
     if overview.unlabelled:
         out.print(f"  {overview.unlabelled} episodes without an outcome")
     if overview.preferences:
-        out.print(f"  preferences: {_most(overview.preferences)}")
+        out.print(f"  preferences: {escape(_most(overview.preferences))}")
 
 
 def _most(counter: Counter[str], most: int = 4) -> str:

@@ -125,17 +125,17 @@ def _print(made: Released, dest: Path, settings: Settings, problems: list[dict[s
     from demerit.cli.bars import out  # noqa: PLC0415
     from demerit.cli.data import _print_problems  # noqa: PLC0415
 
-    facts = made.facts
+    facts, place = made.facts, escape(str(dest))
     layout = "LeRobot v3.0" if facts["layout"] == "lerobot" else "demerit folder"
     if not made.seconds:
         out.print(
-            f"[bold]{dest}[/bold]: this very release is there already, every file as it was made, and is left as it is"
+            f"[bold]{place}[/bold]: this very release is there already, every file as it was made, and is left as it is"
         )
     else:
         steps = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in made.seconds.items())
         out.print(
-            f"[bold]{dest}[/bold]: {facts['episodes']} episodes as {layout}, {made.bytes / 1e6:.1f} MB, "
-            f"under {facts['licence']} [dim]({steps})[/dim]"
+            f"[bold]{place}[/bold]: {facts['episodes']} episodes as {layout}, {made.bytes / 1e6:.1f} MB, "
+            f"under {escape(facts['licence'])} [dim]({steps})[/dim]"
         )
         videos = ", ".join(f"{count} {how}" for how, count in facts["videos"].items())
         out.print(f"  videos: {videos}")
@@ -144,7 +144,7 @@ def _print(made: Released, dest: Path, settings: Settings, problems: list[dict[s
     _print_problems(problems)
     if not settings.repaints:
         out.print("  [yellow]note[/yellow]  no pixel was changed: look at it before you share it (--mask, --blur)")
-    out.print(f"Look at {dest}/card.html, then go through {dest}/PRIVACY.md")
+    out.print(f"Look at {place}/card.html, then go through {place}/PRIVACY.md")
     if made.key is not None:
         out.print(f"For you alone, not to be shared: {escape(str(made.key.name))} (who stands behind which stand-in)")
 

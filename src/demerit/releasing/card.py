@@ -17,10 +17,10 @@ from demerit.episode import Episode
 from demerit.errors import BadEpisode, UnreadableVideo
 from demerit.releasing.charts import failure_chart, outcome_chart, progress_chart
 from demerit.releasing.composition import Composition, kinds_of, verdict
-from demerit.releasing.layouts import CAME_AS
 from demerit.releasing.licences import hub_id, hub_name
 from demerit.releasing.loading import with_demerit, without_demerit
 from demerit.releasing.privacy import CHECKLIST, NOT_AUTOMATIC, Removal
+from demerit.releasing.settings import CAME_AS
 from demerit.releasing.words import lead, licence_words, markdown, tables, technical
 from demerit.store.parts import write_durably
 

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from demerit.episode import Edit, Episode, Origin
 from demerit.outcome import Outcome, Preference
 from demerit.releasing.clean_signals import CleanSignals
-from demerit.releasing.fields import about, is_of_things
+from demerit.releasing.fields import about
 from demerit.releasing.guesses import common, rare
 from demerit.releasing.names import Names
-from demerit.releasing.settings import Notes
+from demerit.releasing.settings import CAME_FROM, Notes
 
 MOST_SUSPECTS = 500
 """kept for the owner to look at; beyond that there is a rule missing"""
+
+
+@dataclass
+class Apart:
+    """Names of one sort and the clean ones that stand for them, no two alike."""
+
+    clean: dict[str, str] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+    _alike: Counter[str] = field(default_factory=Counter)
+    """counts, so that thousands of one name are not tried one after the other"""
+
+    def add(self, name: str, clean: str) -> None:
+        """Number what is taken already."""
+        unique = clean
+        while unique in self._taken:  # "2024-03" with a bare number behind it would look like a day
+            self._alike[clean] += 1
+            unique = f"{clean}-n{self._alike[clean] + 1}"
+        self._taken.add(unique)
+        self.clean[name] = unique
 
 
 @dataclass
@@ -33,19 +52,18 @@ class Cleaner:
     """signal, by its clean name, and what was done to it, to the episodes in which it was"""
     _at: str = ""
     """the episode at hand"""
-    _ids: dict[str, str] = field(default_factory=dict)
-    _taken: set[str] = field(default_factory=set)
-    _alike: Counter[str] = field(default_factory=Counter)
-    _signals: dict[str, str] = field(default_factory=dict)
+    _apart: dict[str, Apart] = field(default_factory=dict)
+    """what is told apart by its name (an id, a camera, a group ...) to the clean names that are taken"""
 
     def episode(self, episode: Episode) -> Episode:
         """Clean an episode; its pixels are another matter."""
         self._at = episode.id
-        self._look_at((*common(episode.id), *self.names.doubtful(episode.id)))
+        for name in episode.signals:  # now, while it is known whose they are; values are read when asked for
+            self._looked_at(self.signal_name(name))
         return Episode(
-            id=self.id(episode.id),
+            id=self._looked_at(self.id(episode.id)),
             instruction=self._instruction(episode.instruction),
-            views={self._name(camera, "camera name"): frames for camera, frames in episode.views.items()},
+            views={self._looked_at(self.camera(camera)): frames for camera, frames in episode.views.items()},
             outcomes=tuple(self._outcome(outcome) for outcome in episode.outcomes),
             origin=self._origin(episode.origin),
             signals=CleanSignals(episode.signals, episode, self),
@@ -72,31 +90,35 @@ class Cleaner:
 
     def id(self, id: str) -> str:
         """Clean an id; the same id is always cleaned alike, and two never become one."""
-        if id not in self._ids:
-            self._ids[id] = _unique(self._name(id, "id"), self._taken, self._alike)
-            self._taken.add(self._ids[id])
-        return self._ids[id]
+        return self._one_of_many(id, "id")
+
+    def camera(self, name: str) -> str:
+        """Clean a camera's name; two never become one."""
+        return self._one_of_many(name, "camera name")
 
     def signal_name(self, name: str) -> str:
         """Clean a signal's name, part by part, as `obs/data/pose` is no path on a disk; two never become one."""
-        if name not in self._signals:
-            clean = "/".join(self._name(part, "signal name") for part in name.split("/"))
-            self._signals[name] = _unique(clean, self._signals.values(), Counter())
-        return self._signals[name]
+        return self._one_of_many(name, "signal name", "/")
 
     def _origin(self, origin: Origin) -> Origin:
         texts = {
             name: self._name(getattr(origin, name), f"origin: {name}")
-            for name in ("dataset", "revision", "licence", "embodiment", "split", "group")
+            for name in ("dataset", "revision", "licence", "embodiment")
         }
+        self._look_at(self.names.suspects(texts["embodiment"]))
+        for name in ("split", "group"):  # days of one month are several groups still
+            texts[name] = self._looked_at(self._one_of_many(getattr(origin, name), f"origin: {name}"))
         tags = {}
         for name, value in origin.tags.items():
-            shown = self._name(name, "tag name")
+            if name == CAME_FROM:  # a hash of what an earlier release may have removed
+                self._count(f"tag {name}", "fingerprint of an earlier source, removed")
+                continue
+            shown = self._looked_at(self._one_of_many(name, "tag name"))
             clean = self._tag(name, value, f"tag {shown}")
             if clean:
                 tags[shown] = clean
         # The parent may be left out of this release: then its cleaned name is all that there is of it.
-        parent = self.id(origin.parent) if origin.parent else ""
+        parent = self._looked_at(self.id(origin.parent))
         return Origin(**texts, site=self._stand_in(origin.site, "site"), parent=parent, tags=tags)
 
     def _tag(self, name: str, value: str, where: str) -> str:
@@ -114,9 +136,9 @@ class Cleaner:
             case "text":
                 return self._text(value, where)
             case "thing":
-                if not is_of_things(name):  # nobody knows what it is: the owner may
-                    self._look_at(self.names.suspects(value))
-                return self._name(value, where)
+                clean = self._name(value, where)
+                self._look_at(self.names.suspects(clean))  # a robot, a mug and a policy may be called after somebody
+                return clean
 
     def _outcome(self, outcome: Outcome) -> Outcome:
         events = tuple(
@@ -142,7 +164,8 @@ class Cleaner:
 
     def _within(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._ids[value] if value in self._ids else self._name(value, "parameters of an edit")
+            ids = self._apart["id"].clean if "id" in self._apart else {}
+            return ids[value] if value in ids else self._name(value, "parameters of an edit")
         if isinstance(value, Mapping):
             return {name: self._within(inner) for name, inner in value.items()}
         return [self._within(inner) for inner in value] if isinstance(value, list | tuple) else value
@@ -154,6 +177,18 @@ class Cleaner:
         return self.names.fields.get(name.strip().casefold()) or self.names.in_text(name, Counter())
 
     def _name(self, text: str, where: str) -> str:
+        """Clean what may stand in many places alike."""
+        return self._looked_at(self._cleaned(text, where))
+
+    def _one_of_many(self, name: str, where: str, between: str = "") -> str:
+        """Clean what is told apart by its name: the same name is always cleaned alike, and two never become one."""
+        names = self._apart.setdefault(where, Apart())
+        if name and name not in names.clean:
+            parts = name.split(between) if between else [name]
+            names.add(name, between.join(self._cleaned(part, where) for part in parts))
+        return names.clean[name] if name else ""
+
+    def _cleaned(self, text: str, where: str) -> str:
         if not text:
             return text
         found: Counter[str] = Counter()
@@ -180,6 +215,11 @@ class Cleaner:
         self._look_at((*rare(clean), *self.names.doubtful(clean)))
         return clean
 
+    def _looked_at(self, clean: str) -> str:
+        """Show the owner the common names in an identifier that nobody told, and known ones that are words too."""
+        self._look_at((*common(clean), *self.names.doubtful(clean)))
+        return clean
+
     def _look_at(self, words: Iterable[str]) -> None:
         for word in words:
             if word in self.suspects or len(self.suspects) < MOST_SUSPECTS:
@@ -193,12 +233,3 @@ class Cleaner:
     def _add(self, where: str, found: Counter[str]) -> None:
         if +found:
             self.removed.setdefault(where, Counter()).update(+found)
-
-
-def _unique(name: str, taken: Container[str], alike: Counter[str]) -> str:
-    """Number what is taken already; `alike` counts, so that thousands of one name are not tried one after the other."""
-    unique = name
-    while unique in taken:  # "2024-03" with a bare number behind it would look like a day
-        alike[name] += 1
-        unique = f"{name}-n{alike[name] + 1}"
-    return unique

@@ -44,6 +44,8 @@ CLOCKS = {b"mvhd", b"tkhd", b"mdhd"}
 SEI = {"h264": {6}, "hevc": {39, 40}}
 USER_DATA = {4, 5}
 """kinds of supplemental information that hold whatever somebody put there: captions, positions, clocks"""
+TIMES_OF_DAY = {"h264": frozenset[int](), "hevc": frozenset({136})}
+"""kinds in which a camera says what time of day it is; H.264 has no kind for that alone"""
 OBU_METADATA = 5
 WITHOUT_USER_DATA = {"vp8", "vp9"}
 
@@ -60,13 +62,15 @@ class Extras:
     """names of tags that say something; their values are nobody's business"""
     user_data: bool = False
     """whether the pictures' own stream carries data of somebody's"""
+    cut_off: int = 0
+    """pictures in the file that it never shows, as an edit list cuts them off: whoever asks for them gets them"""
     unknown: tuple[str, ...] = ()
     """other reasons not to copy the file as it is"""
 
     @property
     def clean(self) -> bool:
         """Whether there is nothing."""
-        return not (self.sounds or self.others or self.tags or self.user_data or self.unknown)
+        return not (self.sounds or self.others or self.tags or self.user_data or self.cut_off or self.unknown)
 
 
 def extras(path: str) -> Extras:
@@ -90,10 +94,12 @@ def _extras(path: str, container: InputContainer) -> Extras:
     said = (*stream.metadata.items(), *container.metadata.items())
     tags = [name for name, value in said if not _is_harmless(name, value)]
     tags += [f"chapter {name}" for chapter in container.chapters() for name in chapter.get("metadata", {})]
-    size, found = 0, False
+    size, found, shown = 0, False, set()
     lengths = _length_bytes(codec, stream.codec_context.extradata)
     for packet in container.demux(stream):
         size += packet.size
+        if not packet.is_discard:
+            shown.add(packet.pos)
         found = found or (packet.size > 0 and has_user_data(codec, bytes(packet), lengths))
     return Extras(
         codec=codec,
@@ -101,8 +107,17 @@ def _extras(path: str, container: InputContainer) -> Extras:
         others=len(streams) - len(streams.audio) - 1,
         tags=tuple(sorted(set(tags))),
         user_data=found,
+        cut_off=len(_all_pictures(path) - shown) if "mov" in container.format.name else 0,
         unknown=tuple(sorted(set(_not_plain(path, size)))),
     )
+
+
+def _all_pictures(path: str) -> set[int | None]:
+    """Where in the file pictures lie, whether they are shown or not."""
+    import av  # noqa: PLC0415
+
+    with av.open(path, options={"ignore_editlist": "1"}) as container:
+        return {packet.pos for packet in container.demux(container.streams.video[0]) if packet.size}
 
 
 def _is_harmless(name: str, value: str) -> bool:
@@ -212,6 +227,8 @@ def _is_foreign(unit: bytes, codec: str) -> bool:
             at += 1
         payload = body[at : at + numbers[1]]
         if numbers[0] in USER_DATA and not is_own(payload):
+            return True
+        if numbers[0] in TIMES_OF_DAY[codec]:
             return True
         at += numbers[1]
     return False

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,18 @@ from demerit.releasing.card import write_card
 from demerit.releasing.checksums import damage, files_of, write_sums
 from demerit.releasing.cleaned import Cleaner
 from demerit.releasing.composition import compose
-from demerit.releasing.layouts import CAME_AS, in_order_of_splits, write_as_lerobot, write_folder, write_rows
+from demerit.releasing.layouts import (
+    in_order_of_splits,
+    words_are_the_same,
+    write_as_lerobot,
+    write_folder,
+    write_rows,
+)
 from demerit.releasing.origins import write_origins
+from demerit.releasing.owners_file import kept_in, private_facts, refuse_other, salt_for, salted
 from demerit.releasing.places import refuse_place
 from demerit.releasing.privacy import Removal, write_privacy
-from demerit.releasing.settings import Settings
+from demerit.releasing.settings import CAME_AS, RULES, Settings
 from demerit.releasing.shown import unseen_frames
 from demerit.releasing.survey import Survey, survey
 from demerit.releasing.videos import Videos
@@ -39,7 +46,7 @@ from demerit.store import Store
 from demerit.store.lock import writing
 from demerit.store.parts import FORMAT_VERSION, sync_folder, write_durably
 
-FORMAT_NAME, RELEASE_VERSION = "demerit-release", 1
+FORMAT_NAME, RELEASE_VERSION = "demerit-release", 2
 FACTS = "release.json"
 MOST_NAMED = 5
 """files that an error names"""
@@ -88,12 +95,12 @@ def release(
     found = survey(dataset, settings)
     stage = dest.with_name(f".{dest.name}.release")
     key = dest.with_name(f"{dest.name}-private.json")
-    there = _already(dest, found.plan, on_progress)
+    there = _already(dest, key, found.plan, on_progress)
     if there is not None:
         if stage.is_dir() and not (stage / "tree").exists():  # killed right after the last rename
             shutil.rmtree(stage, ignore_errors=True)
         return there
-    _refuse_other_key(key, {found.plan, _plan_of(stage / "plan.json")})
+    refuse_other(key, {found.plan, kept_in(stage / "plan.json", "plan")})
     try:
         stage.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -126,15 +133,19 @@ def _make(
 ) -> dict[str, Any]:
     """Write everything below stage/tree but the sums; return what release.json says."""
     started = time.monotonic()
-    tree, videos = stage / "tree", Videos(stage / "tree", stage / "notes", settings)
-    cleaner = Cleaner(found.names, settings.notes)
+    tree, cleaner = stage / "tree", Cleaner(found.names, settings.notes)
     chosen = in_order_of_splits(found.episodes) if settings.layout == "lerobot" else list(found.episodes)
     # In the source's order first, so that ids are the same in both layouts.
     for one in found.episodes:
         cleaner.id(one.id)
     clean = {one.id: cleaner.episode(one) for one in found.episodes}
     preferences = [cleaner.preference(one) for one in found.preferences]
-    episodes, before = [clean[one.id] for one in chosen], [one.fingerprint() for one in chosen]
+    episodes, sources = [clean[one.id] for one in chosen], {one.id: one.fingerprint() for one in chosen}
+    before = [sources[one.id] if words_are_the_same(one, clean[one.id]) else "" for one in chosen]
+    # Masks are told by the names that cameras have, and found by those that they got.
+    masks = tuple(replace(one, camera=cleaner.camera(one.camera)) for one in settings.masks)
+    videos = Videos(tree, stage / "notes", replace(settings, masks=masks))
+    salt = salt_for(key, found.plan)
 
     def watched(done: int) -> None:
         told("writing videos", done, len(episodes))
@@ -151,12 +162,12 @@ def _make(
     released = list(store.episodes())
     warnings = sentences(found.leaks)
     removal = Removal(cleaner.report(), videos.written, unseen_frames(released), settings, len(cleaner.suspects))
-    facts = _facts(store, found, settings, released, warnings)
+    facts = {**_facts(store, found, settings, released, warnings), "plan": salted(found.plan, salt)}
     write_durably(tree / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
     write_origins(tree, released)
     write_privacy(tree, removal, released)
     write_card(tree, compose(store.name, released, preferences), facts, removal, released)
-    write_durably(key, _private(found, cleaner))
+    write_durably(key, private_facts(found.plan, salt, cleaner, sources))
     os.chmod(key, 0o600)
     seconds["card"] = time.monotonic() - started
     started = time.monotonic()
@@ -188,30 +199,15 @@ def _facts(
         "dates": settings.dates,
         "leaks": warnings,
         "made_with": f"demerit {version('demerit')}",
-        "plan": found.plan,
+        "rules": RULES,
     }
-
-
-def _private(found: Survey, cleaner: Cleaner) -> bytes:
-    """The owner's file: it undoes the stand-ins, so it is never part of the release."""
-    facts = {
-        "about": "PRIVATE: who and what stands behind the names of the release. Do not share this file.",
-        "plan": found.plan,
-        "stand_ins": dict(cleaner.names.fields),
-        "look_at": {
-            "words in instructions that look like names and were left as they are (name them with --names)": dict(
-                sorted(cleaner.suspects.items())
-            )
-        },
-    }
-    return (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _name(dataset: Dataset, settings: Settings) -> str:
     return settings.name or safe_name(dataset.name)
 
 
-def _already(dest: Path, plan: str, told: Told) -> Released | None:
+def _already(dest: Path, key: Path, plan: str, told: Told) -> Released | None:
     """What is at the destination: nothing, the very same release, or something that is left alone."""
     if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
         return None
@@ -219,8 +215,20 @@ def _already(dest: Path, plan: str, told: Told) -> Released | None:
         there = opened(dest)
     except StoreError:
         raise StoreError(dest, "it exists and is not an empty folder; nothing is overwritten") from None
-    if there.facts.get("plan") != plan:
-        what = "another release (other episodes, labels, settings or rules)"
+    if there.facts.get("rules") != RULES:
+        rules = there.facts.get("rules")
+        which = "newer" if isinstance(rules, int) and rules > RULES else "older"
+        said = f"a release by {which} rules of cleaning; nothing is overwritten (choose another folder)"
+        raise StoreError(dest, f"it holds {said}")
+    where = dest.resolve()  # a link to a release: the owner's file lies beside the release
+    salt = kept_in(key if key.exists() else where.with_name(f"{where.name}-private.json"), "salt")
+    if salt is None:
+        said = f"without {key.name} beside it, which cannot be read, nobody can tell whether it is this very one"
+        raise StoreError(
+            dest, f"it holds a release; {said}; nothing is overwritten (bring that file back, or choose another folder)"
+        )
+    if there.facts.get("plan") != salted(plan, salt):
+        what = "another release (other episodes, labels or settings)"
         raise StoreError(dest, f"it holds {what}; nothing is overwritten")
     told("checking what is there", 0, 0)
     lost = damage(dest)
@@ -233,24 +241,10 @@ def _already(dest: Path, plan: str, told: Told) -> Released | None:
     return there
 
 
-def _refuse_other_key(key: Path, plans: set[str | None]) -> None:
-    """A private file may be replaced by a run of the same plan, or if the run that wrote it never came to an end."""
-    if key.exists() and (_plan_of(key) is None or _plan_of(key) not in plans):
-        raise StoreError(key, "it is there from another release and would be lost; move it or choose another folder")
-
-
-def _plan_of(path: Path) -> str | None:
-    try:
-        plan = json.loads(path.read_text("utf-8")).get("plan")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return plan if isinstance(plan, str) else None
-
-
 def _begin(stage: Path, plan: str, settings: Settings) -> None:
     """Keep what an earlier run with this plan has finished; throw away what it left half done."""
     # LeRobot keeps many episodes in one video: half of it is worth nothing.
-    if _plan_of(stage / "plan.json") != plan or settings.layout == "lerobot":
+    if kept_in(stage / "plan.json", "plan") != plan or settings.layout == "lerobot":
         for path in stage.iterdir():
             if path.name != ".lock":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -14,18 +14,15 @@ from pathlib import Path
 
 from demerit.episode import Episode
 from demerit.outcome import Preference
-from demerit.releasing.settings import Settings
+from demerit.releasing.settings import CAME_AS, CAME_FROM, Settings
 from demerit.releasing.videos import Videos
 from demerit.sources.lerobot import LeRobotReader
 from demerit.sources.lerobot_info import NOT_SIGNALS
-from demerit.sources.lerobot_plan import DTYPES, MATRIX
+from demerit.sources.lerobot_plan import DTYPES, MATRIX, plan_of
 from demerit.sources.lerobot_writer import write_lerobot
 from demerit.store import Store
 from demerit.store.folder import FORMAT_NAME, MANIFEST
 from demerit.store.parts import Manifest, write_manifest
-
-CAME_FROM, CAME_AS = "released_from", "released_as"
-"""tags of an episode whose fingerprint is another than its source's: that fingerprint, and what was done"""
 
 Told = Callable[[int], None]
 
@@ -63,6 +60,19 @@ def _as_clips(episodes: Sequence[Episode], before: Sequence[str], root: Path) ->
         # As LeRobot's metadata gives it back: without the spaces around it.
         seen = replace(episode, instruction=clip.instruction, views=views)
         yield _noted(seen, fingerprint, "encoded anew")
+
+
+def check_fits_lerobot(episodes: Iterable[Episode], settings: Settings) -> None:
+    """Refuse episodes that no LeRobot dataset can hold together, such as two frame rates; decodes one picture."""
+    listed = in_order_of_splits(episodes)
+    plan = plan_of(listed[0], settings.fps, None, [], False)
+    for one in listed:
+        plan.check(one)
+
+
+def words_are_the_same(one: Episode, other: Episode) -> bool:
+    """Whether two fingerprints differ by their pictures alone."""
+    return one.instruction == other.instruction and list(one.views) == list(other.views)
 
 
 def in_order_of_splits(episodes: Iterable[Episode]) -> list[Episode]:
@@ -103,9 +113,13 @@ def write_rows(
 
 
 def _noted(episode: Episode, before: str, how: str) -> Episode:
-    """Record where an episode came from if its fingerprint is not that one any more."""
+    """Record where an episode came from if its fingerprint is not that one any more.
+
+    No fingerprint (`before` is empty) is told where words were removed: it is a hash of them, and whoever has the video
+    could try one name after the other until it fits.
+    """
     if episode.fingerprint() == before:
         return episode
     how = "same file, other words" if how == "same file" else how
-    tags = {**episode.origin.tags, CAME_FROM: before, CAME_AS: how}
+    tags = {**episode.origin.tags, **({CAME_FROM: before} if before else {}), CAME_AS: how}
     return replace(episode, origin=replace(episode.origin, tags=tags))

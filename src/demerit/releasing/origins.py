@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from demerit.episode import Episode
-from demerit.releasing.layouts import CAME_AS, CAME_FROM
+from demerit.releasing.settings import CAME_AS, CAME_FROM
 from demerit.store.parts import write_durably
 
 ORIGINS = "ORIGINS.csv"
@@ -42,7 +42,8 @@ def write_origins(root: Path, episodes: Iterable[Episode]) -> None:
                 outcome.source if outcome else "",
                 origin.tags.get(CAME_AS, "same file"),
                 fingerprint,
-                origin.tags.get(CAME_FROM, fingerprint),
+                # Not told where words were removed: a hash of them would give them back to whoever guesses.
+                origin.tags.get(CAME_FROM, "" if CAME_AS in origin.tags else fingerprint),
             ]
         )
     write_durably(root / ORIGINS, text.getvalue().encode())

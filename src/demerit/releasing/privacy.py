@@ -9,7 +9,7 @@ from pathlib import Path
 
 from demerit.episode import Episode
 from demerit.releasing.settings import Settings
-from demerit.releasing.videos import Written
+from demerit.releasing.videos import NEVER_SHOWN, Written
 from demerit.releasing.words import markdown
 from demerit.store.parts import write_durably
 
@@ -48,6 +48,8 @@ class Removal:
         said += [f"sound removed from {videos['streams of sound']} videos" if videos["streams of sound"] else ""]
         tags = sum(count for what, count in videos.items() if what.startswith(("container tag", "in the container")))
         said += [f"{tags} container tags and clocks removed" if tags else ""]
+        cut_off = videos[NEVER_SHOWN]
+        said += [f"{cut_off} pictures left out that files held and never showed" if cut_off else ""]
         said += [f"{covered} frames masked" if covered else "", f"{hidden} frames with a mosaic" if hidden else ""]
         return [line for line in said if line] or ["nothing was found that had to be removed"]
 
@@ -77,7 +79,8 @@ RULES = """\
   numbered stand-ins (`person-1`, `site-1`), the same everywhere in this release: in their own fields, in ids, groups,
   instructions, notes, tags, camera names and edits. They are known from the fields that hold nothing else, and from the
   list that the owner gave. A name that is also an everyday word, or what this dataset calls a thing, is replaced in its
-  own field, and in free text where it has a capital; elsewhere it is left, and listed for the owner.
+  own field, and in free text where it has a capital; elsewhere it is left, and listed for the owner. So are common
+  first names and cities that nobody told in ids, groups, cameras, signals and fields about things.
 - **Free text** (notes, feedback, reasons by people and models): known names as above; mail addresses, links, paths,
   accounts, hosts, rooms, streets, coordinates, telephone numbers, days and hours by pattern; and every word with a
   capital that this dataset does not use as a word becomes `[name]`, unless it begins a sentence and is everyday English
@@ -95,8 +98,8 @@ RULES = """\
 - **Fields about machines** (hosts, networks, addresses, serial numbers, paths, file names) are removed. Videos are
   numbered.
 - **Video files.** A file with nothing but pictures in it is copied as it is. Otherwise the pictures' packets are packed
-  anew without sound, subtitles, tags, clocks and data inside the stream; where that would change what is seen, or masks
-  and detectors apply, the pictures are encoded anew.
+  anew without sound, subtitles, tags, clocks and data inside the stream; where that would change what is seen, where a
+  file holds pictures that it never shows, or masks and detectors apply, the pictures are encoded anew.
 - **Not released at all:** problems that were met on import, rewards of models, where the dataset lay."""
 
 NOT_AUTOMATIC = """\

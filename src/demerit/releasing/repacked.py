@@ -10,7 +10,7 @@ import numpy as np
 
 from demerit.errors import UnreadableVideo
 from demerit.frames import spread
-from demerit.releasing.containers import Extras
+from demerit.releasing.containers import Extras, extras
 from demerit.video import VideoClip
 from demerit.video_index import decoder_errors
 
@@ -30,6 +30,8 @@ def repack(source: str, target: Path, found: Extras) -> bool:
     """Write the pictures' packets alone, atomically. False: that cannot be done without changing what is seen."""
     import av  # noqa: PLC0415
 
+    if found.cut_off:
+        return False  # those that are shown need some of them to be decoded
     if found.user_data and found.codec not in WITHOUT_UNITS:
         return False
     refused: tuple[type[Exception], ...] = (UnreadableVideo, *decoder_errors())
@@ -37,7 +39,7 @@ def repack(source: str, target: Path, found: Extras) -> bool:
     try:
         with av.open(source) as given, av.open(str(partial), "w", format="mp4") as made:
             _copy_packets(given, made, WITHOUT_UNITS[found.codec] if found.user_data else "")
-        if not _same_pictures(source, str(partial)):
+        if not _same_pictures(source, str(partial)) or extras(str(partial)).cut_off:
             return False
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())

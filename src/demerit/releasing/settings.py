@@ -15,7 +15,9 @@ Layout = Literal["folder", "lerobot"]
 Notes = Literal["scrub", "drop", "keep"]
 EVERY_CAMERA = "*"
 NUMBERS_OF_A_BOX = 4
-RULES = 2
+CAME_FROM, CAME_AS = "released_from", "released_as"
+"""tags of an episode whose fingerprint is another than its source's: that fingerprint, and what was done"""
+RULES = 3
 """of cleaning, counted up when they change: what older ones have left is neither gone on with nor taken for done"""
 
 

@@ -41,27 +41,37 @@ def stand_ins(
     also_words: dict[str, str] = {}
     fields = {name.casefold(): instead for name, instead in numbered.items()}
     for name, instead in numbered.items():
-        is_thing = instead.startswith("site") or name.casefold() in labels
         if name.casefold() in given:
             known[name] = instead
         elif (
             sum(char.isalpha() for char in name) > 1
         ):  # "3" is somebody in a field about people, and a number elsewhere
-            (also_words if _is_also_word(name, words, is_thing) else known)[name] = instead
+            (also_words if _is_also_word(name, instead, words, labels) else known)[name] = instead
     taken = set(fields)
     for name, instead in numbered.items():
-        for part in patterns.WORD.findall(name):
+        for part in _parts(name, is_site=instead.startswith("site")):
             low = part.casefold()
-            if len(part) < SHORTEST_PART or not part[0].isupper() or low in STARTERS or low in taken:
+            if low in taken:
                 continue
-            (also_words if low in words or is_everyday(low) else known)[part] = instead
+            is_word_too = is_everyday(low) or _is_also_word(part, instead, words, labels)
+            (also_words if is_word_too else known)[part] = instead
             taken.add(low)
             fields[low] = instead
     return Names(known, fields, also_words, words, dates)
 
 
-def _is_also_word(name: str, words: frozenset[str], is_thing: bool) -> bool:
+def _parts(name: str, is_site: bool) -> list[str]:
+    """Words of a name that are looked for on their own; in small letters those of people that are no words at all."""
+    found = [part for part in patterns.WORD.findall(name.partition("@")[0]) if len(part) >= SHORTEST_PART]
+    return [
+        part
+        for part in found
+        if part.casefold() not in STARTERS and (part[0].isupper() or not (is_site or is_word(part.casefold())))
+    ]
+
+
+def _is_also_word(name: str, instead: str, words: frozenset[str], labels: frozenset[str]) -> bool:
     low = name.casefold()
     if low in words:
-        return is_thing or is_word(low)
+        return instead.startswith("site") or low in labels or is_word(low)
     return name.islower() and is_everyday(low)

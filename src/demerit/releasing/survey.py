@@ -17,6 +17,7 @@ from demerit.outcome import Preference
 from demerit.releasing import patterns
 from demerit.releasing.everyday import is_everyday
 from demerit.releasing.fields import about, is_of_things
+from demerit.releasing.layouts import check_fits_lerobot
 from demerit.releasing.licences import doubts, spelt, whole_licence
 from demerit.releasing.names import Names, all_words, words_of
 from demerit.releasing.settings import EVERY_CAMERA, Settings
@@ -43,15 +44,19 @@ class Survey:
     left_out: int
     """episodes whose videos cannot be read"""
     plan: str
-    """changes when the episodes, their labels or the settings do: what a run that was killed may go on with"""
+    """changes when the episodes, their labels or the settings do: what a run that was killed may go on with.
+
+    A hash of everything that is to be removed, so it is for the owner alone: whoever has it can test guesses."""
 
 
 def survey(dataset: Dataset, settings: Settings) -> Survey:
-    """Read everything once, and refuse what must not be released before a byte is written. Decodes nothing."""
+    """Read everything once, and refuse what must not be released before a byte is written. Decodes next to nothing."""
     episodes, preferences, left_out = _chosen(dataset, settings)
     if not episodes:
         raise BadInput(dataset.address or dataset.name, "at least one episode to release", "none")
     _check_cameras(episodes, settings)
+    if settings.layout == "lerobot":
+        check_fits_lerobot(episodes, settings)
     licences = Counter(one.origin.licence for one in episodes)
     licence = whole_licence(licences, changed=settings.encodes or any(one.edits for one in episodes))
     leaks = find_leaks(episodes)
@@ -79,7 +84,8 @@ def known_names(episodes: Iterable[Episode], preferences: Iterable[Preference], 
     labels: set[str] = set()
     for episode in episodes:
         words |= words_of(episode.instruction) | all_words(" ".join(episode.instruction.split()[:1]))
-        labels |= all_words(f"{episode.origin.embodiment} {episode.origin.dataset} {' '.join(episode.views)}")
+        for label in (episode.origin.embodiment, episode.origin.dataset, *episode.views):
+            labels |= _vouched(label, of_things=True)
         places |= {episode.origin.site: None}
         people |= {outcome.by: None for outcome in episode.outcomes if outcome.source == "human"}
         for name, value in episode.origin.tags.items():
@@ -89,17 +95,18 @@ def known_names(episodes: Iterable[Episode], preferences: Iterable[Preference], 
                 case "place":
                     places |= {value: None}
                 case "thing":
-                    words |= _vouched(name, value)
+                    words |= _vouched(value, is_of_things(name))
     people |= {one.by: None for one in preferences if one.source == "human"}
-    return stand_ins(
-        people, places, settings.names, frozenset(words | labels), settings.dates, labels=frozenset(labels)
-    )
+    return stand_ins(people, places, settings.names, frozenset(words | labels), settings.dates, frozenset(labels))
 
 
-def _vouched(field: str, value: str) -> set[str]:
-    """Words of a value that are no names: a field that nobody knows may hold one, and must not vouch for it."""
+def _vouched(value: str, of_things: bool) -> set[str]:
+    """Words of a value that are no names, and what a thing is called in one word.
+
+    A field that nobody knows may hold a name, and "Kowalczyk mug" is a thing after somebody: neither vouches for it.
+    """
     found = patterns.WORD.findall(value)
-    if not is_of_things(field):
+    if not of_things or len(found) > 1:
         found = [word for word in found if is_everyday(word) or word[1:] != word[1:].lower() or not word.isalpha()]
     return {word.lower() for word in found}
 

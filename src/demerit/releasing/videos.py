@@ -27,6 +27,7 @@ from demerit.video_writer import EXACT, Encoding, write_video
 How = Literal["same file", "repacked", "lossless", "encoded anew"]
 HOW: tuple[How, ...] = ("same file", "repacked", "lossless", "encoded anew")
 """from the least to the most: an episode is as its worst camera"""
+NEVER_SHOWN = "pictures that the file holds and never shows"
 GOOD = Encoding(options={"crf": "18", "preset": "veryfast"})
 ODD = Encoding(pixel_format="yuv444p", options={"crf": "18", "preset": "veryfast"})
 """for pictures with an odd edge, whose colours cannot be halved"""
@@ -158,6 +159,7 @@ def _found(source: str) -> dict[str, int]:
     counts = {"streams of sound": found.sounds, "streams of something else": found.others}
     counts |= {f"container tag {name!r}": 1 for name in found.tags}
     counts |= {"data of somebody's inside the pictures' stream": int(found.user_data)}
+    counts |= {NEVER_SHOWN: found.cut_off}
     counts |= {f"in the container: {reason}": 1 for reason in found.unknown}
     return {what: count for what, count in counts.items() if count}
 
