@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,72 @@ def test_columns_of_one_unit_keep_their_distances_and_what_was_never_set_stays()
     # Seconds and nanoseconds beside each other: the second column says nothing of when.
     pair = since_start(np.stack([NOW + FRAMES, FRAMES * 83_000_000], axis=1), named=True)
     assert pair is not None and pair[:, 1].tolist() == (FRAMES * 83_000_000).tolist()
+
+
+@given(
+    st.lists(st.datetimes(datetime(2000, 1, 1), datetime(2099, 12, 31)), min_size=1, max_size=9),
+    st.sampled_from(["%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S"]),
+)
+def test_days_and_moments_in_digits_are_counted_from_the_first(times: list[datetime], how: str) -> None:
+    read = [datetime.strptime(one.strftime(how), how) for one in times]
+    values = np.array([int(one.strftime(how)) for one in times])
+    unit = {"%Y%m%d": timedelta(days=1), "%Y%m%d%H%M": timedelta(minutes=1)}.get(how, timedelta(seconds=1))
+    begun = since_start(values, named=True)
+    assert begun is not None and begun.tolist() == [(one - min(read)) // unit for one in read]
+    # Fewer digits are a number like others where no name says what they are.
+    assert (since_start(values) is None) == (how != "%Y%m%d%H%M%S")
+
+
+@given(st.lists(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)), min_size=1, max_size=9))
+def test_columns_of_a_calendar_are_counted_from_the_first(times: list[datetime]) -> None:
+    read = [one.replace(microsecond=0) for one in times]
+    columns = np.array([one.timetuple()[:6] for one in read])
+    begun = since_start(columns, named=True)
+    assert begun is not None and not begun[:, :2].any() and since_start(columns) is None
+    passed = [
+        timedelta(days=int(d), hours=int(h), minutes=int(m), seconds=int(s)).total_seconds()
+        for d, h, m, s in begun[:, 2:]
+    ]
+    assert passed == [(one - min(read)).total_seconds() for one in read]
+
+
+def test_clocks_of_other_systems_are_known_where_a_name_says_so() -> None:
+    milliseconds = since_start(np.array([20240305142210123, 20240305142211001]))
+    assert milliseconds is not None and milliseconds.tolist() == [0, 878]
+    for start in (731_340_130, 638_452_453_300_000_000, 133_541_221_300_000_000):  # since 2001, the year 1, 1601
+        values = np.arange(4) + start
+        named = since_start(values, named=True)
+        assert named is not None and named.tolist() == [0, 1, 2, 3] and since_start(values) is None
+    # A counter since a start that only passes through such numbers stays whole.
+    assert since_start(np.linspace(0, 900_000_000, 12), named=True) is None
+    unset = since_start(np.array([np.nan, -1, 20240305.0, 20240307.0]), named=True)
+    np.testing.assert_array_equal(unset, [np.nan, -1, 0, 2])  # type: ignore[arg-type]
+
+
+def test_what_a_name_calls_something_else_is_left_alone(make_episode: Callable[..., Episode]) -> None:
+    kept = {
+        "seed": np.full(12, 1_608_637_542), "hash64": np.full(12, 1_234_567_890_123_456_789),
+        "encoder_ticks": FRAMES + 2**30, "track_id": np.full(12, NOW),
+        "lat_accel": np.ones(12), "geo_mean": np.ones(12),
+        "object": np.array(["Cracker Box"] * 12), "body_name": np.array(["Link7"] * 12),
+        "site_name": np.array(["grip_site"] * 12), "sw_version": np.array(["2024.10.05"] * 12),
+    }  # fmt: skip
+    changed = {
+        "step_time": NOW + FRAMES, "date": np.full(12, 20240305), "ymdhms": np.tile([2024, 3, 5, 14, 22, 10], (12, 1)),
+        "day": np.array(["20240305"] * 12), "step_note": np.array(["ask Maria"] * 12),
+        "object_in_hand": np.array(["Maria's Cup"] * 12),
+    }  # fmt: skip
+    gone = {"site": np.array(["Garching"] * 12), "geo_pos": np.ones(12), "operator2": np.array(["mensah"] * 12)}
+    episode = replace(judged(make_episode("a")), signals={**kept, **changed, **gone})
+    clean = Cleaner(stand_ins([], [], [], frozenset())).episode(episode).signals
+    assert set(clean) == {*kept, *changed}
+    assert {name: clean[name].tolist() for name in kept} == {name: values.tolist() for name, values in kept.items()}
+    assert clean["step_time"].tolist() == FRAMES.tolist() and not clean["date"].any() and not clean["ymdhms"].any()
+    assert [clean[name][0] for name in ("day", "step_note", "object_in_hand")] == [
+        "2024-03",
+        "ask [name]",
+        "[name] Cup",
+    ]
 
 
 def test_calendar_times_become_seconds() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.errors import BadInput
-from demerit.releasing.fields import about, is_clock, is_on_globe
+from demerit.releasing.fields import about, is_clock, is_counted, is_on_globe
 from demerit.releasing.licences import CLOSED, TABLE, doubts, goes_with, hub_id, hub_name, spelt, whole_licence
 from demerit.releasing.names import NAME, Names
 from demerit.releasing.stand_ins import stand_ins
@@ -57,6 +57,14 @@ names = st.from_regex(r"[A-Z][a-z]{2,8}( [A-Z][a-z]{2,8})?", fullmatch=True)
         ),
         ("at +48.1373+011.5754/ or +48.1+11.5/ or -33.8688+151.2093", "at [place] or [place] or [place]"),
         ("bob(at)lab.org, bob [at] lab [dot] org", f"{NAME}, {NAME}"),
+        ("ep_2024-3-5, 2024_3_5-14-22, 24-03-05_x, 05mar24", "ep_2024-03, 2024-03, 2024-03_x, 2024-03"),
+        ("20240305142210123, 20240305142210123456, 202403051422", "2024-03, 2024-03, 2024-03"),
+        ("isaac 2023.1.1, v1.2.3.4, 1.2.3.4, 2024-3-55", "isaac 2023.1.1, v1.2.3.4, 1.2.3.4, 2024-3-55"),
+        ("55-03-05, 24-13-05, 078-05-1120, 24-03-05-7", "55-03-05, 24-13-05, 078-05-1120, 24-03-05-7"),
+        ('{"lat": 48.1373, "lon": 11.5754}', '{"[place]}'),
+        ("'longitude':'11.5754','latitude':'48.1373'", "'[place]'"),
+        ("48.1373N 11.5754E; 48.137 S, 11.575 W", "[place]; [place]"),
+        ("slat 3.55, long 4.55; flat: 3.55 lon 4.55", "slat 3.55, long 4.55; flat: 3.55 lon 4.55"),
     ],
 )
 def test_known_names_addresses_and_moments(before: str, after: str) -> None:
@@ -181,6 +189,19 @@ def test_long_texts_take_no_longer_than_their_length(piece: str, ends: tuple[str
         ("month", "Charlotte Weber", ""),
         ("month", "xyloquin", ""),
         ("month", "2025-05", "2025-05"),
+        ("year", "2025-05", "2025"),
+        ("drop", "2025-05", "[date]"),
+        ("month", "20240305", "2024-03"),
+        ("month", "202403051422", "2024-03"),
+        ("month", "20240306142210", "2024-03"),
+        ("month", "20240305142210123", "2024-03"),
+        ("month", "20240305_142210", "2024-03"),
+        ("month", "1_000", ""),
+        ("month", "2024-03-05 Wolfgang Zinsmeister, room B.204", "2024-03 [name] [name], [place]"),
+        ("month", "5 Mar 2024 at Garching by zinsmeister", "2024-03"),
+        ("month", "2024-03-05, 14:22", "2024-03"),
+        ("drop", "2024-03-05, about 14:22", "[date]"),
+        ("month", "2024-03-05 in the morning", "2024-03 in the morning"),
     ],
 )
 def test_fields_that_hold_a_moment(precision: str, before: str, after: str) -> None:
@@ -244,6 +265,77 @@ def test_fields_tell_what_they_are_about() -> None:
     assert about("contact", "left finger") == about("policy", "Juan") == about("fruit", "the juan cup") == "thing"
     assert is_clock("observation.timestamp") and not is_clock("times_grasped")
     assert is_on_globe("gps.lat") and not is_on_globe("plate")
+
+
+def test_fields_with_numbers_and_endings_are_about_the_same() -> None:
+    people = "operator1 annotator2 user1 rater3 operatorid userName2 annotatornames worker_7 OperatorID"
+    assert {name: about(name, "mensah") for name in people.split()} == dict.fromkeys(people.split(), "person")
+    assert {about(name, "kestrel") for name in ("hostname2", "host1", "hostid", "pc3")} == {"machine"}
+    assert {about(name) for name in ("room2", "labname")} == {"place"} and about("date2") == "moment"
+    assert is_on_globe("gps0/fix") and is_on_globe("base_wgs84") and is_on_globe("geo_pos") and is_on_globe("lat")
+    assert about("android", "x") == about("tidy", "x") == about("grids", "x") == "thing"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("generated_by", name) for name in ("pi0", "pi0_fast_droid", "gpt-4o", "openvla-7b", "octo", "act", "dp")),
+        ("controlled_by", "policy"),
+        *(("judge", "gpt-4o"), ("judge_model", "gpt-4o"), ("student_model", "vit"), ("annotator", "gemini-2.5-pro")),
+        *(("subject", "cup"), ("target_location", "shelf"), ("goal_location", "left drawer"), ("lat_accel", "0.3")),
+        *(("path_length", "1.35"), ("file_format", "mp4"), ("machine", "washing machine"), ("num_workers", "4")),
+    ],
+)  # fmt: skip
+def test_policies_and_measures_are_nobody(field: str, value: str) -> None:
+    assert about(field, value) == "thing"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("generated_by", "dp42", "person"),
+        ("generated_by", "kwame7", "person"),
+        ("recorded_by", "Claude", "person"),
+        ("recorded_by", "rose", "person"),
+        ("judge", "act kowalczyk", "person"),
+        ("judge_model", "Anna", "person"),
+        ("subject", "3", "person"),
+        ("subject", "S03", "person"),
+        ("subject", "xyloquin", "person"),
+        ("operator_height", "171", "person"),
+        ("model_author", "mensah", "person"),
+        ("target_location", "Rosenheim", "place"),
+        ("location", "kitchen", "place"),
+        ("machine", "falcon", "machine"),
+        ("path", "left drawer", "machine"),
+    ],
+)
+def test_people_and_places_stay_people_and_places(field: str, value: str, kind: str) -> None:
+    assert about(field, value) == kind
+
+
+def test_a_long_name_of_a_model_takes_no_longer_than_its_length() -> None:
+    started = time.process_time()
+    assert about("generated_by", "gpt" + "1-" * 20_000 + "!") == "person"
+    assert time.process_time() - started < 1
+
+
+def test_seeds_steps_hashes_and_versions_are_no_moments() -> None:
+    counted = {
+        "seed": "1608637542",
+        "ckpt_step": "1500000000",
+        "version": "2024.10.05",
+        "sw": "10.2.3.4",
+        "sha256": "12" * 8,
+    }
+    for field, value in counted.items():
+        assert is_counted(field, value)
+        assert Names().in_name(value, Counter(), counted=True) == value != Names().in_name(value, Counter())
+    assert KNOWN.in_name("anna_3, https://x.org", Counter(), counted=True) == "person-1_3, [link]"
+    # A name that also says when, words, and an id that is text: these are searched as ever.
+    assert not is_counted("step_time", "1608637542") and not is_counted("hash_date") and not is_counted("note", "3")
+    assert not is_counted("step", "ask Maria") and not is_counted("session_id", "1709648530")
+    assert is_counted("track_id") and is_counted("encoder_ticks") and is_counted("hash64") and not is_counted("t")
 
 
 def test_spellings_of_licences() -> None:
@@ -329,7 +421,10 @@ def test_the_whole_takes_all_of_its_parts_in_any_order(mixed: dict[str, int]) ->
     "said",
     """n/a;N.A.;TBD;tbd;UNLICENSED;no license;No Licence;private;none;-;?;licence pending;not for redistribution
     research only, do not redistribute;Redistribution is not permitted;internal use only;proprietary (ACME);under NDA
-    all rights reserved (c) 2024;may not be shared;NOASSERTION;sharing prohibited""".replace("\n", ";").split(";"),
+    all rights reserved (c) 2024;may not be shared;NOASSERTION;sharing prohibited;no sharing allowed;without a licence
+    no copying, sharing or publication;may not be copied, edited, or shared;no warranty, do not share""".replace(
+        "\n", ";"
+    ).split(";"),
 )
 def test_what_says_no_is_no_licence(said: str) -> None:
     with pytest.raises(BadInput, match="one that allows sharing"):
@@ -338,7 +433,15 @@ def test_what_says_no_is_no_licence(said: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["our own terms", "CC-BY-NC-SA-3.0", "LGPL-3.0", "no restrictions on distribution", "other", "research only"],
+    [
+        *("our own terms", "CC-BY-NC-SA-3.0", "LGPL-3.0", "no restrictions on distribution", "other", "research only"),
+        *(
+            "no attribution required, sharing allowed",
+            "MIT (no warranty, see LICENSE)",
+            "own licence, no fee for publication",
+        ),
+        *("not for sale, sharing allowed", "without warranty, see the license"),
+    ],
 )
 def test_what_nobody_knows_is_doubted_aloud(name: str) -> None:
     assert whole_licence({name: 2}) == name
@@ -372,6 +475,9 @@ def test_words_for_no_licence_are_spelt_as_they_are_looked_up() -> None:
         ("give the mug to Maria", "give the mug to [name]"),
         ("Gib Frau Schneider die Tasse", "Gib Frau [name] die Tasse"),
         ("put Anna's bottle in the bin", "put [name] bottle in the bin"),
+        ("put Wendy's cup in the bin", "put [name] cup in the bin"),
+        ("hand the Anna's cup to Dr. Peppermann", "hand the [name] cup to Dr. [name]"),
+        ("take the doll from Elsa, Tim and Scott", "take the doll from [name], [name] and [name]"),
     ],
 )
 def test_who_is_surely_somebody_leaves_an_instruction(text: str, clean: str) -> None:
@@ -387,6 +493,11 @@ def test_who_is_surely_somebody_leaves_an_instruction(text: str, clean: str) -> 
         "Rose goes into the China vase",
         "Bob the buoy in the water",
         "Stack the LEGO on the KALLAX shelf",
+        "Put the Dr. Pepper next to the Dr Pepper can",
+        "Place Mr. Potato Head in the box and wipe with Mr Clean",
+        "Open the Annie's mac and the Uncle Ben’s rice",
+        "Put the Wendy's cup beside a Tim Hortons cup",
+        "Put the Bobby pin and the Elsa doll on the Scott towel",
     ],
 )
 def test_things_stay_in_an_instruction(text: str) -> None:

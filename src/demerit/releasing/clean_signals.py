@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from demerit.episode import Episode
 from demerit.releasing.clocks import seconds_since_start, since_start
-from demerit.releasing.fields import about, is_clock, is_on_globe
+from demerit.releasing.everyday import is_everyday
+from demerit.releasing.fields import about, is_clock, is_counted, is_of_things, is_on_globe
 
 if TYPE_CHECKING:
     from demerit.releasing.cleaned import Cleaner
@@ -60,7 +61,7 @@ class CleanSignals(Mapping[str, npt.NDArray[Any]]):
 
     def _why_not(self, name: str) -> str:
         """Say why a signal cannot be part of a release; empty = it can."""
-        if is_on_globe(re.sub(r"\d+", " ", name)):  # also gps0 and wgs84
+        if is_on_globe(name):
             return "position on the globe, removed"
         values = np.asarray(self.whole[name])
         if values.dtype.kind == "V" or (values.dtype.kind == "O" and not _holds_texts(values)):
@@ -68,7 +69,7 @@ class CleanSignals(Mapping[str, npt.NDArray[Any]]):
         if values.dtype.kind in "USO":
             if self.cleaner.notes == "drop":
                 return "free text, removed"
-            if about(name) in ("machine", "person", "place"):
+            if about(name) in ("machine", "person", "place") and not _is_in_scene(name, values):
                 return f"text about a {about(name)}, removed"
         return ""
 
@@ -79,6 +80,8 @@ class CleanSignals(Mapping[str, npt.NDArray[Any]]):
         if values.dtype.kind == "M":
             self._note(shown, CLOCK)
             return seconds_since_start(values)
+        if is_counted(name):
+            return values
         started = since_start(values, named=is_clock(name))
         if started is None:
             return values
@@ -96,9 +99,14 @@ class CleanSignals(Mapping[str, npt.NDArray[Any]]):
         names = self.cleaner.names
         if text.strip() == self.episode.instruction.strip():  # many formats repeat it with every frame
             return names.in_instruction(text, Counter())
+        if is_counted(name, text):
+            return names.in_name(text, Counter(), counted=True)
         if about(name) == "moment" or re.fullmatch(r"\s*\d+(\.\d*)?\s*", text):
             return names.coarse(text.strip())
-        return text if self.cleaner.notes == "keep" else names.in_text(text, Counter())
+        if self.cleaner.notes == "keep":
+            return text
+        is_thing = about(name) == "place" or (about(name) == "thing" and is_of_things(name))
+        return names.in_instruction(text, Counter()) if is_thing else names.in_text(text, Counter())
 
     def _note(self, shown: str, what: str) -> None:
         self.cleaner.signals.setdefault((shown, what), set()).add(self.episode.id)
@@ -106,6 +114,17 @@ class CleanSignals(Mapping[str, npt.NDArray[Any]]):
 
 def _holds_texts(values: npt.NDArray[Any]) -> bool:
     return all(isinstance(one, str | bytes) for one in values.ravel().tolist())
+
+
+def _is_in_scene(name: str, values: npt.NDArray[Any]) -> bool:
+    """Whether texts about a site are about one of a simulator's ("grip_site"): everyday words, joined by signs."""
+    texts = set(map(_text_of, values.ravel().tolist()))
+    words = [re.findall(r"[^\W\d_]+", text) for text in texts]
+    return (
+        re.search(r"(?<![^\W_])site(?![^\W_])", name, re.I) is not None
+        and about(name) == "place"
+        and all(len(some) > 1 and all(word.islower() and is_everyday(word) for word in some) for some in words)
+    )
 
 
 def _text_of(value: str | bytes) -> str:

@@ -117,3 +117,42 @@ BRANDS = frozenset(
     """.split()
 ) - {"bridge", "kit", "solo", "expo", "post-it"}
 """products, robots and programs that stand in scenes and notes with a capital"""
+PRODUCTS = (
+    *("dr pepper", "mr potato head", "mrs potato head", "mr potato", "mr clean", "mr coffee", "mr muscle", "mr bubble"),
+    *("mr sketch", "mr kipling", "mrs meyers", "mrs meyer's", "mrs butterworth's", "mrs fields", "tim hortons"),
+    *("uncle ben's", "aunt jemima", "ben and jerry's", "ben & jerry's", "trader joe's", "papa john's", "jimmy john's"),
+    *(
+        "marie callender's",
+        "sara lee",
+        "jimmy dean",
+        "oscar mayer",
+        "tony chachere's",
+        "tony chachere",
+        "chef boyardee",
+    ),
+    *(
+        "jack daniels",
+        "jack daniel's",
+        "johnnie walker",
+        "jim beam",
+        "captain morgan",
+        "betty crocker",
+        "little debbie",
+    ),
+    *("russell hobbs", "calvin klein", "tommy hilfiger", "ralph lauren", "christian dior", "paul mitchell", "levi's"),
+    *("harry potter", "charlie brown", "victoria sponge", "bobby pin", "bobby pins", "scott towel", "scott towels"),
+    *(
+        "scott paper",
+        "allen key",
+        "allen keys",
+        "allen wrench",
+        "phillips head",
+        "phillips screwdriver",
+        "roman numeral",
+    ),
+    *("stanley knife", "stanley cup", "stanley tumbler", "stanley tape", "thomas the tank engine", "thomas train"),
+    *("alexa speaker", "simon game", "bob the builder", "curious george", "peter rabbit"),
+)
+"""products, toys and tools of several words that hold a title or a name"""
+SHOPS = ("annie", "wendy", "amy", "denny", "arby", "newman", "reese", "levi")
+"""whose possessive is a brand behind an article: the Wendy's cup"""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from demerit.releasing.everyday import STARTERS, is_everyday, is_word
-from demerit.releasing.frequent_names import ALSO_WORDS, BRANDS, CITIES, FIRST_NAMES, SURNAMES
+from demerit.releasing.frequent_names import ALSO_WORDS, BRANDS, CITIES, FIRST_NAMES, PRODUCTS, SHOPS, SURNAMES
 from demerit.releasing.patterns import LOGIN, NAMED, SIGNED, SPEAKS, TITLE, WORD
 
 SURE = FIRST_NAMES - ALSO_WORDS
@@ -27,6 +27,16 @@ BEHIND_VERBS = frozenset("the a an it all both this that these each every one tw
 """what follows a verb and no name: "mark the box", but "Mark dropped it" """
 NEXT = re.compile(r" ([^\W\d_]+(?:['’-][^\W\d_]+)*)")
 OURS = re.compile(r"(?:person|site|name)-\d+(?:['’]s)?", re.I)
+PRODUCT = re.compile(
+    r"(?<![^\W_])(?:"
+    + "|".join(
+        re.escape(one).replace("'", "['’]").replace(r"\ ", r"\.?\s") for one in sorted(PRODUCTS, key=len, reverse=True)
+    )
+    + rf"|(?:the|an?)\s(?:{'|'.join(SHOPS)})['’]s"
+    + r"|(?:the|an?)\s[^\W\d_]{2,20}(?=\s(?:doll|figurine|puppet|plush|plushie|action\sfigure)s?\b))(?![^\W_])",
+    re.I,
+)
+"""things that are called like somebody; of a doll, whoever it is"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Guess:
 
 def guesses(text: str, words: frozenset[str]) -> list[Guess]:
     """Find what looks like a name in free text; `words` are what the dataset calls things."""
-    return apart({one.start: one for one in (*_beside(text, words), *_by_looks(text, words))}.values())
+    return _people({one.start: one for one in (*_beside(text, words), *_by_looks(text, words))}.values(), text)
 
 
 def surely(text: str) -> list[Guess]:
@@ -59,7 +69,13 @@ def surely(text: str) -> list[Guess]:
         ):
             found.append(Guess(match.start(), behind.end() if behind is not None and surname else match.end()))
     found += [Guess(match.start(1), match.end(1)) for match in TITLE.finditer(text) if match[1][0].isupper()]
-    return apart(found)
+    return _people(found, text)
+
+
+def _people(found: Iterable[Guess], text: str) -> list[Guess]:
+    """Leave out the guesses that begin in the name of a product."""
+    products = {place for match in PRODUCT.finditer(text) for place in range(*match.span())}
+    return apart(one for one in found if one.start not in products)
 
 
 def apart(found: Iterable[Guess]) -> list[Guess]:

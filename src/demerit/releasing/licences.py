@@ -87,11 +87,18 @@ CLOSED = frozenset(
     """.split()
 )
 """words that people write where there is no licence to share"""
+_no = (
+    r"(?:not|never|don.?t|cannot|can.?t|forbid\w*|prohibit\w*|(?:without|no)(?!\s(?:restriction|fee|charge|cost|payment"
+    r"|attribution|credit|warrant|liabilit|guarantee)))"
+)
+_sharing = r"(?:redistribut\w*|distribut\w*|shar(?:e|ed|ing)\b|re-?leas\w*|publish\w*|publication|re-?upload\w*)"
+# In another clause than the "not", it may be what is allowed: "not for sale, sharing allowed".
+_allowed = r"\s(?:is\s|are\s)?(?:allowed|permitted|fine|ok|okay|welcome|encouraged|free)\b"
 DENIALS = re.compile(
-    r"""all\ rights?\ reserved | \b(?<!non[- ])(?:confidential|proprietary|unlicen[sc]ed|nda|pending|tb[adc])\b
+    rf"""all\ rights?\ reserved | \b(?<!non[- ])(?:confidential|proprietary|unlicen[sc]ed|nda|pending|tb[adc])\b
     | \binternal\ use\b
-    | \b(?:not|never|don.?t|cannot|can.?t|without|no(?!\ restriction)|forbid\w*|prohibit\w*)\b [^.;]*?
-      \b(?:redistribut|distribut|shar(?:e|ed|ing)\b|re-?leas|publish|publication|re-?upload|permission|licen[sc]e)
+    | \b{_no}\b [^.;,()]*? \b(?:{_sharing}|permission|licen[sc]e)
+    | \b{_no}\b [^.;]*? \b{_sharing}(?!\w|{_allowed})
     | \b(?:(?:re-?)?distribution|sharing|publication)\b [^.;]*? \b(?:forbidden|prohibited|not)\b""",
     re.I | re.X,
 )

@@ -31,6 +31,12 @@ LARGEST_ANGLE = 3.2
 """two numbers with many digits that are both smaller may be metres or radians as well as degrees"""
 EARLIEST, LATEST = 946_684_800, 4_102_444_800
 """2000 and 2100 in seconds since 1970: what is between them in a field about time is a moment"""
+DATED = (
+    *(patterns.EPOCH, patterns.STAMPED, patterns.ISO, patterns.LOOSE, patterns.SPOKEN, patterns.SLASHED),
+    *(patterns.SHORT_ISO, patterns.SHORT_SPOKEN),
+)
+COARSE = re.compile(r"(?<![\w.-])(?:19|20)\d\d(?:-\d\d)?(?![\w-])|\[date\]")
+"""what is left of a date"""
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3130-\u318f\u3400-\u9fff"
     r"\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -52,16 +58,24 @@ class Names:
     """words of this dataset in lower case: with a capital they are no names"""
     dates: Dates = "month"
 
-    def in_name(self, text: str, found: Counter[str]) -> str:
-        """Clean an identifier or a short value: known names, addresses and moments."""
+    def in_name(self, text: str, found: Counter[str], counted: bool = False) -> str:
+        """Clean an identifier or a short value: known names, addresses and moments.
+
+        Args:
+            text: what to clean.
+            found: counts what was found, by kind.
+            counted: whether the name of its field says that it is a seed, a version, a hash: then numbers stay.
+        """
         for pattern, kind, instead in (
             (patterns.EMAIL, "mail address", NAME),
             (patterns.LINK, "link", LINK),
             (patterns.PATH, "path", PATH),
-            (patterns.ADDRESS, "network address", LINK),
-            (patterns.DEGREES, "coordinates", PLACE),
         ):
             text = _replaced(pattern, text, instead, found, kind)
+        if counted:
+            return self._known_in(text, found)
+        text = _replaced(patterns.ADDRESS, text, LINK, found, "network address")
+        text = _replaced(patterns.DEGREES, text, PLACE, found, "coordinates")
         text = _filtered(patterns.PAIR, text, PLACE, found, "coordinates", _is_on_globe)
         text = self._dates_in(text, found)
         return self._known_in(text, found)
@@ -116,6 +130,9 @@ class Names:
 
     def coarse(self, moment: str) -> str:
         """Make a field that holds a moment coarse; what is no moment is given back, if it is no text either."""
+        coarse = self._dates_in(moment, Counter())
+        if coarse != moment:
+            return self._without_company(coarse)
         number = _number(moment)
         if number is not None:
             seconds = next((number / unit for unit in (1, 1e3, 1e6, 1e9) if EARLIEST < number / unit < LATEST), None)
@@ -124,20 +141,25 @@ class Names:
             when = datetime.fromtimestamp(seconds, UTC)
             return self._date(when.year, when.month)
         if not any(char.isdigit() for char in moment):
-            clean = self.in_text(
-                moment, Counter()
-            )  # "morning" is no moment either; who wrote it there is no moment at all
-            is_plain = all(is_word(word.lower()) for word in patterns.WORD.findall(clean))
-            return clean if NAME not in clean and is_plain else ""
-        coarse = self._dates_in(moment, Counter())
-        return coarse if coarse != moment or re.fullmatch(r"(19|20)\d\d(-\d\d)?", moment) else ""
+            clean = self.in_text(moment, Counter())  # "morning" is no moment; who wrote it there is none at all
+            return clean if NAME not in clean and _is_plain(clean) else ""
+        month = re.fullmatch(r"((?:19|20)\d\d)-(0[1-9]|1[0-2])", moment)
+        return self._date(int(month[1]), int(month[2])) if month else ""
+
+    def _without_company(self, coarse: str) -> str:
+        """Search what stands beside coarse dates as free text; if it may still say who or when, only they are kept."""
+        clean = self.in_text(coarse, Counter())
+        beside = COARSE.sub(" ", clean)
+        if _is_plain(beside) and not any(char.isdigit() for char in beside):
+            return clean
+        return " ".join(dict.fromkeys(COARSE.findall(coarse)))
 
     def _dates_in(self, text: str, found: Counter[str]) -> str:
         # What stood beside a date may make another one with what is left of it; every step is shorter, so it ends.
         changed = True
         while changed:
             before = text
-            for pattern in (patterns.EPOCH, patterns.STAMPED, patterns.ISO, patterns.SPOKEN, patterns.SLASHED):
+            for pattern in DATED:
                 match = pattern.search(text)
                 while match is not None:
                     coarse = self._dated(match)
@@ -157,8 +179,9 @@ class Names:
             return given["letters"] + self._date(when.year, when.month)
         if match.re is patterns.SLASHED:  # whose month is it, the first number or the second?
             return self._date(int(given["year"]), None)
-        month = given["month"]
-        return self._date(int(given["year"]), int(month) if month.isdigit() else 1 + MONTHS.index(month[:3].lower()))
+        year, month = int(given["year"]), given["month"]
+        century = 2000 if year < 100 else 0  # noqa: PLR2004 - robots' data of the last century have four digits
+        return self._date(century + year, int(month) if month.isdigit() else 1 + MONTHS.index(month[:3].lower()))
 
     def _date(self, year: int, month: int | None) -> str:
         if self.dates == "drop":
@@ -261,7 +284,14 @@ def _is_on_globe(pair: re.Match[str]) -> bool:
     return max(north, east) > LARGEST_ANGLE and min(north, east) <= 90 and max(north, east) <= 180  # noqa: PLR2004
 
 
+def _is_plain(text: str) -> bool:
+    """Whether nothing but words of the language stands in a text."""
+    return all(is_word(word.lower()) for word in patterns.WORD.findall(text))
+
+
 def _number(text: str) -> float | None:
+    if "_" in text:  # Python reads 20240305_142210 as one number
+        return None
     try:
         return float(text)
     except ValueError:

@@ -22,13 +22,16 @@ _ROOTS = (
     "gpfs|lustre|cluster|projects|workspace|srv|var|tmp"
 )
 PATH = re.compile(rf"(?:/(?:{_ROOTS})/|[A-Z]:\\|\\\\(?=\w)|(?<![\w/])~[\w.-]*/)[^\s,;]+", re.I)
-ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
+# Of four single digits it is a version: nobody's network begins with 1.2.
+ADDRESS = re.compile(r"\b(?!(?:\d\.){3}\d\b)(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
 PAIR = re.compile(r"(?<![\d.])(-?\d{1,3}\.\d{4,20})\s{0,3}[,;/ ]\s{0,3}(-?\d{1,3}\.\d{4,20})(?!\d|\.\d)")
+_degree = r"(?:g|gitude|itude)?\.?[\"']?\s{0,3}[:=]?\s{0,3}[\"']?-?\d{1,3}\.\d{2,20}"
 DEGREES = re.compile(
     r"\d{1,3}\s?°\s?\d{0,2}(?:[.,]\d+)?\s?['′’]?\s?(?:\d{0,2}(?:[.,]\d+)?\s?[\"″”]|'')?\s?[NSEW]\b"
     r"|\b[NS]\s?\d{1,2}\.\d{3,20}[,;]?\s{1,3}[EW]\s?\d{1,3}\.\d{3,20}"
-    r"|\blat(?:itude)?\.?\s{0,3}[:=]?\s{0,3}-?\d{1,2}\.\d{2,20}\W{1,3}"
-    r"lon(?:g|gitude)?\.?\s{0,3}[:=]?\s{0,3}-?\d{1,3}\.\d{2,20}"
+    r"|\b\d{1,2}\.\d{3,20}\s?[NS][,;/]?\s{0,3}\d{1,3}\.\d{3,20}\s?[EW]\b"
+    # Also as JSON writes it, and the other way round.
+    rf"|\blat{_degree}\W{{1,6}}(?:lon|lng){_degree}|\b(?:lon|lng){_degree}\W{{1,6}}lat{_degree}"
     # ISO 6709, as cameras write it: +48.1373+011.5754/
     r"|(?<![\w.])[+-]\d{2,6}\.\d{1,12}[+-]\d{2,7}\.(?:\d{1,12}(?:[+-]\d{1,6}(?:\.\d{1,9})?)?(?:CRS\w{1,20})?/|\d{3,12})",
     re.I,
@@ -72,7 +75,7 @@ STREET = re.compile(
 _clock = (
     r"(?:[T_ -]?[0-2]?\d\s?h(?:[-_: ]?[0-5]?\d\s?m(?:in)?(?:[-_: ]?[0-5]?\d\s?s)?)?(?![^\W_])"  # 12h-01m-10s
     r"|[T_ -]{1,2}[0-2]\d_[0-5]\d_[0-5]\d"
-    r"|[T_ -]?[0-2]\d[:.-]?[0-5]\d(?:[:.-]?[0-5]\d(?:[.,]\d{1,12})?)?(?:\s?Z|[+-]\d\d:?\d\d)?)?"
+    r"|[T_ -]?[0-2]\d[:.-]?[0-5]\d(?:[:.-]?[0-5]\d(?:[.,]\d{1,12}|\d{3}|\d{6})?)?(?:\s?Z|[+-]\d\d:?\d\d)?)?"
 )
 _year = r"(?P<year>(?:19|20)\d\d)"
 _behind = r"(?:[T_ -]{1,2}[0-2]?\d(?::[0-5]\d(?::[0-5]\d)?|(?P<mark>[-_.])[0-5]\d(?P=mark)[0-5]\d)(?!\d))?"
@@ -82,6 +85,17 @@ _months = (
     "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|"
     "dec(?:ember)?"
 )
+# Without zeros before the digits; with dots it would be a version.
+LOOSE = re.compile(
+    rf"(?<![\d.]){_year}(?P<sign>[-_/])(?P<month>0?[1-9]|1[0-2])(?P=sign)(?:0[1-9]|[12]\d|3[01]|[1-9])(?!\d)"
+    r"(?:[T_ -]{1,2}[0-2]?\d[-_:.h][0-5]\d(?:[-_:.m][0-5]\d)?(?!\d))?"
+)
+# Two digits of a year: the order is that in which ids are sorted, and the years are those in which there were such ids.
+_short = r"(?P<year>1[5-9]|[23]\d)"
+SHORT_ISO = re.compile(
+    rf"(?<![^\W_])(?<!\d[.-]){_short}-(?P<month>0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![^\W_]|[-.]\d)"
+)
+SHORT_SPOKEN = re.compile(rf"(?<![^\W_])\d{{1,2}}[-_]?(?P<month>{_months})[-_]?{_short}(?![^\W_])", re.I)
 _weekday = r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6}[\s_,.-]{1,3})?"
 SPOKEN = re.compile(
     rf"(?<![^\W_]){_weekday}(?:\d{{1,2}}(?:st|nd|rd|th)?[\s_./-]{{0,3}}(?:of\s{{1,3}})?)?(?P<month>{_months})[\s_.,/-]{{0,3}}"
