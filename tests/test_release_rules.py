@@ -13,7 +13,7 @@ MODULES = (
     *("guesses", "names", "patterns", "repacked", "stand_ins", "survey", "videos"),
 )
 """that decide what is left in a release"""
-SEEN = (3, "8d3483f61a98647c")
+SEEN = (3, "797c3730040ac14d")
 """the count, and the hash of the modules that it stands for"""
 
 

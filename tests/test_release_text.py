@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demerit.episode import Episode, Origin
 from demerit.errors import BadInput
+from demerit.releasing.cleaned import Cleaner
 from demerit.releasing.fields import about, is_clock, is_counted, is_on_globe
 from demerit.releasing.licences import CLOSED, TABLE, doubts, goes_with, hub_id, hub_name, spelt, whole_licence
 from demerit.releasing.names import NAME, Names
@@ -502,3 +506,9 @@ def test_who_is_surely_somebody_leaves_an_instruction(text: str, clean: str) -> 
 )
 def test_things_stay_in_an_instruction(text: str) -> None:
     assert Names().in_instruction(text, Counter()) == text
+
+
+def test_seeds_steps_and_versions_are_no_moments(make_episode: Callable[..., Episode]) -> None:
+    tags = {"seed": "1608637542", "ckpt_step": "1500000000", "version": "2024.10.05", "sw": "1.2.3.4"}
+    clean = Cleaner(Names()).episode(replace(make_episode(), origin=Origin(tags={**tags, "made": "1608637542"})))
+    assert clean.origin.tags == {**tags, "made": "2020-12"}

@@ -10,7 +10,7 @@ from typing import Any
 from demerit.episode import Edit, Episode, Origin
 from demerit.outcome import Outcome, Preference
 from demerit.releasing.clean_signals import CleanSignals
-from demerit.releasing.fields import about
+from demerit.releasing.fields import about, is_counted
 from demerit.releasing.guesses import common, rare
 from demerit.releasing.names import Names
 from demerit.releasing.settings import CAME_FROM, Notes
@@ -136,7 +136,7 @@ class Cleaner:
             case "text":
                 return self._text(value, where)
             case "thing":
-                clean = self._name(value, where)
+                clean = self._looked_at(self._cleaned(value, where, counted=is_counted(name, value)))
                 self._look_at(self.names.suspects(clean))  # a robot, a mug and a policy may be called after somebody
                 return clean
 
@@ -188,11 +188,11 @@ class Cleaner:
             names.add(name, between.join(self._cleaned(part, where) for part in parts))
         return names.clean[name] if name else ""
 
-    def _cleaned(self, text: str, where: str) -> str:
+    def _cleaned(self, text: str, where: str, *, counted: bool = False) -> str:
         if not text:
             return text
         found: Counter[str] = Counter()
-        clean = self.names.in_name(text, found)
+        clean = self.names.in_name(text, found, counted=counted)
         self._add(where, found)
         return clean
 
