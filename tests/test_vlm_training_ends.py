@@ -17,7 +17,7 @@ import torch
 from typer.testing import CliRunner
 
 from demerit.cli import app
-from demerit.errors import Diverged, NotWritten, Stopped, StoreBusy, StoreError
+from demerit.errors import BadInput, Diverged, NotWritten, Stopped, StoreBusy, StoreError
 from demerit.sample import make_sample
 from demerit.store.lock import writing
 from demerit.vlm_training import saved
@@ -119,6 +119,44 @@ def test_no_answer_to_what_is_held_out_is_never_the_best(tmp_path: Path, monkeyp
     assert read(tmp_path / "out" / "run" / BEST)["step"] == 2
     assert json.loads((made / "training.json").read_text())["best"]["update"] == 2
     assert [line["held_out_error"] for line in lines(tmp_path / "out")] == [None, 1.0, None]
+
+
+def graded_run(folder: Path) -> Callable[[], Path]:
+    """Return what trains for three updates in a folder and looks at what is held out after each."""
+    changes = {"batch": 2, "part": 2, "precision": "float32", "steps": 3, "validate_every": 1, "lora": 2}
+    recipe = RoboRewardRecipe().changed(changes)
+    corpus = toy((5, 6))
+    object.__setattr__(corpus.rows[1], "split", "validation")
+    start = begin("roboreward", str(tiny_checkpoint(folder / "qwen", text={"num_hidden_layers": 3})), recipe)
+    return lambda: train(corpus, folder / "out", recipe, start, device="cpu")
+
+
+def test_weights_that_could_not_be_written_are_not_called_the_best(tmp_path: Path, monkeypatch: Any) -> None:
+    errors = iter([2.0, 1.0, 1.5])
+    monkeypatch.setattr(Fitting, "_error", lambda *_: next(errors))
+    again, write = graded_run(tmp_path), saved._write
+
+    def full(path: Path, state: dict[str, Any]) -> None:
+        if path.name == BEST and state["step"] == 2:
+            raise OSError(28, "No space left on device", str(path))
+        write(path, state)
+
+    monkeypatch.setattr(saved, "_write", full)
+    with pytest.raises(NotWritten, match="best"):
+        again()
+    made = again()  # there is room again
+    told = json.loads((made / "training.json").read_text())["best"]["update"]
+    assert told == read(tmp_path / "out" / "run" / BEST)["step"] == 3
+
+
+def test_the_best_weights_of_another_update_are_not_exported(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Fitting, "_error", lambda *_: 1.0)
+    again = graded_run(tmp_path)
+    again()
+    path = tmp_path / "out" / "run" / BEST
+    torch.save({**read(path), "step": 2}, path)
+    with pytest.raises(BadInput, match=r"best\.pt: expected the weights of update 1.*got those of update 2"):
+        again()
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------------------------

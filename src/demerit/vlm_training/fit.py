@@ -291,8 +291,9 @@ class Fitting:
             return None
         error = self._error(held_out)
         if math.isfinite(error) and (self.best is None or not self.best.error <= error):
-            self.best = Best(self.step, error)
-            save_best(self.folder, self.learner, self.ranks, self.best)
+            best = Best(self.step, error)
+            save_best(self.folder, self.learner, self.ranks, best)
+            self.best = best  # not before it is written: what is recorded is what is exported
         return error
 
     @torch.no_grad()

@@ -65,6 +65,16 @@ def resume(folder: Path, learner: Learner, optimiser: torch.optim.Optimizer, ide
     return state
 
 
+def put_best(folder: Path, learner: Learner, best: Best) -> None:
+    """Set what learns to the weights that did best; those of another update are refused."""
+    path = folder / BEST
+    state = read(path)
+    if state.get("step") != best.step:
+        expected = f"the weights of update {best.step}, which did best (train in another folder to have them again)"
+        raise BadInput(str(path), expected, f"those of update {state.get('step')}")
+    put(learner, state["weights"])
+
+
 def put(learner: Learner, weights: dict[str, Tensor]) -> None:
     """Set what learns to saved weights."""
     with torch.no_grad():

@@ -77,7 +77,7 @@ def train(
     from demerit.vlm_training.ranks import Ranks as Machines  # noqa: PLC0415
     from demerit.vlm_training.ranks import gathered  # noqa: PLC0415
     from demerit.vlm_training.reports import Reports  # noqa: PLC0415
-    from demerit.vlm_training.saved import BEST, put, read  # noqa: PLC0415
+    from demerit.vlm_training.saved import put_best  # noqa: PLC0415
 
     check_save(save)
     out = Path(out)
@@ -102,7 +102,7 @@ def train(
         open_things.enter_context(fitting.reports or nullcontext())
         learner = fitting.run()
         if fitting.best is not None:
-            put(learner, read(out / "run" / BEST)["weights"])
+            put_best(out / "run", learner, fitting.best)
         trained = gathered(learner.learning(), keep=machines.is_first)
         if machines.is_first:
             facts = facts_of(corpus, recipe, start, fitting.steps, fitting.best)
