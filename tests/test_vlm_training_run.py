@@ -379,6 +379,10 @@ def test_an_adapter_on_its_own_is_the_merged_model(tmp_path: Path) -> None:
     assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
     head = "progress_head.0.weight"
     assert not torch.equal(other[head], begin("robometer", str(start), recipe).weights[head])
+    further = begin("robometer", str(tmp_path / "adapter" / "model"), recipe)
+    with pytest.raises(BadInput, match=r"no adapter can lie on another \(--save merged"):
+        train(toy((8, 9)), tmp_path / "further", recipe, further, device="cpu", save="adapter")
+    assert not (tmp_path / "further").exists()
     with pytest.raises(BadInput, match="a run with adapters"):
         train(toy((8, 9)), tmp_path / "x", recipe_of(), begin("robometer", str(start), recipe_of()), save="adapter")
     with pytest.raises(BadInput, match="10 bins and 4 frames"):

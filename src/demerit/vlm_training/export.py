@@ -86,6 +86,9 @@ def check_export(start: Start, recipe: Recipe, folder: Path, *, merged: bool) ->
     if start.new_tokens:
         expected = "a Robometer to begin with, as an adapter has no place for new tokens (or --save merged)"
         raise BadInput("--save adapter", expected, "a plain Qwen3-VL")
+    if start.is_adapted:
+        expected = "a whole model to begin with, as no adapter can lie on another (--save merged writes a whole one)"
+        raise BadInput("--save adapter", expected, f"an adapter ({start.came_from})")
 
 
 def merged_weights(trained: Mapping[str, Tensor], start: Start, recipe: Recipe) -> Iterator[tuple[str, Tensor]]:
