@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from demerit.errors import BadInput
 from demerit.frames import RGB, Images, short_hash
+from demerit.vlm.prompt import is_words_alone
 
 PICTURES, EPISODES, PREFERENCES = "pictures.raw", "episodes.jsonl", "preferences.jsonl"
 Floats = npt.NDArray[np.float32]
@@ -121,6 +122,10 @@ class Corpus:
         rows = _lines(folder / EPISODES, Row.of)
         if not rows:
             raise BadInput(str(folder), "a corpus with episodes", "none")
+        odd = next((row for row in rows if not is_words_alone(row.instruction)), None)
+        if odd is not None:
+            expected = "instructions of words alone (prepare it again: such episodes are left out now)"
+            raise BadInput(str(folder), expected, f"{odd.instruction!r} in episode {odd.id!r}")
         size = (folder / PICTURES).stat().st_size
         if size != rows[-1].end:
             got = f"{size} bytes of pictures, {rows[-1].end} by the list of episodes"

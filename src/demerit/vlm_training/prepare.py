@@ -27,6 +27,7 @@ from demerit.frames import Images, Indices, spread
 from demerit.models.by_time import ByTime
 from demerit.outcome import Outcome, Preference, most_trusted
 from demerit.prefetch import load_ahead
+from demerit.vlm.prompt import is_words_alone
 from demerit.vlm_training.corpus import EPISODES, PICTURES, Corpus, Floats, Row
 from demerit.vlm_training.frames_kept import frames_kept
 from demerit.vlm_training.preferences import NOT_A_MODEL, Heard, choices_of, write_choices
@@ -93,6 +94,8 @@ def row_of(episode: Episode, places: Indices, part: Part) -> Row | str:
         return "only a model's word" if episode.outcomes else "nobody says what happened"
     if not episode.instruction.strip():
         return "no instruction"
+    if not is_words_alone(episode.instruction):
+        return "an instruction with a special token in it"
     success = account.success if account else None
     progress = _progress(len(episode), places, curve, success, account)
     last = float(progress[-1]) if len(progress) else np.nan
