@@ -677,6 +677,9 @@ def test_the_command_makes_a_model_and_does_nothing_twice(tmp_path: Path, capsys
     ):
         with pytest.raises(BadInput, match=sentence):
             train_command(tmp_path / "elsewhere", **{**told, **change}, workers=0)
+    for wrong, found in (({"device": "gpu"}, "device"), ({"imagenet": tmp_path / "absent"}, "EfficientNet")):
+        with pytest.raises(DemeritError, match=found):  # before the dataset, which is not there either, is opened
+            train_command(tmp_path / "elsewhere", **{**told, "data": ["a=nowhere"], **wrong}, workers=0)
 
 
 def test_a_machine_without_robot_libraries_trains_from_the_corpus(

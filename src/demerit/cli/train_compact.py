@@ -82,12 +82,14 @@ def compact(
     """
     from demerit.compact.prepare import Part  # noqa: PLC0415
     from demerit.compact.recipe import load_recipe  # noqa: PLC0415
-    from demerit.compact.train import check_installed  # noqa: PLC0415
+    from demerit.compact.train import check_asked, check_installed  # noqa: PLC0415
     from demerit.recipe import read_changes  # noqa: PLC0415
 
     if not prepare_only:
         check_installed()
     chosen = load_recipe(recipe).changed(read_changes(changes or []))
+    if not prepare_only:
+        check_asked(chosen, words, imagenet, device)
     given = {"data": data, "demonstrations": demonstrations, "held-out": held_out}
     parts = [Part(name, one, use) for use, name, one in opened(given)]  # type: ignore[arg-type]
     prepared = _prepared(parts, corpus or out_folder / "corpus", chosen, workers)

@@ -75,14 +75,12 @@ def export(
     return folder
 
 
-def check_export(start: Start, recipe: Recipe, folder: Path, *, merged: bool) -> None:
+def check_export(start: Start, folder: Path, *, merged: bool) -> None:
     """Refuse before training what could not be written after it."""
     if folder.exists() and not (folder / FACTS).is_file():
         raise BadInput(str(folder), "no such folder yet, or a model that was trained here", "something else")
     if merged:
         return
-    if not recipe.lora:
-        raise BadInput("--save adapter", "a run with adapters (--set lora=32)", "one that trains every weight")
     if start.new_tokens:
         expected = "a Robometer to begin with, as an adapter has no place for new tokens (or --save merged)"
         raise BadInput("--save adapter", expected, "a plain Qwen3-VL")
