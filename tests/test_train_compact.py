@@ -38,7 +38,7 @@ from demerit.compact.train import credits_of, load_weights, shipped_words, train
 from demerit.compact.train import main as train_main
 from demerit.compact.words import Words
 from demerit.episode import Episode, Origin
-from demerit.errors import BadInput, DemeritError, StoreError, UnknownName
+from demerit.errors import BadInput, DemeritError, Diverged, StoreError, UnknownName
 from demerit.frames import Frames
 from demerit.models import load_model
 from demerit.outcome import Outcome
@@ -96,6 +96,11 @@ def test_the_file_and_the_defaults_are_what_made_the_shipped_weights() -> None:
         ({"fold": 3}, "0 to 2"),
         ({"failures": "no"}, "true or false"),
         ({"tower_rate": "fast"}, "a number"),
+        ({"tower_rate": 0}, "a number above 0, at most 1"),
+        ({"head_rate": 1e9}, "a number above 0, at most 1"),
+        ({"head_rate": "nan"}, "a number above 0, at most 1"),
+        ({"decay": -1}, "a number from 0 to 1"),
+        ({"facts": "inf"}, "a finite number"),
         ({"shares": {"measured": 0}}, "not all 0"),
         ({"shares": {"measurd": 1}}, "Did you mean 'measured'"),
         ({"wrong_kinds": "model"}, "a list of names"),
@@ -545,6 +550,33 @@ def test_an_error_within_a_step_leaves_the_last_whole_one(
     assert resumed.step == 2
     resumed.run()
     assert same(resumed, whole)
+
+
+@pytest.mark.parametrize("times", [torch.nan, torch.inf])
+def test_a_run_ends_at_the_first_loss_that_is_no_number(
+    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float
+) -> None:
+    monkeypatch.setattr(fit, "SAVE_EVERY", -1.0)
+    run, seen = fitting(words, tmp_path), fit.look
+    monkeypatch.setattr(fit, "look", lambda *given: seen(*given) * (times if run.step == 2 else 1))
+    with pytest.raises(
+        Diverged, match=r"at update 3: .*update 2 stands.*--set head_rate=\.\.\. --set tow"
+    ):
+        run.run()
+    monkeypatch.undo()
+    kept = fitting(words, tmp_path)
+    assert kept.step == 2
+    assert all(one.isfinite().all() for one in kept.network.state_dict().values())
+
+
+def test_last_weights_that_are_no_numbers_are_not_exported(
+    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fitting(words, tmp_path, steps=1)
+    monkeypatch.setattr(run, "_average", lambda: next(run.averaged.parameters()).fill_(torch.nan))
+    with pytest.raises(Diverged, match=r"at update 1: it made weights that are no numbers\. Nothing was saved"):
+        run.run()
+    assert not (tmp_path / CHECKPOINT).exists()
 
 
 def test_an_error_while_drawing_is_raised(words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
