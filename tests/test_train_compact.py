@@ -43,6 +43,7 @@ from demerit.frames import Frames
 from demerit.models import load_model
 from demerit.outcome import Outcome
 from demerit.recipe import read_changes
+from tiny_network import make_network
 from toy_corpus import INSTRUCTIONS, SIZE, listed, picture, small_recipe, toy
 
 ROOT = Path(demerit.__file__).parent
@@ -559,9 +560,7 @@ def test_a_run_ends_at_the_first_loss_that_is_no_number(
     monkeypatch.setattr(fit, "SAVE_EVERY", -1.0)
     run, seen = fitting(words, tmp_path), fit.look
     monkeypatch.setattr(fit, "look", lambda *given: seen(*given) * (times if run.step == 2 else 1))
-    with pytest.raises(
-        Diverged, match=r"at update 3: .*update 2 stands.*--set head_rate=\.\.\. --set tow"
-    ):
+    with pytest.raises(Diverged, match=r"at update 3: .*update 2 stands.*--set head_rate=\.\.\. --set tow"):
         run.run()
     monkeypatch.undo()
     kept = fitting(words, tmp_path)
@@ -697,7 +696,7 @@ def test_the_command_makes_a_model_and_does_nothing_twice(tmp_path: Path, capsys
     train_command(tmp_path / "out", corpus=corpus.parent, changes=small, device="cpu")
     assert corpus.stat().st_mtime_ns == before
     model = load_model(str(tmp_path / "out" / "network"))
-    assert model.card.name == "network"
+    assert model.card.name == "out"
     images = np.stack([picture(done) for done in (0, 0.5, 1)])
     reward = model.score([Episode.from_array(images, INSTRUCTIONS["press"])])[0]
     assert reward.value.shape == (3,) and np.isfinite(reward.value).all()
@@ -726,6 +725,13 @@ def test_a_machine_without_robot_libraries_trains_from_the_corpus(
     monkeypatch.setattr(sys, "argv", [*told[:1], str(tmp_path / "absent"), str(tmp_path / "out")])
     with pytest.raises(SystemExit, match="a prepared corpus"):
         train_main()
+
+
+def test_two_trained_networks_have_two_names(tmp_path: Path) -> None:
+    folders = [tmp_path / name / "network" for name in ("mine", "other", "default")]
+    for folder in folders:
+        make_network(folder)
+    assert [load_model(str(folder)).card.name for folder in folders] == ["mine", "other", "default-local"]
 
 
 # --- what training costs those who do not train ----------------------------------------------------------------------

@@ -152,7 +152,7 @@ class Fitting:
         answer = self.network.head(features, batch.words, batch.told, blank)
         try:
             found = losses(self.network, features, answer, batch, self.recipe)
-        except torch.linalg.LinAlgError as error:
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise self._diverged("the equations within a loss have no solution") from error
         self.optimiser.zero_grad(set_to_none=True)
         total(found).backward()  # type: ignore[no-untyped-call]
