@@ -18,8 +18,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import demerit
+from demerit.cli import app
 from demerit.cli.train_compact import compact as train_command
 from demerit.compact import clips, fit
 from demerit.compact.clips import Clip, Drawer, is_for_training, telling
@@ -768,6 +770,11 @@ app(["--help"], standalone_mode=False)
 def test_nobody_else_loads_torch(code: str) -> None:
     check = f"import sys\n{code}\nassert 'torch' not in sys.modules and 'onnx' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_help_says_how_much_memory_a_step_takes() -> None:
+    told = CliRunner().invoke(app, ["train", "compact", "--help"], env={"COLUMNS": "200"}).output
+    assert "--set groups=2 --set clips=4 it took 2,400 MB" in " ".join(told.replace("│", " ").split())
 
 
 def test_without_torch_the_extra_is_named_before_anything_is_done(tmp_path: Path) -> None:
