@@ -151,6 +151,18 @@ def test_no_such_number_of_frames_a_second(plain: Path, fps: str) -> None:
         load_model(f"roboreward:path={plain},fps={fps}")
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("roboreward:8b,4b", r"size: expected one value, got two \('8b' and '4b'\)"),
+        ("robometer:path=a/b,path=c/d", r"path: expected one value, got two \('a/b' and 'c/d'\)"),
+    ],
+)
+def test_an_option_given_twice_is_refused(asked: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        load_model(asked)
+
+
 def test_frames_by_the_clock_are_counted_before_they_are_made() -> None:
     times = np.arange(40) / 10
     assert len(ByTime(1e-300, 5).by_time(times)) == 5
