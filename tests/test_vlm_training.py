@@ -923,8 +923,34 @@ def test_a_corpus_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
         (tmp_path / "episodes.jsonl").write_text(text)
         with pytest.raises(BadInput, match=r"episodes\.jsonl: .*something else in line 2"):
             Corpus.load(tmp_path)
+    facts = toy((8,)).rows[0].facts()
+    for change in (
+        {"instruction": 3},
+        {"group": None},
+        {"height": "64"},
+        {"width": 64.5},
+        {"start": -1},
+        {"success": "yes"},
+        {"measured": None},
+        {"grade": 9},
+        {"final": "1"},
+        {"times": [0.0]},
+        {"times": [], "progress": []},
+        {"progress": [["a"]]},
+        {"progress": 7},
+    ):
+        (tmp_path / "episodes.jsonl").write_text(json.dumps({**facts, **change}) + "\n")
+        with pytest.raises(BadInput, match=r"episodes\.jsonl: .*something else in line 1"):
+            Corpus.load(tmp_path)
+    (tmp_path / "episodes.jsonl").write_text(whole + json.dumps({**facts, "start": 5}) + "\n")
+    with pytest.raises(BadInput, match=r"episodes\.jsonl: expected pictures of one episode behind another's"):
+        Corpus.load(tmp_path)
     (tmp_path / "episodes.jsonl").write_text(whole)
     (tmp_path / "pictures.raw").write_bytes(bytes(toy((8,)).rows[0].end))
+    for odd in ('{"better": "0", "worse": 1, "source": "human"}', '{"better": 0, "worse": null, "source": "human"}'):
+        (tmp_path / "preferences.jsonl").write_text(odd + "\n")
+        with pytest.raises(BadInput, match=r"preferences\.jsonl: .*something else in line 1"):
+            Corpus.load(tmp_path)
     (tmp_path / "preferences.jsonl").write_text('{"better": 1, "wor')
     with pytest.raises(BadInput, match=r"preferences\.jsonl: .*something else in line 1"):
         Corpus.load(tmp_path)

@@ -159,6 +159,51 @@ def test_the_best_weights_of_another_update_are_not_exported(tmp_path: Path, mon
         again()
 
 
+def test_lost_best_weights_are_said_to_be_missing(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Fitting, "_error", lambda *_: 1.0)
+    again = graded_run(tmp_path)
+    again()
+    path = tmp_path / "out" / "run" / BEST
+    torch.save({"step": 1, "weights": {}}, path)
+    with pytest.raises(BadInput, match=r"best\.pt: .*remove .*run to begin anew\), got one without the right weights"):
+        again()
+    path.unlink()
+    with pytest.raises(BadInput, match=r"best\.pt: expected the weights of update 1.*put back.*got no such file"):
+        again()
+
+
+def test_a_damaged_checkpoint_is_a_sentence(tmp_path: Path) -> None:
+    run(tmp_path, steps=1)
+    path = tmp_path / "run" / CHECKPOINT
+    whole = read(path)
+    name = next(iter(whole["weights"]))
+    fewer = {key: value for key, value in whole["weights"].items() if key != name}
+    for change in (
+        {"weights": fewer},
+        {"weights": {**fewer, name: torch.zeros(1)}},
+        {"weights": None},
+        {"moments": {}},
+        {"moments": None},
+        {"moments": {**whole["moments"], name: {}}},
+        {"moments": {**whole["moments"], name: {**whole["moments"][name], "exp_avg": torch.zeros(1)}}},
+        {"step": None},
+        {"best": 3},
+    ):
+        torch.save({**whole, **change}, path)
+        with pytest.raises(BadInput, match=r"a whole checkpoint \(remove it to begin anew\), got one without"):
+            run(tmp_path, steps=1)
+
+
+@pytest.mark.parametrize("odd", [b"\xff\xfe\n", b"[1]\n", b'{"step": null}\n', b"{}\n"])
+def test_damaged_metrics_are_a_sentence(tmp_path: Path, odd: bytes) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + odd)
+    with pytest.raises(BadInput, match=r"metrics\.jsonl: expected a line of JSON for every update \(move it away"):
+        Reports(tmp_path, (), None, {}).go_on_from(1)
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
+    Reports(tmp_path, (), None, {}).go_on_from(1)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step": 1}\n'
+
+
 # --- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 

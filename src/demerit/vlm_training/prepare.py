@@ -250,7 +250,7 @@ def _picked_up(folder: Path) -> list[Row]:
     kept, journal = 0, folder / EPISODES
     size = (folder / PICTURES).stat().st_size if (folder / PICTURES).exists() else 0
     for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else []:
-        row = Row.of(json.loads(line)) if line.endswith(b"\n") else None
+        row = _row_in(line) if line.endswith(b"\n") else None
         if row is None or row.end > size:
             break
         rows.append(row)
@@ -259,3 +259,11 @@ def _picked_up(folder: Path) -> list[Row]:
         if (folder / name).exists():
             os.truncate(folder / name, length)
     return rows
+
+
+def _row_in(line: bytes) -> Row | None:
+    """Read a line; None where it is damaged, and its episode is prepared again."""
+    try:
+        return Row.of(json.loads(line))
+    except (ValueError, TypeError, KeyError):
+        return None
