@@ -18,8 +18,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import demerit
+from demerit.cli import app
 from demerit.cli.train_compact import compact as train_command
 from demerit.compact import clips, fit
 from demerit.compact.clips import Clip, Drawer, is_for_training, telling
@@ -38,11 +40,12 @@ from demerit.compact.train import credits_of, load_weights, shipped_words, train
 from demerit.compact.train import main as train_main
 from demerit.compact.words import Words
 from demerit.episode import Episode, Origin
-from demerit.errors import BadInput, DemeritError, StoreError, UnknownName
+from demerit.errors import BadInput, DemeritError, Diverged, StoreError, UnknownName
 from demerit.frames import Frames
 from demerit.models import load_model
 from demerit.outcome import Outcome
 from demerit.recipe import read_changes
+from tiny_network import make_network
 from toy_corpus import INSTRUCTIONS, SIZE, listed, picture, small_recipe, toy
 
 ROOT = Path(demerit.__file__).parent
@@ -96,6 +99,11 @@ def test_the_file_and_the_defaults_are_what_made_the_shipped_weights() -> None:
         ({"fold": 3}, "0 to 2"),
         ({"failures": "no"}, "true or false"),
         ({"tower_rate": "fast"}, "a number"),
+        ({"tower_rate": 0}, "a number above 0, at most 1"),
+        ({"head_rate": 1e9}, "a number above 0, at most 1"),
+        ({"head_rate": "nan"}, "a number above 0, at most 1"),
+        ({"decay": -1}, "a number from 0 to 1"),
+        ({"facts": "inf"}, "a finite number"),
         ({"shares": {"measured": 0}}, "not all 0"),
         ({"shares": {"measurd": 1}}, "Did you mean 'measured'"),
         ({"wrong_kinds": "model"}, "a list of names"),
@@ -547,6 +555,31 @@ def test_an_error_within_a_step_leaves_the_last_whole_one(
     assert same(resumed, whole)
 
 
+@pytest.mark.parametrize("times", [torch.nan, torch.inf])
+def test_a_run_ends_at_the_first_loss_that_is_no_number(
+    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float
+) -> None:
+    monkeypatch.setattr(fit, "SAVE_EVERY", -1.0)
+    run, seen = fitting(words, tmp_path), fit.look
+    monkeypatch.setattr(fit, "look", lambda *given: seen(*given) * (times if run.step == 2 else 1))
+    with pytest.raises(Diverged, match=r"at update 3: .*update 2 stands.*--set head_rate=\.\.\. --set tow"):
+        run.run()
+    monkeypatch.undo()
+    kept = fitting(words, tmp_path)
+    assert kept.step == 2
+    assert all(one.isfinite().all() for one in kept.network.state_dict().values())
+
+
+def test_last_weights_that_are_no_numbers_are_not_exported(
+    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fitting(words, tmp_path, steps=1)
+    monkeypatch.setattr(run, "_average", lambda: next(run.averaged.parameters()).fill_(torch.nan))
+    with pytest.raises(Diverged, match=r"at update 1: it made weights that are no numbers\. Nothing was saved"):
+        run.run()
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
 def test_an_error_while_drawing_is_raised(words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = fitting(words, tmp_path)
     draw = run.drawer.draw
@@ -665,7 +698,7 @@ def test_the_command_makes_a_model_and_does_nothing_twice(tmp_path: Path, capsys
     train_command(tmp_path / "out", corpus=corpus.parent, changes=small, device="cpu")
     assert corpus.stat().st_mtime_ns == before
     model = load_model(str(tmp_path / "out" / "network"))
-    assert model.card.name == "network"
+    assert model.card.name == "out"
     images = np.stack([picture(done) for done in (0, 0.5, 1)])
     reward = model.score([Episode.from_array(images, INSTRUCTIONS["press"])])[0]
     assert reward.value.shape == (3,) and np.isfinite(reward.value).all()
@@ -677,6 +710,9 @@ def test_the_command_makes_a_model_and_does_nothing_twice(tmp_path: Path, capsys
     ):
         with pytest.raises(BadInput, match=sentence):
             train_command(tmp_path / "elsewhere", **{**told, **change}, workers=0)
+    for wrong, found in (({"device": "gpu"}, "device"), ({"imagenet": tmp_path / "absent"}, "EfficientNet")):
+        with pytest.raises(DemeritError, match=found):  # before the dataset, which is not there either, is opened
+            train_command(tmp_path / "elsewhere", **{**told, "data": ["a=nowhere"], **wrong}, workers=0)
 
 
 def test_a_machine_without_robot_libraries_trains_from_the_corpus(
@@ -691,6 +727,13 @@ def test_a_machine_without_robot_libraries_trains_from_the_corpus(
     monkeypatch.setattr(sys, "argv", [*told[:1], str(tmp_path / "absent"), str(tmp_path / "out")])
     with pytest.raises(SystemExit, match="a prepared corpus"):
         train_main()
+
+
+def test_two_trained_networks_have_two_names(tmp_path: Path) -> None:
+    folders = [tmp_path / name / "network" for name in ("mine", "other", "default")]
+    for folder in folders:
+        make_network(folder)
+    assert [load_model(str(folder)).card.name for folder in folders] == ["mine", "other", "default-local"]
 
 
 # --- what training costs those who do not train ----------------------------------------------------------------------
@@ -727,6 +770,11 @@ app(["--help"], standalone_mode=False)
 def test_nobody_else_loads_torch(code: str) -> None:
     check = f"import sys\n{code}\nassert 'torch' not in sys.modules and 'onnx' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_help_says_how_much_memory_a_step_takes() -> None:
+    told = CliRunner().invoke(app, ["train", "compact", "--help"], env={"COLUMNS": "200"}).output
+    assert "--set groups=2 --set clips=4 it took 2,400 MB" in " ".join(told.replace("│", " ").split())
 
 
 def test_without_torch_the_extra_is_named_before_anything_is_done(tmp_path: Path) -> None:

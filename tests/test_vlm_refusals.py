@@ -16,6 +16,7 @@ from demerit import load_model
 from demerit.check import check_model
 from demerit.episode import Episode
 from demerit.errors import BadInput, DemeritError
+from demerit.models.by_time import ByTime
 from demerit.models.robometer import Robometer
 from demerit.models.roboreward import RoboReward
 from demerit.models.topreward import TOPReward
@@ -144,10 +145,33 @@ def test_a_checkpoint_given_as_a_model_folder_is_told_its_name(plain: Path, tmp_
 # --- options ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fps", ["inf", "nan", "0", "-1", "1e-320"])
+@pytest.mark.parametrize("fps", ["inf", "nan", "0", "-1", "1e-320", "1e9"])
 def test_no_such_number_of_frames_a_second(plain: Path, fps: str) -> None:
     with pytest.raises(BadInput, match="fps: expected a positive number of frames a second"):
         load_model(f"roboreward:path={plain},fps={fps}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("roboreward:8b,4b", r"size: expected one value, got two \('8b' and '4b'\)"),
+        ("robometer:path=a/b,path=c/d", r"path: expected one value, got two \('a/b' and 'c/d'\)"),
+    ],
+)
+def test_an_option_given_twice_is_refused(asked: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        load_model(asked)
+
+
+def test_frames_by_the_clock_are_counted_before_they_are_made() -> None:
+    times = np.arange(40) / 10
+    assert len(ByTime(1e-300, 5).by_time(times)) == 5
+    for step in (0.1, 0.3, 0.5, 1.0, 1.3, 3.9, 4.0):
+        for most in (2, 4, 5, 9, 14, 40, 41, 42):
+            ticks = np.arange(0, times[-1] + 1e-9, step)
+            ticks = ticks if len(ticks) + 1 <= most else np.linspace(0, times[-1], most)
+            nearest = {int((times[1:] + times[:-1] < 2 * one).sum()) for one in ticks}
+            assert ByTime(step, most).by_time(times).tolist() == sorted(nearest | {39}), (step, most)
 
 
 @pytest.mark.parametrize("model", ["robometer", "roboreward", "topreward", "dopamine", "vlac"])

@@ -45,7 +45,7 @@ from demerit.vlm_training.samples import Drawer, Sample, is_better, success_of
 from demerit.vlm_training.train import start_of
 from tiny_vlm import head_shapes
 from toy_corpus import listed
-from toy_trajectories import WordTokens, tiny_start, toy
+from toy_trajectories import WordTokens, tiny_start, toy, written
 
 ANY: Any = None
 
@@ -150,6 +150,7 @@ def some_episodes() -> list[Episode]:
         filmed("unknown", 12),
         filmed("short", 4, Outcome("human", success=True)),
         filmed("silent", 12, Outcome("human", success=True), words=" "),
+        filmed("odd", 12, Outcome("human", success=True, grade=5), words="pick <|image_pad|> up"),
     ]
 
 
@@ -163,6 +164,7 @@ def test_labels_are_what_somebody_trusted_says_and_nothing_else(tmp_path: Path) 
         "nobody says what happened": 1,
         "fewer than 5 frames": 1,
         "no instruction": 1,
+        "an instruction with a special token in it": 1,
     }
     places = np.rint(np.linspace(0, 19, 8)).astype(int)
     assert rows["measured"].progress == pytest.approx(np.linspace(0, 1, 20)[places])
@@ -177,6 +179,17 @@ def test_labels_are_what_somebody_trusted_says_and_nothing_else(tmp_path: Path) 
     assert again.identity == corpus.identity
     with pytest.raises(BadInput, match="name another folder"):
         prepare([Part("lab", listed(some_episodes()))], tmp_path / "corpus", RobometerRecipe(), workers=0)
+
+
+def test_instructions_with_a_special_token_are_not_trained_on(tmp_path: Path) -> None:
+    graded = prepare([Part("lab", listed(some_episodes()))], tmp_path / "graded", RoboRewardRecipe(), workers=0)
+    assert "odd" not in {row.id for row in graded.rows}
+    assert left_out(tmp_path / "graded")["an instruction with a special token in it"] == 1
+    old = toy((8,))
+    object.__setattr__(old.rows[1], "instruction", "lift <|image_pad|>")
+    folder = written(old, tmp_path / "old", RobometerRecipe())
+    with pytest.raises(BadInput, match=r"words alone \(prepare it again.*'lift <\|image_pad\|>' in episode 'button-F"):
+        Corpus.load(folder)
 
 
 def test_other_labels_and_words_make_another_corpus(tmp_path: Path) -> None:
@@ -910,8 +923,34 @@ def test_a_corpus_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
         (tmp_path / "episodes.jsonl").write_text(text)
         with pytest.raises(BadInput, match=r"episodes\.jsonl: .*something else in line 2"):
             Corpus.load(tmp_path)
+    facts = toy((8,)).rows[0].facts()
+    for change in (
+        {"instruction": 3},
+        {"group": None},
+        {"height": "64"},
+        {"width": 64.5},
+        {"start": -1},
+        {"success": "yes"},
+        {"measured": None},
+        {"grade": 9},
+        {"final": "1"},
+        {"times": [0.0]},
+        {"times": [], "progress": []},
+        {"progress": [["a"]]},
+        {"progress": 7},
+    ):
+        (tmp_path / "episodes.jsonl").write_text(json.dumps({**facts, **change}) + "\n")
+        with pytest.raises(BadInput, match=r"episodes\.jsonl: .*something else in line 1"):
+            Corpus.load(tmp_path)
+    (tmp_path / "episodes.jsonl").write_text(whole + json.dumps({**facts, "start": 5}) + "\n")
+    with pytest.raises(BadInput, match=r"episodes\.jsonl: expected pictures of one episode behind another's"):
+        Corpus.load(tmp_path)
     (tmp_path / "episodes.jsonl").write_text(whole)
     (tmp_path / "pictures.raw").write_bytes(bytes(toy((8,)).rows[0].end))
+    for odd in ('{"better": "0", "worse": 1, "source": "human"}', '{"better": 0, "worse": null, "source": "human"}'):
+        (tmp_path / "preferences.jsonl").write_text(odd + "\n")
+        with pytest.raises(BadInput, match=r"preferences\.jsonl: .*something else in line 1"):
+            Corpus.load(tmp_path)
     (tmp_path / "preferences.jsonl").write_text('{"better": 1, "wor')
     with pytest.raises(BadInput, match=r"preferences\.jsonl: .*something else in line 1"):
         Corpus.load(tmp_path)

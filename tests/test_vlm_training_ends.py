@@ -17,7 +17,7 @@ import torch
 from typer.testing import CliRunner
 
 from demerit.cli import app
-from demerit.errors import Diverged, NotWritten, Stopped, StoreBusy, StoreError
+from demerit.errors import BadInput, Diverged, NotWritten, Stopped, StoreBusy, StoreError
 from demerit.sample import make_sample
 from demerit.store.lock import writing
 from demerit.vlm_training import saved
@@ -119,6 +119,89 @@ def test_no_answer_to_what_is_held_out_is_never_the_best(tmp_path: Path, monkeyp
     assert read(tmp_path / "out" / "run" / BEST)["step"] == 2
     assert json.loads((made / "training.json").read_text())["best"]["update"] == 2
     assert [line["held_out_error"] for line in lines(tmp_path / "out")] == [None, 1.0, None]
+
+
+def graded_run(folder: Path) -> Callable[[], Path]:
+    """Return what trains for three updates in a folder and looks at what is held out after each."""
+    changes = {"batch": 2, "part": 2, "precision": "float32", "steps": 3, "validate_every": 1, "lora": 2}
+    recipe = RoboRewardRecipe().changed(changes)
+    corpus = toy((5, 6))
+    object.__setattr__(corpus.rows[1], "split", "validation")
+    start = begin("roboreward", str(tiny_checkpoint(folder / "qwen", text={"num_hidden_layers": 3})), recipe)
+    return lambda: train(corpus, folder / "out", recipe, start, device="cpu")
+
+
+def test_weights_that_could_not_be_written_are_not_called_the_best(tmp_path: Path, monkeypatch: Any) -> None:
+    errors = iter([2.0, 1.0, 1.5])
+    monkeypatch.setattr(Fitting, "_error", lambda *_: next(errors))
+    again, write = graded_run(tmp_path), saved._write
+
+    def full(path: Path, state: dict[str, Any]) -> None:
+        if path.name == BEST and state["step"] == 2:
+            raise OSError(28, "No space left on device", str(path))
+        write(path, state)
+
+    monkeypatch.setattr(saved, "_write", full)
+    with pytest.raises(NotWritten, match="best"):
+        again()
+    made = again()  # there is room again
+    told = json.loads((made / "training.json").read_text())["best"]["update"]
+    assert told == read(tmp_path / "out" / "run" / BEST)["step"] == 3
+
+
+def test_the_best_weights_of_another_update_are_not_exported(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Fitting, "_error", lambda *_: 1.0)
+    again = graded_run(tmp_path)
+    again()
+    path = tmp_path / "out" / "run" / BEST
+    torch.save({**read(path), "step": 2}, path)
+    with pytest.raises(BadInput, match=r"best\.pt: expected the weights of update 1.*got those of update 2"):
+        again()
+
+
+def test_lost_best_weights_are_said_to_be_missing(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Fitting, "_error", lambda *_: 1.0)
+    again = graded_run(tmp_path)
+    again()
+    path = tmp_path / "out" / "run" / BEST
+    torch.save({"step": 1, "weights": {}}, path)
+    with pytest.raises(BadInput, match=r"best\.pt: .*remove .*run to begin anew\), got one without the right weights"):
+        again()
+    path.unlink()
+    with pytest.raises(BadInput, match=r"best\.pt: expected the weights of update 1.*put back.*got no such file"):
+        again()
+
+
+def test_a_damaged_checkpoint_is_a_sentence(tmp_path: Path) -> None:
+    run(tmp_path, steps=1)
+    path = tmp_path / "run" / CHECKPOINT
+    whole = read(path)
+    name = next(iter(whole["weights"]))
+    fewer = {key: value for key, value in whole["weights"].items() if key != name}
+    for change in (
+        {"weights": fewer},
+        {"weights": {**fewer, name: torch.zeros(1)}},
+        {"weights": None},
+        {"moments": {}},
+        {"moments": None},
+        {"moments": {**whole["moments"], name: {}}},
+        {"moments": {**whole["moments"], name: {**whole["moments"][name], "exp_avg": torch.zeros(1)}}},
+        {"step": None},
+        {"best": 3},
+    ):
+        torch.save({**whole, **change}, path)
+        with pytest.raises(BadInput, match=r"a whole checkpoint \(remove it to begin anew\), got one without"):
+            run(tmp_path, steps=1)
+
+
+@pytest.mark.parametrize("odd", [b"\xff\xfe\n", b"[1]\n", b'{"step": null}\n', b"{}\n"])
+def test_damaged_metrics_are_a_sentence(tmp_path: Path, odd: bytes) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + odd)
+    with pytest.raises(BadInput, match=r"metrics\.jsonl: expected a line of JSON for every update \(move it away"):
+        Reports(tmp_path, (), None, {}).go_on_from(1)
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
+    Reports(tmp_path, (), None, {}).go_on_from(1)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step": 1}\n'
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------------------------

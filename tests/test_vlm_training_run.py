@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from demerit.cli import app
-from demerit.errors import BadInput, DemeritError, OutOfMemory
+from demerit.errors import BadInput, DemeritError, OutOfMemory, UnknownName
 from demerit.sample import make_sample
 from demerit.vlm.backbone import Backbone
 from demerit.vlm.checkpoint import read_checkpoint
@@ -249,7 +249,7 @@ def test_parts_that_machines_cannot_share_are_refused(tmp_path: Path, monkeypatc
     alone.count = 3
     with pytest.raises(BadInput, match="a multiple of 3"):
         train(toy((8, 9)), tmp_path, recipe_of(), tiny_start(), ranks=alone)
-    with pytest.raises(BadInput, match="cpu or cuda"):
+    with pytest.raises(UnknownName, match="device"):
         Ranks("tpu")
 
 
@@ -379,6 +379,10 @@ def test_an_adapter_on_its_own_is_the_merged_model(tmp_path: Path) -> None:
     assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
     head = "progress_head.0.weight"
     assert not torch.equal(other[head], begin("robometer", str(start), recipe).weights[head])
+    further = begin("robometer", str(tmp_path / "adapter" / "model"), recipe)
+    with pytest.raises(BadInput, match=r"no adapter can lie on another \(--save merged"):
+        train(toy((8, 9)), tmp_path / "further", recipe, further, device="cpu", save="adapter")
+    assert not (tmp_path / "further").exists()
     with pytest.raises(BadInput, match="a run with adapters"):
         train(toy((8, 9)), tmp_path / "x", recipe_of(), begin("robometer", str(start), recipe_of()), save="adapter")
     with pytest.raises(BadInput, match="10 bins and 4 frames"):
@@ -443,6 +447,12 @@ def test_the_command_prepares_trains_and_says_what_is_next(tmp_path: Path) -> No
         (["roboreward"], "expected --data or a prepared --corpus"),
         (["robometer", "--data", "a=nowhere", "--save", "all"], "expected merged or adapter"),
         (["robometer", "--data", "a=nowhere", "--metrics", "wand"], "Did you mean 'wandb'"),
+        (["robometer", "--data", "a=nowhere", "--device", "gpu"], "device"),
+        (
+            ["robometer", "--data", f"a=videos:{videos}", "--from", str(tmp_path / "none")],
+            "A checkpoint: expected a folder",
+        ),
+        (["robometer", "--data", "a=nowhere", "--save", "adapter"], "a run with adapters"),
     ):
         refused = CliRunner().invoke(app, ["train", *options, "-o", str(tmp_path / "no")])
         assert refused.exit_code == 1

@@ -182,11 +182,11 @@ class NotWritten(DemeritError):
 class Diverged(DemeritError):
     """Training whose numbers are no longer numbers; going on would only write rubbish."""
 
-    def __init__(self, update: int, found: str, kept: str) -> None:
-        """Say at which update, what was found there and, as a sentence, what is kept."""
+    def __init__(self, update: int, found: str, kept: str, rate: str = "rate") -> None:
+        """Say at which update, what was found there, as a sentence what is kept, and what the recipe calls the rate."""
         self.update, self.found, self.kept = update, found, kept
         begun = ", or look at the model that it begins with" if update == 1 else ""
-        advice = f"Try a lower rate (--set rate=...) in another folder{begun}"
+        advice = f"Try a lower rate (--set {rate}=...) in another folder{begun}"
         super().__init__(f"Training broke down at update {update}: {found}. {kept} {advice}.")
 
 

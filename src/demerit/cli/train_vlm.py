@@ -24,6 +24,7 @@ from demerit.cli.training_options import (
 
 if TYPE_CHECKING:
     from demerit.vlm_training.corpus import Corpus
+    from demerit.vlm_training.prepare import Part
     from demerit.vlm_training.recipe import Recipe
     from demerit.vlm_training.reports import Told
 
@@ -184,8 +185,10 @@ def _run(asked: Asked) -> None:
     from demerit.vlm_training.recipe import load_recipe  # noqa: PLC0415
     from demerit.vlm_training.train import (  # noqa: PLC0415
         begin,
+        check_device,
         check_installed,
         check_save,
+        check_start,
         objective_for,
         start_of,
         train,
@@ -193,14 +196,19 @@ def _run(asked: Asked) -> None:
 
     recipe = load_recipe(asked.what, asked.recipe).changed(read_changes(asked.changes or []))
     metrics = asked.metrics or []
-    check_save(asked.save)
+    begun = asked.begun or start_of(asked.what, asked.recipe)
+    check_save(asked.save, recipe)
     if not asked.prepare_only:
         check_installed(recipe)
         check_dashboards(metrics)
-    corpus = _prepared(asked, recipe)
+        check_device(asked.device)
+    parts = _parts(asked)
+    if not asked.prepare_only:
+        check_start(begun)
+    corpus = _prepared(asked, parts, recipe)
     if asked.prepare_only:
         return
-    start = begin(asked.what, asked.begun or start_of(asked.what, asked.recipe), recipe)
+    start = begin(asked.what, begun, recipe)
     with bar("training", objective_for(corpus, recipe, start).updates) as shown:
 
         def report(told: Told) -> None:
@@ -211,19 +219,31 @@ def _run(asked: Asked) -> None:
     out.print(f"Next: demerit score DATASET --model {asked.what}:path={escape(str(folder))}")
 
 
-def _prepared(asked: Asked, recipe: Recipe) -> Corpus:
-    """Prepare the corpus, or open the one that is there."""
-    from demerit.cli.bars import bar  # noqa: PLC0415
-    from demerit.vlm_training.frames_kept import corpus_for  # noqa: PLC0415
-    from demerit.vlm_training.prepare import Part, prepare  # noqa: PLC0415
+def _parts(asked: Asked) -> list[Part]:
+    """Open the datasets that were named; none where a corpus is there already."""
+    from demerit.vlm_training.prepare import Part  # noqa: PLC0415
 
-    folder = asked.corpus or asked.out / "corpus"
     parts = [
         Part(name, data, "validation" if use == "held-out" else "train", use == "demonstrations")
         for use, name, data in opened(asked.given)
     ]
     if not parts:
-        need_corpus(folder, [option for option in asked.given if option != "held-out"])
+        need_corpus(_corpus_folder(asked), [option for option in asked.given if option != "held-out"])
+    return parts
+
+
+def _corpus_folder(asked: Asked) -> Path:
+    return asked.corpus or asked.out / "corpus"
+
+
+def _prepared(asked: Asked, parts: list[Part], recipe: Recipe) -> Corpus:
+    """Prepare the corpus, or open the one that is there."""
+    from demerit.cli.bars import bar  # noqa: PLC0415
+    from demerit.vlm_training.frames_kept import corpus_for  # noqa: PLC0415
+    from demerit.vlm_training.prepare import prepare  # noqa: PLC0415
+
+    folder = _corpus_folder(asked)
+    if not parts:
         return corpus_for(folder, recipe)
     with bar("preparing", expected([part.data for part in parts])) as shown:
         made = prepare(parts, folder, recipe, lambda done: shown.update(done.episodes), asked.workers)

@@ -23,13 +23,13 @@ from torch import Tensor
 from demerit.compact.augment import vary
 from demerit.compact.clips import Clip, Drawer
 from demerit.compact.corpus import Corpus, Row
-from demerit.compact.losses import Batch, losses, total
+from demerit.compact.losses import Batch, broken, losses, total
 from demerit.compact.network import Network, Shape, start_from_imagenet
 from demerit.compact.new_folder import make_folder
 from demerit.compact.on_device import Pictures, Vocabulary, chosen_device, get_random, set_random
 from demerit.compact.recipe import Recipe
 from demerit.compact.words import WIDTH, Words
-from demerit.errors import BadInput
+from demerit.errors import BadInput, Diverged
 from demerit.frames import short_hash
 
 CHECKPOINT = "checkpoint.pt"
@@ -97,6 +97,8 @@ class Fitting:
         self.pictures = pictures or Pictures(corpus, self.device, recipe.size)
         self.facts = torch.from_numpy(np.array(corpus.facts)).to(self.device)
         self.step = 0
+        self.saved: int | None = None
+        """the step that the checkpoint on disk is of"""
         self._whole = True
         self._random = get_random(self.device)
         self._resume()
@@ -114,7 +116,7 @@ class Fitting:
         """Train to the end and return the averaged network. Ctrl-C saves after the step that is being made.
 
         Whatever else goes wrong between two steps, what was learned is saved; in the middle of a step the weights are
-        neither old nor new, so the last checkpoint stands.
+        neither old nor new, so the last checkpoint stands. So it does where numbers are no longer numbers.
         """
         started = saved = time.monotonic()
         first = self.step
@@ -131,6 +133,7 @@ class Fitting:
                         report(Told(self.step, self.recipe.steps, values, speed))
                     if stop.is_set():
                         raise KeyboardInterrupt
+                self._check_weights()
         finally:
             if self._whole:
                 self.save()
@@ -147,15 +150,33 @@ class Fitting:
         features = look(self.network, seen)
         blank = torch.zeros(len(features), self.network.shape.memory, device=self.device)
         answer = self.network.head(features, batch.words, batch.told, blank)
-        found = losses(self.network, features, answer, batch, self.recipe)
+        try:
+            found = losses(self.network, features, answer, batch, self.recipe)
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise self._diverged("the equations within a loss have no solution") from error
         self.optimiser.zero_grad(set_to_none=True)
         total(found).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 2.0)
+        length = torch.nn.utils.clip_grad_norm_(self.network.parameters(), 2.0)
+        *values, gradient = torch.stack([*(one.detach() for one in found.values()), length]).tolist()
+        if broke := broken(dict(zip(found, values, strict=True)), gradient):
+            raise self._diverged(broke)
         self.optimiser.step()
         self._average()
         self.step, self._random = self.step + 1, get_random(self.device)
         self._whole = True
         return {name: one.detach() for name, one in found.items()}
+
+    def _check_weights(self) -> None:
+        """Refuse to end with weights that are no numbers: nobody computes a loss with the last ones."""
+        numbers = (one for one in self.averaged.state_dict().values() if one.is_floating_point())
+        if not all(bool(one.isfinite().all()) for one in numbers):
+            self._whole = False
+            raise self._diverged("it made weights that are no numbers", self.step)
+
+    def _diverged(self, found: str, step: int | None = None) -> Diverged:
+        stands = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} stands"
+        rates = "head_rate=... --set tower_rate"
+        return Diverged(step or self.step + 1, found, f"{stands}, and no model was written.", rates)
 
     def _pace(self) -> None:
         """Warm up, then fall along a cosine to a hundredth."""
@@ -242,6 +263,7 @@ class Fitting:
         partial = path.with_suffix(".partial")
         torch.save(state, partial)
         os.replace(partial, path)
+        self.saved = self.step
 
     def _resume(self) -> None:
         path = self.folder / CHECKPOINT
@@ -256,7 +278,7 @@ class Fitting:
         if not same or state["recipe"] != json.dumps(self.recipe.facts_of(), sort_keys=True):
             expected = "a checkpoint of this recipe and these episodes (choose another folder)"
             raise BadInput(str(path), expected, "one of others")
-        self.step = state["step"]
+        self.step = self.saved = state["step"]
         self.network.load_state_dict(state["network"])
         self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])

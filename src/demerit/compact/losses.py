@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -117,3 +119,11 @@ def known_mean(values: Tensor, known: Tensor) -> Tensor:
 def total(found: dict[str, Tensor]) -> Tensor:
     """Add them up."""
     return torch.stack(list(found.values())).sum()
+
+
+def broken(found: Mapping[str, float], gradient: float) -> str:
+    """Say which numbers of an update are none; empty when all are."""
+    bad = [f"{name} {value}" for name, value in found.items() if not math.isfinite(value)]
+    if bad:
+        return f"the loss is no number ({', '.join(bad)})"
+    return "" if math.isfinite(gradient) else f"the gradient is no number ({gradient})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from demerit.recipe import changed, need, read_numbers
 
 KINDS = ("measured", "demonstration", "model")
 """of episodes: see `corpus.Row.kind`"""
+LOSSES = ("preference", "success", "by_task", "facts", "taught", "wrong_weight", "model_weight")
+"""names of the weights of losses and of clips"""
 FOLDS = 3
 FEWEST_FRAMES = 4
 """in a clip: there and back again"""
@@ -77,6 +80,11 @@ class Recipe:
         need("seed", self.seed >= 0, "0 or more", self.seed)
         for name in ("steps", "groups"):
             need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
+        for name in ("tower_rate", "head_rate"):
+            need(name, 0 < getattr(self, name) <= 1, "a number above 0, at most 1", getattr(self, name))
+        need("decay", 0 <= self.decay <= 1, "a number from 0 to 1", self.decay)
+        for name in LOSSES:
+            need(name, 0 <= getattr(self, name) < inf, "a finite number, 0 or more", getattr(self, name))
         fits = self.size >= SMALLEST and self.size % STRIDE == 0
         need("size", fits, f"a multiple of {STRIDE} from {SMALLEST} on", self.size)
         even = self.clips >= 2 and self.clips % 2 == 0  # noqa: PLR2004

@@ -59,12 +59,11 @@ def train(
         report: called every ten steps.
         device: `cpu` or `cuda`; a GPU when there is one unless told.
     """
-    check_installed()
-    from demerit.compact.export import check_size, export  # noqa: PLC0415
+    check_asked(recipe, words, imagenet, device)
+    from demerit.compact.export import export  # noqa: PLC0415
     from demerit.compact.fit import Fitting  # noqa: PLC0415
     from demerit.compact.words import Words  # noqa: PLC0415
 
-    check_size(recipe.size)
     out, words = Path(out), Path(words or shipped_words())
     start = None if imagenet is None else load_weights(imagenet)
     fitting = Fitting(corpus, recipe, Words.load(words), out / "run", start, device)
@@ -77,6 +76,21 @@ def train(
     facts = {"recipe": recipe.facts_of(), "episodes": dict(sorted(Counter(row.source for row in rows).items()))}
     (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return folder
+
+
+def check_asked(recipe: Recipe, words: str | Path | None, imagenet: str | Path | None, device: str | None) -> None:
+    """Refuse what could not be trained with, before hours are spent on anything; arguments are those of `train`."""
+    check_installed()
+    from demerit.compact.export import check_size  # noqa: PLC0415
+    from demerit.compact.on_device import chosen_device  # noqa: PLC0415
+    from demerit.compact.words import Words  # noqa: PLC0415
+
+    check_size(recipe.size)
+    chosen_device(device)
+    if words is not None:
+        Words.load(Path(words))
+    if imagenet is not None:
+        load_weights(imagenet)
 
 
 def check_installed() -> None:

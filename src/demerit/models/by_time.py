@@ -8,6 +8,9 @@ import numpy as np
 
 from demerit.frames import Indices, Times, spread
 
+MOST_A_SECOND = 1000.0
+"""no camera is faster"""
+
 
 @dataclass(frozen=True)
 class ByTime:
@@ -24,8 +27,10 @@ class ByTime:
         """Choose the frames nearest to 0, step, 2 step ... and the last; a longer video is spread over."""
         if not len(times):
             return np.empty(0, np.int32)
-        ticks = np.arange(0.0, float(times[-1]) + 1e-9, self.step)
-        if len(ticks) + 1 > self.most:
+        end = float(times[-1]) + 1e-9
+        if end / self.step > self.most - 1:  # counted, not made: there may be more than memory holds
             ticks = np.linspace(0.0, float(times[-1]), self.most)
+        else:
+            ticks = np.arange(0.0, end, self.step)
         middles = (times[1:] + times[:-1]) / 2
         return np.unique([*np.searchsorted(middles, ticks), len(times) - 1]).astype(np.int32)

@@ -18,6 +18,10 @@ from demerit.registry import Registry
 
 DESCRIPTION = "model.json"
 FORMAT = 1
+OUTPUT = "network"
+"""the folder of every compact training's result: its parent is the one that a person named"""
+LOCAL = "-local"
+"""stands behind the name of somebody's own model where a registered one has it too"""
 KINDS = Registry("kind of model", "demerit.model_kinds")
 
 
@@ -90,5 +94,14 @@ def only_these(folder: Path, facts: dict[str, Any], *names: str) -> None:
 
 
 def name_of(folder: Path) -> str:
-    """Name a model after its folder, so that two of them are told apart in rewards and reports."""
-    return safe_name(folder.resolve().name)
+    """Name a model after its folder, so that two of them are told apart in rewards and reports.
+
+    The folder that training writes is `network` every time: it has its parent's name, though never a registered one.
+    """
+    from demerit.models import MODELS  # noqa: PLC0415  which imports this module
+
+    folder = folder.resolve()
+    if folder.name != OUTPUT or not folder.parent.name:
+        return safe_name(folder.name)
+    name = safe_name(folder.parent.name)
+    return name + LOCAL if name.lower() in {each.lower() for each in MODELS} else name

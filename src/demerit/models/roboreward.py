@@ -17,7 +17,7 @@ import numpy as np
 from demerit.episode import Episode
 from demerit.errors import BadInput, DemeritError
 from demerit.model import ModelCard
-from demerit.models.by_time import ByTime
+from demerit.models.by_time import MOST_A_SECOND, ByTime
 from demerit.models.listing import Listing
 from demerit.models.vlm_naming import filed_under
 from demerit.models.vlm_options import at_least, need_extra, one_of, placed, read_options, together
@@ -201,6 +201,6 @@ class RoboReward:
 
 
 def _positive(fps: float) -> float:
-    if not (fps > 0 and isfinite(fps) and isfinite(1 / fps)):
-        raise BadInput("fps", "a positive number of frames a second", fps)
+    if not (0 < fps <= MOST_A_SECOND and isfinite(1 / fps)):
+        raise BadInput("fps", f"a positive number of frames a second, at most {MOST_A_SECOND:g}", fps)
     return float(fps)

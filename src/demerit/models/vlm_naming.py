@@ -17,13 +17,13 @@ from pathlib import Path
 
 from demerit.episode import safe_name
 from demerit.models import MODELS
+from demerit.models.folder import LOCAL
 from demerit.vlm.hub import id_of
 
 OUTPUT = "model"
 """the folder of every training's result: its parent is the one that a person named"""
 ONE_OF_MANY = re.compile(r"(checkpoint|step|epoch)s?[-_]?\d*|ckpt|best|last|latest|final|merged|adapter|weights")
 """names that many folders have: the parent's is put before them"""
-LOCAL = "-local"
 
 
 def filed_under(place: str, adapter: str | None, published: Mapping[str, str], prefix: str = "") -> str:

@@ -38,6 +38,8 @@ def read_options(
             name, value = word, part
         if name not in kinds:
             raise UnknownName(f"option of {model}", name, kinds)
+        if name in found:
+            raise BadInput(f"{model}:{name}", "one value", f"two ({found[name]!r} and {value!r})")
         try:
             found[name] = kinds[name](value)
         except ValueError as error:

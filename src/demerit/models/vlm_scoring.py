@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from demerit.episode import Episode
 from demerit.errors import BadEpisode, DemeritError, NoNumber
 from demerit.reward import Reward
+from demerit.vlm.prompt import is_words_alone
 
 NO_NUMBER = str(NoNumber())
 """why a value is missing where a network's own arithmetic broke down"""
@@ -68,7 +69,7 @@ def told(episode: Episode) -> str:
     words = episode.instruction.strip()
     if not words:
         raise BadEpisode(episode.id, "an instruction, which this model cannot do without", "none")
-    if "<|" in words:
+    if not is_words_alone(words):
         raise BadEpisode(episode.id, "an instruction of words alone", repr(words))
     if not len(episode):
         raise BadEpisode(episode.id, "at least one frame", "none")

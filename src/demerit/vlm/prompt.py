@@ -24,6 +24,8 @@ TEMPLATE = "qwen3-vl-chat-1"
 """the version of everything around a prompt's words; stored with what was scored"""
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 BEFORE_PICTURE, AFTER_PICTURE = "<|vision_start|>", "<|vision_end|>"
+OPENS_SPECIAL = "<|"
+"""every special token begins so"""
 Ints = npt.NDArray[np.int64]
 
 
@@ -98,6 +100,11 @@ def _positions(length: int, at: int, rows: int, columns: int) -> Ints:
     seen = np.stack([np.zeros(rows * columns, np.int64), tall, wide]) + at
     rest = np.arange(length - at - rows * columns) + at + max(rows, columns)
     return np.concatenate([np.tile(np.arange(at), (3, 1)), seen, np.tile(rest, (3, 1))], axis=1)
+
+
+def is_words_alone(instruction: str) -> bool:
+    """Whether an instruction can stand in a prompt: a special token in it would be read as one."""
+    return OPENS_SPECIAL not in instruction
 
 
 class Tokens:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +18,10 @@ import numpy.typing as npt
 
 from demerit.errors import BadInput
 from demerit.frames import RGB, Images, short_hash
+from demerit.vlm.prompt import is_words_alone
 
 PICTURES, EPISODES, PREFERENCES = "pictures.raw", "episodes.jsonl", "preferences.jsonl"
+GRADES = range(1, 6)
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
 
@@ -78,7 +81,26 @@ class Row:
         told["final"] = np.nan if told["final"] is None else told["final"]
         told["progress"] = np.array([np.nan if one is None else one for one in told["progress"]], np.float32)
         told["times"] = np.array(told["times"], np.float32)
-        return cls(**told)
+        row = cls(**told)
+        if not row._is_as_written():
+            raise TypeError
+        return row
+
+    def _is_as_written(self) -> bool:
+        """Whether every field, which came from a file, is of its kind."""
+        words = (self.id, self.source, self.instruction, self.split, self.group)
+        places = (self.start, self.height, self.width)
+        return (
+            all(isinstance(one, str) for one in words)
+            and all(type(one) is int and one >= 0 for one in places)
+            and (self.success is None or isinstance(self.success, bool))
+            and isinstance(self.measured, bool)
+            and isinstance(self.final, int | float)
+            and (self.grade is None or (isinstance(self.grade, int | float) and self.grade in GRADES))
+            and self.progress.ndim == 1
+            and self.progress.shape == self.times.shape
+            and len(self.progress) > 0
+        )
 
 
 @dataclass(frozen=True)
@@ -90,6 +112,14 @@ class Choice:
     worse: int
     source: str
     """who vouches for it: human, simulator ..."""
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Choice:
+        """Read what `line` wrote."""
+        one = cls(**facts)
+        if not (type(one.better) is int and type(one.worse) is int and isinstance(one.source, str)):
+            raise TypeError
+        return one
 
     def line(self) -> str:
         """Write it as one line of JSON."""
@@ -121,12 +151,19 @@ class Corpus:
         rows = _lines(folder / EPISODES, Row.of)
         if not rows:
             raise BadInput(str(folder), "a corpus with episodes", "none")
+        odd = next((row for row in rows if not is_words_alone(row.instruction)), None)
+        if odd is not None:
+            expected = "instructions of words alone (prepare it again: such episodes are left out now)"
+            raise BadInput(str(folder), expected, f"{odd.instruction!r} in episode {odd.id!r}")
+        if any(row.start != before.end for before, row in pairwise(rows)) or rows[0].start:
+            expected = "pictures of one episode behind another's (prepare it again)"
+            raise BadInput(str(folder / EPISODES), expected, "gaps between them")
         size = (folder / PICTURES).stat().st_size
         if size != rows[-1].end:
             got = f"{size} bytes of pictures, {rows[-1].end} by the list of episodes"
             raise BadInput(str(folder), "as many pictures as the episodes have", got)
         pictures = np.memmap(folder / PICTURES, np.uint8, "r")
-        return cls(rows, pictures, _lines(folder / PREFERENCES, lambda facts: Choice(**facts)))
+        return cls(rows, pictures, _lines(folder / PREFERENCES, Choice.of))
 
     @classmethod
     def of(cls, rows: Sequence[Row], images: Sequence[Images], choices: Sequence[Choice] = ()) -> Corpus:

@@ -75,17 +75,18 @@ def export(
     return folder
 
 
-def check_export(start: Start, recipe: Recipe, folder: Path, *, merged: bool) -> None:
+def check_export(start: Start, folder: Path, *, merged: bool) -> None:
     """Refuse before training what could not be written after it."""
     if folder.exists() and not (folder / FACTS).is_file():
         raise BadInput(str(folder), "no such folder yet, or a model that was trained here", "something else")
     if merged:
         return
-    if not recipe.lora:
-        raise BadInput("--save adapter", "a run with adapters (--set lora=32)", "one that trains every weight")
     if start.new_tokens:
         expected = "a Robometer to begin with, as an adapter has no place for new tokens (or --save merged)"
         raise BadInput("--save adapter", expected, "a plain Qwen3-VL")
+    if start.is_adapted:
+        expected = "a whole model to begin with, as no adapter can lie on another (--save merged writes a whole one)"
+        raise BadInput("--save adapter", expected, f"an adapter ({start.came_from})")
 
 
 def merged_weights(trained: Mapping[str, Tensor], start: Start, recipe: Recipe) -> Iterator[tuple[str, Tensor]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from demerit.compact.losses import broken
 from demerit.compact.new_folder import make_folder
 from demerit.errors import NO_ROOM, BadInput, Diverged, NotWritten, OutOfMemory, Stopped
 from demerit.frames import short_hash
@@ -291,8 +292,9 @@ class Fitting:
             return None
         error = self._error(held_out)
         if math.isfinite(error) and (self.best is None or not self.best.error <= error):
-            self.best = Best(self.step, error)
-            save_best(self.folder, self.learner, self.ranks, self.best)
+            best = Best(self.step, error)
+            save_best(self.folder, self.learner, self.ranks, best)
+            self.best = best  # not before it is written: what is recorded is what is exported
         return error
 
     @torch.no_grad()
@@ -322,14 +324,6 @@ class Fitting:
 
 class _Agreed(KeyboardInterrupt):
     """Every machine knows that one of them was asked to stop, and is between two updates."""
-
-
-def broken(losses: Mapping[str, float], gradient: float) -> str:
-    """Say which numbers of an update are none; empty when all are."""
-    bad = [f"{name} {value}" for name, value in losses.items() if not math.isfinite(value)]
-    if bad:
-        return f"the loss is no number ({', '.join(bad)})"
-    return "" if math.isfinite(gradient) else f"the gradient is no number ({gradient})"
 
 
 def pace(step: int, steps: int, warm_up: float) -> float:

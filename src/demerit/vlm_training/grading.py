@@ -73,7 +73,7 @@ class GradesObjective:
         video = video_pieces(pairs, shots, seconds, self.shape.vision.grid(*size))
         asked = user_turn(*video, words(MODEL)["prompt"].format(task=row.instruction))
         blocks = laid_out([*asked, CUT], self.tokens, self.shape)
-        grade = (row.grade or 0) - 1
+        grade = int(row.grade or 0) - 1  # a file may say 5.0
         answer = (*self.begun, self.digits[grade], self.tokens.id(END))
         start = sum(map(len, blocks))
         wanted = range(start + self.opened - 1, start + len(answer) - 1)  # each says the token behind it

@@ -27,6 +27,7 @@ from demerit.frames import Images, Indices, spread
 from demerit.models.by_time import ByTime
 from demerit.outcome import Outcome, Preference, most_trusted
 from demerit.prefetch import load_ahead
+from demerit.vlm.prompt import is_words_alone
 from demerit.vlm_training.corpus import EPISODES, PICTURES, Corpus, Floats, Row
 from demerit.vlm_training.frames_kept import frames_kept
 from demerit.vlm_training.preferences import NOT_A_MODEL, Heard, choices_of, write_choices
@@ -93,6 +94,8 @@ def row_of(episode: Episode, places: Indices, part: Part) -> Row | str:
         return "only a model's word" if episode.outcomes else "nobody says what happened"
     if not episode.instruction.strip():
         return "no instruction"
+    if not is_words_alone(episode.instruction):
+        return "an instruction with a special token in it"
     success = account.success if account else None
     progress = _progress(len(episode), places, curve, success, account)
     last = float(progress[-1]) if len(progress) else np.nan
@@ -247,7 +250,7 @@ def _picked_up(folder: Path) -> list[Row]:
     kept, journal = 0, folder / EPISODES
     size = (folder / PICTURES).stat().st_size if (folder / PICTURES).exists() else 0
     for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else []:
-        row = Row.of(json.loads(line)) if line.endswith(b"\n") else None
+        row = _row_in(line) if line.endswith(b"\n") else None
         if row is None or row.end > size:
             break
         rows.append(row)
@@ -256,3 +259,11 @@ def _picked_up(folder: Path) -> list[Row]:
         if (folder / name).exists():
             os.truncate(folder / name, length)
     return rows
+
+
+def _row_in(line: bytes) -> Row | None:
+    """Read a line; None where it is damaged, and its episode is prepared again."""
+    try:
+        return Row.of(json.loads(line))
+    except (ValueError, TypeError, KeyError):
+        return None

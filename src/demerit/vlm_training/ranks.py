@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from demerit.errors import BadInput, MissingExtra
+from demerit.compact.on_device import chosen_device
+from demerit.errors import MissingExtra
 from demerit.vlm_training.network import BLOCKS, Learner, groups_of
 from demerit.vlm_training.recipe import Recipe
 
@@ -24,11 +25,7 @@ class Ranks:
         """Find out; `device` is cpu or cuda, by default a GPU where there is one."""
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
-        kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        if kind not in ("cpu", "cuda"):
-            raise BadInput("device", "cpu or cuda", repr(device))
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise BadInput("device", "a GPU that torch can use (or cpu)", "cuda, and there is none")
+        kind = chosen_device(device).type
         self._accelerator: Any = None
         if self.count > 1:
             self._accelerator = _accelerator(kind)

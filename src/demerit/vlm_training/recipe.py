@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from demerit.errors import UnknownName
+from demerit.models.by_time import MOST_A_SECOND
 from demerit.recipe import changed, need, read_numbers
 
 SHIPPED = ("robometer", "roboreward", "roboreward_8b")
@@ -172,7 +173,7 @@ class RoboRewardRecipe(Recipe):
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be trained with."""
         super().__post_init__()
-        need("fps", self.fps > 0, "a number above 0", self.fps)
+        need("fps", 0 < self.fps <= MOST_A_SECOND, f"a number above 0, at most {MOST_A_SECOND:g}", self.fps)
         need("validate_every", self.validate_every >= 1, "at least 1", self.validate_every)
 
 

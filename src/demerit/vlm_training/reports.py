@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from demerit.errors import BadInput
 from demerit.vlm_training.dashboards import DASHBOARDS, Dashboard, check_dashboards
 
 METRICS = "metrics.jsonl"
@@ -89,13 +90,23 @@ class Reports:
 
     def go_on_from(self, step: int) -> None:
         """Open the dashboards, and drop the lines behind a checkpoint: those updates are made again."""
+        kept = self._lines_to(step)
         self._opened = [DASHBOARDS[name](self._folder, step, self._facts) for name in dict.fromkeys(self._also)]
-        if not self._path.exists():
+        if kept is None:
             return
-        kept = [line for line in self._path.read_text("utf-8").splitlines() if _step(line) <= step]
         partial = self._path.with_suffix(".partial")
         partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         partial.replace(self._path)
+
+    def _lines_to(self, step: int) -> list[str] | None:
+        """Read the lines up to an update; None where there is no file, and a sentence where it is not ours."""
+        if not self._path.exists():
+            return None
+        try:
+            return [line for line in self._path.read_text("utf-8").splitlines() if _step(line) <= step]
+        except (UnicodeDecodeError, TypeError) as error:
+            expected = "a line of JSON for every update (move it away to go on without it)"
+            raise BadInput(str(self._path), expected, "something else") from error
 
     def __enter__(self) -> Self:
         """Tell updates within."""
@@ -115,6 +126,9 @@ def _line(facts: Mapping[str, float], broke: str) -> str:
 
 def _step(line: str) -> float:
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError):  # half a line, from a run that was killed
+        told = json.loads(line)
+    except ValueError:  # half a line, from a run that was killed
         return float("inf")
+    if not isinstance(told, dict) or not isinstance(told.get("step"), int):
+        raise TypeError
+    return float(told["step"])

@@ -43,6 +43,8 @@ class Start:
     """tokens whose embeddings are begun here, so that they must be learned"""
     settings: Path | None = None
     """the folder with the processor's settings"""
+    is_adapted: bool = False
+    """the checkpoint is an adapter with the model that it names, which no other adapter can lie on"""
 
     @property
     def shape(self) -> VLMShape:
@@ -80,7 +82,15 @@ def start_robometer(name: str, recipe: RobometerRecipe, revision: str | None = N
             checkpoint, {**shape.expected(read_out=False), **heads}, recipe, gaps=("frame_pool_attn.weight",)
         )
         return Start(
-            checkpoint.config, weights, tokens, path, said.base, _full(name), checkpoint.fingerprint(), (), path.parent
+            checkpoint.config,
+            weights,
+            tokens,
+            path,
+            base=said.base,
+            came_from=_full(name),
+            fingerprint=checkpoint.fingerprint(),
+            settings=path.parent,
+            is_adapted=is_adapted(checkpoint),
         )
     weights = _read(checkpoint, shape.expected(read_out=False), recipe)
     added = [tokens.id(token) for token in words("robometer")["added_tokens"]]
@@ -99,9 +109,23 @@ def start_plain(name: str, recipe: Recipe, revision: str | None = None) -> Start
     path = tokenizer_path(checkpoint)
     shape = VLMShape.from_config(checkpoint.config)
     weights = _read(checkpoint, shape.expected(read_out=True), recipe)
-    fingerprint = checkpoint.fingerprint()
     base = _full(name)
-    return Start(checkpoint.config, weights, Tokens.read(path), path, base, base, fingerprint, (), path.parent)
+    return Start(
+        checkpoint.config,
+        weights,
+        Tokens.read(path),
+        path,
+        base=base,
+        came_from=base,
+        fingerprint=checkpoint.fingerprint(),
+        settings=path.parent,
+        is_adapted=is_adapted(checkpoint),
+    )
+
+
+def is_adapted(checkpoint: Checkpoint) -> bool:
+    """Whether it is an adapter in a folder of its own; one within a whole model's files is a part of that."""
+    return any(folder != checkpoint.folder for folder in checkpoint.adapters)
 
 
 def with_tokens(table: Tensor, added: list[int], seed: int) -> Tensor:

@@ -77,11 +77,11 @@ def train(
     from demerit.vlm_training.ranks import Ranks as Machines  # noqa: PLC0415
     from demerit.vlm_training.ranks import gathered  # noqa: PLC0415
     from demerit.vlm_training.reports import Reports  # noqa: PLC0415
-    from demerit.vlm_training.saved import BEST, put, read  # noqa: PLC0415
+    from demerit.vlm_training.saved import put_best  # noqa: PLC0415
 
-    check_save(save)
+    check_save(save, recipe)
     out = Path(out)
-    check_export(start, recipe, out / "model", merged=save == "merged")
+    check_export(start, out / "model", merged=save == "merged")
     machines = ranks or Machines(device)
     objective = objective_for(corpus, recipe, start)
     make_folder(out / "run")
@@ -102,7 +102,7 @@ def train(
         open_things.enter_context(fitting.reports or nullcontext())
         learner = fitting.run()
         if fitting.best is not None:
-            put(learner, read(out / "run" / BEST)["weights"])
+            put_best(out / "run", learner, fitting.best)
         trained = gathered(learner.learning(), keep=machines.is_first)
         if machines.is_first:
             facts = facts_of(corpus, recipe, start, fitting.steps, fitting.best)
@@ -179,10 +179,26 @@ def check_installed(recipe: Recipe) -> None:
             raise MissingExtra("Training a vision-language model", "vlm-train")
 
 
-def check_save(save: str) -> None:
-    """Refuse another way to write a model than those that there are."""
+def check_save(save: str, recipe: Recipe) -> None:
+    """Refuse another way to write a model than those that there are, and an adapter of a run without any."""
     if save not in SAVES:
         raise BadInput("--save", " or ".join(SAVES), repr(save))
+    if save == "adapter" and not recipe.lora:
+        raise BadInput("--save adapter", "a run with adapters (--set lora=32)", "one that trains every weight")
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a device that is not there."""
+    from demerit.compact.on_device import chosen_device  # noqa: PLC0415
+
+    chosen_device(device)
+
+
+def check_start(begun: str) -> None:
+    """Refuse a model to begin with that is not there; only its small files are fetched yet."""
+    from demerit.vlm.hub import located  # noqa: PLC0415
+
+    located(begun, weights=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
