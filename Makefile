@@ -19,9 +19,10 @@ help:
 demo: $(CORE)
 	$(BIN)/demerit demo demo
 
-# One test process a core, each with one thread: more of either only get in each other's way.
+# One test process a core, each with one thread: more of either only get in each other's way. A test that takes its
+# process with it is tried again by the next one, and would be for ever.
 test: $(READY) packages
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 2 $(TESTS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
