@@ -76,8 +76,8 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             print(f"demerit: {where}it cannot be written ({error.strerror}). {kept}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as stop:
-            kept = "what was done is kept, and the same command goes on from there"
-            kept = str(stop) if isinstance(stop, Stopped) else kept
+            usual = "what was done is kept, and the same command goes on from there"
+            kept = str(stop) if isinstance(stop, Stopped) else usual
             print(f"\ndemerit: interrupted; {kept}.", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from stop
 

@@ -13,8 +13,8 @@ from demerit.corpora.recipe import Recipe
 from demerit.corpora.splitting import SplitPlan, plan_splits
 from demerit.dataset import Dataset
 from demerit.episode import Episode
-from demerit.errors import BadInput, NotApplicable
-from demerit.negatives.targets import succeeded
+from demerit.errors import BadInput
+from demerit.negatives.targets import is_success
 
 Progress = Callable[[str, int, int | None, str], None]
 """called with the stage, how much is done, how much there is, and a note"""
@@ -86,13 +86,5 @@ def make_plan(recipe: Recipe, strict: bool = False, progress: Progress = silent)
     prepared = list(Prepared(recipe.name, lambda: episodes, splits.of).prepared_episodes())
     counts = Counter((one.origin.dataset, one.origin.split) for one in prepared)
     augmented = {source.name for source in recipe.sources if source.is_augmented}
-    successes = sum(one.origin.dataset in augmented and _is_success(one) for one in prepared)
+    successes = sum(one.origin.dataset in augmented and is_success(one) for one in prepared)
     return Plan(recipe, tuple(drawn), splits, check(prepared, recipe.held_out), counts, successes)
-
-
-def _is_success(episode: Episode) -> bool:
-    try:
-        succeeded(episode)
-    except NotApplicable:
-        return False
-    return True

@@ -87,6 +87,15 @@ def succeeded(episode: Episode) -> Outcome:
     return said
 
 
+def is_success(episode: Episode) -> bool:
+    """Whether somebody vouches for its success."""
+    try:
+        succeeded(episode)
+    except NotApplicable:
+        return False
+    return True
+
+
 def targets_of(episode: Episode, fewest: int = 2) -> Targets:
     """Find the targets of a successful episode of at least `fewest` frames, seen alike by all its cameras."""
     targets = _targets_of(episode)

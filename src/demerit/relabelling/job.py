@@ -20,7 +20,7 @@ from demerit.episode import Episode
 from demerit.errors import NotApplicable, StoreError, UnreadableVideo
 from demerit.negate import assumed
 from demerit.negatives.mix import Mix, Originals
-from demerit.negatives.targets import succeeded
+from demerit.negatives.targets import is_success, succeeded
 from demerit.relabelling.asking import Asking
 from demerit.relabelling.chain import Chain, Unanswered
 from demerit.relabelling.journal import Journal
@@ -160,7 +160,7 @@ def choose(
         if not told.instruction.strip():
             continue
         originals.add(told)
-        if sides is not None and _is_success(told):
+        if sides is not None and is_success(told):
             sides.add(told)
         if settings.split == "source":
             leaks.add(told)
@@ -283,14 +283,6 @@ class _Run:
     def _tell(self) -> None:
         self.summary.spent, self.summary.stopped = self.chat.spent, self.chat.stopped
         self.summary.notes = list(self.chat.notes)
-
-
-def _is_success(episode: Episode) -> bool:
-    try:
-        succeeded(episode)
-    except NotApplicable:
-        return False
-    return True
 
 
 def _is_ready(settled: Record | Future[Record]) -> bool:
