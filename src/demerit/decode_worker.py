@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -48,15 +49,17 @@ def work(pipe: int, slots: Sequence[int]) -> None:
     """Be a worker: decode what comes in until the pipe closes."""
     connection: Connection[Any, Any] = Connection(pipe)
     blocks = [_Block(handle) for handle in slots]
-    while True:
-        try:
+    with suppress(EOFError, ConnectionError):  # whoever asked is gone, perhaps without having read the last answer
+        while True:
             slot, look = connection.recv()
-        except EOFError:
-            return
-        try:
-            connection.send((blocks[slot].fill(look), ""))
-        except (DemeritError, OSError, MemoryError, ValueError) as error:
-            connection.send((None, str(error) or type(error).__name__))
+            connection.send(_answer(blocks[slot], look))
+
+
+def _answer(block: _Block, look: Look) -> tuple[dict[str, Decoded] | None, str]:
+    try:
+        return block.fill(look), ""
+    except (DemeritError, OSError, MemoryError, ValueError) as error:
+        return None, str(error) or type(error).__name__
 
 
 class _Block:
