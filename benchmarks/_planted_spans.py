@@ -1,6 +1,6 @@
 """Made-up words about people and places that are hidden in texts of robot data, and words that only look like them.
 
-The names here are the held-out half: `scrubbing.py` refuses to run if a rule of `demerit.releasing` lists one of them.
+The names here are the held-out half: `scrubbing.py` refuses to run if a rule lists one of them.
 """
 
 from __future__ import annotations

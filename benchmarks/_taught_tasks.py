@@ -1,7 +1,6 @@
 """Teaching many small lessons on simulated tasks: what was seen, who is taught and tested, what came of it.
 
-Used by `what_a_bad_example_is_worth.py`. Nothing here is fitted but heads, by `demerit.teaching.head.fit` with its
-default settings.
+Used by `what_a_bad_example_is_worth.py`. Nothing here is fitted but heads, with default settings.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ from pathlib import Path
 
 import numpy as np
 
-from demerit.bench.curve_questions import FALL, PATIENCE
-from demerit.compact.resize import resized
-from demerit.episode import Episode
-from demerit.metrics.bootstrap import Tally, mean_tally, values_of
-from demerit.metrics.detection import auroc_tally, over_reward_tally
-from demerit.metrics.failure_moment import falls_at
-from demerit.metrics.measure import NAN, Measure
-from demerit.metrics.ordering import judgement_tally
-from demerit.model import RewardModel
+from demerit.data.episode import Episode
+from demerit.data.labels import Preference
+from demerit.data.store import Store
+from demerit.evaluate.benchmarks.curve_questions import FALL, PATIENCE
+from demerit.evaluate.metrics.bootstrap import Tally, mean_tally, values_of
+from demerit.evaluate.metrics.detection import auroc_tally, over_reward_tally
+from demerit.evaluate.metrics.failure_moment import falls_at
+from demerit.evaluate.metrics.measure import NAN, Measure
+from demerit.evaluate.metrics.ordering import judgement_tally
 from demerit.models.baselines import Clock, Constant
-from demerit.models.taught_features import Layout, Stream, widths_of
-from demerit.models.taught_network import Network
+from demerit.models.compact.resize import resized
+from demerit.models.protocol import RewardModel
+from demerit.models.taught.features import Layout, Stream, widths_of
+from demerit.models.taught.network import Network
 from demerit.models.trivial import Change, Length, Motion
-from demerit.outcome import Preference
-from demerit.sim.splits import matched_pairs
-from demerit.store import Store
-from demerit.teaching.head import fit
-from demerit.teaching.labels import Label
-from demerit.teaching.rows import Pair
-from demerit.teaching.settings import Settings
-from demerit.teaching.targets import Target, begun, target_of
+from demerit.negatives.sim.splits import matched_pairs
+from demerit.training.teach.head import fit
+from demerit.training.teach.labels import Label
+from demerit.training.teach.rows import Pair
+from demerit.training.teach.settings import Settings
+from demerit.training.teach.targets import Target, begun, target_of
 
 CONTROLS = ("clock", "constant", "change", "motion", "length")
 UNTAUGHT = "the default model, untaught"

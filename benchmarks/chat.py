@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import BaseModel
 
-from demerit.chat import Ask, Chat, Endpoint, Image, Message
-from demerit.chatting.dialect import Dialect
-from demerit.judge.faults import Faults
-from demerit.judge.server import Busy, Request, ScriptedServer
+from demerit.llm.client import Ask, Chat, Endpoint, Image, Message
+from demerit.llm.dialect import Dialect
+from fakes.judge.faults import Faults
+from fakes.judge.server import Busy, Request, ScriptedServer
 
 SLOTS = 32
 WANTED = 0.90

@@ -29,18 +29,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import demerit
-from demerit.chat import Endpoint
-from demerit.dataset import Dataset, Record
-from demerit.episode import Episode
-from demerit.judge.predicates import already_true, facts_at, grade
-from demerit.judge.relabeller import CLOSENESS, Relabeller, Slips
-from demerit.judge.scenes import SCENES
-from demerit.judge.server import ScriptedServer
-from demerit.judge.truth import NAME, SimulatedJudge
+from demerit.data.dataset import Dataset, Record
+from demerit.data.episode import Episode
+from demerit.llm.client import Endpoint
+from demerit.negatives.relabel import RelabelSettings, relabel
+from demerit.negatives.relabel.journal import read_records
+from demerit.negatives.sim.splits import HELD_OUT_TASKS
 from demerit.negatives.targets import DONE_GRADE
-from demerit.relabelling import RelabelSettings, relabel
-from demerit.relabelling.journal import read_records
-from demerit.sim.splits import HELD_OUT_TASKS
+from fakes.judge.predicates import already_true, facts_at, grade
+from fakes.judge.relabeller import CLOSENESS, Relabeller, Slips
+from fakes.judge.scenes import SCENES
+from fakes.judge.server import ScriptedServer
+from fakes.judge.truth import NAME, SimulatedJudge
 
 
 @dataclass(frozen=True)

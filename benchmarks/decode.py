@@ -17,10 +17,10 @@ from pathlib import Path
 import av
 import numpy as np
 
-from demerit.frames import Frames, spread
-from demerit.video import VideoClip
-from demerit.video_index import _held, scanned
-from demerit.video_writer import Encoding, write_video
+from demerit.data.frames import Frames, spread
+from demerit.data.video import VideoClip
+from demerit.data.video_index import _held, scanned
+from demerit.data.video_writer import Encoding, write_video
 
 FRAMES, SAMPLES, ROUNDS, CLIPS = 300, 16, 30, 4
 

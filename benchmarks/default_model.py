@@ -29,13 +29,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from decode import scene
-from demerit.compact.engine import Engine, Followed, shipped_folder
-from demerit.compact.resize import resized
+from demerit.data.formats import open_dataset
+from demerit.data.video_writer import write_video
 from demerit.errors import BadInput
-from demerit.models.compact import Compact
-from demerit.score import Job, score
-from demerit.sources import open_dataset
-from demerit.video_writer import write_video
+from demerit.models.compact.engine import Engine, Followed, shipped_folder
+from demerit.models.compact.model import Compact
+from demerit.models.compact.resize import resized
+from demerit.models.score import Job, score
 
 BAR = 250
 SIZES = {"240x320": (240, 320), "128x128": (128, 128)}
@@ -106,7 +106,7 @@ class Eager(Engine):
     def __init__(self, engine: Engine) -> None:
         import torch
 
-        from demerit.compact.network import Network, Shape
+        from demerit.training.compact.network import Network, Shape
 
         self.info, self._words = engine.info, engine._words
         info = engine.info
@@ -125,7 +125,7 @@ class Eager(Engine):
         return np.concatenate(parts)
 
     def follow(self, features: np.ndarray, instruction: str, state: np.ndarray | None = None) -> Followed:
-        from demerit.compact.network import progress
+        from demerit.training.compact.network import progress
 
         torch = self.torch
         words = self.vector(instruction)

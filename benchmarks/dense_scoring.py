@@ -20,16 +20,16 @@ import numpy as np
 import torch
 
 from _true_shape import TRUE, WordTokens, random_weights, seconds, small
-from demerit.vlm import cost
-from demerit.vlm.config import VLMShape
-from demerit.vlm.heads import expected_heads
-from demerit.vlm.network import Network
-from demerit.vlm.online import Following
-from demerit.vlm.packed import pack
-from demerit.vlm.reference import RobometerReference, transformers_network
-from demerit.vlm.robometer import Asked, Protocol, RobometerEngine, picture_size
-from demerit.vlm.tree import shared
-from demerit.vlm.windows import window
+from demerit.models.vlm import cost
+from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.heads import expected_heads
+from demerit.models.vlm.network import Network
+from demerit.models.vlm.online import Following
+from demerit.models.vlm.packed import pack
+from demerit.models.vlm.reference import RobometerReference, transformers_network
+from demerit.models.vlm.robometer import Asked, Protocol, RobometerEngine, picture_size
+from demerit.models.vlm.tree import shared
+from demerit.models.vlm.windows import window
 
 COPIED = 4.3e12
 """bytes a second that an H200 copies"""

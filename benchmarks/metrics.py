@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from demerit.metrics.bootstrap import Resampling, Tally, mean_tally
-from demerit.metrics.detection import auroc_tally
-from demerit.metrics.ordering import ordering_tally
+from demerit.evaluate.metrics.bootstrap import Resampling, Tally, mean_tally
+from demerit.evaluate.metrics.detection import auroc_tally
+from demerit.evaluate.metrics.ordering import ordering_tally
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from demerit.dataset import Dataset
-from demerit.episode import Episode, Origin
-from demerit.frames import Frames
-from demerit.negate import make_negatives
+from demerit.data.dataset import Dataset
+from demerit.data.episode import Episode, Origin
+from demerit.data.frames import Frames
+from demerit.data.labels import Outcome
+from demerit.data.store import Store
+from demerit.data.video_writer import write_video
+from demerit.negatives.job import make_negatives
 from demerit.negatives.mix import DEFAULT_MIX, Mix
 from demerit.negatives.pool import Pool
-from demerit.outcome import Outcome
-from demerit.store import Store
-from demerit.video_writer import write_video
 
 FRAMES = 100
 COLOURS = ("red", "green", "blue", "white", "black", "grey", "pink", "brown", "yellow", "purple")

@@ -26,15 +26,15 @@ from pathlib import Path
 
 import numpy as np
 
-from demerit.bench.risk_questions import needed
-from demerit.calibrating.examples import Example, examples, labelled
-from demerit.calibrating.fit import fit
-from demerit.episode import safe_name
-from demerit.metrics.detection import false_positive_rate
+from demerit.data.episode import safe_name
+from demerit.data.formats import open_dataset
+from demerit.evaluate.benchmarks.risk_questions import needed
+from demerit.evaluate.metrics.detection import false_positive_rate
 from demerit.models import load_model
-from demerit.score import Job, score
-from demerit.sources import open_dataset
-from demerit.store import RewardStore
+from demerit.models.reward_store import RewardStore
+from demerit.models.score import Job, score
+from demerit.training.calibration.examples import Example, examples, labelled
+from demerit.training.calibration.fit import fit
 
 Split = Callable[[np.random.Generator], tuple[list[Example], list[Example]]]
 NOISE = 0.35

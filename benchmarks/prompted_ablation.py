@@ -27,18 +27,18 @@ from typing import Any
 import numpy as np
 
 import demerit
-from demerit.bench.ablation import Ablation, Contexts, run_options
-from demerit.bench.benchmark import load_benchmark
-from demerit.bench.evidence import Settings
-from demerit.bench.page import write_page
-from demerit.bench.report import Report
-from demerit.bench.run import Gathered, RunOptions, gather, run_benchmark
-from demerit.dataset import Dataset, Record
-from demerit.judge.faults import Faults
-from demerit.judge.server import Busy, ScriptedServer
-from demerit.judge.truth import NAME, SimulatedJudge
-from demerit.metrics import Resampling
-from demerit.prompting.context import KINDS
+from demerit.data.dataset import Dataset, Record
+from demerit.evaluate.benchmarks.ablation import Ablation, Contexts, run_options
+from demerit.evaluate.benchmarks.benchmark import load_benchmark
+from demerit.evaluate.benchmarks.evidence import Settings
+from demerit.evaluate.benchmarks.run import Gathered, RunOptions, gather, run_benchmark
+from demerit.evaluate.metrics import Resampling
+from demerit.evaluate.reports.page import write_page
+from demerit.evaluate.reports.report import Report
+from demerit.models.gvl.context import KINDS
+from fakes.judge.faults import Faults
+from fakes.judge.server import Busy, ScriptedServer
+from fakes.judge.truth import NAME, SimulatedJudge
 
 SLOTS, WANTED = 32, 0.90
 MOST = 2000
@@ -46,7 +46,7 @@ FAULTS = (
     *("timeout", "429", "429-date", "429-bare", "500", "503", "cut", "drop", "garbage", "gateway"),
     *("nonsense", "refusal", "length", "empty", "slow"),
 )
-SHIPPED = Path(demerit.__file__).parent / "data" / "sample"
+SHIPPED = Path(demerit.__file__).parent / "assets" / "sample"
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from demerit.bench.showings import SHUFFLED, frame_order
-from demerit.episode import Episode
-from demerit.metrics import Measure, Tally, compare
-from demerit.metrics.bootstrap import mean_tally
-from demerit.metrics.order_correlation import Method, order_correlations, value_order_correlation
-from demerit.metrics.ordering import episode_returns, ordering_tally
+from demerit.data.episode import Episode
+from demerit.evaluate.benchmarks.showings import SHUFFLED, frame_order
+from demerit.evaluate.metrics import Measure, Tally, compare
+from demerit.evaluate.metrics.bootstrap import mean_tally
+from demerit.evaluate.metrics.order_correlation import Method, order_correlations, value_order_correlation
+from demerit.evaluate.metrics.ordering import episode_returns, ordering_tally
 from demerit.models import load_model
 
 METHODS: tuple[Method, ...] = ("pearson", "spearman")

@@ -22,12 +22,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from demerit.chat import Endpoint
-from demerit.judge.faults import Faults
-from demerit.judge.server import ScriptedServer
-from demerit.relabelling import RelabelSettings, relabel
-from demerit.relabelling.journal import read_records
-from relabel_author import author, originals
+from demerit.llm.client import Endpoint
+from demerit.negatives.relabel import RelabelSettings, relabel
+from demerit.negatives.relabel.journal import read_records
+from fakes.judge.faults import Faults
+from fakes.judge.server import ScriptedServer
+from fakes.relabel_author import author, originals
 
 SLOTS = 16
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from demerit.dataset import Dataset, Record
-from demerit.ingest import import_dataset
-from demerit.releasing import Settings, release, verify
-from demerit.sample import make_sample
-from demerit.sources import open_dataset
-from demerit.store import Store
+from demerit.data.dataset import Dataset, Record
+from demerit.data.formats import open_dataset
+from demerit.data.importing import import_dataset
+from demerit.data.store import Store
+from demerit.use.release import Settings, release, verify
+from fakes.drawn_sample import make_sample
 
 
 @dataclass(frozen=True)

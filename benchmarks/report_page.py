@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from playwright.sync_api import sync_playwright
 
-from demerit.bench.page import write_page
-from page_fixture import make_large_report, make_report
+from demerit.evaluate.reports.page import write_page
+from fakes.page_fixture import make_large_report, make_report
 
 ROUNDS = 7
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

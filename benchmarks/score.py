@@ -22,18 +22,18 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from decode import SAMPLES, scene
-from demerit.episode import Episode
+from demerit.data.episode import Episode
+from demerit.data.formats import open_dataset
+from demerit.data.reward import Reward
+from demerit.data.video_writer import Encoding, write_video
 from demerit.models.baselines import Clock
-from demerit.reward import Reward
-from demerit.score import Job, score
-from demerit.sources import open_dataset
-from demerit.video_writer import Encoding, write_video
+from demerit.models.score import Job, score
 
 EPISODES, ROUNDS = 1200, 3
 RAW = """
 import sys
 from pathlib import Path
-from demerit.frames import Frames, spread
+from demerit.data.frames import Frames, spread
 sys.stdin.readline()
 for path in sorted(Path(sys.argv[1]).glob("*.mp4"))[int(sys.argv[2])::int(sys.argv[3])]:
     frames = Frames.from_video(path)

@@ -42,12 +42,12 @@ from _planted_spans import (
     people,
     planted,
 )
-from demerit.episode import Episode
-from demerit.frames import Frames
-from demerit.outcome import Outcome
-from demerit.releasing.cleaned import Cleaner
-from demerit.releasing.settings import Settings
-from demerit.releasing.survey import known_names
+from demerit.data.episode import Episode
+from demerit.data.frames import Frames
+from demerit.data.labels import Outcome
+from demerit.use.release.cleaned import Cleaner
+from demerit.use.release.settings import Settings
+from demerit.use.release.survey import known_names
 
 PICTURES = Frames.from_array(np.zeros((2, 8, 8, 3), dtype=np.uint8), 10.0)
 TASKS = (
@@ -186,7 +186,7 @@ def real(droid: Path, roboarena: Path) -> None:
 def listed() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """First names, cities and brands that the rules list; none where a version has no such lists."""
     try:
-        from demerit.releasing import frequent_names
+        from demerit.use.release import frequent_names
     except ImportError:
         return (), (), ()
     found = tuple(

@@ -19,12 +19,12 @@ os.environ.setdefault("LP_NUM_THREADS", "0")  # as in the workers: one thread a 
 
 import numpy as np
 
-from demerit.sim.arena import Arena, quiet
-from demerit.sim.record import record
-from demerit.sim.rollout import EpisodeSpec, draw_length, rollout
-from demerit.sim.scene import Painter
-from demerit.sim.tasks import task
-from demerit.video_writer import write_video
+from demerit.data.video_writer import write_video
+from demerit.negatives.sim.arena import Arena, quiet
+from demerit.negatives.sim.record import record
+from demerit.negatives.sim.rollout import EpisodeSpec, draw_length, rollout
+from demerit.negatives.sim.scene import Painter
+from demerit.negatives.sim.tasks import task
 
 TASKS = ("pick-place", "drawer-open", "door-close", "bin-picking", "button-press")
 BEHAVIOURS = ("expert", "noisy", "early-stop", "undo")

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 
 from _true_shape import TRUE, WordTokens, random_weights, seconds, small
-from demerit.vlm.config import VLMShape
-from demerit.vlm.network import Network
-from demerit.vlm.prefix_reference import PrefixReference
-from demerit.vlm.prefixes import OPENING, Prefixes, Question, answer_tokens, encodings_alone, pictures
-from demerit.vlm.prompt import Block, laid_out
-from demerit.vlm.reference import transformers_network
-from demerit.vlm.tree import separate
-from demerit.vlm.video import Bounds, Clip, look_at_pairs, pairs_of, video_pieces
-from demerit.vlm.words import words
+from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.network import Network
+from demerit.models.vlm.prefix_reference import PrefixReference
+from demerit.models.vlm.prefixes import OPENING, Prefixes, Question, answer_tokens, encodings_alone, pictures
+from demerit.models.vlm.prompt import Block, laid_out
+from demerit.models.vlm.reference import transformers_network
+from demerit.models.vlm.tree import separate
+from demerit.models.vlm.video import Bounds, Clip, look_at_pairs, pairs_of, video_pieces
+from demerit.models.vlm.words import words
 
 TASK = "pick up the red mug and put it on the plate next to the sink"
 

@@ -22,16 +22,16 @@ import numpy as np
 import torch
 
 from _true_shape import TRUE, WordTokens, random_weights, small
-from demerit.vlm.config import VLMShape
-from demerit.vlm.heads import expected_heads
-from demerit.vlm_training.corpus import Corpus, Row
-from demerit.vlm_training.fit import Fitting
-from demerit.vlm_training.network import Learner
-from demerit.vlm_training.ranks import Ranks
-from demerit.vlm_training.recipe import RobometerRecipe
-from demerit.vlm_training.reports import Reports, Told
-from demerit.vlm_training.start import Start, kind_of, resized_config
-from demerit.vlm_training.train import eyes_for, objective_for
+from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.heads import expected_heads
+from demerit.training.vlm.corpus import Corpus, Row
+from demerit.training.vlm.fit import Fitting
+from demerit.training.vlm.network import Learner
+from demerit.training.vlm.ranks import Ranks
+from demerit.training.vlm.recipe import RobometerRecipe
+from demerit.training.vlm.reports import Reports, Told
+from demerit.training.vlm.start import Start, kind_of, resized_config
+from demerit.training.vlm.train import eyes_for, objective_for
 
 ROWS = 151_674
 """of Robometer's table of words"""

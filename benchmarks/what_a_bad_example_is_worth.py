@@ -40,8 +40,8 @@ from _taught_tasks import (
     teach,
 )
 from _worth_figure import Line, Panel, draw_figure
-from demerit.metrics.measure import Measure
-from demerit.models.taught_network import Network
+from demerit.evaluate.metrics.measure import Measure
+from demerit.models.taught.network import Network
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BUDGETS = (2, 4, 8, 16, 40)

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from demerit.compact.clips import is_in_fold
-from demerit.compact.corpus import Corpus, Row
-from demerit.compact.fit import Fitting, Told
-from demerit.compact.predict import Order, in_order, predict
-from demerit.compact.recipe import Recipe, load_recipe
-from demerit.compact.train import in_words, load_weights, shipped_words
-from demerit.compact.words import Words
-from demerit.recipe import read_changes
+from demerit.config import read_changes
+from demerit.models.compact.words import Words
+from demerit.training.compact.clips import is_in_fold
+from demerit.training.compact.corpus import Corpus, Row
+from demerit.training.compact.fit import Fitting, Told
+from demerit.training.compact.predict import Order, in_order, predict
+from demerit.training.compact.recipe import Recipe, load_recipe
+from demerit.training.compact.train import in_words, load_weights, shipped_words
 
 NOTHING = {"failures": False, "rewind": 0.0, "wrong_words": 0.0, "preference": 0.0}
 FULL = load_recipe()

@@ -5,7 +5,7 @@
 PREDICTIONS is what `zero_shot_fit.py` wrote. The stores are folders of `demerit simulate` (COMMANDS, below), --real
 holds droid/ and roboarena/, --scores keeps what the shipped model and the controls said: scored once, through
 `load_model` and decoded videos, and found again by the next run. All measures are those of `metaworld-bad@1` and
-`demerit.metrics`. Needs the extra `train`, since the fit's own orders of frames and wrong words are used.
+`demerit.evaluate.metrics`. Needs the extra `train`, since the fit's own orders of frames and wrong words are used.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from textwrap import fill
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from demerit.bench.benchmark import load_benchmark
-from demerit.bench.evidence import Evidence
-from demerit.bench.question import Question
-from demerit.bench.report import AS_RECORDED, Judged
-from demerit.bench.run import gather
-from demerit.bench.showings import SHUFFLED, Showing
-from demerit.compact.clips import is_in_fold, telling
-from demerit.compact.corpus import Row
-from demerit.compact.prepare import wanted
-from demerit.dataset import Dataset
-from demerit.episode import Episode
+from demerit.data.dataset import Dataset
+from demerit.data.episode import Episode
+from demerit.data.formats import open_dataset
+from demerit.data.reward import Reward
 from demerit.errors import BadInput
-from demerit.metrics import Comparison, Measure, Resampling, Tally, compare
-from demerit.metrics.bootstrap import percentiles, replicates, values_of
-from demerit.metrics.controls import shown_nothing
-from demerit.metrics.instruction import right_instruction_tally
-from demerit.metrics.order_correlation import correlation_tally, order_correlations
-from demerit.metrics.ordering import ordering_tally
-from demerit.model import ModelCard
+from demerit.evaluate.benchmarks.benchmark import load_benchmark
+from demerit.evaluate.benchmarks.evidence import Evidence
+from demerit.evaluate.benchmarks.question import Question
+from demerit.evaluate.benchmarks.run import gather
+from demerit.evaluate.benchmarks.showings import SHUFFLED, Showing
+from demerit.evaluate.metrics import Comparison, Measure, Resampling, Tally, compare
+from demerit.evaluate.metrics.bootstrap import percentiles, replicates, values_of
+from demerit.evaluate.metrics.controls import shown_nothing
+from demerit.evaluate.metrics.instruction import right_instruction_tally
+from demerit.evaluate.metrics.order_correlation import correlation_tally, order_correlations
+from demerit.evaluate.metrics.ordering import ordering_tally
+from demerit.evaluate.reports.report import AS_RECORDED, Judged
 from demerit.models import load_model
-from demerit.reward import Reward
-from demerit.score import Job, score
-from demerit.sim.splits import HELD_OUT_BEHAVIOURS, HELD_OUT_TASKS
-from demerit.sources import open_dataset
-from demerit.store import RewardStore
+from demerit.models.protocol import ModelCard
+from demerit.models.reward_store import RewardStore
+from demerit.models.score import Job, score
+from demerit.negatives.sim.splits import HELD_OUT_BEHAVIOURS, HELD_OUT_TASKS
+from demerit.training.compact.clips import is_in_fold, telling
+from demerit.training.compact.corpus import Row
+from demerit.training.compact.prepare import wanted
 from zero_shot_fit import mixes, other_words, shuffled
 
 CONTROLS = ("clock", "constant", "change", "motion", "length")
@@ -490,7 +490,7 @@ def scenes() -> str:
 # the page
 
 COMMANDS = """```bash
-TASKS=$(python -c "from demerit.sim.splits import plan; print(*{s.task: 0 for s in plan('train')}, sep=',')")
+TASKS=$(python -c "from demerit.negatives.sim.splits import plan; print(*{s.task: 0 for s in plan('train')}, sep=',')")
 OTHERS=drop,early-stop,hesitate,never-closes,noisy,random,undo,wrong-object,wrong-place
 demerit simulate stores/test --benchmark metaworld-bad@1 --split test
 demerit simulate stores/val --benchmark metaworld-bad@1 --split validation

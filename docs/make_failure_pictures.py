@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from demerit.episode import Episode
-from demerit.outcome import Event
-from demerit.store import Store
-from demerit.taxonomy import kinds
+from demerit.data.episode import Episode
+from demerit.data.labels import Event
+from demerit.data.store import Store
+from demerit.data.taxonomy import kinds
 
 COLUMNS, SIZE, GAP, LINE = 7, 112, 3, 18
 BACKGROUND, INK, FAINT, ALARM = (250, 250, 248), (30, 30, 34), (110, 110, 116), (213, 94, 0)

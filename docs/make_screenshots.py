@@ -18,9 +18,9 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from demerit.bench.leaderboard import build_leaderboard
-from demerit.bench.page import write_page
-from demerit.bench.report import Report
+from demerit.evaluate.reports.leaderboard import build_leaderboard
+from demerit.evaluate.reports.page import write_page
+from demerit.evaluate.reports.report import Report
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 SHOTS: dict[str, dict[str, Any]] = {

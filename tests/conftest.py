@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demerit.episode import Episode
-from demerit.sample import make_sample
-from demerit.video_writer import write_video
+from demerit.data.episode import Episode
+from demerit.data.video_writer import write_video
+from fakes.drawn_sample import make_sample
+from fakes.paths import SHARED
 
 # A shell starts its background jobs deaf to Ctrl-C, and their children are born deaf too: tests that interrupt one
 # would wait for ever. With a handler of our own here, children begin with the usual one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session")

@@ -14,55 +14,55 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from demerit.check import check_model as check_model
-    from demerit.dataset import Dataset as Dataset
-    from demerit.dataset import Problem as Problem
-    from demerit.episode import Edit as Edit
-    from demerit.episode import Episode as Episode
-    from demerit.episode import Origin as Origin
+    from demerit.data.dataset import Dataset as Dataset
+    from demerit.data.dataset import Problem as Problem
+    from demerit.data.episode import Edit as Edit
+    from demerit.data.episode import Episode as Episode
+    from demerit.data.episode import Origin as Origin
+    from demerit.data.formats import open_dataset as open_dataset
+    from demerit.data.frames import Frames as Frames
+    from demerit.data.importing import import_dataset as import_dataset
+    from demerit.data.labels import Event as Event
+    from demerit.data.labels import Outcome as Outcome
+    from demerit.data.labels import Preference as Preference
+    from demerit.data.reward import Reward as Reward
+    from demerit.data.store import Store as Store
     from demerit.errors import DemeritError as DemeritError
-    from demerit.frames import Frames as Frames
-    from demerit.ingest import import_dataset as import_dataset
-    from demerit.model import Comparer as Comparer
-    from demerit.model import ModelCard as ModelCard
-    from demerit.model import Online as Online
-    from demerit.model import RewardModel as RewardModel
     from demerit.models import load_model as load_model
-    from demerit.outcome import Event as Event
-    from demerit.outcome import Outcome as Outcome
-    from demerit.outcome import Preference as Preference
-    from demerit.reward import Reward as Reward
-    from demerit.sources import open_dataset as open_dataset
-    from demerit.store import RewardStore as RewardStore
-    from demerit.store import Store as Store
-    from demerit.teaching.job import teach as teach
+    from demerit.models.check import check_model as check_model
+    from demerit.models.protocol import Comparer as Comparer
+    from demerit.models.protocol import ModelCard as ModelCard
+    from demerit.models.protocol import Online as Online
+    from demerit.models.protocol import RewardModel as RewardModel
+    from demerit.models.reward_store import RewardStore as RewardStore
+    from demerit.training.teach.job import teach as teach
 
 __version__ = "0.1.0"
 
 # Where each public name lives. They are imported when first used: `import demerit` itself costs nothing.
 _HOMES = {
-    "Comparer": "model",
-    "Dataset": "dataset",
+    "Comparer": "models.protocol",
+    "Dataset": "data.dataset",
     "DemeritError": "errors",
-    "Edit": "episode",
-    "Episode": "episode",
-    "Event": "outcome",
-    "Frames": "frames",
-    "ModelCard": "model",
-    "Online": "model",
-    "Origin": "episode",
-    "Outcome": "outcome",
-    "Preference": "outcome",
-    "Problem": "dataset",
-    "Reward": "reward",
-    "RewardModel": "model",
-    "RewardStore": "store",
-    "Store": "store",
-    "check_model": "check",
-    "import_dataset": "ingest",
+    "Edit": "data.episode",
+    "Episode": "data.episode",
+    "Event": "data.labels",
+    "Frames": "data.frames",
+    "ModelCard": "models.protocol",
+    "Online": "models.protocol",
+    "Origin": "data.episode",
+    "Outcome": "data.labels",
+    "Preference": "data.labels",
+    "Problem": "data.dataset",
+    "Reward": "data.reward",
+    "RewardModel": "models.protocol",
+    "RewardStore": "models.reward_store",
+    "Store": "data.store",
+    "check_model": "models.check",
+    "import_dataset": "data.importing",
     "load_model": "models",
-    "open_dataset": "sources",
-    "teach": "teaching.job",
+    "open_dataset": "data.formats",
+    "teach": "training.teach.job",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605

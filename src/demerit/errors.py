@@ -9,18 +9,18 @@
       UnreadableVideo(path, reason)        frames that were promised and cannot be decoded
       NotApplicable(reason)                an edit that makes no sense for this episode
       WeightsMismatch(missing, unexpected) weights that do not fit the model, by name
-      NoNumber()                           a network whose arithmetic broke down (NaN)
+      NonFiniteOutput()                           a network whose arithmetic broke down (NaN)
       OutOfMemory(what, detail)            work that does not fit into the memory of this machine
       ContractBroken(model, clauses)       a model that fails its conformance check
       RemoteError(url, status, message)    a reward server that answered with an error
-      NotWritten(path, reason, kept)       a file for which there is no room
+      WriteError(path, reason, kept)       a file for which there is no room
       Diverged(update, found, kept)        training whose numbers are no longer numbers
       StoreError(path, reason)             a dataset folder that cannot be read or written
         StoreBusy(path, holder)            ... because somebody else is writing to it
 
 Each constructor takes the facts and writes the sentence: what was given, what is allowed, what was perhaps meant.
-The command line prints that one sentence and exits with 1. A `Note` (`Slower`, `Doubtful`) is a warning: it is printed
-likewise and the work goes on. Somebody who stops a command is no error: `Stopped` is a Ctrl-C that knows what was kept.
+The command line prints that sentence and exits with 1. A `DemeritWarning` is printed too, and the command continues.
+`StoppedByUser` is a Ctrl-C that says what was saved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import errno
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+WRITE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
 """how the system says that nothing can be written there"""
 
 
@@ -38,19 +38,19 @@ class DemeritError(Exception):
     """The root: catch this to catch everything that demerit raises on purpose."""
 
 
-class Note(UserWarning):
+class DemeritWarning(UserWarning):
     """The root of our warnings: a sentence for the person, and the work goes on."""
 
 
-class Doubtful(Note):
+class AmbiguityWarning(DemeritWarning):
     """Everything works, and may not be what was meant; the sentence says why."""
 
 
-class Slower(Note):
+class PerformanceWarning(DemeritWarning):
     """Everything works, and takes longer than it needs to; the sentence says why."""
 
 
-class Stopped(KeyboardInterrupt):
+class StoppedByUser(KeyboardInterrupt):
     """Somebody asked to stop; the sentence says what was kept and where the same command goes on."""
 
 
@@ -134,7 +134,7 @@ class WeightsMismatch(DemeritError):
         super().__init__(f"{sentence} {hint}".rstrip())
 
 
-class NoNumber(DemeritError):
+class NonFiniteOutput(DemeritError):
     """A network whose arithmetic broke down: what it would say is nobody's answer."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class RemoteError(DemeritError):
         super().__init__(f"{url} answered {status}: {message}.")
 
 
-class NotWritten(DemeritError):
+class WriteError(DemeritError):
     """A file that cannot be written: the disk is full, or not ours to write to."""
 
     def __init__(self, path: str | Path, reason: str, kept: str) -> None:

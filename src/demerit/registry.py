@@ -1,6 +1,6 @@
 """Names that people type, each mapped to a factory that is imported only when it is used.
 
-Built-in parts register through the same entry points as a third party's: a package that declares
+Built-in parts stand in a plain dictionary of the same shape as a third party's entry points. A package that declares
 
     [project.entry-points."demerit.models"]
     mine = "my_package.reward:MyModel"
@@ -11,8 +11,8 @@ is found by `demerit list models` and `demerit score --model mine` with nothing 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
 from demerit.errors import MissingExtra, UnknownName
@@ -39,11 +39,18 @@ EXTRA_OF_MODULE = {
 class Registry:
     """One kind of named thing."""
 
-    def __init__(self, kind: str, group: str) -> None:
-        """`kind` is the word used in messages; `group` the entry point group."""
+    def __init__(self, kind: str, built_in: Mapping[str, str], group: str | None = None) -> None:
+        """Create a registry.
+
+        Args:
+            kind: The word used in messages.
+            built_in: Our own parts: name to `module:attribute`, where the module is relative to `demerit`.
+            group: The entry point group in which other packages register theirs; None where they cannot.
+        """
         self.kind, self.group = kind, group
+        self._built_in = {name: f"demerit.{address}" for name, address in built_in.items()}
         self._added: dict[str, Callable[..., Any]] = {}
-        self._found: dict[str, EntryPoint] | None = None
+        self._found: dict[str, str] | None = None
 
     def add(self, name: str, factory: Callable[..., Any]) -> None:
         """Register a factory in this process only (notebooks and tests)."""
@@ -51,7 +58,7 @@ class Registry:
 
     def names(self) -> list[str]:
         """Every known name, sorted."""
-        return sorted({*self._entry_points(), *self._added})
+        return sorted({*self._addresses(), *self._added})
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
@@ -59,20 +66,21 @@ class Registry:
 
     def __contains__(self, name: object) -> bool:
         """Whether the name is known."""
-        return name in self._added or name in self._entry_points()
+        return name in self._added or name in self._addresses()
 
     def factory(self, name: str) -> Callable[..., Any]:
         """Return the factory behind a name, importing it now."""
         if name in self._added:
             return self._added[name]
-        found = self._entry_points()
+        found = self._addresses()
         if name not in found:
             raise UnknownName(self.kind, name, self.names())
-        return load_attribute(found[name].value, f"the {self.kind} {name!r}")
+        return load_attribute(found[name], f"the {self.kind} {name!r}")
 
-    def _entry_points(self) -> dict[str, EntryPoint]:
+    def _addresses(self) -> dict[str, str]:
         if self._found is None:
-            self._found = {point.name: point for point in entry_points(group=self.group)}
+            others = entry_points(group=self.group) if self.group else ()
+            self._found = {point.name: point.value for point in others} | self._built_in
         return self._found
 
 

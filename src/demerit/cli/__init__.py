@@ -21,8 +21,7 @@ from demerit.cli import (
     build_corpus,
     calibrate,
     data,
-    demo,
-    judge,
+    demo_command,
     leaderboard,
     models,
     negatives,
@@ -32,7 +31,7 @@ from demerit.cli import (
     teach,
     train,
 )
-from demerit.errors import NO_ROOM, DemeritError, Note, Stopped
+from demerit.errors import WRITE_ERRNOS, DemeritError, DemeritWarning, StoppedByUser
 
 
 class InOrder(TyperGroup):
@@ -69,7 +68,7 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(1) from error
         except OSError as error:
             # A disk may fill up or be taken away at any write: no command should have to foresee each of them.
-            if error.errno not in NO_ROOM:
+            if error.errno not in WRITE_ERRNOS:
                 raise
             where = f"{error.filename}: " if error.filename else ""
             kept = "What was done is kept; with room to write, the same command goes on from there."
@@ -77,7 +76,7 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(1) from error
         except KeyboardInterrupt as stop:
             usual = "what was done is kept, and the same command goes on from there"
-            kept = str(stop) if isinstance(stop, Stopped) else usual
+            kept = str(stop) if isinstance(stop, StoppedByUser) else usual
             print(f"\ndemerit: interrupted; {kept}.", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from stop
 
@@ -90,7 +89,7 @@ def _notes() -> Iterator[None]:
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        if issubclass(category, Note):
+        if issubclass(category, DemeritWarning):
             print(f"demerit: {message}", file=sys.stderr)
         else:
             usual(message, category, *rest, **more)
@@ -118,10 +117,9 @@ COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "release": release.release,
     "simulate": simulate.simulate,
     "train": train.app,
-    "judge": judge.judge,
     "check": models.check,
     "list": models.list_,
-    "demo": demo.demo,
+    "demo": demo_command.demo,
 }
 for _name, _command in COMMANDS.items():
     if isinstance(_command, typer.Typer):

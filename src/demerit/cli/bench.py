@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from demerit.bench.ablation import Ablation
-    from demerit.bench.report import Report
-    from demerit.bench.run import RunOptions
-    from demerit.frames import Frames
-    from demerit.metrics import Measure
-    from demerit.model import RewardModel
-    from demerit.score import Progress
+    from demerit.data.frames import Frames
+    from demerit.evaluate.benchmarks.ablation import Ablation
+    from demerit.evaluate.benchmarks.run import RunOptions
+    from demerit.evaluate.metrics import Measure
+    from demerit.evaluate.reports.report import Report
+    from demerit.models.protocol import RewardModel
+    from demerit.models.score import Progress
 
 PROMPTED = "gvl"
 REPORT_JSON, REPORT_HTML = "report.json", "report.html"
@@ -80,10 +80,10 @@ def bench(
       demerit bench roboarena@1 --data ~/data/roboarena --model gvl --context none,text,video,dense
       demerit bench --recompute reports/arena/report.json
     """
-    from demerit.bench.category_table import read_categories  # noqa: PLC0415
-    from demerit.bench.evidence import Settings  # noqa: PLC0415
-    from demerit.bench.run import RunOptions  # noqa: PLC0415
-    from demerit.metrics import Resampling  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.category_table import read_categories  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.evidence import Settings  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.run import RunOptions  # noqa: PLC0415
+    from demerit.evaluate.metrics import Resampling  # noqa: PLC0415
 
     if recompute is not None:
         return _again(recompute)
@@ -101,7 +101,7 @@ def bench(
     )
     # Whatever speaks of prompts goes through the one client that keeps to a budget: none of it is ever ignored.
     if context or dry_run or examples or budget is not None:
-        from demerit.bench.ablation import Ablation, read_contexts  # noqa: PLC0415
+        from demerit.evaluate.benchmarks.ablation import Ablation, read_contexts  # noqa: PLC0415
 
         ablation = Ablation(read_contexts(context or "none"), examples, budget=budget)
         _ablate(benchmark, model or ["gvl"], (data, out_folder, embed), chosen, ablation, dry_run)
@@ -121,11 +121,11 @@ def _ablate(
     """Run prompted models under several contexts, the others as they are."""
     from rich.markup import escape  # noqa: PLC0415
 
-    from demerit.bench.ablation import Contexts, run_options  # noqa: PLC0415
-    from demerit.bench.benchmark import load_benchmark  # noqa: PLC0415
-    from demerit.bench.run import gather, run_benchmark  # noqa: PLC0415
     from demerit.cli.bars import Bar, bar, out  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.ablation import Contexts, run_options  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.benchmark import load_benchmark  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.run import gather, run_benchmark  # noqa: PLC0415
 
     data, out_folder, embed = places
     benchmark = load_benchmark(name)
@@ -158,10 +158,10 @@ def _ablate(
 def _run(
     name: str, models: list[str], data: str, out_folder: Path | None, options: RunOptions
 ) -> tuple[Report, Mapping[str, Frames], Path]:
-    from demerit.bench.benchmark import BENCHMARKS, load_benchmark  # noqa: PLC0415
-    from demerit.bench.run import gather, run_benchmark  # noqa: PLC0415
     from demerit.cli.bars import Bar, bar  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, load_benchmark  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.run import gather, run_benchmark  # noqa: PLC0415
 
     if not name:
         raise BadInput("benchmark", f"one of {', '.join(BENCHMARKS)}", "none")
@@ -178,9 +178,9 @@ def _run(
 
 
 def _again(path: Path) -> None:
-    from demerit.bench.report import Report  # noqa: PLC0415
-    from demerit.bench.run import recompute  # noqa: PLC0415
     from demerit.cli.bars import out  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.run import recompute  # noqa: PLC0415
+    from demerit.evaluate.reports.report import Report  # noqa: PLC0415
 
     before = Report.read(path)
     after = recompute(before)
@@ -192,8 +192,8 @@ def _again(path: Path) -> None:
 
 
 def _write(report: Report, folder: Path, videos: Mapping[str, Frames], embed: int) -> None:
-    from demerit.bench.page import write_page  # noqa: PLC0415
     from demerit.cli.bars import out  # noqa: PLC0415
+    from demerit.evaluate.reports.page import write_page  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
     report.write(folder / REPORT_JSON)

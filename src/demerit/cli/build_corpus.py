@@ -13,9 +13,9 @@ from demerit.cli.options import StrictOption
 
 if TYPE_CHECKING:
     from demerit.cli.bars import Bar
-    from demerit.corpora import CorpusSummary, Plan, Recipe
-    from demerit.corpora.composition import Composition
-    from demerit.corpora.planning import Progress
+    from demerit.training.corpus import CorpusSummary, Plan, Recipe
+    from demerit.training.corpus.composition import Composition
+    from demerit.training.corpus.planning import Progress
 
 NOT_ALL = 3
 """exit code when something is left that a model has to answer: the same command asks again"""
@@ -49,10 +49,10 @@ def build_corpus(
       demerit build-corpus recipe.yaml --dry-run
       demerit build-corpus recipe.yaml my_corpus --budget 20
     """
-    from demerit.corpora import build_corpus as build  # noqa: PLC0415
-    from demerit.corpora import dry_run as plan_only  # noqa: PLC0415
-    from demerit.corpora import load_recipe  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
+    from demerit.training.corpus import build_corpus as build  # noqa: PLC0415
+    from demerit.training.corpus import dry_run as plan_only  # noqa: PLC0415
+    from demerit.training.corpus import load_recipe  # noqa: PLC0415
 
     found = load_recipe(recipe)
     chat = {"budget": budget, "concurrency": concurrency}
@@ -152,8 +152,8 @@ def _print_tables(one: Composition) -> None:
     from rich.table import Column, Table  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
-    from demerit.corpora.composition import grade_name  # noqa: PLC0415
-    from demerit.corpora.composition_table import grades_in, kinds_in  # noqa: PLC0415
+    from demerit.training.corpus.composition import grade_name  # noqa: PLC0415
+    from demerit.training.corpus.composition_table import grades_in, kinds_in  # noqa: PLC0415
 
     kinds, grades = kinds_in(one), grades_in(one)
     heads = ["source", *kinds, "all", *(split or "no split" for split in one.split_names)]

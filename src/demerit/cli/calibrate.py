@@ -12,7 +12,7 @@ from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, Sou
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from demerit.calibrating.job import Calibration
+    from demerit.training.calibration.job import Calibration
 
 
 def calibrate(
@@ -44,10 +44,10 @@ def calibrate(
       demerit calibrate my_set --model ensemble:change+motion -o sure --method conformal --risk 0.1
       demerit score new_set --model calibrated:my-calibrated
     """
-    from demerit.calibrating.job import Options  # noqa: PLC0415
-    from demerit.calibrating.job import calibrate as run  # noqa: PLC0415
     from demerit.cli.bars import bar  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
+    from demerit.training.calibration.job import Options  # noqa: PLC0415
+    from demerit.training.calibration.job import calibrate as run  # noqa: PLC0415
 
     given: dict[str, Any] = {"method": method, "risk": risk, "batch": batch, "workers": workers, "limit": limit}
     chosen = Options(**given)

@@ -12,7 +12,7 @@ import typer
 from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, SourceOptions, StrictOption, reader_options
 
 if TYPE_CHECKING:
-    from demerit.overview import Overview
+    from demerit.data.summary import DatasetSummary
 
 
 def import_(
@@ -34,8 +34,8 @@ def import_(
       demerit import roboreward:~/data/RoboReward bench --with split=test
     """
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.ingest import import_dataset  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
+    from demerit.data.importing import import_dataset  # noqa: PLC0415
 
     dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, trust_pickles))
     with bar("importing", dataset.expected()) as shown:
@@ -71,8 +71,8 @@ def inspect(
       demerit inspect my_set --sheet look.png --episode so101/episode_000003
     """
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.overview import survey  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
+    from demerit.data.summary import survey  # noqa: PLC0415
 
     opened = open_dataset(dataset, camera=camera, **reader_options(options, False))
     if sheet is not None:
@@ -106,8 +106,8 @@ def export(
       demerit export my_set my_set_lerobot --fps 10
     """
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
-    from demerit.sources.lerobot_writer import write_lerobot  # noqa: PLC0415
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
+    from demerit.data.formats.lerobot.writer import write_lerobot  # noqa: PLC0415
 
     opened = open_dataset(dataset, camera=camera, **reader_options(options, False))
     with bar("writing", opened.expected()) as shown:
@@ -129,9 +129,9 @@ def _draw_sheet(dataset: Any, episode: str | None, path: Path) -> None:
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
-    from demerit.contact_sheet import contact_sheet  # noqa: PLC0415
+    from demerit.data.contact_sheet import contact_sheet  # noqa: PLC0415
+    from demerit.data.store import Store  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
-    from demerit.store import Store  # noqa: PLC0415
 
     if episode is None:
         chosen = next(iter(dataset), None)
@@ -144,7 +144,7 @@ def _draw_sheet(dataset: Any, episode: str | None, path: Path) -> None:
     out.print(escape(f"{contact_sheet(chosen, path)}: {chosen.id}"))
 
 
-def _print_overview(overview: Overview) -> None:
+def _print_overview(overview: DatasetSummary) -> None:
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 

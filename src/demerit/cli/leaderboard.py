@@ -22,9 +22,9 @@ def leaderboard(
       demerit leaderboard reports/*/report.json --out site
       demerit leaderboard --out site        (published tables only)
     """
-    from demerit.bench.leaderboard import build_leaderboard  # noqa: PLC0415
-    from demerit.bench.report import Report  # noqa: PLC0415
     from demerit.cli.bars import out as console  # noqa: PLC0415
+    from demerit.evaluate.reports.leaderboard import build_leaderboard  # noqa: PLC0415
+    from demerit.evaluate.reports.report import Report  # noqa: PLC0415
 
     files = [path / "report.json" if path.is_dir() else path for path in reports or []]
     page = build_leaderboard([Report.read(path) for path in files], out)

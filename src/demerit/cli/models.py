@@ -12,8 +12,8 @@ import typer
 from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, SourceOptions, StrictOption, reader_options
 
 if TYPE_CHECKING:
-    from demerit.model import RewardModel
-    from demerit.score import Progress
+    from demerit.models.protocol import RewardModel
+    from demerit.models.score import Progress
 
 
 def score(
@@ -44,9 +44,9 @@ def score(
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.score import Job, rewards_folder  # noqa: PLC0415
-    from demerit.score import score as run  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
+    from demerit.models.score import Job, rewards_folder  # noqa: PLC0415
+    from demerit.models.score import score as run  # noqa: PLC0415
 
     waiting = _loaded(model)
     while waiting:
@@ -99,9 +99,9 @@ def check(
     """
     from rich.table import Table  # noqa: PLC0415
 
-    from demerit.check import check_model  # noqa: PLC0415
     from demerit.cli.bars import out  # noqa: PLC0415
     from demerit.models import load_model  # noqa: PLC0415
+    from demerit.models.check import check_model  # noqa: PLC0415
 
     sys.path.insert(0, "")  # your model may lie in the folder that you are in
     report = check_model(load_model(model))
@@ -171,7 +171,7 @@ def _model_rows() -> tuple[list[str], list[list[str]]]:
 
 
 def _source_rows() -> tuple[list[str], list[list[str]]]:
-    from demerit.dataset import SOURCES  # noqa: PLC0415
+    from demerit.data.dataset import SOURCES  # noqa: PLC0415
 
     rows = []
     for name in SOURCES:
@@ -187,13 +187,13 @@ def _negative_rows() -> tuple[list[str], list[list[str]]]:
 
 
 def _behaviour_rows() -> tuple[list[str], list[list[str]]]:
-    from demerit.sim.behaviours import BEHAVIOURS  # noqa: PLC0415
+    from demerit.negatives.sim.behaviours import BEHAVIOURS  # noqa: PLC0415
 
     return ["behaviour", "about"], [[name, _first_line(BEHAVIOURS.factory(name))] for name in BEHAVIOURS]
 
 
 def _failure_rows() -> tuple[list[str], list[list[str]]]:
-    from demerit.taxonomy import kinds  # noqa: PLC0415
+    from demerit.data.taxonomy import kinds  # noqa: PLC0415
 
     return ["failure", "definition"], [[kind.name, kind.definition] for kind in kinds()]
 
@@ -204,7 +204,7 @@ def _first_line(documented: object) -> str:
 
 
 def _benchmark_rows() -> tuple[list[str], list[list[str]]]:
-    from demerit.bench.benchmark import BENCHMARKS, load_benchmark  # noqa: PLC0415
+    from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, load_benchmark  # noqa: PLC0415
 
     known = [load_benchmark(name) for name in BENCHMARKS]
     rows = [[one.name, ", ".join(one.headline), one.data, one.claim] for one in known]

@@ -10,7 +10,7 @@ import typer
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
 
 if TYPE_CHECKING:
-    from demerit.negate import NegativesProgress
+    from demerit.negatives.job import NegativesProgress
 
 # As in demerit.negatives.mix, which is not imported for --help; a test holds the two together.
 DEFAULT_MIX = "clip=10,freeze=8,rewind=12,wrong-instruction=6,jump=3,stall=1"
@@ -47,9 +47,9 @@ def negatives(
       demerit negatives droid/ bad --assume-success demonstrations --keep-originals
     """
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.negate import make_negatives  # noqa: PLC0415
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
+    from demerit.negatives.job import make_negatives  # noqa: PLC0415
     from demerit.negatives.mix import Mix  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
 
     wanted = Mix.parse(mix, seed=seed, per_episode=per_episode, per_dataset=per_dataset)
     dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, False))
@@ -84,8 +84,8 @@ def materialize(
       demerit inspect videos:to_look_at
     """
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.materialize import materialize as write  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
+    from demerit.data.materialize import materialize as write  # noqa: PLC0415
 
     dataset = open_dataset(source, camera=camera, **reader_options(options, False))
     with bar("writing videos", dataset.expected()) as shown:

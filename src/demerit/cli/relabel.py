@@ -10,9 +10,9 @@ import typer
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
 
 if TYPE_CHECKING:
-    from demerit.dataset import Dataset
-    from demerit.prompting.settings import Settings
-    from demerit.relabelling import RelabelSettings, RelabelSummary
+    from demerit.data.dataset import Dataset
+    from demerit.models.gvl.settings import Settings
+    from demerit.negatives.relabel import RelabelSettings, RelabelSummary
 
 MOST_NAMED = 20
 NOT_ALL = 3
@@ -63,10 +63,10 @@ def relabel(
       demerit relabel my_set my_counterfactuals --keep-originals --budget 20
       demerit relabel droid/ ladder --assume-success demonstrations --clips "" --grades 1,2,3,4
     """
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
-    from demerit.prompting.settings import Settings  # noqa: PLC0415
-    from demerit.relabelling import RelabelSettings  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
+    from demerit.models.gvl.settings import Settings  # noqa: PLC0415
+    from demerit.negatives.relabel import RelabelSettings  # noqa: PLC0415
 
     server = Settings.read("", {"budget": budget, "concurrency": concurrency})
     if not server.url or not server.model:
@@ -96,7 +96,7 @@ def relabel(
 
 def _estimate(dataset: Dataset, server: Settings, settings: RelabelSettings, more_tokens: int) -> None:
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.relabelling import estimate  # noqa: PLC0415
+    from demerit.negatives.relabel import estimate  # noqa: PLC0415
 
     with bar("counting", dataset.expected()) as shown:
         costs = estimate(
@@ -107,7 +107,7 @@ def _estimate(dataset: Dataset, server: Settings, settings: RelabelSettings, mor
 
 def _run(dataset: Dataset, dest: Path, server: Settings, settings: RelabelSettings, more_tokens: int) -> RelabelSummary:
     from demerit.cli.bars import bar  # noqa: PLC0415
-    from demerit.relabelling import relabel as make  # noqa: PLC0415
+    from demerit.negatives.relabel import relabel as make  # noqa: PLC0415
 
     with bar("relabelling", dataset.expected()) as shown:
         return make(
@@ -126,7 +126,7 @@ def _run(dataset: Dataset, dest: Path, server: Settings, settings: RelabelSettin
 
 
 def _endpoint(server: Settings) -> Any:
-    from demerit.chat import Endpoint  # noqa: PLC0415
+    from demerit.llm.client import Endpoint  # noqa: PLC0415
 
     return Endpoint(server.url, server.model, server.key_env, server.price_in, server.price_out, server.schema_mode)
 

@@ -11,7 +11,7 @@ from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, Sou
 
 if TYPE_CHECKING:
     from demerit.cli.bars import Bar
-    from demerit.releasing import Released, Settings
+    from demerit.use.release import Released, Settings
 
 
 def release(
@@ -68,9 +68,9 @@ def release(
       demerit release my_set my_release --push me/my-failures          [dim]says what it would do[/dim]
     """
     from demerit.cli.bars import bar  # noqa: PLC0415
-    from demerit.releasing import release as make  # noqa: PLC0415
-    from demerit.releasing.settings import Mask, Settings, parse_where  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
+    from demerit.use.release import release as make  # noqa: PLC0415
+    from demerit.use.release.settings import Mask, Settings, parse_where  # noqa: PLC0415
 
     settings = Settings(
         layout=layout,  # type: ignore[arg-type]  # checked there
@@ -153,7 +153,7 @@ def _push(made: Released, repository: str, yes: bool) -> None:
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
-    from demerit.releasing.hub import prepared, push  # noqa: PLC0415
+    from demerit.use.release.hub import prepared, push  # noqa: PLC0415
 
     planned = prepared(made, repository)
     if not yes:

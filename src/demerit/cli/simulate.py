@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from demerit.sim.rollout import EpisodeSpec
+    from demerit.negatives.sim.rollout import EpisodeSpec
 
 
 def simulate(
@@ -38,7 +38,7 @@ def simulate(
       demerit simulate bench-test --benchmark metaworld-bad@1 --split test
     """
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.simulate import simulate as run  # noqa: PLC0415
+    from demerit.negatives.sim.job import simulate as run  # noqa: PLC0415
 
     if benchmark is not None:
         specs = _of_benchmark(benchmark, split, size)
@@ -60,7 +60,7 @@ def simulate(
 
 def _of_benchmark(benchmark: str, split: str, size: int) -> list[EpisodeSpec]:
     from demerit.errors import UnknownName  # noqa: PLC0415
-    from demerit.sim.splits import BENCHMARK, SPLITS, plan  # noqa: PLC0415
+    from demerit.negatives.sim.splits import BENCHMARK, SPLITS, plan  # noqa: PLC0415
 
     if benchmark != BENCHMARK:
         raise UnknownName("simulated benchmark", benchmark, [BENCHMARK])
@@ -69,10 +69,10 @@ def _of_benchmark(benchmark: str, split: str, size: int) -> list[EpisodeSpec]:
 
 def _of_options(tasks: str, behaviours: str, seeds: range, setting: str, size: int) -> list[EpisodeSpec]:
     from demerit.errors import BadInput, UnknownName  # noqa: PLC0415
-    from demerit.sim.behaviours import BEHAVIOURS  # noqa: PLC0415
-    from demerit.sim.rollout import EpisodeSpec  # noqa: PLC0415
-    from demerit.sim.scene import SETTINGS  # noqa: PLC0415
-    from demerit.sim.tasks import tasks as known_tasks  # noqa: PLC0415
+    from demerit.negatives.sim.behaviours import BEHAVIOURS  # noqa: PLC0415
+    from demerit.negatives.sim.rollout import EpisodeSpec  # noqa: PLC0415
+    from demerit.negatives.sim.scene import SETTINGS  # noqa: PLC0415
+    from demerit.negatives.sim.tasks import tasks as known_tasks  # noqa: PLC0415
 
     if setting not in SETTINGS:
         raise UnknownName("setting", setting, SETTINGS)

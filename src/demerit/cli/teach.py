@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from demerit.cli.bars import Bar
-    from demerit.teaching.findings import Findings
-    from demerit.teaching.job import Taught
+    from demerit.training.teach.findings import Findings
+    from demerit.training.teach.job import Taught
 
 INTERRUPTED = 130
 SHOWN = 5
@@ -57,9 +57,9 @@ def teach(
     # Before numpy is loaded: on a machine that is busy with other things, its threads wait for each other more than
     # they work (up to nine times slower); on an idle one a single thread is hardly slower.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from demerit.models.taught_network import Network  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
-    from demerit.teaching.job import teach as run  # noqa: PLC0415
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
+    from demerit.models.taught.network import Network  # noqa: PLC0415
+    from demerit.training.teach.job import teach as run  # noqa: PLC0415
 
     opened = open_dataset(dataset, strict=strict, **reader_options(options, trust_pickles))
     with _Bars() as bars:

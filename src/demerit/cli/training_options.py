@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from demerit.dataset import Dataset
+    from demerit.data.dataset import Dataset
 
 Named = list[str] | None
 
@@ -38,8 +38,8 @@ WorkersOption = Annotated[int, typer.Option("--workers", help="Processes that de
 
 def opened(given: Mapping[str, Named]) -> Iterator[tuple[str, str, Dataset]]:
     """Open what NAME=DATASET pairs name, by option; yields the option, the name and the dataset."""
+    from demerit.data.formats import open_dataset  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
-    from demerit.sources import open_dataset  # noqa: PLC0415
 
     for option, pairs in given.items():
         for pair in pairs or []:
@@ -70,7 +70,7 @@ def say_corpus(folder: Path, told: str, datasets: Iterable[Dataset]) -> None:
 
     from demerit.cli.bars import out  # noqa: PLC0415
     from demerit.cli.data import _print_problems  # noqa: PLC0415
-    from demerit.compact.made_from import left_out  # noqa: PLC0415
+    from demerit.training.compact.made_from import left_out  # noqa: PLC0415
 
     out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {told}")
     for why, count in left_out(folder).items():

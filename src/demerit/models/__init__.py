@@ -9,11 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from demerit.errors import BadInput, UnknownName
-from demerit.model import RewardModel
 from demerit.models.folder import DESCRIPTION, checkpoint_hint, load_folder
+from demerit.models.protocol import RewardModel
 from demerit.registry import Registry, load_attribute
 
-MODELS = Registry("model", "demerit.models")
+MODELS = Registry(
+    "model",
+    {
+        "default": "models.compact.model:Compact",
+        "clock": "models.baselines:Clock",
+        "constant": "models.baselines:Constant",
+        "random": "models.baselines:Random",
+        "change": "models.trivial:Change",
+        "motion": "models.trivial:Motion",
+        "length": "models.trivial:Length",
+        "gvl": "models.gvl.model:GVL",
+        "robometer": "models.published.robometer:Robometer",
+        "roboreward": "models.published.roboreward:RoboReward",
+        "topreward": "models.published.topreward:TOPReward",
+        "dopamine": "models.published.dopamine:Dopamine",
+        "vlac": "models.published.vlac:VLAC",
+        "ensemble": "models.ensemble:Ensemble",
+        "calibrated": "models.calibrated:calibrated",
+    },
+    "demerit.models",
+)
 
 
 def load_model(name: str, **options: Any) -> RewardModel:

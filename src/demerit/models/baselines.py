@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from demerit.episode import Episode
+from demerit.data.episode import Episode
+from demerit.data.frames import short_hash
+from demerit.data.reward import Reward
 from demerit.errors import BadInput
-from demerit.frames import short_hash
-from demerit.model import ModelCard
-from demerit.reward import Reward
+from demerit.models.protocol import ModelCard
 
 
 def _card(name: str, causal: bool, about: str, low: float = 0.0, high: float = 1.0) -> ModelCard:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demerit.frames import Indices, Times, spread
+from demerit.data.frames import Indices, Times, spread
 
 MOST_A_SECOND = 1000.0
 """no camera is faster"""

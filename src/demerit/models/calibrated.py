@@ -18,14 +18,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from demerit.episode import Episode
+from demerit.data.episode import Episode
+from demerit.data.frames import Images, short_hash
+from demerit.data.reward import Reward
 from demerit.errors import BadInput
-from demerit.frames import Images, short_hash
-from demerit.model import ModelCard, Online, RewardModel
 from demerit.models import MODELS, load_model
 from demerit.models.calibrated_maps import Floats, Map, Same, Shift, read_map
 from demerit.models.folder import DESCRIPTION, name_of, only_these, read_description
-from demerit.reward import Reward
+from demerit.models.protocol import ModelCard, Online, RewardModel
 
 KIND = "calibrated"
 Method = Literal["isotonic", "conformal"]

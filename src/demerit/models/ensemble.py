@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from demerit.episode import Episode
+from demerit.data.episode import Episode
+from demerit.data.frames import Images, Indices, short_hash
+from demerit.data.reward import Reward
 from demerit.errors import BadInput
-from demerit.frames import Images, Indices, short_hash
-from demerit.model import ModelCard, Online, RewardModel
 from demerit.models import load_model
-from demerit.reward import Reward
+from demerit.models.protocol import ModelCard, Online, RewardModel
 
 Floats = npt.NDArray[np.float64]
 FEWEST = 2

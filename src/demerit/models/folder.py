@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from demerit.episode import safe_name
+from demerit.data.episode import safe_name
 from demerit.errors import BadInput, UnknownName
 from demerit.registry import Registry
 
@@ -22,7 +22,14 @@ OUTPUT = "network"
 """the folder of every compact training's result: its parent is the one that a person named"""
 LOCAL = "-local"
 """stands behind the name of somebody's own model where a registered one has it too"""
-KINDS = Registry("kind of model", "demerit.model_kinds")
+KINDS = Registry(
+    "kind of model",
+    {
+        "calibrated": "models.calibrated:Calibrated.from_folder",
+        "compact": "models.compact.model:Compact.from_folder",
+        "taught": "models.taught.model:TaughtModel.from_folder",
+    },
+)
 
 
 def load_folder(folder: Path, *argument: str, **options: Any) -> Any:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from demerit.errors import DemeritError
-from demerit.model import ModelCard
 from demerit.models import MODELS, load_model
+from demerit.models.protocol import ModelCard
 
 EVERY = "all"
 """frames that a model looks at when it has no budget"""

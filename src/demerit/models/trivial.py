@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from demerit.episode import Episode
-from demerit.model import ModelCard
-from demerit.reward import Reward
+from demerit.data.episode import Episode
+from demerit.data.reward import Reward
+from demerit.models.protocol import ModelCard
 
 SIDE = 32
 """pictures are averaged down to so many pixels a side: cheap, and camera noise averages out"""

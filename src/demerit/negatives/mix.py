@@ -16,7 +16,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from demerit.episode import Episode
+from demerit.data.episode import Episode
 from demerit.errors import BadInput, NotApplicable, UnknownName
 from demerit.negatives.negative import NEGATIVES, Negative, load_negative
 from demerit.negatives.pool import Pool

@@ -8,14 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.episode import Edit, Episode
+from demerit.data.episode import Edit, Episode
 from demerit.errors import BadEpisode, NotApplicable
 from demerit.registry import Registry
 
 if TYPE_CHECKING:
     from demerit.negatives.pool import Pool
 
-NEGATIVES = Registry("negative", "demerit.negatives")
+NEGATIVES = Registry(
+    "negative",
+    {
+        "clip": "negatives.edits.clip:clip",
+        "rewind": "negatives.edits.rewind:rewind",
+        "reverse": "negatives.edits.rewind:reverse",
+        "undo": "negatives.edits.rewind:undo",
+        "freeze": "negatives.edits.pace:freeze",
+        "slow": "negatives.edits.pace:slow",
+        "stall": "negatives.edits.pace:stall",
+        "jump": "negatives.edits.jump:jump",
+        "splice": "negatives.edits.splice:splice",
+        "wrong-instruction": "negatives.edits.wording:wrong_instruction",
+        "counterfactual": "negatives.edits.counterfactual:counterfactual",
+        "reworded": "negatives.edits.reworded:reworded",
+    },
+)
 
 
 @dataclass(frozen=True)

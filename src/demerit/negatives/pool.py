@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from demerit.episode import Episode
+from demerit.data.episode import Episode
+from demerit.data.instructions import normalize_instruction, objects, same_task
 from demerit.errors import BadEpisode
-from demerit.negatives.instructions import normalised, objects, same_task
 
 NEARNESS = ("same scene and objects", "same scene", "same objects", "another task")
 """How near other words are to the right ones, the hardest to tell apart first."""
@@ -52,7 +52,7 @@ class Pool:
 
     def add(self, episode: Episode) -> None:
         """Take in one episode's words, and itself if partners are kept. Edited episodes offer nothing new."""
-        text = normalised(episode.instruction)
+        text = normalize_instruction(episode.instruction)
         if not text or episode.edits:
             return
         split = episode.origin.split
@@ -86,7 +86,7 @@ class Pool:
         Where the split is not decided yet, only what was recorded together is sure to stay together.
         """
         origin = episode.origin
-        found = self._partners.get((origin.split, normalised(episode.instruction)), [])
+        found = self._partners.get((origin.split, normalize_instruction(episode.instruction)), [])
         others = [other for other in found if other.id != episode.id]
         if not origin.split:
             others = [other for other in others if origin.group and other.origin.group == origin.group]

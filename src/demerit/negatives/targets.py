@@ -14,12 +14,12 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from demerit.episode import Episode
+from demerit.data.episode import Episode
+from demerit.data.frames import Indices
+from demerit.data.labels import Event, LabelSource, Outcome, most_trusted
 from demerit.errors import NotApplicable
-from demerit.frames import Indices
-from demerit.outcome import Event, Outcome, Voucher, most_trusted
 
-TRUSTED: tuple[Voucher, ...] = ("human", "simulator", "rule")
+TRUSTED: tuple[LabelSource, ...] = ("human", "simulator", "rule")
 """Whose word that an episode succeeded is enough to build on; edits and models are not."""
 DONE_GRADE = 5
 UNFINISHED_GRADES = (1, 2, 3, 4)
@@ -121,7 +121,7 @@ def _targets_of(episode: Episode) -> Targets:
 def grade_of(progress: float) -> int:
     """Grade an unfinished video: 1 + 4p rounded, halves up, and never 5.
 
-    The quarters are those of `demerit.metrics.grades.grade_by_range`; the meaning is RoboReward's rubric, which looks
+    The quarters are those of `evaluate.metrics.grades.grade_by_range`; the meaning is RoboReward's rubric, which looks
     at the final state: 1 nothing done, 2 a little, 3 half-way, 4 nearly.
     """
     return min(math.floor(1 + 4 * progress + 0.5), UNFINISHED_GRADES[-1])

@@ -1,1 +1,0 @@
-"""The parts of `demerit.chat`: asks, answers, the cache, the money, the wire and the tolerant reader."""

@@ -1,0 +1,140 @@
+"""A contact sheet: an episode at a glance, as a PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from demerit.data.episode import Episode
+from demerit.data.frames import spread
+from demerit.data.labels import Outcome
+from demerit.data.reward import Reward
+from demerit.errors import StoreError
+
+BACKGROUND, INK, FAINT = (250, 250, 248), (30, 30, 34), (150, 150, 156)
+# Distinct for every kind of colour vision (Okabe and Ito), in the order in which curves are drawn.
+CURVE_COLOURS = [(0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (230, 159, 0)]
+MARGIN, GAP, TITLE_SIZE, TEXT_SIZE, PLOT_HEIGHT = 16, 4, 18, 13, 110
+
+
+def contact_sheet(
+    episode: Episode, path: str | Path, rewards: Sequence[Reward] = (), frames: int = 16, width: int = 192
+) -> Path:
+    """Draw frames spread over an episode, every camera a strip, with its outcome and, under it, its curves."""
+    count = min(frames, len(episode))
+    strips = [_strip(episode, camera, count, width) for camera in episode.views]
+    columns = min(count, 8)
+    total_width = 2 * MARGIN + columns * (width + GAP) - GAP
+    curves = _curves(episode, rewards)
+    plot = _plot(curves, episode, total_width - 2 * MARGIN) if curves else None
+    head = _head(episode, total_width)
+    height = head.height + sum(strip.height + TEXT_SIZE + 10 for strip in strips) + (plot.height if plot else 0)
+    sheet = Image.new("RGB", (total_width, height + 2 * MARGIN), BACKGROUND)
+    sheet.paste(head, (0, MARGIN))
+    y = MARGIN + head.height
+    draw = ImageDraw.Draw(sheet)
+    for camera, strip in zip(episode.views, strips, strict=True):
+        draw.text((MARGIN, y), f"camera {camera}, {len(episode.views[camera])} frames", FAINT, _font(TEXT_SIZE))
+        sheet.paste(strip, (MARGIN, y + TEXT_SIZE + 5))
+        y += strip.height + TEXT_SIZE + 10
+    if plot:
+        sheet.paste(plot, (MARGIN, y))
+    try:
+        sheet.save(path)
+    except (OSError, ValueError) as error:
+        raise StoreError(path, f"the picture cannot be written ({error})") from error
+    return Path(path)
+
+
+def _strip(episode: Episode, camera: str, count: int, width: int) -> Image.Image:
+    view = episode.views[camera]
+    indices = spread(len(view), count)
+    images = view.take(indices)
+    height = round(images.shape[1] * width / images.shape[2])
+    columns = min(len(images), 8)
+    rows = -(-len(images) // columns)
+    strip = Image.new("RGB", (columns * (width + GAP) - GAP, rows * (height + GAP) - GAP), BACKGROUND)
+    draw = ImageDraw.Draw(strip)
+    for place, (index, image) in enumerate(zip(indices, images, strict=True)):
+        x, y = place % columns * (width + GAP), place // columns * (height + GAP)
+        strip.paste(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR), (x, y))
+        draw.text((x + 4, y + 2), str(index), (255, 255, 255), _font(12), stroke_width=2, stroke_fill=(0, 0, 0))
+    return strip
+
+
+def _head(episode: Episode, width: int) -> Image.Image:
+    lines = _wrapped(episode.instruction or "(no instruction)", width, TITLE_SIZE)
+    outcomes = [_said(outcome) for outcome in episode.outcomes] or ["outcome unknown"]
+    details = [line for text in [episode.id, *outcomes] for line in _wrapped(text, width, TEXT_SIZE)]
+    height = len(lines) * (TITLE_SIZE + 6) + len(details) * (TEXT_SIZE + 5) + 6
+    head = Image.new("RGB", (width, height), BACKGROUND)
+    draw = ImageDraw.Draw(head)
+    y = 0
+    for line in lines:
+        draw.text((MARGIN, y), line, INK, _font(TITLE_SIZE))
+        y += TITLE_SIZE + 6
+    for line in details:
+        draw.text((MARGIN, y), line, FAINT, _font(TEXT_SIZE))
+        y += TEXT_SIZE + 5
+    return head
+
+
+def _said(outcome: Outcome) -> str:
+    facts = [
+        {True: "success", False: "failure", None: ""}[outcome.success],
+        "" if outcome.progress is None else f"progress {outcome.progress:.2f}",
+        "" if outcome.grade is None else f"grade {outcome.grade}",
+        *(f"{event.kind} at {event.first}-{event.last}" for event in outcome.events),
+        outcome.note,
+    ]
+    who = outcome.source + (f" ({outcome.by})" if outcome.by else "")
+    return f"{who}: " + (", ".join(fact for fact in facts if fact) or "a curve")
+
+
+def _curves(episode: Episode, rewards: Sequence[Reward]) -> dict[str, tuple[list[int], list[float]]]:
+    curves = {
+        f"{outcome.source} {outcome.by}".strip(): (list(range(len(outcome.curve))), outcome.curve.tolist())
+        for outcome in episode.outcomes
+        if outcome.curve is not None
+    }
+    return curves | {reward.model: (reward.at.tolist(), reward.value.tolist()) for reward in rewards if reward.scored}
+
+
+def _plot(curves: dict[str, tuple[list[int], list[float]]], episode: Episode, width: int) -> Image.Image:
+    """Draw the curves on one scale; a gap where nothing is known."""
+    plot = Image.new("RGB", (width, PLOT_HEIGHT + 30), BACKGROUND)
+    draw = ImageDraw.Draw(plot)
+    known = np.array([value for _, values in curves.values() for value in values if not np.isnan(value)])
+    low, high = min(0.0, float(known.min())), max(1.0, float(known.max()))
+    draw.line([(0, PLOT_HEIGHT), (width, PLOT_HEIGHT)], FAINT)
+    last = max(1, len(episode) - 1)
+    for place, (name, (at, values)) in enumerate(curves.items()):
+        colour = CURVE_COLOURS[place % len(CURVE_COLOURS)]
+        points = [
+            (x / last * (width - 1), PLOT_HEIGHT - (y - low) / (high - low) * (PLOT_HEIGHT - 8))
+            for x, y in zip(at, values, strict=True)
+        ]
+        for start, end in pairwise(points):
+            if not np.isnan([*start, *end]).any():
+                draw.line([start, end], colour, 2)
+        draw.text((place * 180, PLOT_HEIGHT + 8), name, colour, _font(TEXT_SIZE))
+    return plot
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
+
+
+def _wrapped(text: str, width: int, size: int) -> list[str]:
+    """Break a text into lines that fit; a word that is too long is cut."""
+    room = max(10, int((width - 2 * MARGIN) / (size * 0.55)))
+    lines = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) + 1 > room and lines[-1]:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word[:room]}".strip()
+    return lines[:4]

@@ -1,0 +1,282 @@
+"""robomimic and LIBERO datasets: demonstrations in HDF5 files.
+
+    data/demo_7/{actions, rewards, dones, states}    one row per step; attribute num_samples
+    data/demo_7/obs/<key>                            images (n, height, width, 3) uint8, and numbers
+    mask/<filter>                                    names of demos; the filters train, valid and test are splits
+
+A file is LIBERO's when `data` carries its attributes (problem_info, bddl_file_name), or when the file is named
+*_demo.hdf5 and its cameras *_rgb. LIBERO stores what OpenGL rendered, bottom row first: its images are turned the right
+way up unless `upside_down` says otherwise. It also writes a reward of 1 on the last step of every demonstration,
+whatever happened, so there the voucher is a rule; robomimic's sparse rewards are the simulator's.
+
+Nothing outside the file is followed: external links, external storage and virtual datasets are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.dataset import Problem, Record
+from demerit.data.episode import Episode, Origin, safe_name
+from demerit.data.formats.hdf5_links import HDF5_FAILURES, Refused, children, natural, opened, resolve, sentence
+from demerit.data.formats.hdf5_survey import NOMINAL_FPS, Survey, survey_file
+from demerit.data.frames import IMAGES_DIMENSIONS, RGB, Frames, Images, Times, file_identity, short_hash
+from demerit.data.labels import Outcome
+from demerit.errors import BadInput, UnreadableVideo
+
+SUFFIXES = (".hdf5", ".h5")
+LARGEST_SIGNAL = 2**30
+SIGNALS = ("actions", "rewards", "dones", "states")
+CAMERA_ENDINGS = ("_image", "_rgb")
+
+
+@dataclass(frozen=True)
+class Hdf5Frames:
+    """The images of one dataset in an HDF5 file; `count` spares opening the file to learn its length."""
+
+    path: str
+    key: str
+    upside_down: bool = False
+    fps: float = NOMINAL_FPS
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a rate that gives no times."""
+        if not self.fps > 0:
+            raise BadInput("fps", "a positive number", self.fps)
+
+    @property
+    def kind(self) -> str:
+        """The name under which it is rebuilt."""
+        return "hdf5"
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        if self.count is not None:
+            return self.count
+        with opened(self.path) as file:
+            return int(self._dataset(file).shape[0])
+
+    def times(self) -> Times:
+        """Evenly spaced seconds."""
+        return np.arange(len(self)) / self.fps
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Read the chosen rows and no others, or the whole span where most of it is wanted."""
+        rows, places = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+        with opened(self.path) as file:
+            dataset = self._dataset(file)
+            if rows.size and (rows[0] < 0 or rows[-1] >= dataset.shape[0]):
+                raise BadInput(
+                    f"frame indices of {self.key}", f"0 to {dataset.shape[0] - 1}", f"{rows[0]} to {rows[-1]}"
+                )
+            images = self._read(dataset, rows)
+        return np.ascontiguousarray((images[:, ::-1] if self.upside_down else images)[places])
+
+    def identity(self) -> str:
+        """Hash the file's identity, the dataset's place in it and which way up it is shown."""
+        way = b"flipped" if self.upside_down else b"as stored"
+        return short_hash(file_identity(self.path).encode(), self.key.encode(), way)
+
+    def describe(self) -> dict[str, Any]:
+        """The arguments that rebuild it."""
+        return asdict(self)
+
+    def _read(self, dataset: Any, rows: npt.NDArray[np.int64]) -> Images:
+        try:
+            if not rows.size:
+                return np.asarray(dataset[:0])
+            first, last = int(rows[0]), int(rows[-1])
+            if last - first < 2 * len(rows):  # a span is one read; scattered rows are one read each
+                return np.asarray(dataset[first : last + 1][rows - first])
+            return np.asarray(dataset[rows])
+        except HDF5_FAILURES as failure:
+            raise UnreadableVideo(self.path, f"{self.key} cannot be read ({sentence(failure)})") from None
+
+    def _dataset(self, file: Any) -> Any:
+        try:
+            dataset = resolve(file, self.key)
+        except (Refused, *HDF5_FAILURES) as failure:
+            raise UnreadableVideo(self.path, sentence(failure)) from None
+        if not _is_camera(dataset):
+            raise UnreadableVideo(self.path, f"{self.key} is not a uint8 dataset of shape (n, height, width, 3)")
+        return dataset
+
+
+class Hdf5Reader:
+    """A robomimic or LIBERO file, or a folder of them."""
+
+    def __init__(self, path: str | Path, *, instruction: str | None = None, upside_down: bool | None = None) -> None:
+        """`instruction` is used for every episode; `upside_down` None turns LIBERO's images only."""
+        self.path, self.instruction, self.upside_down = Path(path), instruction, upside_down
+        self.files = _files(self.path)
+        self._name = _id_part(self.path.resolve().name if self.path.is_dir() else self.path.stem)
+
+    @property
+    def name(self) -> str:
+        """The file's or folder's name."""
+        return self._name
+
+    def expected(self) -> int | None:
+        """How many demos there are in the files that open."""
+        surveys = [self._survey(path) for path in self.files]
+        return sum(len(survey.names) for survey in surveys if isinstance(survey, Survey))
+
+    def records(self) -> Iterator[Record]:
+        """Stream the demos of every file, demo_2 before demo_10."""
+        for path in self.files:
+            survey = self._survey(path)
+            if isinstance(survey, Problem):
+                yield survey
+                continue
+            yield from survey.problems
+            for demo in survey.names:
+                yield from self._read_demo(survey, demo)
+
+    def _survey(self, path: Path) -> Survey | Problem:
+        inside = path.relative_to(self.path).with_suffix("") if self.path.is_dir() else Path()
+        place = "/".join([self.name, *map(_id_part, inside.parts)])
+        try:
+            with opened(path) as file:
+                return survey_file(file, path, place)
+        except UnreadableVideo as failure:
+            return Problem("unreadable file", place, failure.reason, kept=False)
+        except (Refused, *HDF5_FAILURES) as failure:
+            return Problem("unreadable file", place, sentence(failure), kept=False)
+
+    def _read_demo(self, survey: Survey, demo: str) -> Iterator[Record]:
+        episode = f"{survey.place}/{_id_part(demo)}"
+        records: list[Record]
+        try:
+            with opened(survey.path) as file:
+                records = list(self._demo_records(file, survey, demo, episode))
+        except Refused as reason:
+            records = [Problem("refused link", episode, str(reason), kept=False)]
+        except (UnreadableVideo, *HDF5_FAILURES) as failure:
+            records = [Problem("unreadable demo", episode, sentence(failure), kept=False)]
+        # The file is closed before anybody sees the episode: a stream can be left anywhere.
+        yield from records
+
+    def _demo_records(self, file: Any, survey: Survey, demo: str, episode: str) -> Iterator[Record]:
+        group = resolve(file, f"data/{demo}")
+        contents = _Contents(file, f"data/{demo}")
+        told = [Problem("refused link", episode, reason, kept=True) for reason in contents.refused]
+        if not contents.cameras:
+            detail = "; ".join(contents.refused) or "obs holds no uint8 images of shape (n, height, width, 3)"
+            yield Problem("no camera", episode, detail, kept=False)
+            return
+        if not contents.steps:
+            yield Problem("no steps", episode, "its images have no rows", kept=False)
+            return
+        told += [Problem("another length", episode, misfit, kept=True) for misfit in contents.misfits]
+        declared = group.attrs.get("num_samples")
+        if declared is not None and not np.array_equal(declared, contents.steps):
+            detail = f"the attribute says {declared}, there are {contents.steps} rows"
+            told.append(Problem("wrong num_samples", episode, detail, kept=True))
+        instruction = survey.instruction if self.instruction is None else self.instruction
+        if not instruction:
+            told.append(Problem("empty instruction", episode, "the file has none (instruction= gives one)", kept=True))
+        yield from told
+        flip = survey.libero if self.upside_down is None else self.upside_down
+        path, fps, steps = str(survey.path.resolve()), survey.fps, contents.steps
+        yield Episode(
+            episode,
+            instruction,
+            {name: Frames(Hdf5Frames(path, key, flip, fps, steps)) for name, key in contents.cameras.items()},
+            _outcomes(contents.signals.get("rewards"), survey.libero),
+            Origin(self.name, embodiment=survey.embodiment, split=survey.splits.get(demo, ""), tags=survey.tags),
+            contents.signals,
+        )
+
+
+class _Contents:
+    """What one demo holds: cameras by name, numbers that fit them, and what had to be left out."""
+
+    def __init__(self, file: Any, demo: str) -> None:
+        self.refused: list[str] = []
+        self.misfits: list[str] = []
+        keys = {name: f"{demo}/{name}" for name in SIGNALS}
+        keys |= {name: f"{demo}/obs/{name}" for name in children(file, f"{demo}/obs")}
+        found = {name: dataset for name, key in keys.items() if (dataset := self._dataset(file, key)) is not None}
+        images = sorted((name for name in found if _is_camera(found[name])), key=_scene_first)
+        self.steps = int(found[images[0]].shape[0]) if images else 0
+        self.cameras: dict[str, str] = {}
+        for name in images:
+            if self._fits(name, found[name]):
+                short = _camera_name(name)
+                self.cameras[name if short in self.cameras else short] = keys[name]
+        numbers = [name for name in found if name not in images and _is_numbers(found[name])]
+        fitting = [name for name in numbers if images and self._fits(name, found[name])]
+        self.signals: dict[str, npt.NDArray[Any]] = {name: np.asarray(found[name][()]) for name in fitting}
+
+    def _dataset(self, file: Any, key: str) -> Any:
+        try:
+            found = resolve(file, key)
+        except Refused as reason:
+            self.refused.append(str(reason))
+            return None
+        except KeyError:
+            return None
+        return found if hasattr(found, "shape") else None
+
+    def _fits(self, name: str, dataset: Any) -> bool:
+        if dataset.shape[0] != self.steps:
+            self.misfits.append(f"{name} has {dataset.shape[0]} rows, the main camera {self.steps}")
+            return False
+        return True
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file() and path.suffix.lower() in SUFFIXES:
+        return [path]
+    inside = path.rglob("*") if path.is_dir() else []
+    found = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
+    if not found:
+        got = "a folder without any" if path.is_dir() else "another file" if path.exists() else "nothing at that path"
+        raise BadInput(str(path), "an .hdf5 or .h5 file, or a folder of them", got)
+    return sorted(found, key=lambda file: natural(file.relative_to(path).as_posix()))
+
+
+def _id_part(text: str) -> str:
+    try:
+        return safe_name(text)
+    except BadInput:  # nothing in it is safe in a file name: any stable word will do
+        return short_hash(text.encode("utf-8", "surrogateescape"))[:8]
+
+
+def _is_camera(dataset: Any) -> bool:
+    shape: tuple[int, ...] = getattr(dataset, "shape", None) or ()
+    return len(shape) == IMAGES_DIMENSIONS and shape[-1] == RGB and min(shape[1:]) > 0 and dataset.dtype == np.uint8
+
+
+def _is_numbers(dataset: Any) -> bool:
+    # The size is checked before reading: a few bytes of HDF5 can declare a dataset of any size.
+    is_short = dataset.shape and len(dataset.shape) < IMAGES_DIMENSIONS - 1 and dataset.nbytes <= LARGEST_SIGNAL
+    return bool(is_short and dataset.dtype.kind in "fiub")
+
+
+def _scene_first(key: str) -> tuple[bool, list[tuple[int, int, str]]]:
+    return ("hand" in key or "wrist" in key, natural(key))
+
+
+def _camera_name(key: str) -> str:
+    for ending in CAMERA_ENDINGS:
+        if key.endswith(ending) and key != ending:
+            return key.removesuffix(ending)
+    return key
+
+
+def _outcomes(rewards: npt.NDArray[Any] | None, libero: bool) -> tuple[Outcome, ...]:
+    """Judge by sparse rewards only: anything but 0 and 1 says nothing certain about success."""
+    if rewards is None or not rewards.size or not np.isin(rewards, (0, 1)).all():
+        return ()
+    success = bool(rewards.reshape(-1)[-1] == 1)
+    if libero:
+        return (Outcome("rule", success=success, by="LIBERO rewards the end of every demonstration"),)
+    return (Outcome("simulator", success=success, by="rewards dataset (sparse)"),)

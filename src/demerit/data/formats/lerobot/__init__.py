@@ -1,0 +1,1 @@
+"""data/formats/lerobot."""

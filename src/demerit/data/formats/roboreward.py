@@ -1,0 +1,179 @@
+"""RoboReward: robot videos with an instruction and a grade from 1 to 5.
+
+    train/metadata.jsonl  val/metadata.jsonl  test/metadata.jsonl     {file_name, task, reward, gpt5_mini_check}
+
+`file_name` is "<subset>/....mp4", relative to the split's folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from demerit.data.dataset import Problem, Record
+from demerit.data.episode import Episode, Origin
+from demerit.data.formats.manifest import (
+    HIGHEST_GRADE,
+    Row,
+    checked,
+    count_rows,
+    dataset_folder,
+    dataset_name,
+    find_video,
+    read_grade,
+    read_rows,
+    sentence,
+    shown,
+    text,
+    video_id,
+)
+from demerit.data.frames import Frames, short_hash
+from demerit.data.labels import Outcome
+from demerit.data.video import VideoClip
+from demerit.errors import BadEpisode, BadInput, UnknownName
+
+SPLITS = ("train", "val", "test")
+
+CLIP_MARK = re.compile(
+    r"[_-](?:clip|clipped|segment|seg|part|trim|trimmed|trunc|truncated|cut|prefix|first|last)"
+    r"(?:[_-]?(?:\d+|start|end|to|frames?|pct|percent))*$",
+    re.IGNORECASE,
+)
+"""The end of a file name that says "a piece of the video named before it"."""
+
+
+@dataclass(frozen=True)
+class RoboRewardReader:
+    """Reads one split of RoboReward, or all of them in the order train, val, test.
+
+    Who vouches: people checked the grades of the test split, so they are "human"; those of train and val were written
+    and filtered by language models, so they are "model". A grade r is a progress of (r - 1) / 4, and a success only
+    at 5.
+
+    `gpt5_mini_check` argues for the grade and so gives it away. It is kept in `Outcome.note`, which no model that is
+    being evaluated ever sees, and nowhere else; columns that are not known are not read at all.
+
+    One video appears under several instructions, so an id ends in a short hash of the instruction. `Origin.group` is
+    the original video, the same in every split, where the file's name tells (`x_clip_2.mp4` is a piece of `x.mp4`).
+    """
+
+    path: str | Path
+    split: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a split that is unknown or absent, and a folder without any."""
+        if self.split is not None and self.split not in SPLITS:
+            raise UnknownName("RoboReward split", self.split, SPLITS)
+        if not self._manifests:
+            wanted = self.split or "train, val or test"
+            hint = " (was the folder above meant?)" if (self.root / "metadata.jsonl").is_file() else ""
+            raise BadInput("the RoboReward dataset", f"{wanted} with a metadata.jsonl in it", f"{self.root}{hint}")
+
+    @cached_property
+    def root(self) -> Path:
+        """The dataset's folder."""
+        return dataset_folder(self.path, "RoboReward")
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return dataset_name(self.root, "roboreward")
+
+    def expected(self) -> int:
+        """As many episodes as there are lines."""
+        return sum(count_rows(manifest) for manifest in self._manifests.values())
+
+    def records(self) -> Iterator[Record]:
+        """Stream the rows in the order of the files."""
+        for split, manifest in self._manifests.items():
+            seen: dict[str, tuple[str, int | None]] = {}
+            for row in read_rows(manifest):
+                if isinstance(row, Problem):
+                    yield Problem(row.kind, f"{split}/{row.episode}", row.detail, row.kept)
+                else:
+                    yield from self._episode(split, row, seen)
+
+    @cached_property
+    def _manifests(self) -> dict[str, Path]:
+        splits = SPLITS if self.split is None else (self.split,)
+        manifests = {split: self.root / split / "metadata.jsonl" for split in splits}
+        return {split: manifest for split, manifest in manifests.items() if manifest.is_file()}
+
+    def _episode(self, split: str, row: Row, seen: dict[str, tuple[str, int | None]]) -> Iterator[Record]:
+        video = find_video(self.root / split, row.fields.get("file_name"), f"{split}/{row.where}")
+        if isinstance(video, Problem):
+            yield video
+            return
+        stem = video_id(self.root / split, video)
+        instruction = text(row.fields.get("task"))
+        episode = f"{split}/{stem}#{short_hash(instruction.encode())[:8]}"
+        problems: list[Problem] = []
+        grade = _grade(row, episode, problems)
+        if episode in seen:
+            yield _repetition(episode, row, grade, seen[episode])
+            return
+        seen[episode] = (row.where, grade)
+        if not instruction:
+            problems.append(Problem("empty instruction", episode, f"{row.where} has no task", kept=True))
+        yield from problems
+        try:
+            yield Episode(
+                episode,
+                instruction,
+                {"main": Frames(VideoClip(str(video)))},
+                _outcomes(split, grade, row),
+                _origin(self.name, split, stem),
+            )
+        except BadEpisode as bad:
+            yield Problem("unusable id", shown(episode), sentence(bad), kept=False)
+
+
+def original_video(stem: str) -> str:
+    """Name the video that a clip was cut from, as far as the clip's name tells; otherwise the name itself."""
+    whole = CLIP_MARK.sub("", stem)
+    return stem if not whole or whole.endswith("/") else whole
+
+
+def _grade(row: Row, episode: str, problems: list[Problem]) -> int | None:
+    given = row.fields.get("reward")
+    grade = checked(read_grade, "reward", given, episode, problems)
+    if grade is None and not problems:
+        problems.append(Problem("bad label", episode, f"{row.where} has no reward", kept=True))
+    return grade
+
+
+def _repetition(episode: str, row: Row, grade: int | None, first: tuple[str, int | None]) -> Problem:
+    where, earlier = first
+    if grade == earlier:
+        detail = f"{row.where} repeats {where}: same video, instruction and grade; read once"
+        return Problem("repeated row", episode, detail, kept=True)
+    detail = f"{row.where} says grade {grade} where {where} says {earlier} of the same video and instruction"
+    return Problem("contradicting grades", episode, f"{detail}; the later one is left out", kept=False)
+
+
+def _outcomes(split: str, grade: int | None, row: Row) -> tuple[Outcome, ...]:
+    if grade is None:
+        return ()
+    return (
+        Outcome(
+            "human" if split == "test" else "model",
+            success=grade == HIGHEST_GRADE,
+            progress=(grade - 1) / (HIGHEST_GRADE - 1),
+            grade=grade,
+            note=text(row.fields.get("gpt5_mini_check")),
+            by="roboreward",
+        ),
+    )
+
+
+def _origin(dataset: str, split: str, stem: str) -> Origin:
+    subset = stem.partition("/")[0] if "/" in stem else ""
+    return Origin(
+        dataset=f"{dataset}/{subset}" if subset else dataset,
+        split=split,
+        group=original_video(stem),
+        tags={"subset": subset} if subset else {},
+    )

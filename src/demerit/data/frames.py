@@ -1,0 +1,276 @@
+"""Frames: a lazy sequence of (height, width, 3) uint8 RGB images with timestamps.
+
+A `Frames` is a source (a clip of a video file, an array, images inside an HDF5 file ...) and, when it is a view, the
+indices into that source. Selecting from a view gives another flat view over the same source, so clipped, rewound and
+frozen episodes cost a list of integers and never a copy of the video.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.errors import BadInput, UnreadableVideo
+from demerit.registry import Registry
+
+Images: TypeAlias = npt.NDArray[np.uint8]
+Times: TypeAlias = npt.NDArray[np.float64]
+Indices: TypeAlias = npt.NDArray[np.int32]
+Prepare: TypeAlias = Callable[[Images], Images]
+"""makes (n, height, width, 3) pictures what a model looks at: smaller, as a rule"""
+
+RGB = 3
+IMAGES_DIMENSIONS = 4
+IDENTITY_BLOCKS = 16
+IDENTITY_BLOCK_BYTES = 4 * 1024
+PREPARED_AT_ONCE = 64
+
+
+@runtime_checkable
+class FrameSource(Protocol):
+    """Where images come from. Sources are small, picklable descriptions: they open files when asked, not before."""
+
+    @property
+    def kind(self) -> str:
+        """The name under which `frame_source` rebuilds it; 'array' cannot be rebuilt."""
+        ...
+
+    def __len__(self) -> int:
+        """How many frames there are."""
+        ...
+
+    def times(self) -> Times:
+        """Seconds from the first frame, one per frame."""
+        ...
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Decode these frames, in this order, repeats included: (n, height, width, 3) uint8 RGB."""
+        ...
+
+    def identity(self) -> str:
+        """A hash that changes when the pixels do and not when the file is moved."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """The arguments that rebuild this source: strings, numbers, booleans and None; `path` is the file."""
+        ...
+
+
+@runtime_checkable
+class DecodesInto(Protocol):
+    """A source that decodes picture by picture and puts each where it is told, prepared if asked to."""
+
+    def take_into(
+        self, indices: Sequence[int], allocate: Callable[[tuple[int, ...]], Images], prepare: Prepare | None = None
+    ) -> Images:
+        """Decode these frames, in this order, into an array that `allocate` makes for their shape."""
+        ...
+
+
+FRAME_KINDS = Registry(
+    "kind of frames",
+    {
+        "video": "data.video:VideoClip",
+        "hdf5": "data.formats.hdf5:Hdf5Frames",
+        "tfrecord": "data.formats.rlds:TfRecordFrames",
+        "lerobot-images": "data.formats.lerobot.reader:ParquetImages",
+        "splice": "negatives.edits.spliced:SplicedFrames.rebuilt",
+    },
+)
+
+
+def frame_source(kind: str, fields: Mapping[str, Any]) -> FrameSource:
+    """Rebuild a source from what `describe` returned."""
+    source: FrameSource = FRAME_KINDS.factory(kind)(**fields)
+    return source
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """A sequence of images: every frame of a source, or the chosen ones."""
+
+    source: FrameSource
+    indices: Indices | None = field(default=None)
+
+    @classmethod
+    def from_array(cls, images: npt.ArrayLike, fps: float = 10.0) -> Frames:
+        """Wrap images that are in memory already."""
+        return cls(ArrayFrames(np.asarray(images), fps))
+
+    @classmethod
+    def from_video(cls, path: str | Path) -> Frames:
+        """Open a video file lazily."""
+        from demerit.data.video import VideoClip  # noqa: PLC0415  # level 0 must import without PyAV
+
+        if not Path(path).is_file():
+            raise UnreadableVideo(path, "there is no such file")
+        return cls(VideoClip(str(Path(path).resolve())))
+
+    def __len__(self) -> int:
+        """How many frames there are."""
+        return len(self.source) if self.indices is None else len(self.indices)
+
+    def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Images:
+        """Decode the chosen frames: (n, height, width, 3) uint8 RGB, always the caller's own copy."""
+        return self.source.take(self._of_source(indices).tolist())
+
+    def take_prepared(
+        self,
+        indices: Sequence[int] | npt.NDArray[np.integer[Any]],
+        prepare: Prepare,
+        allocate: Callable[[tuple[int, ...]], Images] | None = None,
+    ) -> Images:
+        """Decode the chosen frames and prepare them as they come: a long video is never in memory at its full size.
+
+        `allocate` makes the array for a shape, where it matters in whose memory that is.
+        """
+        chosen = self._of_source(indices).tolist()
+        if isinstance(self.source, DecodesInto):
+            return self.source.take_into(chosen, allocate or new_images, prepare)
+        some = range(0, len(chosen), PREPARED_AT_ONCE)
+        parts = [prepare(self.source.take(chosen[start : start + PREPARED_AT_ONCE])) for start in some]
+        return np.concatenate(parts) if parts else new_images((0, 0, 0, RGB))
+
+    def all(self) -> Images:
+        """Decode every frame. Memory: one byte per pixel and colour."""
+        return self.take(np.arange(len(self)))
+
+    def select(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Frames:
+        """Make a view: the chosen frames, in the given order, repeats allowed."""
+        return Frames(self.source, self._of_source(indices))
+
+    def times(self) -> Times:
+        """Seconds from the first frame, growing.
+
+        A view that goes back in time (rewound, frozen) is timed as it would be played: at the source's median step.
+        """
+        source_times = self.source.times()
+        if self.indices is None:
+            return source_times
+        chosen = source_times[self.indices]
+        if len(chosen) < 2 or bool(np.all(np.diff(chosen) > 0)):  # noqa: PLR2004
+            return np.asarray(chosen - chosen[:1])
+        step = float(np.median(np.diff(source_times))) if len(source_times) > 1 else 0.0
+        return np.asarray(np.arange(len(chosen)) * step, dtype=np.float64)
+
+    def identity(self) -> str:
+        """A hash of what would be seen."""
+        source = self.source.identity()
+        if self.indices is None:
+            return source
+        return short_hash(source.encode(), np.ascontiguousarray(self.indices, dtype="<i4").tobytes())
+
+    def __repr__(self) -> str:
+        """Say what it is without opening it."""
+        view = "" if self.indices is None else f", {len(self.indices)} chosen"
+        return f"Frames({self.source!r}{view})"
+
+    def _of_source(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Indices:
+        wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
+        length = len(self)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= length):
+            raise BadInput("frame indices", f"0 to {length - 1}", f"{wanted.min()} to {wanted.max()}")
+        chosen = wanted if self.indices is None else self.indices[wanted]
+        flat = np.array(chosen, dtype=np.int32)
+        flat.setflags(write=False)
+        return flat
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayFrames:
+    """Images in memory."""
+
+    images: Images = field(repr=False)
+    fps: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse anything but (n, height, width, 3) uint8."""
+        shape_is_good = self.images.ndim == IMAGES_DIMENSIONS and self.images.shape[-1] == RGB
+        if not shape_is_good or self.images.dtype != np.uint8:
+            got = f"{self.images.dtype} of shape {self.images.shape}"
+            raise BadInput("images", "uint8 of shape (n, height, width, 3)", got)
+        if not self.fps > 0:
+            raise BadInput("fps", "a positive number", self.fps)
+
+    @property
+    def kind(self) -> str:
+        """Arrays live in this process only."""
+        return "array"
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self.images)
+
+    def times(self) -> Times:
+        """Evenly spaced seconds."""
+        return np.arange(len(self.images)) / self.fps
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Copy the chosen images."""
+        return self.images[np.asarray(indices, dtype=np.int64)]
+
+    def identity(self) -> str:
+        """Hash every pixel."""
+        return short_hash(repr(self.images.shape).encode(), np.ascontiguousarray(self.images).tobytes())
+
+    def describe(self) -> dict[str, Any]:
+        """Refuse: an array has no address."""
+        raise BadInput("frames", "frames that live in a file", "images in memory (write them to a video first)")
+
+
+def spread(length: int, count: int) -> Indices:
+    """Spread `count` indices evenly over `length` frames; the first and the last are always in.
+
+    rint(linspace(0, length - 1, count)), each index once; a shorter video gives all its frames.
+    """
+    if length <= count:
+        return np.arange(length, dtype=np.int32)
+    if count == 1:
+        return np.array([length - 1], dtype=np.int32)
+    return np.rint(np.linspace(0, length - 1, count)).astype(np.int32)
+
+
+def new_images(shape: tuple[int, ...]) -> Images:
+    """Make room for pictures."""
+    return np.empty(shape, dtype=np.uint8)
+
+
+def short_hash(*parts: bytes) -> str:
+    """Hash bytes to 32 hexadecimal digits; parts are kept apart by their lengths."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def file_identity(path: str) -> str:
+    """Hash a file's size and 16 blocks of 4 KiB spread over it (small files whole).
+
+    Scoring must not read gigabytes to learn that nothing changed. An edit that keeps the size and touches none of the
+    blocks goes unnoticed: re-encoding, trimming and replacing a video do not.
+    """
+    try:
+        status = Path(path).stat()
+    except OSError:
+        raise UnreadableVideo(path, "there is no such file") from None
+    return _file_identity(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _file_identity(path: str, size: int, _mtime_ns: int) -> str:
+    with open(path, "rb") as file:
+        if size <= IDENTITY_BLOCKS * IDENTITY_BLOCK_BYTES:
+            return short_hash(str(size).encode(), file.read())
+        blocks = []
+        for start in np.linspace(0, size - IDENTITY_BLOCK_BYTES, IDENTITY_BLOCKS).astype(np.int64):
+            file.seek(int(start))
+            blocks.append(file.read(IDENTITY_BLOCK_BYTES))
+    return short_hash(str(size).encode(), *blocks)

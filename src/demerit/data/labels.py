@@ -1,0 +1,123 @@
+"""What happened in an episode, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.errors import BadInput
+
+LabelSource = Literal["human", "simulator", "rule", "edit", "model"]
+"""Who vouches for a label, most trusted first: a person, measured physics, a rule (demonstrations are successes),
+an edit's construction (a video cut in half is half done), a model's opinion."""
+
+LABEL_SOURCES: tuple[LabelSource, ...] = get_args(LabelSource)
+
+Verdict = Literal["a", "b", "tie"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A failure that is seen between two frames (both included); `kind` is a word of the failure taxonomy."""
+
+    kind: str
+    first: int
+    last: int
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse an event that ends before it begins."""
+        if not 0 <= self.first <= self.last:
+            raise BadInput(f"event {self.kind!r}", "0 <= first <= last", (self.first, self.last))
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One voucher's account of one episode. None and NaN mean unknown; nothing is filled in."""
+
+    source: LabelSource
+    """who says so"""
+    success: bool | None = None
+    progress: float | None = None
+    """how far it got at the end, 0 to 1"""
+    grade: int | None = None
+    """1 (nothing done) to 5 (done as asked)"""
+    curve: npt.NDArray[np.float32] | None = None
+    """progress at every frame, 0 to 1, NaN where unknown"""
+    events: tuple[Event, ...] = ()
+    note: str = ""
+    """free text from whoever judged; never shown to a model that is being evaluated"""
+    by: str = ""
+    """the person, simulator, rule or model by name"""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        if self.source not in LABEL_SOURCES:
+            raise BadInput("outcome source", f"one of {', '.join(LABEL_SOURCES)}", repr(self.source))
+        if self.progress is not None and not 0 <= self.progress <= 1:
+            raise BadInput("progress", "a number from 0 to 1", self.progress)
+        if self.grade is not None and self.grade not in (1, 2, 3, 4, 5):
+            raise BadInput("grade", "a whole number from 1 to 5", self.grade)
+        if self.curve is not None:
+            object.__setattr__(self, "curve", _checked_curve(self.curve))
+
+    def __eq__(self, other: object) -> bool:
+        """Compare by value; two unknown points of a curve are equal."""
+        if not isinstance(other, Outcome):
+            return NotImplemented
+        same_curve = (self.curve is None) == (other.curve is None) and (
+            self.curve is None or other.curve is None or np.array_equal(self.curve, other.curve, equal_nan=True)
+        )
+        return same_curve and self._facts() == other._facts()
+
+    __hash__ = None  # type: ignore[assignment]  # curves are arrays: outcomes are compared, not looked up
+
+    def _facts(self) -> tuple[object, ...]:
+        return (self.source, self.success, self.progress, self.grade, self.events, self.note, self.by)
+
+
+def most_trusted(outcomes: Iterable[Outcome]) -> Outcome | None:
+    """Return the outcome of the most trusted voucher; among equals the first."""
+    return min(outcomes, key=lambda outcome: LABEL_SOURCES.index(outcome.source), default=None)
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Somebody's choice between two episodes."""
+
+    a: str
+    b: str
+    verdict: Verdict
+    """which of the two is better, or a tie"""
+    source: LabelSource
+    why: str = ""
+    by: str = field(default="")
+
+    def __post_init__(self) -> None:
+        """Refuse a preference of an episode over itself."""
+        if self.a == self.b:
+            raise BadInput("preference", "two different episodes", f"{self.a!r} twice")
+        if self.verdict not in get_args(Verdict):
+            raise BadInput("preference verdict", "'a', 'b' or 'tie'", repr(self.verdict))
+        if self.source not in LABEL_SOURCES:
+            raise BadInput("preference source", f"one of {', '.join(LABEL_SOURCES)}", repr(self.source))
+
+    @property
+    def better(self) -> str | None:
+        """The id of the better episode, None for a tie."""
+        return {"a": self.a, "b": self.b, "tie": None}[self.verdict]
+
+
+def _checked_curve(curve: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    values = np.array(curve, dtype=np.float32)
+    if values.ndim != 1:
+        raise BadInput("curve", "one number per frame", f"an array of shape {values.shape}")
+    known = values[~np.isnan(values)]
+    if known.size and (known.min() < 0 or known.max() > 1):
+        raise BadInput("curve", "progress from 0 to 1 (NaN where unknown)", f"{known.min():g} to {known.max():g}")
+    values.setflags(write=False)
+    return values

@@ -1,0 +1,180 @@
+"""The benchmarks that come with demerit. Each is found by its name through the entry points, like anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from demerit.data.episode import Episode
+from demerit.data.labels import Preference
+from demerit.evaluate.benchmarks.benchmark import Benchmark
+from demerit.evaluate.benchmarks.comparers import BOTH_ORDERS
+from demerit.evaluate.benchmarks.curve_questions import (
+    INSTRUCTION,
+    MOMENT,
+    ORDER,
+    REVERSED_ORDER,
+    SHUFFLED_ORDER,
+    TRUTH,
+)
+from demerit.evaluate.benchmarks.judging import judge
+from demerit.evaluate.benchmarks.questions import (
+    AUROC,
+    CALIBRATION,
+    DETECTION,
+    F1_OF_FAILURE,
+    F1_OVER_TASKS,
+    FAILURE_PRECISION,
+    GRADES,
+    JUDGEMENT,
+    MAE,
+    MAE_GROUP_WISE,
+    MAE_ROBOARENA,
+    MAE_WITHOUT_ROBOARENA,
+    ORDERING,
+    OVER_REWARD,
+    RANKING,
+    judgement,
+)
+from demerit.evaluate.benchmarks.risk_questions import AT_RISK
+from demerit.evaluate.benchmarks.showings import REVERSED, SHUFFLED, TOLD
+from demerit.evaluate.reports.report import Judged
+from demerit.negatives.sim.splits import matched_pairs
+
+
+def own() -> Benchmark:
+    """Return the benchmark for a dataset of your own: every measure that its labels allow."""
+    return Benchmark(
+        name="own@1",
+        claim="How far a model's numbers agree with your labels on your episodes. It says nothing about other robots, "
+        "tasks or cameras.",
+        data="any dataset that demerit reads, with whatever labels it has (success, progress, grade, events, A/B)",
+        get="your robot: a folder of videos with labels.csv is enough (demerit list sources)",
+        questions=(
+            *DETECTION,
+            *AT_RISK,
+            *ORDERING,
+            *JUDGEMENT,
+            BOTH_ORDERS,
+            *RANKING,
+            *GRADES,
+            *CALIBRATION,
+            F1_OF_FAILURE,
+            *TRUTH,
+            *MOMENT,
+            *ORDER,
+            *SHUFFLED_ORDER,
+            *INSTRUCTION,
+        ),
+        headline=("auroc", "over_reward_rate", "preference_ordering_by_final"),
+        showings=(SHUFFLED, TOLD),
+    )
+
+
+def roboarena() -> Benchmark:
+    """Return the position paper's protocol on RoboArena: rollouts of one session ordered as its evaluator did."""
+    return Benchmark(
+        name="roboarena@1",
+        claim="Orders rollouts of one task on one real robot as the person beside it did, by the sum of its per-step "
+        "rewards. It says nothing about when in an episode a reward is right.",
+        data="a RoboArena dump (evaluation_sessions/)",
+        get="https://huggingface.co/datasets/RoboArena/DataDump_08-05-2025",
+        reads="roboarena",
+        questions=(*ORDERING, *JUDGEMENT, BOTH_ORDERS, *DETECTION, *AT_RISK, *CALIBRATION),
+        headline=("preference_ordering_by_sum",),
+    )
+
+
+def roborewardbench() -> Benchmark:
+    """Return RoboRewardBench: the error on people's grades 1 to 5, each subset with the same weight."""
+    return Benchmark(
+        name="roborewardbench@1",
+        claim="Grades the end of an episode from 1 to 5 as people did, averaged over subsets. The map from a model's "
+        "value to a grade is part of the result and stands beside it.",
+        data="the RoboReward dataset, of which the test split is measured",
+        get="https://huggingface.co/datasets/teetone/RoboReward",
+        reads="roboreward",
+        questions=(MAE_GROUP_WISE, MAE_ROBOARENA, MAE_WITHOUT_ROBOARENA, replace(MAE, by=("subset",))),
+        headline=("mae_group_wise", "mae_roboarena", "mae_group_wise_without_roboarena"),
+        judge=_by_video,
+        options={"split": "test"},
+    )
+
+
+def rbm_eval() -> Benchmark:
+    """Return Robometer's evaluation: order of the frames, ranking of the episodes, words against videos."""
+    return Benchmark(
+        name="rbm-eval@1",
+        claim="Rises along successes, ranks failed < suboptimal < successful within a task, and rewards a video for "
+        "its own instruction. Rising alone is what a clock does: read it beside the shuffled frames.",
+        data="RBM-EVAL rows (id, task, frames, quality_label), or any dataset with words for quality",
+        get="https://robometer.github.io",
+        reads="rbm",
+        questions=(*RANKING, *ORDER, *SHUFFLED_ORDER, *REVERSED_ORDER, *INSTRUCTION, AUROC),
+        headline=("kendall_tau_a", "voc_pearson", "voc_pearson_shuffled", "instruction_diagonal_share"),
+        showings=(REVERSED, SHUFFLED, TOLD),
+    )
+
+
+def gvl_voc() -> Benchmark:
+    """Return GVL's value-order correlation on demonstrations, with its shuffled control."""
+    return Benchmark(
+        name="gvl-voc@1",
+        claim="Puts the frames of a demonstration in their order. In order, counting is enough; only the shuffled "
+        "figure shows that a model looks.",
+        data="demonstrations in any format that demerit reads (Open X-Embodiment, DROID, LeRobot ...)",
+        get="https://huggingface.co/lerobot or https://droid-dataset.github.io",
+        questions=(*ORDER, *SHUFFLED_ORDER),
+        headline=("voc_pearson_shuffled", "voc_spearman_shuffled", "voc_pearson", "voc_spearman"),
+        showings=(SHUFFLED,),
+    )
+
+
+def failure_detection() -> Benchmark:
+    """Return failure detection as in Robometer's Table III: F1 of failures, task by task, thresholds fixed."""
+    return Benchmark(
+        name="failure-detection@1",
+        claim="Notices failures without having seen the task and without a threshold tuned on it.",
+        data="labelled episodes, successes and failures of several tasks (success true or false)",
+        get="your robot; the 100 DROID episodes of the published table were not found in public",
+        questions=(F1_OVER_TASKS, F1_OF_FAILURE, AUROC, FAILURE_PRECISION, OVER_REWARD, *AT_RISK),
+        headline=("f1_of_failure_mean_over_tasks", "auroc"),
+    )
+
+
+def metaworld_bad() -> Benchmark:
+    """Return our own benchmark of bad behaviour in simulation: every frame's progress is measured, not judged."""
+    return Benchmark(
+        name="metaworld-bad@1",
+        claim="Follows the simulator's own measure of progress through many kinds of bad behaviour. It says nothing "
+        "about real cameras.",
+        data="simulated episodes with the simulator's progress at every frame",
+        get="demerit simulate DIR --benchmark metaworld-bad@1 --split test, with the extra: pip install 'demerit[sim]'",
+        questions=(*TRUTH, *ORDERING, MATCHED, AUROC, OVER_REWARD, *AT_RISK, *RANKING, *MOMENT),
+        headline=("auroc", "matched_pairs", "over_reward_rate", "progress_error"),
+        splits=("test",),
+        judge=_by_task,
+        pairs=_matched,
+    )
+
+
+# Attempts at one task that are equally long and move equally much: what is left to tell them apart is what was done.
+MATCHED = replace(
+    judgement("matched_pairs", "final"), needs="a success and a failure of one task, alike in length and motion"
+)
+
+
+def _matched(episodes: Sequence[Episode]) -> list[Preference]:
+    return matched_pairs(one for one in episodes if {"task", "motion", "frames"} <= one.origin.tags.keys())
+
+
+def _by_task(episode: Episode) -> Judged:
+    """A task is told in several ways: attempts at it may be ranked, and count as one task, whatever the words."""
+    judged, task = judge(episode), episode.origin.tags.get("task")
+    return replace(judged, task=task, context=task) if task else judged
+
+
+def _by_video(episode: Episode) -> Judged:
+    """One video stands there under several instructions and in pieces: these are no independent episodes."""
+    judged = judge(episode)
+    return replace(judged, task=episode.origin.group) if episode.origin.group else judged

@@ -1,0 +1,156 @@
+"""Negative controls: what theory says about models that know nothing.
+
+    constant    the same value for every frame of every episode
+    clock       t / (T - 1): counts steps, from 0 to 1
+    reversed    1 - t / (T - 1): the clock that runs backwards
+    random      independent noise for every frame
+    always_a    a comparer that always names the first of two
+
+A metric that scores a control otherwise is broken; a model that does not clear the controls has shown nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from demerit.errors import BadInput, UnknownName
+from demerit.evaluate.metrics.measure import NAN, Measure
+
+Control = Literal["constant", "clock", "reversed", "random", "always_a"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the expectations depend on, counted over the episodes that are measured."""
+
+    success_share: float = NAN
+    """share of successes"""
+    a_share: float = NAN
+    """share of A among the human A and B verdicts"""
+    tasks: int = 0
+    """size of the confusion matrix"""
+    constant: float = 0.5
+    """the value of the constant model, read as a probability"""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a control must score."""
+
+    value: float
+    """NaN: undefined, nothing may be reported"""
+    exact: bool
+    """exactly, or only in the mean over many episodes"""
+    why: str
+
+    def fits(self, measure: Measure, tolerance: float = 1e-9) -> bool:
+        """Tell whether a measure is what theory says; in the mean only means: the interval holds the value."""
+        if math.isnan(self.value):
+            return not measure.known
+        if self.exact:
+            return measure.known and abs(measure.value - self.value) <= tolerance
+        return measure.known and not math.isnan(measure.low) and measure.low <= self.value <= measure.high
+
+
+def expectations(control: Control, facts: Facts | None = None) -> dict[str, Expectation]:
+    """Return what a control must score, by the name of the measure.
+
+    Ordering by sum is left out on purpose: a constant above 0 adds up to a multiple of the length, so by sum it scores
+    what `length` scores, and only where all lengths are equal 1/2.
+    """
+    known = facts or Facts()
+    if control not in get_args(Control):
+        raise UnknownName("control", str(control), get_args(Control))
+    if control == "always_a":
+        return {
+            "judgement_agreement": Expectation(known.a_share, True, "right exactly where people said A"),
+            "judgement_agreement_both_orders": Expectation(0.5, True, "right in exactly one of the two orders"),
+        }
+    if control == "random":
+        return _random(known)
+    table = _same_final(known, {"constant": known.constant, "clock": 1.0, "reversed": 0.0}[control])
+    if control == "constant":
+        undefined = Expectation(NAN, True, "a constant has no correlation")
+        table |= {f"voc_{method}{shown}": undefined for method in _METHODS for shown in ("", "_reversed", "_shuffled")}
+        table["preference_ordering_by_mean"] = Expectation(0.5, True, "all means are equal: ties")
+        table["failure_caught"] = Expectation(0.0, True, "it never falls")
+        return table
+    sign = 1.0 if control == "clock" else -1.0
+    for method in _METHODS:
+        table[f"voc_{method}"] = Expectation(sign, True, "it counts the presented frames")
+        table[f"voc_{method}_reversed"] = Expectation(-sign, True, "it counts the presented frames, whatever they show")
+        table[f"voc_{method}_shuffled"] = Expectation(0.0, False, "order and pictures are independent")
+    if control == "clock":
+        table["failure_caught"] = Expectation(0.0, True, "it never falls")
+    return table
+
+
+def mirrored(name: str, value: float) -> float:
+    """Return what a model must score when all its numbers are negated (no exact ties broken by rounding).
+
+    Shares of right orders turn into 1 - value; correlations, taus and gaps into -value.
+    """
+    if name.startswith(("preference_ordering", "judgement_agreement", "auroc", "right_instruction")):
+        return 1.0 - value
+    if name.startswith(("voc_", "kendall_", "success_failure_gap")):
+        return -value
+    raise BadInput(f"mirror of {name!r}", "an order, a correlation or a gap", "another kind of measure")
+
+
+def shown_nothing(measure: Measure, controls: Mapping[str, Measure], *, higher_is_better: bool = True) -> str:
+    """Say in words which controls a model does not beat by more than its interval; empty when it beats them all."""
+    if not measure.known:
+        return f"{measure.name}: nothing was measured."
+    if math.isnan(measure.low):
+        return f"{measure.name}: the interval is unknown, so no control is beaten."
+    near = measure.low if higher_is_better else measure.high
+    sign = 1.0 if higher_is_better else -1.0
+    level = [name for name, other in controls.items() if other.known and sign * (near - other.value) <= 0]
+    if not level:
+        return ""
+    listing = ", ".join(f"{name} ({controls[name].value:.3f})" for name in level)
+    span = f"{measure.value:.3f}, {measure.low:.3f} to {measure.high:.3f}"
+    return f"{measure.name}: {span} is not clear of {listing}; the model has shown nothing here."
+
+
+_METHODS = ("pearson", "spearman")
+
+
+def _same_final(known: Facts, final: float) -> dict[str, Expectation]:
+    """Return what every model scores whose final value is the same for all episodes."""
+    share, tie = known.success_share, "all final values are equal: ties"
+    return {
+        "preference_ordering_by_final": Expectation(0.5, True, tie),
+        "judgement_agreement": Expectation(0.5, True, tie),
+        "right_instruction_accuracy": Expectation(0.5, True, "it does not read the instruction: ties"),
+        "kendall_tau_a": Expectation(0.0, True, tie),
+        "kendall_ordered": Expectation(0.0, True, tie),
+        "kendall_tau_b": Expectation(NAN, True, "no pair is untied: 0 / 0"),
+        "success_failure_gap": Expectation(0.0, True, tie),
+        "auroc": Expectation(0.5, True, tie),
+        "average_precision_of_success": Expectation(share, True, "one threshold, precision = share of successes"),
+        "best_f1_of_success": Expectation(2 * share / (1 + share), True, "everything is called a success"),
+        "over_reward_rate": Expectation(1.0, True, "every failure gets what the median success gets"),
+        "ece_equal_width": Expectation(abs(final - share), True, "one bin: |c - share of successes|"),
+        "brier": Expectation((final - share) ** 2 + share * (1 - share), True, "bias squared plus variance"),
+        "instruction_diagonal_share": Expectation(
+            1 / known.tasks if known.tasks and final else NAN, True, "equal shares: 1 / tasks; of no reward no share"
+        ),
+    }
+
+
+def _random(known: Facts) -> dict[str, Expectation]:
+    blind = "independent of what is shown"
+    half = ("preference_ordering_by_final", "preference_ordering_by_mean", "judgement_agreement", "auroc")
+    table = {name: Expectation(0.5, False, blind) for name in (*half, "right_instruction_accuracy")}
+    zero = ["kendall_tau_a", "kendall_tau_b", "kendall_ordered", "success_failure_gap"]
+    zero += [f"voc_{method}{shown}" for method in _METHODS for shown in ("", "_reversed", "_shuffled")]
+    table |= {name: Expectation(0.0, False, blind) for name in zero}
+    # about half of the failures lie above the median of independent successes
+    table["over_reward_rate"] = Expectation(0.5, False, blind)
+    if known.tasks:
+        table["instruction_diagonal_share"] = Expectation(1 / known.tasks, False, "exchangeable videos share equally")
+    return table

@@ -1,0 +1,243 @@
+"""Error on grades 1..5, and how a continuous reward becomes a grade."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.errors import BadInput
+from demerit.evaluate.metrics.bootstrap import (
+    DEFAULT,
+    Additive,
+    Resampling,
+    Tally,
+    cluster_sums,
+    empty_tally,
+    mean_tally,
+)
+from demerit.evaluate.metrics.columns import Floats, Labels, numbers, pick, rank_codes, ratio
+from demerit.evaluate.metrics.measure import Measure
+
+GRADES = 5
+
+
+def grade_by_range(values: npt.ArrayLike, low: float | None, high: float | None) -> Floats:
+    """Turn values of a known range into grades: p = (v - low) / (high - low), grade = floor(1 + 4p + 1/2).
+
+    That is 1 + 4p rounded, halves up: the grades 2, 3 and 4 are each a quarter of the range wide, 1 and 5 an eighth.
+    NaN stays NaN: what was not scored has no grade, least of all the lowest.
+
+    Args:
+        values: one number per episode.
+        low: the smallest possible value, from the model's card.
+        high: the largest possible value, from the model's card.
+    """
+    if low is None or high is None or not low < high:
+        expected = "two bounds, low < high (or fit_thresholds on a validation split)"
+        raise BadInput("range of the values", expected, (low, high))
+    share = (numbers("values", values) - low) / (high - low)
+    slack = 1e-6
+    known = share[~np.isnan(share)]
+    if known.size and (known.min() < -slack or known.max() > 1 + slack):
+        raise BadInput("values", f"numbers from {low:g} to {high:g}", "one outside")
+    return np.clip(np.floor(1 + (GRADES - 1) * share + 0.5), 1, GRADES)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """A monotone map from value to grade: 1 + how many of the four cuts the value reaches."""
+
+    cuts: tuple[float, float, float, float]
+    error: float
+    """mean absolute error on the episodes that the cuts were fitted to"""
+    n: int
+
+    def __post_init__(self) -> None:
+        """Refuse cuts out of order."""
+        if list(self.cuts) != sorted(self.cuts):
+            raise BadInput("cuts", "four numbers that do not fall", self.cuts)
+
+    def grade(self, values: npt.ArrayLike) -> Floats:
+        """Grade each value; NaN stays NaN."""
+        column = numbers("values", values)
+        grades = 1.0 + np.searchsorted(np.array(self.cuts), column, side="right")
+        return np.where(np.isnan(column), np.nan, grades)
+
+
+def fit_thresholds(values: npt.ArrayLike, grades: npt.ArrayLike, subsets: Labels | None = None) -> Thresholds:
+    """Find the cuts with the least mean absolute error on a validation split, exactly.
+
+    Dynamic programme over the sorted distinct values u_1 < u_2 < ... :
+    best(i, g) = cost(i, g) + min over h <= g of best(i - 1, h), cost(i, g) = sum of w |g - grade| where v = u_i.
+    No grid: every monotone map is among the candidates. Among equals the lowest grades win.
+
+    Args:
+        values: one number per episode; NaN rows are left out.
+        grades: what people gave, 1..5; NaN rows are left out.
+        subsets: when given, the group-wise error is minimised (each subset weighs the same).
+    """
+    predicted = numbers("values", values)
+    truth = _grades("grades", grades, len(predicted))
+    keep = ~np.isnan(predicted) & ~np.isnan(truth)
+    if not keep.any():
+        raise BadInput("validation split", "at least one scored and graded episode", "none")
+    codes, labels = rank_codes(["all"] * int(keep.sum()) if subsets is None else pick(subsets, keep), int(keep.sum()))
+    weight = 1.0 / np.bincount(codes)[codes] / len(labels)
+    distinct, group = np.unique(predicted[keep], return_inverse=True)
+    levels = np.arange(1, GRADES + 1)
+    away = np.abs(levels[None, :] - truth[keep][:, None]) * weight[:, None]
+    cost = cluster_sums(away, group.reshape(-1), len(distinct))
+    assigned, error = _monotone(cost)
+    return Thresholds(_cuts(distinct, assigned), error, int(keep.sum()))
+
+
+def grade_error(
+    predicted: npt.ArrayLike,
+    truth: npt.ArrayLike,
+    *,
+    clusters: Labels | None = None,
+    resampling: Resampling = DEFAULT,
+) -> Measure:
+    """Measure the plain mean absolute error, sum |predicted - truth| / n; an unscored episode is no error of 4."""
+    return error_tally(predicted, truth, clusters=clusters).measure(resampling)
+
+
+def error_tally(predicted: npt.ArrayLike, truth: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
+    """Count the evidence for `grade_error`."""
+    guess = numbers("predicted grades", predicted)
+    grades = _grades("grades", truth, len(guess))
+    judged = ~np.isnan(grades)
+    return mean_tally("mae", "episodes", np.abs(guess - grades)[judged], pick(clusters, judged))
+
+
+def group_wise_error(
+    predicted: npt.ArrayLike,
+    truth: npt.ArrayLike,
+    subsets: Labels,
+    *,
+    clusters: Labels | None = None,
+    resampling: Resampling = DEFAULT,
+) -> Measure:
+    """Measure the group-wise mean absolute error of RoboReward: the mean over subsets of each subset's MAE.
+
+    A subset that a resample does not contain is left out of that resample's mean.
+
+    Args:
+        predicted: the model's grades, NaN = unscored.
+        truth: the people's grades 1..5, NaN = not judged.
+        subsets: the subset of each episode.
+        clusters: the task of each episode; None resamples episodes.
+        resampling: how the interval is made.
+    """
+    return group_wise_tally(predicted, truth, subsets, clusters=clusters).measure(resampling)
+
+
+def group_wise_tally(
+    predicted: npt.ArrayLike, truth: npt.ArrayLike, subsets: Labels, *, clusters: Labels | None = None
+) -> Tally:
+    """Count the evidence for `group_wise_error`: two sums per subset."""
+    guess = numbers("predicted grades", predicted)
+    grades = _grades("grades", truth, len(guess))
+    judged, scored = ~np.isnan(grades), ~np.isnan(guess)
+    keep = judged & scored
+    missing = int((judged & ~scored).sum())
+    if not keep.any():
+        return empty_tally("mae_group_wise", "episodes", missing, "no scored and graded episode")
+    group, names = rank_codes(pick(subsets, keep), int(keep.sum()), "subsets")
+    member = np.eye(len(names))[group]
+    off = np.abs(guess - grades)[keep]
+    codes, labels = rank_codes(pick(clusters, keep), len(off))
+    parts = np.concatenate([member * off[:, None], member], axis=1)
+    lost = len(set(pick(subsets, judged) or [])) - len(names)
+    note = f"{lost} subsets wholly unscored" if lost else ""
+    statistic = Additive(parts, _mean_of_ratios)
+    counts = {"subsets": len(names), "unscored subsets": lost}
+    return Tally("mae_group_wise", "episodes", statistic, codes, labels, len(off), missing, counts=counts, note=note)
+
+
+def errors_by_subset(
+    predicted: npt.ArrayLike,
+    truth: npt.ArrayLike,
+    subsets: Labels,
+    *,
+    clusters: Labels | None = None,
+    resampling: Resampling = DEFAULT,
+) -> dict[Hashable, Measure]:
+    """Measure the MAE of each subset by itself."""
+    guess, grades = numbers("predicted grades", predicted), numbers("grades", truth)
+    code, names = rank_codes(subsets, len(guess), "subsets")
+    out: dict[Hashable, Measure] = {}
+    for i, name in enumerate(names):
+        here = code == i
+        out[name] = grade_error(guess[here], grades[here], clusters=pick(clusters, here), resampling=resampling)
+    return out
+
+
+def error_apart(
+    predicted: npt.ArrayLike,
+    truth: npt.ArrayLike,
+    subsets: Labels,
+    apart: Hashable = "roboarena",
+    *,
+    clusters: Labels | None = None,
+    resampling: Resampling = DEFAULT,
+) -> tuple[Measure, Measure]:
+    """Measure one subset's MAE, and the group-wise MAE of all the others."""
+    guess, grades = numbers("predicted grades", predicted), numbers("grades", truth)
+    code, names = rank_codes(subsets, len(guess), "subsets")
+    inside = np.array([names[c] == apart for c in code], dtype=bool)
+    alone = grade_error(guess[inside], grades[inside], clusters=pick(clusters, inside), resampling=resampling)
+    outside = group_wise_tally(
+        guess[~inside], grades[~inside], pick(subsets, ~inside) or [], clusters=pick(clusters, ~inside)
+    )
+    rest = outside.measure(resampling)
+    return alone.renamed(f"mae_{apart}"), rest.renamed(f"mae_group_wise_without_{apart}")
+
+
+def _grades(name: str, values: npt.ArrayLike, length: int) -> Floats:
+    column = numbers(name, values, length)
+    if not bool(np.isin(column[~np.isnan(column)], np.arange(1, GRADES + 1)).all()):
+        raise BadInput(name, "whole numbers from 1 to 5 (NaN = not judged)", "others")
+    return column
+
+
+def _mean_of_ratios(sums: Floats) -> Floats:
+    half = sums.shape[1] // 2
+    each = ratio(sums[:, :half], sums[:, half:])
+    there = ~np.isnan(each)
+    return ratio(np.where(there, each, 0.0).sum(axis=1), there.sum(axis=1).astype(np.float64))
+
+
+def _monotone(cost: Floats) -> tuple[npt.NDArray[np.int64], float]:
+    """Choose a non-falling column for each row with the least total cost."""
+    best = np.empty_like(cost)
+    came = np.zeros(cost.shape, dtype=np.int64)
+    best[0] = cost[0]
+    for i in range(1, len(cost)):
+        for g in range(cost.shape[1]):
+            came[i, g] = int(np.argmin(best[i - 1, : g + 1]))
+            best[i, g] = cost[i, g] + best[i - 1, came[i, g]]
+    chosen = np.empty(len(cost), dtype=np.int64)
+    chosen[-1] = int(np.argmin(best[-1]))
+    for i in range(len(cost) - 1, 0, -1):
+        chosen[i - 1] = came[i, chosen[i]]
+    return chosen + 1, float(best[-1].min())
+
+
+def _cuts(distinct: Floats, assigned: npt.NDArray[np.int64]) -> tuple[float, float, float, float]:
+    """Put each cut half-way between the last value below it and the first one above."""
+    cuts = []
+    for grade in range(2, GRADES + 1):
+        first = int(np.searchsorted(assigned, grade))
+        if first == len(distinct):
+            cuts.append(np.inf)
+        elif first == 0:
+            cuts.append(-np.inf)
+        else:
+            middle = distinct[first - 1] / 2 + distinct[first] / 2
+            # neighbouring floats have no number between them: the half-way point may round down to the lower one
+            cuts.append(float(middle if middle > distinct[first - 1] else distinct[first]))
+    return (cuts[0], cuts[1], cuts[2], cuts[3])

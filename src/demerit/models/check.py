@@ -1,0 +1,286 @@
+"""The conformance check: does a model keep what its card and the protocol promise?
+
+Run it on your own model: `demerit check my_package.rewards:MyModel`, or `check_model(model)` in a test of yours.
+Every clause is kept, broken, or not checkable, with the facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.episode import Episode
+from demerit.data.frames import ArrayFrames, Frames, Images, Times
+from demerit.data.reward import Reward
+from demerit.errors import ContractBroken, DemeritError, UnreadableVideo
+from demerit.models.protocol import ModelCard, RewardModel
+
+Status = Literal["kept", "broken", "not checkable"]
+# Batched matrix products differ in the last digits; a model that mixes episodes up differs by far more.
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One promise and what became of it."""
+
+    name: str
+    status: Status
+    facts: str
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All clauses of one model's check."""
+
+    model: str
+    clauses: tuple[Clause, ...]
+
+    @property
+    def broken(self) -> list[Clause]:
+        """The broken ones."""
+        return [clause for clause in self.clauses if clause.status == "broken"]
+
+    def raise_if_broken(self) -> None:
+        """Raise ContractBroken with the facts, or return quietly."""
+        if self.broken:
+            raise ContractBroken(self.model, [f"{clause.name} ({clause.facts})" for clause in self.broken])
+
+
+def check_model(model: RewardModel, episodes: Sequence[Episode] | None = None) -> CheckReport:
+    """Check a model on small made-up episodes, or on yours."""
+    given = list(episodes) if episodes is not None else make_episodes()
+    trial = _Trial(model, model.card, given)
+    clauses = tuple(_settled(name, clause, trial) for name, clause in CLAUSES.items())
+    return CheckReport(model.card.name, clauses)
+
+
+def make_episodes() -> list[Episode]:
+    """Make episodes in which something happens: a square moves, stops, comes back; lengths and sizes differ."""
+    plans = {"steady": 24, "comes back": 40, "one frame": 1, "two frames": 2, "late burst": 33}
+    return [
+        Episode.from_array(_pictures(count, seed), f"push the square number {seed}", id=name)
+        for seed, (name, count) in enumerate(plans.items())
+    ]
+
+
+def _pictures(count: int, seed: int) -> Images:
+    rng = np.random.default_rng(seed)
+    images = np.repeat(rng.integers(40, 90, (1, 48 + 8 * seed, 64, 3)), count, axis=0)
+    # Everything peaks in the last third, so a value that was scaled by the whole episode gives itself away.
+    course = np.concatenate([np.linspace(0, 20, count - count // 3), np.linspace(44, 6, count // 3)])
+    for image, x in zip(images, course.astype(int), strict=True):
+        image[16:30, x : x + 14] = (230, 60 + 20 * seed, 40)
+    return np.asarray(images, dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A model on trial."""
+
+    model: RewardModel
+    card: ModelCard
+    episodes: list[Episode]
+    cache: dict[str, list[Reward]] = field(default_factory=dict)
+
+    @property
+    def tolerance(self) -> float:
+        """How far two answers to the same question may be apart."""
+        return max(TOLERANCE, self.card.rounding)
+
+    def rewards(self) -> list[Reward]:
+        """The answers to all episodes at once, asked for once."""
+        if "all" not in self.cache:
+            self.cache["all"] = self.model.score(self.episodes)
+        return self.cache["all"]
+
+    def scored(self) -> Iterator[tuple[Episode, Reward]]:
+        """Episodes with their answers, where there is one."""
+        return ((one, reward) for one, reward in zip(self.episodes, self.rewards(), strict=True) if reward.scored)
+
+
+Answer = tuple[Status, str]
+
+
+def _settled(name: str, clause: Callable[[_Trial], Answer], trial: _Trial) -> Clause:
+    try:
+        return Clause(name, *clause(trial))
+    except Exception as error:  # a model is somebody else's code: whatever it raises is a broken promise
+        return Clause(name, "broken", f"it raised {type(error).__name__}: {error}")
+
+
+def _answers_every_episode(trial: _Trial) -> Answer:
+    rewards = trial.rewards()
+    if len(rewards) != len(trial.episodes):
+        return "broken", f"{len(rewards)} rewards for {len(trial.episodes)} episodes"
+    if trial.model.score([]) != []:
+        return "broken", "no episodes should give no rewards"
+    for reward, episode in zip(rewards, trial.episodes, strict=True):
+        if not isinstance(reward, Reward):
+            return "broken", f"a {type(reward).__name__} instead of a Reward"
+        if reward.episode != episode.id or reward.model != trial.card.name:
+            return "broken", f"the answer for {episode.id!r} names {reward.model!r} and {reward.episode!r}"
+    unscored = [reward for reward in rewards if not reward.scored]
+    if len(unscored) == len(rewards):
+        return "broken", f"it scored none of them: {unscored[0].why_missing}"
+    note = f", {len(unscored)} unscored with a reason" if unscored else ""
+    return (
+        "kept",
+        f"{len(rewards)} episodes of {min(map(len, trial.episodes))} to {max(map(len, trial.episodes))} frames{note}",
+    )
+
+
+def _keeps_its_range(trial: _Trial) -> Answer:
+    for episode, reward in trial.scored():
+        trial.card.check(reward, episode)
+    scored = [reward.value for _, reward in trial.scored()]
+    if not scored:
+        return (
+            "not checkable",
+            f"nothing was scored: {trial.rewards()[0].why_missing}" if trial.rewards() else "no episodes",
+        )
+    values = np.concatenate(scored)
+    return "kept", f"{np.nanmin(values):.3g} to {np.nanmax(values):.3g} within [{trial.card.low}, {trial.card.high}]"
+
+
+def _is_deterministic(trial: _Trial) -> Answer:
+    again = trial.model.score(trial.episodes)
+    for first, second in zip(trial.rewards(), again, strict=True):
+        if not _same(first, second, 0.0):
+            return "broken", f"two runs differ on {first.episode!r}"
+    return "kept", "two runs agree to the last bit"
+
+
+def _batch_is_single(trial: _Trial) -> Answer:
+    for episode, together in zip(trial.episodes, trial.rewards(), strict=True):
+        alone = trial.model.score([episode])[0]
+        if not _same(together, alone, trial.tolerance):
+            return "broken", f"{episode.id!r} scores differently alone and in a batch"
+    backwards = trial.model.score(trial.episodes[::-1])[::-1]
+    if not all(_same(a, b, trial.tolerance) for a, b in zip(trial.rewards(), backwards, strict=True)):
+        return "broken", "the order of the batch changes the scores"
+    return "kept", f"alone, together and in reverse order agree within {trial.tolerance:g}"
+
+
+def _is_causal(trial: _Trial) -> Answer:
+    """Cut the future off: what was said of the past must not change."""
+    if not trial.card.causal:
+        return "kept", "the card does not claim it"
+    compared = 0
+    for episode, whole in trial.scored():
+        for cut in sorted({len(episode) // 3, len(episode) // 2, len(episode) - 1} - {0}):
+            prefix = episode.select(np.arange(cut))
+            part = trial.model.score([prefix])[0]
+            shared, at_whole, at_part = np.intersect1d(whole.at, part.at, return_indices=True)
+            before, after = whole.value[at_whole], part.value[at_part]
+            compared += int(np.sum(shared > 0))
+            gap = np.abs(before - after)
+            if bool(np.any(gap > trial.tolerance)):
+                worst = int(shared[np.nanargmax(gap)])
+                return "broken", (
+                    f"{episode.id!r}: frame {worst} was {before[np.nanargmax(gap)]:.3g} with {len(episode)} frames "
+                    f"and {after[np.nanargmax(gap)]:.3g} with the first {cut}"
+                )
+    if compared == 0:
+        return "not checkable", "no frame but the first is scored both with and without the future"
+    said = f", within the {trial.card.rounding:g} that its card allows for rounding" if trial.card.rounding else ""
+    return "kept", f"{compared} values unchanged when the future is cut off{said}"
+
+
+def _scores_only_what_it_saw(trial: _Trial) -> Answer:
+    """A value for a frame that was never looked at is an invention."""
+    if not trial.card.sees_pixels:
+        return "not checkable", "the card says that it looks at no pixels"
+    for episode in trial.episodes:
+        spy = _Spy(episode.main)
+        reward = trial.model.score([replace(episode, views={episode.main_camera: Frames(spy)})])[0]
+        invented = sorted(set(reward.at[~np.isnan(reward.value)].tolist()) - spy.seen)
+        if invented:
+            return "broken", f"{episode.id!r}: {len(invented)} scored frames were never looked at, e.g. {invented[0]}"
+    return "kept", "every scored frame was looked at"
+
+
+def _admits_what_it_cannot_see(trial: _Trial) -> Answer:
+    """A video that cannot be decoded must come back unscored, with the reason, or raise one of our errors."""
+    if not trial.card.sees_pixels:
+        return "not checkable", "the card says that it looks at no pixels"
+    blind = replace(trial.episodes[0], views={"main": Frames(_Broken(len(trial.episodes[0])))})
+    try:
+        reward = trial.model.score([blind])[0]
+    except DemeritError as error:
+        return "kept", f"it raised: {error}"
+    if reward.scored:
+        return "broken", "it gave values for a video that cannot be decoded"
+    return "kept", f"unscored: {reward.why_missing}"
+
+
+CLAUSES: dict[str, Callable[[_Trial], Answer]] = {
+    "answers every episode": _answers_every_episode,
+    "keeps its range": _keeps_its_range,
+    "is deterministic": _is_deterministic,
+    "batch = single": _batch_is_single,
+    "is causal if it says so": _is_causal,
+    "scores only what it saw": _scores_only_what_it_saw,
+    "admits what it cannot see": _admits_what_it_cannot_see,
+}
+
+
+def _same(a: Reward, b: Reward, tolerance: float) -> bool:
+    if not np.array_equal(a.at, b.at):
+        return False
+    gaps: npt.NDArray[Any] = np.isnan(a.value) != np.isnan(b.value)
+    return not bool(gaps.any()) and bool(np.all(np.abs(np.nan_to_num(a.value - b.value)) <= tolerance))
+
+
+class _Spy:
+    """Frames that remember who looked at which."""
+
+    kind = "array"
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self.seen: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def times(self) -> Times:
+        return self._frames.times()
+
+    def take(self, indices: Sequence[int]) -> Images:
+        self.seen |= {int(index) for index in indices}
+        return self._frames.take(indices)
+
+    def identity(self) -> str:
+        return self._frames.identity()
+
+    def describe(self) -> dict[str, Any]:
+        return ArrayFrames(self._frames.all()).describe()
+
+
+class _Broken:
+    """Frames that promise a length and deliver nothing."""
+
+    kind = "array"
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def times(self) -> Times:
+        return np.arange(self._length) / 10
+
+    def take(self, indices: Sequence[int]) -> Images:
+        raise UnreadableVideo("made-up.mp4", "it is broken on purpose")
+
+    def identity(self) -> str:
+        return "broken"
+
+    def describe(self) -> dict[str, Any]:
+        return {}

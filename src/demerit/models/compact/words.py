@@ -1,0 +1,226 @@
+"""The text tower: an instruction becomes 192 numbers, with numpy alone.
+
+The vector of an instruction has four parts, named in `PARTS`:
+
+    sentence 112   what the instruction is about: follows a sentence model's geometry (compare these by cosine)
+    what      30   the thing that is moved or handled
+    where     30   the place it goes to or comes from (near zero when none is named)
+    signs     20   opposites: open/close, left/right, into/out of ... (`sentences.OPPOSITES`), about -3 to 3
+
+so that "put the cup on the plate" and "put the plate on the cup" differ, which a mean of word vectors cannot say.
+
+How: words are cut into known pieces (greedy, longest first, as BERT does), each piece has a vector, two small
+convolutions read every piece with its neighbours, four heads pick pieces, and one linear map gives the parts.
+
+It is distilled by `distil_words` from sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0); most pieces
+are of BERT's uncased vocabulary (Apache-2.0). The file's own `about` says the same.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import re
+import struct
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.errors import BadInput
+
+Floats = npt.NDArray[np.float32]
+
+FORMAT = 1
+PIECE, HIDDEN, HEADS, SPAN = 128, 96, 4, 5
+PARTS = {"sentence": slice(0, 112), "what": slice(112, 142), "where": slice(142, 172), "signs": slice(172, 192)}
+WIDTH = 192
+MOST_PIECES = 128  # an instruction is read this far; what comes after is not an instruction any more
+READ_OUT = PIECE + HEADS * PIECE + HIDDEN
+
+# Every array of the file but the three of the vocabulary, with its shape.
+WEIGHTS: dict[str, tuple[int, ...]] = {
+    "near": (SPAN * PIECE, HIDDEN),
+    "whole": (PIECE, HIDDEN),
+    "near_bias": (HIDDEN,),
+    "far": (SPAN * HIDDEN, HIDDEN),
+    "far_bias": (HIDDEN,),
+    "heads": (HIDDEN, HEADS),
+    "out": (READ_OUT, WIDTH),
+    "out_bias": (WIDTH,),
+}
+_NAMES = {"about", "pieces", "vectors", "scales", *WEIGHTS}
+# What the zip and array readers of Python and numpy raise on damaged files, tried byte by byte.
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    *(struct.error, lzma.LZMAError),
+)
+_WORD = re.compile(r"[^\W_]+")
+
+
+def plain_words(text: str) -> list[str]:
+    """Return the words of a text in lower case without accents; punctuation only separates."""
+    if not text.isascii():
+        text = "".join(one for one in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(one))
+    return _WORD.findall(text.lower())
+
+
+def split_word(word: str, known: Container[str], longest: int) -> list[str]:
+    """Cut a word into known pieces, the longest first; nothing when some part of it is not known.
+
+    Pieces after the first are written with "##" in front, as in BERT's vocabulary. `longest` is in letters.
+    """
+    found: list[str] = []
+    start = 0
+    while start < len(word):
+        mark = "##" if start else ""
+        for end in range(min(len(word), start + longest), start, -1):
+            piece = mark + word[start:end]
+            if piece in known:
+                break
+        else:
+            return []
+        found.append(piece)
+        start = end
+    return found
+
+
+class Words:
+    """The text tower, loaded; `vector` is all it does."""
+
+    def __init__(
+        self, pieces: list[str], vectors: Floats, weights: Mapping[str, Floats], about: dict[str, Any]
+    ) -> None:
+        """Hold a vocabulary, one vector per piece, and the network's weights by name (`WEIGHTS`)."""
+        self.about = about
+        self._index = {piece: i for i, piece in enumerate(pieces)}
+        self._longest = max((len(piece.removeprefix("##")) for piece in pieces), default=0)
+        self._vectors, self._weights = vectors, dict(weights)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Words:
+        """Read the file; anything missing, extra or of another shape is refused."""
+        arrays = _arrays(Path(path))
+        try:
+            about = json.loads(arrays.pop("about").tobytes())
+            pieces = arrays.pop("pieces").tobytes().decode("ascii").split("\n")
+        except ValueError as error:
+            raise _damaged(path, f"text that cannot be read ({error})") from error
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
+            raise _damaged(path, f"format {about.get('format') if isinstance(about, dict) else about!r}, not {FORMAT}")
+        if len(set(pieces)) != len(pieces):
+            raise _damaged(path, "a piece that is listed twice")
+        wanted = {"vectors": (len(pieces), PIECE), "scales": (len(pieces),), **WEIGHTS}
+        for name, shape in wanted.items():
+            kind = np.int8 if name == "vectors" else np.float16
+            if arrays[name].shape != shape or arrays[name].dtype != kind:
+                raise _damaged(path, f"{name} of shape {arrays[name].shape} and type {arrays[name].dtype}")
+        floats = {name: array.astype(np.float32) for name, array in arrays.items()}
+        bad = [name for name, array in floats.items() if not np.isfinite(array).all()]
+        if bad:
+            raise _damaged(path, f"numbers that are not finite in {', '.join(bad)}")
+        vectors = floats.pop("vectors") * floats.pop("scales")[:, None]
+        return cls(pieces, vectors, floats, about)
+
+    def knows(self, word: str) -> bool:
+        """Whether a word, in lower case, is in the vocabulary whole."""
+        return word in self._index
+
+    def pieces(self, instruction: str) -> list[str]:
+        """Return the known pieces of an instruction, in order; words with unknown letters are left out."""
+        pieces: list[str] = []
+        for word in plain_words(instruction):
+            if word in self._index:
+                pieces.append(word)
+            else:
+                pieces += split_word(word, self._index, self._longest)
+            if len(pieces) >= MOST_PIECES:
+                break
+        return pieces[:MOST_PIECES]
+
+    def vector(self, instruction: str) -> Floats | None:
+        """Return the instruction's vector (`WIDTH`,), or None when it is blank or has no known piece.
+
+        None means "no instruction": nobody's guess is put in its place.
+        """
+        pieces = self.pieces(instruction)
+        if not pieces:
+            return None
+        return self._read(self._vectors[[self._index[piece] for piece in pieces]])
+
+    def _read(self, seen: Floats) -> Floats:
+        """Run the network over the vectors of an instruction's pieces, one row each."""
+        weights, share = self._weights, np.float32(1 / len(seen))
+        whole = np.add.reduce(seen) * share
+        near = _beside(seen, weights["near"]) + np.add.reduce(seen @ weights["whole"]) * share
+        near += weights["near_bias"]
+        far = _beside(np.maximum(near, 0), weights["far"]) + weights["far_bias"]
+        far = np.maximum(far, 0)
+        picks = far @ weights["heads"]
+        picks = np.exp(picks - picks.max(axis=0))
+        picks /= picks.sum(axis=0)
+        summary = np.concatenate([whole, (picks.T @ seen).ravel(), np.add.reduce(far) * share])
+        # Two rows and two halves: a product of this size stays on one thread, and waking others costs more than it.
+        pair, middle = np.stack([summary, summary]), PARTS["sentence"].stop
+        sentence, meaning = (pair @ weights["out"][:, half] for half in (slice(0, middle), slice(middle, WIDTH)))
+        found: Floats = np.concatenate([sentence[0], meaning[0]]) + weights["out_bias"]
+        found[:middle] *= np.float32(np.sqrt(middle) / max(float(np.sqrt(found[:middle] @ found[:middle])), 1e-6))
+        return found
+
+
+def save_words(
+    path: Path, pieces: list[str], vectors: Floats, weights: Mapping[str, Floats], about: dict[str, Any]
+) -> None:
+    """Write the file that `Words.load` reads: vectors as int8 with a scale each, weights as float16, no pickle."""
+    scales = (np.abs(vectors).max(axis=1) / 127).astype(np.float16)
+    scales = np.maximum(scales, np.float16(1e-6))
+    whole = np.clip(np.rint(vectors / scales.astype(np.float32)[:, None]), -127, 127).astype(np.int8)
+    texts = {"about": json.dumps({"format": FORMAT, **about}, indent=1), "pieces": "\n".join(pieces)}
+    arrays: dict[str, Any] = {name: np.frombuffer(text.encode("ascii"), np.uint8) for name, text in texts.items()}
+    arrays |= {"vectors": whole, "scales": scales}
+    arrays |= {name: weights[name].reshape(shape).astype(np.float16) for name, shape in WEIGHTS.items()}
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def _beside(rows: Floats, weight: Floats) -> Floats:
+    """Return a convolution: each row with its neighbours, `SPAN` in all, by `weight`; zeros beyond the ends."""
+    count, width = rows.shape
+    padded = np.zeros((count + SPAN - 1, width), np.float32)
+    padded[SPAN // 2 : SPAN // 2 + count] = rows
+    total: Floats = padded[:count] @ weight[:width]
+    for i in range(1, SPAN):
+        total += padded[i : i + count] @ weight[i * width : (i + 1) * width]
+    return total
+
+
+def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        data = io.BytesIO(path.read_bytes())
+    except OSError as error:
+        got = "no such file" if isinstance(error, FileNotFoundError) else error
+        raise BadInput(str(path), "the words of a network (words.npz)", got) from error
+    try:
+        with zipfile.ZipFile(data) as file:  # members are read whole, so that their checksums are compared
+            names = {name.removesuffix(".npy"): name for name in file.namelist()}
+            if set(names) != _NAMES:
+                odd = ", ".join(sorted(set(names) ^ _NAMES))
+                raise _damaged(path, f"other arrays (missing or extra: {odd})")
+            return {name: _array(file.read(member)) for name, member in names.items()}
+    except _UNREADABLE as error:
+        raise _damaged(path, f"a file that cannot be read ({str(error).rstrip('.')})") from error
+
+
+def _array(data: bytes) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    return array
+
+
+def _damaged(path: str | Path, got: str) -> BadInput:
+    return BadInput(str(path), "the words of a network, whole (install demerit again, or copy words.npz again)", got)

@@ -1,0 +1,128 @@
+"""TOPReward: how likely any Qwen3-VL finds it that the video so far completes the task; nothing is trained for it.
+
+demerit score my_set --model topreward
+demerit score my_set --model topreward:path=Qwen/Qwen3-VL-4B-Instruct,frames=32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demerit.data.episode import Episode
+from demerit.data.frames import spread
+from demerit.data.reward import Reward
+from demerit.models.listing import Listing
+from demerit.models.protocol import ModelCard
+from demerit.models.published.naming import filed_under
+from demerit.models.published.options import at_least, need_extra, placed, read_options, together
+from demerit.models.published.scoring import NO_NUMBER, each, told
+from demerit.models.vlm.words import words
+
+if TYPE_CHECKING:
+    from demerit.models.vlm.prefixes import Prefixes
+    from demerit.models.vlm.video import Clip
+
+FRAMES = 16
+OWN = {"frames": int}
+LICENCE = "that of the network (Apache-2.0 for Qwen3-VL, as its hub card says; not verified here)"
+VERIFIED = (
+    "Verified here on random weights: the values are those of a whole forward pass of transformers for each beginning. "
+    "Not verified here: any published weights, and the authors' figures; their code shows frames of its own choosing "
+    "and scales each episode from 0 to 1, which is not done here, as it would make every episode reach 1."
+)
+ABOUT = (
+    "The raw log-probability of the answer 'True' after each of {frames} frames spread over the episode, to whether "
+    "the video so far completes the task. Each value has seen only the frames up to its own; which frames those are "
+    "depends on the episode's length. "
+)
+
+
+class TOPReward:
+    """The log-probability that the task is done, after each of some frames."""
+
+    listing = Listing(
+        quantity="log-probability of success",
+        low=None,
+        high=0.0,
+        causal=False,
+        licence="the network's (Qwen3-VL: Apache-2.0)",
+        frames=str(FRAMES),
+        extra="vlm",
+        verified="random weights of the same layout; not the published weights",
+        about="Log-probability of 'True' on beginnings of the video, by any Qwen3-VL; raw, comparable, untrained.",
+    )
+
+    def __init__(self, options: str = "", **changes: Any) -> None:
+        """Find and check the network; weights are loaded when the first episode comes.
+
+        Args:
+            options: a folder or a hub id, and options with = between name and value, commas between them.
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames;
+                at_once (tokens computed together: less memory, a little slower).
+        """
+        need_extra("topreward")
+        from demerit.models.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
+
+        given = read_options("topreward", options, changes, OWN, "path")
+        self._at_once = together(given)
+        self._words = words("topreward")
+        self.frames = at_least("frames", given.get("frames", FRAMES), 1)
+        path = given.get("path") or self._words["checkpoint"]
+        self.backbone = Backbone.open(path, **placed(given))
+        published = {self._words["checkpoint"]: "topreward"}
+        self.card = self._card(filed_under(path, given.get("adapter"), published, "topreward-"))
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        """Ask after each of the frames looked at."""
+        return each(self.card.name, episodes, self._clip, self._asked)
+
+    @cached_property
+    def engine(self) -> Prefixes:
+        """The network and its question."""
+        from demerit.models.vlm.prefixes import Prefixes, Question  # noqa: PLC0415
+
+        question = Question(self._words["statement"], self._words["question"], self._words["answer"])
+        return Prefixes(self.backbone, question, self._at_once)
+
+    def _clip(self, episode: Episode) -> Clip:
+        from demerit.models.vlm.video import Clip  # noqa: PLC0415
+
+        told(episode)
+        at = spread(len(episode), self.frames)
+        return Clip(episode.main.take(at), episode.main.times()[at])
+
+    def _asked(self, episode: Episode, clip: Clip) -> Reward:
+        value = self.engine.likely(clip, told(episode))
+        height, width = self.engine.size(clip)
+        given = {
+            "camera": episode.main_camera,
+            "instruction": True,
+            "frames": len(clip),
+            "seconds": "as recorded",
+            "image size": f"{height} x {width}",
+            "prompt": self._words["version"],
+            **self.backbone.facts,
+        }
+        why = "" if np.isfinite(value).all() else NO_NUMBER
+        value = np.where(np.isfinite(value), value, np.nan)
+        at = spread(len(episode), self.frames)
+        return Reward(self.card.name, episode.id, at, value.astype(np.float32), None, why, given)
+
+    def _card(self, name: str) -> ModelCard:
+        return ModelCard(
+            name=name,
+            revision=f"{self.backbone.revision} {self._words['version']}",
+            licence=LICENCE,
+            quantity="log-probability of success",
+            low=None,
+            high=0.0,
+            causal=False,
+            comparable=True,
+            frame_budget=self.frames,
+            weights_hash=self.backbone.identity(),
+            about=ABOUT.format(frames=self.frames) + VERIFIED,
+        )

@@ -1,0 +1,158 @@
+"""RewardStore: one model's rewards beside a dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from demerit.data.reward import Reward
+from demerit.data.store.lock import lock_for_writing
+from demerit.data.store.parts import Manifest, PartWriter, read_batches, read_manifest, write_manifest
+from demerit.errors import StoreError
+from demerit.models.protocol import ModelCard
+
+FORMAT_NAME = "demerit-rewards"
+MANIFEST = "rewards.json"
+
+REWARDS = pa.schema(
+    [
+        ("episode", pa.string()),
+        ("fingerprint", pa.string()),
+        ("card", pa.string()),
+        ("at", pa.list_(pa.int32())),
+        ("value", pa.list_(pa.float32())),
+        ("success", pa.list_(pa.float32())),
+        ("scored", pa.bool_()),
+        ("why_missing", pa.string()),
+        ("given", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What is on record for an episode: enough to tell whether it must be scored again."""
+
+    fingerprint: str
+    card: str
+    is_scored: bool
+
+
+class RewardStore:
+    """A folder of rewards. Later rows of an episode replace earlier ones."""
+
+    def __init__(self, root: str | Path) -> None:
+        """Open a folder of rewards."""
+        self.root = Path(root).resolve()
+        self.manifest = read_manifest(self.root / MANIFEST, FORMAT_NAME)
+
+    @classmethod
+    def open_or_create(cls, root: str | Path, card: ModelCard, header: Mapping[str, Any]) -> RewardStore:
+        """Open the folder, making it when it is not there yet."""
+        root = Path(root).resolve()
+        if not (root / MANIFEST).exists():
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(
+                    root, f"the rewards cannot be kept there ({error.strerror}); choose another place with --out"
+                ) from error
+            facts = {"model": card.name, "card": asdict(card), **header}
+            with lock_for_writing(root):
+                write_manifest(root / MANIFEST, FORMAT_NAME, Manifest(facts))
+        return cls(root)
+
+    @property
+    def card(self) -> ModelCard:
+        """The card of the model that made the newest rewards."""
+        return ModelCard(**self.manifest.header["card"])
+
+    def __len__(self) -> int:
+        """How many rows there are, replaced ones included."""
+        return self.manifest.rows("rewards")
+
+    def on_record(self) -> dict[str, Scored]:
+        """What is there for each episode."""
+        found: dict[str, Scored] = {}
+        for part in self.manifest.tables.get("rewards", ()):
+            for table in read_batches(self.root, part, ["episode", "fingerprint", "card", "scored"]):
+                columns = [column.to_pylist() for column in table.columns]
+                for episode, fingerprint, card, is_scored in zip(*columns, strict=True):
+                    found[episode] = Scored(fingerprint, card, is_scored)
+        return found
+
+    def __iter__(self) -> Iterator[Reward]:
+        """Stream the newest reward of each episode, in the order in which they were written."""
+        newest = {}
+        for place, episode in enumerate(self._episodes()):
+            newest[episode] = place
+        place = 0
+        for part in self.manifest.tables.get("rewards", ()):
+            for table in read_batches(self.root, part, None):
+                for row in table.to_pylist():
+                    if newest[row["episode"]] == place:
+                        yield _reward(str(self.manifest.header["model"]), row)
+                    place += 1
+
+    @contextmanager
+    def writer(self, card: ModelCard) -> Iterator[RewardWriter]:
+        """Append rewards under the folder's lock."""
+        with lock_for_writing(self.root):
+            manifest = read_manifest(self.root / MANIFEST, FORMAT_NAME)
+            header = {**manifest.header, "card": asdict(card)}
+            parts = PartWriter(self.root / MANIFEST, FORMAT_NAME, Manifest(header, manifest.tables))
+            try:
+                yield RewardWriter(parts, card.hash())
+                parts.compact()
+            finally:
+                self.manifest = parts.manifest
+
+    def _episodes(self) -> Iterator[str]:
+        for part in self.manifest.tables.get("rewards", ()):
+            for table in read_batches(self.root, part, ["episode"]):
+                yield from table.column("episode").to_pylist()
+
+
+class RewardWriter:
+    """Appends rewards; what `commit` has returned from survives anything."""
+
+    def __init__(self, parts: PartWriter, card_hash: str) -> None:
+        """Write under one card."""
+        self._parts, self._card = parts, card_hash
+
+    def commit(self, rewards: Iterable[tuple[Reward, str]]) -> None:
+        """Write rewards, each with its episode's fingerprint, durably."""
+        rows = [
+            {
+                "episode": reward.episode,
+                "fingerprint": fingerprint,
+                "card": self._card,
+                "at": reward.at,
+                "value": reward.value,
+                "success": reward.success,
+                "scored": reward.scored,
+                "why_missing": reward.why_missing,
+                "given": json.dumps(dict(reward.given), ensure_ascii=False),
+            }
+            for reward, fingerprint in rewards
+        ]
+        if rows:
+            self._parts.commit({"rewards": pa.Table.from_pylist(rows, REWARDS)})
+
+
+def _reward(model: str, row: Mapping[str, Any]) -> Reward:
+    return Reward(
+        model=model,
+        episode=row["episode"],
+        at=row["at"],
+        value=row["value"],
+        success=row["success"],
+        why_missing=row["why_missing"],
+        given=json.loads(row["given"]),
+    )

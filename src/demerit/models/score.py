@@ -1,0 +1,230 @@
+"""The scoring job: a model, a dataset, and rewards on disk beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from demerit.data.dataset import Dataset
+from demerit.data.decode import Loaded, load_ahead
+from demerit.data.episode import Episode, safe_name
+from demerit.data.frames import Indices, spread
+from demerit.data.reward import Reward
+from demerit.data.store import Store
+from demerit.errors import BadInput, BadReward, DemeritError, UnreadableVideo
+from demerit.models.protocol import ModelCard, Prepares, RewardModel
+from demerit.models.reward_store import RewardStore, RewardWriter
+
+COMMIT_SECONDS = 2.0
+# A model that fails on this many episodes from the start on is broken; recording each failure helps nobody.
+HOPELESS = 20
+UNREADABLE = "unreadable"
+
+
+@dataclass
+class Progress:
+    """How far a scoring job is; the same object is passed on after every batch."""
+
+    expected: int | None
+    """episodes in the dataset, None when only reading tells"""
+    scored: int = 0
+    unscored: int = 0
+    kept: int = 0
+    """scored by an earlier run, and nothing has changed since"""
+    stale: int = 0
+    """scored before, but the episode or the model has changed: scored again"""
+    frames: int = 0
+    """frames with a value"""
+    seconds: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """why episodes are unscored"""
+
+    @property
+    def seen(self) -> int:
+        """Episodes dealt with so far."""
+        return self.scored + self.unscored + self.kept
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do: everything that changes the result or how it is reached."""
+
+    model: RewardModel
+    dataset: Dataset
+    out: Path
+    frames: int | None = None
+    """score only so many frames of each episode, spread evenly; None = what the model asks for"""
+    batch: int = 8
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """decoding processes; 0 = decode in this one"""
+    retry: bool = False
+    """try again what an earlier run could not score"""
+    limit: int | None = None
+    """stop after so many episodes"""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        for name, least in (("frames", 1), ("batch", 1), ("workers", 0), ("limit", 1)):
+            number = getattr(self, name)
+            if number is not None and number < least:
+                raise BadInput(name, f"a number from {least} on", number)
+
+
+def score(job: Job, on_progress: Callable[[Progress], None] = lambda progress: None) -> Progress:
+    """Score what is not scored yet. Interrupt it as you like: what was done stays done, the rest is done next time."""
+    card = job.model.card
+    header = {"dataset": job.dataset.name, "address": job.dataset.address, "frames": job.frames}
+    store = RewardStore.open_or_create(job.out, card, header)
+    progress = Progress(job.dataset.expected())
+    started = last_commit = time.monotonic()
+    waiting: list[tuple[Reward, str]] = []
+    with store.writer(card) as writer:
+        todo = _Todo(job, store, progress)
+        try:
+            for batch in _batches(job, todo.episodes()):
+                for reward in _score_batch(job.model, batch):
+                    waiting.append((todo.of_whole_episode(reward), todo.fingerprints.pop(reward.episode)))
+                    _count(progress, reward)
+                _check_hope(progress, card)
+                progress.seconds = time.monotonic() - started
+                on_progress(progress)
+                if time.monotonic() - last_commit > COMMIT_SECONDS:
+                    _commit(writer, waiting)
+                    last_commit = time.monotonic()
+        except BadReward:
+            waiting.clear()
+            raise
+        finally:
+            _commit(writer, waiting)
+    progress.seconds = time.monotonic() - started
+    on_progress(progress)
+    return progress
+
+
+def rewards_folder(dataset: Dataset, model: str, frames: int | None = None) -> Path:
+    """Where rewards go unless told otherwise: inside our own dataset folders, beside anybody else's."""
+    name = safe_name(model) + ("" if frames is None else f"+{frames}frames")
+    if isinstance(dataset.reader, Store):
+        return dataset.reader.root / "rewards" / name
+    path = Path(dataset.address.partition(":")[2])
+    return path.parent / f"{path.name}.demerit" / "rewards" / name
+
+
+class _Todo:
+    """Decides what is scored, and remembers what each episode looked like when it was."""
+
+    def __init__(self, job: Job, store: RewardStore, progress: Progress) -> None:
+        self.job, self.progress = job, progress
+        self.card_hash = job.model.card.hash()
+        self.on_record = store.on_record()
+        self.fingerprints: dict[str, str] = {}
+        self.chosen: dict[str, Indices] = {}
+
+    def episodes(self) -> Iterator[Episode]:
+        """Stream the episodes that must be scored now."""
+        for count, episode in enumerate(self.job.dataset):
+            if self.job.limit is not None and count >= self.job.limit:
+                return
+            fingerprint = _fingerprint(episode)
+            if self._is_done(episode.id, fingerprint):
+                self.progress.kept += 1
+                continue
+            self.fingerprints[episode.id] = fingerprint
+            yield self._subsampled(episode)
+
+    def of_whole_episode(self, reward: Reward) -> Reward:
+        """Turn indices into the chosen frames back into indices into all of them."""
+        chosen = self.chosen.pop(reward.episode, None)
+        return reward if chosen is None else replace(reward, at=chosen[reward.at])
+
+    def _is_done(self, id: str, fingerprint: str) -> bool:
+        before = self.on_record.get(id)
+        if before is None:
+            return False
+        if (before.fingerprint, before.card) != (fingerprint, self.card_hash):
+            self.progress.stale += 1
+            return False
+        return before.is_scored or not self.job.retry
+
+    def _subsampled(self, episode: Episode) -> Episode:
+        if self.job.frames is None:
+            return episode
+        try:
+            chosen = {name: spread(len(view), self.job.frames) for name, view in episode.views.items()}
+        except UnreadableVideo:
+            return episode  # it fails again, with its reason, where it is decoded
+        self.chosen[episode.id] = chosen[episode.main_camera]
+        views = {name: view.select(chosen[name]) for name, view in episode.views.items()}
+        return replace(episode, views=views, outcomes=(), signals={})
+
+
+def _batches(job: Job, episodes: Iterator[Episode]) -> Iterator[list[Loaded]]:
+    """Group episodes, with the frames that the model will look at decoded; a model that looks at none needs none."""
+    model = job.model
+    wanted = getattr(model, "wanted", model.card.wanted)  # a model may choose frames by their times
+    if isinstance(model, Prepares):
+        return load_ahead(episodes, wanted, job.batch, job.workers, model.looks_at, model.prepare)
+    if model.card.sees_pixels:
+        return load_ahead(episodes, wanted, job.batch, job.workers)
+    return iter(lambda: [Loaded(episode) for episode in islice(episodes, job.batch)], [])
+
+
+def _fingerprint(episode: Episode) -> str:
+    try:
+        return episode.fingerprint()
+    except UnreadableVideo:
+        return UNREADABLE  # a file that comes back changes the fingerprint, so the episode is tried again
+
+
+def _score_batch(model: RewardModel, batch: list[Loaded]) -> list[Reward]:
+    """Score a batch; whatever goes wrong with an episode is that episode's, not the batch's."""
+    name = model.card.name
+    good = [loaded.episode for loaded in batch if not loaded.error]
+    rewards = {reward.episode: reward for reward in _score_together(model, good)}
+    failed = {one.episode.id: Reward.unscored(name, one.episode.id, one.error) for one in batch if one.error}
+    rewards |= failed
+    return [rewards[loaded.episode.id] for loaded in batch]
+
+
+def _score_together(model: RewardModel, episodes: list[Episode]) -> list[Reward]:
+    if not episodes:
+        return []
+    try:
+        rewards = model.score(episodes)
+        if len(rewards) != len(episodes):
+            raise BadReward(model.card.name, episodes[0].id, f"{len(rewards)} rewards for {len(episodes)} episodes")
+        for reward, episode in zip(rewards, episodes, strict=True):
+            model.card.check(reward, episode)
+        return list(rewards)
+    except Exception as error:  # a model is somebody else's code: anything may come out of it
+        if len(episodes) == 1:
+            reason = str(error) if isinstance(error, DemeritError) else f"{type(error).__name__}: {error}"
+            return [Reward.unscored(model.card.name, episodes[0].id, reason)]
+        return [reward for episode in episodes for reward in _score_together(model, [episode])]
+
+
+def _count(progress: Progress, reward: Reward) -> None:
+    if reward.scored:
+        progress.scored += 1
+        progress.frames += int(np.sum(~np.isnan(reward.value)))
+    else:
+        progress.unscored += 1
+        progress.reasons[reward.why_missing] += 1
+
+
+def _check_hope(progress: Progress, card: ModelCard) -> None:
+    if progress.scored == 0 and progress.kept == 0 and progress.unscored >= HOPELESS:
+        reason, _ = progress.reasons.most_common(1)[0]
+        raise BadReward(card.name, "all", f"the first {progress.unscored} episodes all failed, e.g. with: {reason}")
+
+
+def _commit(writer: RewardWriter, waiting: list[tuple[Reward, str]]) -> None:
+    writer.commit(waiting)
+    waiting.clear()

@@ -1,0 +1,1 @@
+"""negatives/edits."""

@@ -1,0 +1,118 @@
+"""splice: the start of one attempt, the end of another attempt at the same task.
+
+The label follows the frames: progress of the first attempt up to the cut, of the second after it, and the final
+outcome is the second's. With a failed partner it is a good start that came to nothing; with a successful one it is a
+success whose pictures do not belong together, which a model that judges the final state must still call done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.episode import Episode
+from demerit.data.frames import Frames
+from demerit.data.instructions import normalize_instruction
+from demerit.data.labels import Outcome
+from demerit.errors import NotApplicable
+from demerit.negatives.edits.edits import edited, pick
+from demerit.negatives.edits.spliced import SplicedFrames
+from demerit.negatives.negative import negative
+from demerit.negatives.targets import DONE_GRADE, Targets, grade_of, targets_of, trusted_account
+
+if TYPE_CHECKING:
+    from demerit.negatives.pool import Pool
+
+FEWEST_FRAMES = 4
+
+
+@negative("splice", uses_pool=True)
+def splice(
+    episode: Episode,
+    rng: np.random.Generator,
+    *,
+    pool: Pool | None = None,
+    partner: str | None = None,
+    before: int | None = None,
+    after: int | None = None,
+) -> Episode:
+    """Frames up to `before` of this episode, then frames from `after` on of the partner.
+
+    The cut is drawn from the middle half; the partner goes on where it is as far as this one was, as far as is known.
+    """
+    targets = targets_of(episode, FEWEST_FRAMES)
+    other = _partner(episode, rng, pool, partner)
+    said = trusted_account(other)
+    if said is None:
+        raise NotApplicable("nobody trusted says how the partner ended")
+    length = len(targets)
+    before = pick(np.arange(length // 4, length * 3 // 4, dtype=np.int32), rng, before, None, "the cut")
+    rest = _targets_of(other, said)
+    after = _next_frame(targets, before, rest) if after is None else after
+    if not 0 < after < len(rest):
+        raise NotApplicable("the partner has no end to show")
+    views = _joined(episode, other, before + 1, after)
+    curve = np.concatenate([targets.curve[: before + 1], rest[after:]]).astype(np.float32)
+    known = float(curve[-1])
+    progress = said.progress if np.isnan(known) else known
+    grade = DONE_GRADE if said.success else said.grade
+    if grade is None and progress is not None:
+        grade = grade_of(progress)
+    outcome = Outcome("edit", success=said.success, progress=progress, grade=grade, curve=curve, by="splice")
+    params = {"partner": other.id, "before": before, "after": after}
+    return edited(episode, "splice", params, outcome, views=views)
+
+
+def _partner(episode: Episode, rng: np.random.Generator, pool: Pool | None, id: str | None) -> Episode:
+    if pool is None:
+        raise NotApplicable("there is no pool to find a partner in")
+    if id is not None:
+        other = pool.find(id)
+        if normalize_instruction(other.instruction) != normalize_instruction(episode.instruction):
+            raise NotApplicable("the partner was told something else")
+        return other
+    ended = [(other, trusted_account(other)) for other in pool.partners(episode)]
+    known = [(other, said) for other, said in ended if said is not None]
+    if not known:
+        raise NotApplicable("there is no other attempt at its task that no split can part from it")
+    failed = [other for other, said in known if not said.success]
+    found = failed or [other for other, _ in known]  # a failure teaches more, and there are fewer of them
+    return found[rng.integers(len(found))]
+
+
+def _targets_of(other: Episode, said: Outcome) -> npt.NDArray[np.float32]:
+    """The partner's progress: as measured, as constructed for a success, unknown for a failure nobody measured."""
+    if said.success:
+        return targets_of(other, FEWEST_FRAMES).curve
+    length = len(other)
+    fitting = said.curve if said.curve is not None and len(said.curve) == length else None
+    return np.full(length, np.nan, dtype=np.float32) if fitting is None else fitting
+
+
+def _next_frame(targets: Targets, before: int, rest: npt.NDArray[np.float32]) -> int:
+    reached = np.flatnonzero(rest > targets.curve[before])
+    if len(reached) and reached[0] > 0:
+        return int(reached[0])
+    # It never got as far, or nobody knows: go on at the same share of its time.
+    return int(np.ceil((before + 1) / len(targets) * len(rest)))
+
+
+def _joined(episode: Episode, other: Episode, stop: int, start: int) -> dict[str, Frames]:
+    """Join every camera that both attempts have."""
+    views = {}
+    for camera, frames in episode.views.items():
+        if camera not in other.views:
+            continue
+        partner = other.views[camera]
+        if frames.indices is not None or partner.indices is not None:
+            raise NotApplicable("one of the two is no whole recording")
+        if len(partner) != len(other):
+            raise NotApplicable("the partner's cameras have different numbers of frames")
+        if frames.take([0]).shape != partner.take([0]).shape:
+            raise NotApplicable("the two have pictures of different sizes")
+        views[camera] = Frames(SplicedFrames(((frames.source, 0, stop), (partner.source, start, len(partner)))))
+    if not views:
+        raise NotApplicable("the two have no camera in common")
+    return views

@@ -1,0 +1,153 @@
+"""One episode: task, behaviour, seed and setting in; pictures and measurements out. The same in, the same out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from demerit.data.frames import Images
+from demerit.errors import BadInput, NotApplicable
+from demerit.negatives.sim.arena import Arena, Facts, quiet
+from demerit.negatives.sim.behaviours import BEHAVIOURS, Expert, Moment, Stage
+from demerit.negatives.sim.endings import Finisher, draw_ending
+from demerit.negatives.sim.measure import Measured, progress
+from demerit.negatives.sim.scene import Camera, Painter, Setting
+from demerit.negatives.sim.tasks import task
+
+USUAL_SIZE, SMALLEST, LARGEST = 128, 32, 512
+FEWEST_FRAMES, MOST_FRAMES = 22, 32
+ROOM = 2.5
+"""an episode of middling length lasts so many times as long as the expert needs"""
+LATEST_START = 0.2
+"""how long the arm may stand still at first, as a share of what the expert needs"""
+STUCK_STEPS, STUCK_METRES = 18, 0.002
+"""a hand that moved less than this for so many steps has nothing more to do"""
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """Everything that an episode is made from."""
+
+    task: str
+    behaviour: str
+    seed: int
+    setting: Setting = "varied"
+    size: int = USUAL_SIZE
+    split: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a size that no video can have."""
+        if self.size % 2 or not SMALLEST <= self.size <= LARGEST:
+            raise BadInput("size", f"an even number of pixels from {SMALLEST} to {LARGEST}", self.size)
+
+    @property
+    def id(self) -> str:
+        """The episode's name: says what was intended, which no model is shown."""
+        size = "" if self.size == USUAL_SIZE else f"@{self.size}"
+        return f"{self.task}/{self.behaviour}/{self.setting}/{self.seed}{size}"
+
+    @property
+    def group(self) -> str:
+        """Episodes of one task and seed share the scene: a split never cuts through them."""
+        return f"{self.task}/{self.setting}/{self.seed}"
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """What came out."""
+
+    spec: EpisodeSpec
+    instruction: str
+    images: Images
+    """(frames, size, size, 3)"""
+    measured: Measured
+    camera: Camera
+    ending: str
+    fps: float
+
+
+def random_numbers(spec: EpisodeSpec, purpose: str) -> np.random.Generator:
+    """Return the numbers for one purpose. Only those for the behaviour know which behaviour it is.
+
+    So the scene, the camera, the length and the ending of an episode tell nothing about what is going to happen.
+    """
+    known = spec.behaviour if purpose == "behaviour" else ""
+    words = "/".join([spec.task, spec.setting, str(spec.seed), purpose, known])
+    return np.random.default_rng(int.from_bytes(hashlib.blake2b(words.encode(), digest_size=16).digest(), "little"))
+
+
+def draw_length(spec: EpisodeSpec) -> tuple[int, int]:
+    """Draw how many frames the episode has and how many steps lie between two of them."""
+    frames = int(random_numbers(spec, "length").integers(FEWEST_FRAMES, MOST_FRAMES + 1))
+    middling = (FEWEST_FRAMES + MOST_FRAMES) / 2
+    return frames, max(2, round(ROOM * task(spec.task).steps / middling))
+
+
+def check_applies(spec: EpisodeSpec) -> None:
+    """Refuse a behaviour that makes no sense for its task."""
+    reason = BEHAVIOURS.factory(spec.behaviour).why_not(task(spec.task))  # type: ignore[attr-defined]
+    if reason:
+        raise NotApplicable(f"{spec.behaviour} is not applicable: {reason}")
+
+
+def rollout(spec: EpisodeSpec, arena: Arena, painter: Painter) -> Rollout:
+    """Run one episode. Arena and painter may have been used for others: nothing of those is left."""
+    check_applies(spec)
+    scene = random_numbers(spec, "scene")
+    frames, stride = draw_length(spec)
+    first = arena.reset(int(scene.integers(2**31)), scene)
+    camera = painter.prepare(spec.setting, scene)
+    words = arena.task.instructions
+    instruction = words[int(random_numbers(spec, "words").integers(len(words)))]
+    actor = _Play(spec, arena, first)
+    steps, images, success = [first], [painter.picture()], [arena.succeeded(first)]
+    with quiet():
+        while len(images) < frames:
+            for _ in range(stride):
+                steps.append(arena.step(actor.action(steps[-1], success[-1])))
+            images.append(painter.picture())
+            success.append(arena.succeeded(steps[-1]))
+    measured = Measured.of(arena.task, stride, steps, success)
+    return Rollout(spec, instruction, np.stack(images), measured, camera, actor.ending.kind, 80 / stride)
+
+
+class _Play:
+    """A late start, the behaviour at its own pace, and the ending."""
+
+    def __init__(self, spec: EpisodeSpec, arena: Arena, first: Facts) -> None:
+        self.arena, self.task, self.first, self.home = arena, arena.task, first, arena.home
+        timing = random_numbers(spec, "timing")
+        self.start = int(timing.uniform(0, LATEST_START) * arena.task.steps)
+        self.pace = float(timing.uniform(0.75, 1.0))
+        self.ending = draw_ending(arena.task, random_numbers(spec, "ending"))
+        make = BEHAVIOURS.factory(spec.behaviour)
+        self.actor: Expert = make(Stage(arena.task, arena.expert(), random_numbers(spec, "behaviour"), first))
+        self.finisher: Finisher | None = None
+        self.step = self.still = self.done_for = 0
+        self.gripper = -1.0
+        self.places = [first.hand]
+
+    def action(self, facts: Facts, success: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        self.step += 1
+        if self.step <= self.start:
+            return np.array([0, 0, 0, -1.0])
+        if self.finisher is None and self._is_over(facts, success):
+            lead = np.zeros(3) if self.task.settles else self.arena.lead()
+            self.finisher = Finisher(self.ending, facts.hand, self.home, self.gripper, lead)
+        if self.finisher is not None:
+            return self.finisher.act(facts.hand)
+        now = Moment(self.step - self.start, facts, progress(self.task, self.first, facts, success), success)
+        action = self.actor.act(now)
+        self.gripper = float(action[3])
+        return np.array([*(action[:3] * self.pace), action[3]])
+
+    def _is_over(self, facts: Facts, success: bool) -> bool:
+        self.places.append(facts.hand)
+        self.done_for = self.done_for + 1 if success else 0
+        long_ago = self.places[-STUCK_STEPS:][0]
+        is_stuck = len(self.places) > STUCK_STEPS and float(np.linalg.norm(facts.hand - long_ago)) < STUCK_METRES
+        self.still = 0 if self.actor.waits else self.still + is_stuck
+        done = self.actor.ends_on_success and self.done_for > self.ending.patience
+        return self.actor.over or done or self.still > STUCK_STEPS

@@ -1,0 +1,177 @@
+"""The teach command, as a user meets it: real processes, real files, a real (tiny) network, kills and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fakes import lesson_data as data
+from fakes.command import demerit, error_sentence
+from fakes.paths import TESTS
+from fakes.tiny_network import make_network
+
+# Teaches slowly, and says how far it is: looking takes 0.1 s an episode, a fold 0.3 s.
+SLOW = """
+import sys, time
+from fakes.fake_network import FakeNetwork
+import demerit
+from demerit.training.teach.settings import Settings
+
+class Slow(FakeNetwork):
+    def features(self, images, first):
+        time.sleep(0.1)
+        return super().features(images, first)
+
+def told(what, done, total):
+    print(what, done, flush=True)
+    time.sleep(0.3 if what.startswith("leaving") else 0)
+
+settings = Settings(folds=4, rows=8, views=0)
+result = demerit.teach(sys.argv[1], sys.argv[2], maker=Slow(), settings=settings, workers=0, on_progress=told)
+print("STOPPED", result.stopped, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return data.write_videos(tmp_path_factory.mktemp("lesson") / "squares", 6, 6, blank=2)
+
+
+def start(videos: Path, out: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SLOW, str(videos), str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def until(run: subprocess.Popen[str], line: str) -> None:
+    assert run.stdout is not None
+    for found in run.stdout:
+        if found.startswith(line):
+            return
+    raise AssertionError(f"never said {line!r}: {run.stderr.read() if run.stderr else ''}")
+
+
+def finished(run: subprocess.Popen[str]) -> str:
+    out, err = run.communicate(timeout=100)
+    assert run.returncode == 0, err
+    return out
+
+
+def loads(out: Path) -> bool:
+    from demerit.models import load_model
+    from fakes.fake_network import FakeNetwork
+
+    model = load_model(str(out), network=FakeNetwork())
+    return model.score([data.episode(True, 40)])[0].scored
+
+
+def test_killed_at_any_moment_it_goes_on_and_what_is_there_is_whole(videos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    for line in ("looking at episodes 3", "looking at episodes 8", "leaving episodes out 1", "leaving episodes out 3"):
+        run = start(videos, out)
+        until(run, line)
+        run.kill()
+        run.communicate()
+        if (out / "model.json").exists():
+            assert loads(out)
+    kept = len(list((tmp_path / "model.teaching").glob("*.npz")))
+    assert kept >= 12
+    begun = time.monotonic()
+    assert "STOPPED \n" in finished(start(videos, out))
+    assert time.monotonic() - begun < 60
+    assert loads(out)
+    assert (out / "report.html").is_file()
+    assert not list(out.glob("*.part"))
+
+
+def test_killed_at_random_moments_a_model_stays_whole(videos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    finished(start(videos, out))
+    for delay in (0.0, 0.15, 0.3, 0.45, 0.6):
+        run = start(videos, out)
+        until(run, "looking at episodes 12")
+        time.sleep(delay)
+        run.kill()
+        run.communicate()
+        assert loads(out)
+
+
+def test_ctrl_c_while_looking_teaches_what_was_seen(videos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    run = start(videos, out)
+    until(run, "looking at episodes 8")
+    run.send_signal(signal.SIGINT)
+    assert "interrupted after" in finished(run)
+    assert loads(out)
+    facts = json.loads((out / "model.json").read_text())
+    assert 7 <= facts["taught_on"]["episodes"] < 12
+    assert "interrupted" in facts["lesson"]["stopped"]
+    assert "STOPPED \n" in finished(start(videos, out))
+    assert json.loads((out / "model.json").read_text())["taught_on"]["episodes"] == 12
+
+
+def test_ctrl_c_while_folds_are_left_out_keeps_the_model(videos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    run = start(videos, out)
+    until(run, "leaving episodes out 2")
+    run.send_signal(signal.SIGINT)
+    assert "the figures rest on some of them" in finished(run)
+    assert loads(out)
+    assert (out / "report.html").is_file()
+
+
+def test_the_documentation_runs(videos: Path, tmp_path: Path) -> None:
+    """Every block of docs/teaching.md, as printed, with a tiny network in place of the one that ships."""
+    text = (TESTS.parent / "docs" / "teaching.md").read_text("utf-8")
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.M | re.S)
+    assert [language for language, _ in found] == ["bash", "python"]
+    network = make_network(tmp_path / "network", kind=None)
+    patched = (
+        "from pathlib import Path; from demerit.models.compact.engine import Engine; "
+        f"Engine.shipped = classmethod(lambda cls, threads=None: cls.load(Path({str(network)!r}))); "
+    )
+    for name in ("my_videos", "new_episodes"):
+        (tmp_path / name).symlink_to(videos)
+    for line in found[0][1].splitlines():
+        code = f"{patched}import sys; sys.argv = {line.split()!r}; from demerit.cli import main; main()"
+        run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
+    code = patched + "\n" + found[1][1]
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.splitlines()[1].startswith("auroc: ")
+
+
+def test_the_command(videos: Path, tmp_path: Path) -> None:
+    network = make_network(tmp_path / "network", kind=None)
+    run = demerit("teach", videos, "-o", "mine", "--network", network, "--risk", "0.2", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "each left out once" in run.stdout
+    assert "The model: mine, to be used as --model ./mine" in run.stdout
+    scored = demerit("score", videos, "--model", f"./mine:{network}", "--out", "rewards", cwd=tmp_path)
+    assert "mine: 14 scored" in scored.stdout, scored.stdout + scored.stderr
+    again = demerit("teach", videos, "-o", "mine", "--network", network, "--json", cwd=tmp_path)
+    facts = json.loads(again.stdout)
+    assert facts["calibration"]["failures"] == 6
+    assert len(facts["label next"]) == 2
+    recomputed = demerit("bench", "--recompute", "mine/report.json", cwd=tmp_path)
+    assert "The same numbers as in the file." in recomputed.stdout, recomputed.stdout + recomputed.stderr
+    benched = demerit("bench", "own", "--data", videos, "-m", f"./mine:{network}", "--as-recorded", "--limit", "6",
+                      "--resamples", "50", cwd=tmp_path)  # fmt: skip
+    assert benched.returncode == 0, benched.stderr
+    other = demerit("teach", tmp_path / "nowhere", "-o", "mine", "--network", network, cwd=tmp_path)
+    assert "a folder or file that exists" in error_sentence(other)
+    assert "risk: expected a number between 0 and 1" in error_sentence(
+        demerit("teach", videos, "-o", "new", "--network", network, "--risk", "2", cwd=tmp_path)
+    )
+    assert "some of main, got top" in error_sentence(
+        demerit("teach", videos, "-o", "new", "--network", network, "--cameras", "top", cwd=tmp_path)
+    )

@@ -1,0 +1,637 @@
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from demerit.data.dataset import Dataset, Problem, Reader
+from demerit.data.episode import Episode, Origin
+from demerit.data.formats.lerobot.info import stays_inside
+from demerit.data.formats.lerobot.reader import LeRobotReader, ParquetImages
+from demerit.data.formats.lerobot.stats import Moments
+from demerit.data.formats.lerobot.writer import write_lerobot
+from demerit.data.frames import Frames, FrameSource, frame_source
+from demerit.data.labels import Outcome
+from demerit.data.video_writer import write_video
+from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
+from fakes.lerobot_fixture import edit_json, pictures, write_jsonl, write_v21
+from fakes.paths import SHARED
+
+REAL = SHARED
+V21 = REAL / "lerobot_v21_g1"
+V3 = REAL / "lerobot_v3_so101_meta"
+
+
+def read(path: Path, **options: Any) -> tuple[list[Episode], list[Problem]]:
+    records = list(LeRobotReader(path, **options).records())
+    return [r for r in records if isinstance(r, Episode)], [r for r in records if isinstance(r, Problem)]
+
+
+def made(id: str, count: int, *, seed: int = 0, fps: float = 10.0, cameras: int = 1, **fields: Any) -> Episode:
+    views = {name: Frames.from_array(pictures(count, seed), fps) for name in ("front", "wrist")[:cameras]}
+    return Episode(id, fields.pop("instruction", "push"), views, **fields)
+
+
+# Reading version 2
+
+
+@pytest.mark.parametrize("version", ["v2.0", "v2.1"])
+def test_version_2_episodes(tmp_path: Path, version: str) -> None:
+    root = write_v21(tmp_path / "cubes", [6, 5], cameras=("front", "wrist"), version=version, chunks_size=1)
+    reader = LeRobotReader(root)
+    assert isinstance(reader, Reader) and (reader.name, reader.expected()) == ("cubes", 2)
+    episodes, problems = read(root)
+    assert problems == []
+    assert [e.id for e in episodes] == ["cubes/episode_000000", "cubes/episode_000001"]
+    assert [list(e.views) for e in episodes] == [["front", "wrist"]] * 2
+    assert [e.instruction for e in episodes] == ["pick up the cube"] * 2
+    assert [len(e) for e in episodes] == [6, 5]
+    origin = episodes[1].origin
+    assert (origin.dataset, origin.revision, origin.embodiment, origin.split) == ("cubes", version, "test_arm", "test")
+    assert episodes[0].outcomes == ()  # demonstrations are not assumed to succeed
+    np.testing.assert_allclose(episodes[1].main.take([3, 0]), pictures(5, 1)[[3, 0]], atol=6)
+
+
+def test_nothing_is_opened_while_streaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_v21(tmp_path / "d", [4, 4])
+    monkeypatch.setattr(av, "open", lambda *_, **__: pytest.fail("a video was opened"))
+    episodes, _ = read(root)
+    assert [len(e) for e in episodes] == [4, 4]
+
+
+def test_signals_are_read_when_asked_for(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [9, 6])
+    episodes, _ = read(root)
+    signals = episodes[1].signals
+    assert list(signals) == ["state", "action", "next.reward"]
+    assert signals["state"].dtype == np.float32
+    np.testing.assert_array_equal(signals["state"], np.arange(6)[:, None] + np.arange(3) + 100)
+    assert signals["next.reward"].shape == (6,)
+    copy = pickle.loads(pickle.dumps(signals))
+    shutil.rmtree(root / "data")
+    assert signals["state"] is signals["state"]
+    with pytest.raises(StoreError, match=r"column 'observation.state' cannot be read"):
+        copy["state"]
+
+
+def test_several_tasks_are_joined_and_kept_apart(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [3], tasks=[["open the box", "close it"]])
+    (episode,), _ = read(root)
+    assert episode.instruction == "open the box; close it"
+    assert json.loads(episode.origin.tags["tasks"]) == ["open the box", "close it"]
+
+
+def test_task_comes_from_the_data_when_the_metadata_has_none(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [3, 3], tasks=[["one"], ["two"]])
+    write_jsonl(root / "meta/episodes.jsonl", [{"episode_index": i, "length": 3} for i in range(2)])
+    episodes, problems = read(root)
+    assert [e.instruction for e in episodes] == ["one", "two"] and problems == []
+
+
+def test_images_inside_the_data_files(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [9], cameras=(), image_cameras=("top",))
+    (episode,), problems = read(root)
+    source = episode.main.source
+    assert problems == [] and isinstance(source, FrameSource) and isinstance(source, ParquetImages)
+    wanted = [8, 2, 2, 0]
+    np.testing.assert_array_equal(episode.main.take(wanted), pictures(9)[wanted])
+    np.testing.assert_allclose(episode.main.times(), np.arange(9) / 10)
+    again = frame_source("lerobot-images", source.describe())
+    assert again == source and again.identity() == source.identity()
+    with pytest.raises(UnreadableVideo, match="images were asked for"):
+        ParquetImages(source.path, source.column, 5, 9, 10.0).take([0, 8])
+
+
+def test_a_broken_image_is_named(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [3], cameras=(), image_cameras=("top",))
+    path = root / "data/chunk-000/episode_000000.parquet"
+    table = pq.read_table(path)
+    cells = [{"bytes": b"not a picture", "path": None}] * 3
+    column = table.column_names.index("observation.images.top")
+    pq.write_table(table.set_column(column, "observation.images.top", pa.array(cells)), path)
+    (episode,), _ = read(root)
+    with pytest.raises(UnreadableVideo, match="row 1"):
+        episode.main.take([1])
+
+
+# Outcomes
+
+
+@pytest.mark.parametrize(
+    ("frames", "success", "kinds"),
+    [
+        ([False, False, True], True, []),
+        ([False, True, True], True, []),
+        ([False, False, False], False, []),
+        ([False, True, False], None, ["unclear outcome"]),
+        ([None, None, None], None, []),
+        ([False, None, False], None, ["unclear outcome"]),
+    ],
+)
+def test_success_per_frame(tmp_path: Path, frames: list[bool], success: bool | None, kinds: list[str]) -> None:
+    (episode,), problems = read(write_v21(tmp_path / "d", [3], success=[frames]))
+    expected = () if success is None else (Outcome("rule", success=success, by="next.success column"),)
+    assert episode.outcomes == expected
+    assert [p.kind for p in problems] == kinds
+
+
+@pytest.mark.parametrize(
+    ("extra", "outcomes", "kinds"),
+    [
+        ({"success": True}, (Outcome("rule", success=True, by="success column"),), []),
+        ({"success": 0}, (Outcome("rule", success=False, by="success column"),), []),
+        ({"success": 1.0, "vouched_by": "human"}, (Outcome("human", success=True),), []),
+        ({"success": 0.5}, (), ["unclear outcome"]),
+        ({"success": None}, (), []),
+        ({"success": float("nan")}, (), []),
+        ({"success": True, "vouched_by": "Bob"}, (Outcome("rule", True, by="success column"),), ["unknown voucher"]),
+        ({"progress": 0.25, "grade": 2}, (Outcome("rule", progress=0.25, grade=2, by="progress column"),), []),
+        ({"progress": 1.5}, (), ["unclear outcome"]),
+        ({"grade": 7}, (), ["unclear outcome"]),
+        ({"quality_label": "failure"}, (Outcome("rule", success=False, by="quality_label column"),), []),
+        ({"quality_label": "suboptimal"}, (), []),
+    ],
+)
+def test_episode_columns(
+    tmp_path: Path, extra: dict[str, Any], outcomes: tuple[Outcome, ...], kinds: list[str]
+) -> None:
+    (episode,), problems = read(write_v21(tmp_path / "d", [2], extra=[extra]))
+    assert episode.outcomes == outcomes
+    assert [p.kind for p in problems] == kinds
+    assert episode.origin.tags.get("quality_label") == extra.get("quality_label")
+
+
+def test_two_accounts_that_disagree_are_both_kept(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [2], success=[[False, False]], extra=[{"success": 1, "vouched_by": "human"}])
+    (episode,), problems = read(root)
+    assert [(o.source, o.success) for o in episode.outcomes] == [("human", True), ("rule", False)]
+    assert [p.kind for p in problems] == ["outcomes disagree"]
+
+
+def test_outcome_key(tmp_path: Path) -> None:
+    extra = [{"success": False, "worked": True}]
+    root = write_v21(tmp_path / "d", [2], success=[[False, False]], extra=extra)
+    by_key = {key: read(root, outcome_key=key)[0][0] for key in ("worked", "next.success", "next.reward")}
+    assert [(k, e.outcome.success, e.outcome.by) for k, e in by_key.items() if e.outcome] == [
+        ("worked", True, "worked column"),
+        ("next.success", False, "next.success column"),
+        ("next.reward", True, "next.reward column"),
+    ]
+    assert "next.reward" not in by_key["next.reward"].signals  # what became the label is no input
+    with pytest.raises(UnknownName, match="Did you mean 'worked'"):
+        LeRobotReader(root, outcome_key="workd")
+
+
+# Messy folders
+
+
+def _drop_wrist(root: Path) -> None:
+    (root / "videos/chunk-000/observation.images.wrist/episode_000001.mp4").unlink()
+
+
+def _drop_both(root: Path) -> None:
+    _drop_wrist(root)
+    (root / "videos/chunk-000/observation.images.front/episode_000001.mp4").unlink()
+
+
+def _drop_data(root: Path) -> None:
+    (root / "data/chunk-000/episode_000001.parquet").unlink()
+
+
+def _break_data(root: Path) -> None:
+    (root / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1 not really")
+
+
+def _rewrite(root: Path, *rows: Any) -> None:
+    write_jsonl(root / "meta/episodes.jsonl", [{"episode_index": 0, "tasks": ["t"], "length": 4}, *rows])
+
+
+MESSES: dict[str, Any] = {
+    "one camera": (_drop_wrist, [("missing video", True)], 2),
+    "no camera": (_drop_both, [("missing video", False)], 1),
+    "no data": (_drop_data, [("missing data", True)], 2),
+    "broken data": (_break_data, [("unreadable data", True)], 2),
+    "broken line": (
+        lambda root: _rewrite(root, '{"episode_index": 1, "tas'),
+        [("malformed metadata", False), ("episode count differs", True)],
+        1,
+    ),
+    "not an object": (
+        lambda root: _rewrite(root, "[1]"),
+        [("malformed metadata", False), ("episode count differs", True)],
+        1,
+    ),
+    "length": (
+        lambda root: _rewrite(root, {"episode_index": 1, "tasks": ["t"], "length": 7}),
+        [("length disagrees", True)],
+        2,
+    ),
+    "no frames": (
+        lambda root: _rewrite(root, {"episode_index": 1, "tasks": ["t"], "length": 0}),
+        [("empty episode", False)],
+        1,
+    ),
+    "count": (_rewrite, [("episode count differs", True)], 1),
+    "no tasks file": (lambda root: (root / "meta/tasks.jsonl").unlink(), [("missing tasks", True)], 2),
+    "split": (
+        lambda root: edit_json(root / "meta/info.json", splits={"train": "all"}),
+        [("unreadable split", True)],
+        2,
+    ),
+    "outside": (
+        lambda root: edit_json(root / "meta/info.json", video_path="../{video_key}/{episode_index}.mp4"),
+        [("path leaves the dataset", False)] * 2,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("mess", MESSES)
+def test_messes_are_problems(tmp_path: Path, mess: str) -> None:
+    spoil, expected, kept = MESSES[mess]
+    root = write_v21(tmp_path / "d", [4, 4], cameras=("front", "wrist"))
+    spoil(root)
+    episodes, problems = read(root)
+    assert [(p.kind, p.kept) for p in problems] == expected
+    assert len(episodes) == kept
+    for episode in episodes:
+        assert len(episode) == 4 and episode.main.take([3]).shape == (1, 32, 48, 3)
+    if mess in ("no data", "broken data"):
+        assert dict(episodes[1].signals) == {}
+    assert Dataset(LeRobotReader(root)).expected() == 2
+
+
+def test_an_empty_instruction_is_kept_and_reported(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [2], tasks=[["  "]])
+    (episode,), problems = read(root)
+    assert episode.instruction == "" and [(p.kind, p.kept) for p in problems] == [("empty instruction", True)]
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"),
+    [("a/b", True), ("a/../b", True), ("../b", False), ("a/../../b", False), ("/b", False), ("..\\b", False)],
+)
+def test_paths_stay_inside(path: str, inside: bool) -> None:
+    assert stays_inside(path) is inside
+
+
+def test_refusals_at_the_door(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [2])
+    with pytest.raises(BadInput, match=r"a folder with meta/info.json in it, got a folder of datasets \(did you mean"):
+        LeRobotReader(tmp_path)
+    with pytest.raises(BadInput, match=r"its meta folder \(did you mean"):
+        LeRobotReader(root / "meta")
+    with pytest.raises(BadInput, match="a path that does not exist"):
+        LeRobotReader(tmp_path / "nowhere")
+    edit_json(root / "meta/info.json", codebase_version="v1.6")
+    with pytest.raises(BadInput, match=r"expected v2.0, v2.1 or v3.0, got 'v1.6'"):
+        LeRobotReader(root)
+    edit_json(root / "meta/info.json", codebase_version="v2.1", data_path="{nonsense}")
+    with pytest.raises(BadInput, match="data_path"):
+        LeRobotReader(root)
+    (root / "meta/info.json").write_text("{")
+    with pytest.raises(BadInput, match="JSON"):
+        LeRobotReader(root)
+
+
+# Writing version 3
+
+
+def corpus() -> list[Episode]:
+    def signals(count: int) -> dict[str, Any]:
+        return {"state": np.arange(count * 3.0).reshape(count, 3), "gripper": np.arange(count)}
+
+    origin = Origin(embodiment="so101", split="train")
+    return [
+        made("a", 5, cameras=2, signals=signals(5), outcomes=(Outcome("human", success=True, grade=5),), origin=origin),
+        made(
+            "b",
+            7,
+            seed=3,
+            cameras=2,
+            instruction="pull",
+            signals=signals(7),
+            outcomes=(Outcome("simulator", success=False, progress=0.25),),
+            origin=Origin(split="test"),
+        ),
+        made(
+            "c",
+            1,
+            seed=6,
+            cameras=2,
+            signals=signals(1),
+            outcomes=(Outcome("rule", True),),
+            origin=Origin(split="test"),
+        ),
+    ]
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    episodes, problems = read(write_lerobot(corpus(), tmp_path / "out"))
+    assert problems == []
+    for ours, back in zip(corpus(), episodes, strict=True):
+        assert (back.instruction, len(back), list(back.views)) == (ours.instruction, len(ours), list(ours.views))
+        assert ours.outcome is not None and back.outcome is not None
+        for field in ("source", "success", "progress", "grade"):
+            assert getattr(back.outcome, field) == getattr(ours.outcome, field)
+        assert len(back.outcomes) == 1 and back.origin.split == ours.origin.split
+        np.testing.assert_array_equal(back.signals["state"], ours.signals["state"])
+        np.testing.assert_array_equal(back.signals["gripper"], ours.signals["gripper"])
+        for view in ours.views:
+            np.testing.assert_allclose(back.views[view].all(), ours.views[view].all(), atol=5)
+    assert episodes[0].origin.embodiment == "so101"
+
+
+def test_the_format_to_the_letter(tmp_path: Path) -> None:
+    root = write_lerobot(corpus(), tmp_path / "out", rewards={"a": [0.5] * 5, "b": [np.nan] * 7, "c": [1]})
+    files = sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
+    assert files == [
+        "data/chunk-000/file-000.parquet",
+        "meta/episodes/chunk-000/file-000.parquet",
+        "meta/info.json",
+        "meta/stats.json",
+        "meta/tasks.parquet",
+        "videos/observation.images.front/chunk-000/file-000.mp4",
+        "videos/observation.images.wrist/chunk-000/file-000.mp4",
+    ]
+    info = json.loads((root / "meta/info.json").read_text())
+    features = info.pop("features")
+    assert info == {
+        "codebase_version": "v3.0",
+        "robot_type": "so101",
+        "total_episodes": 3,
+        "total_frames": 13,
+        "total_tasks": 2,
+        "chunks_size": 1000,
+        "data_files_size_in_mb": 100,
+        "video_files_size_in_mb": 500,
+        "fps": 10,
+        "splits": {"train": "0:1", "test": "1:3"},
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    }
+    assert features["observation.state"] == {
+        "dtype": "float32",
+        "shape": [3],
+        "names": ["state_0", "state_1", "state_2"],
+    }
+    assert features["observation.images.front"] == {
+        "dtype": "video",
+        "shape": [32, 48, 3],
+        "names": ["height", "width", "channels"],
+        "info": {
+            "video.height": 32,
+            "video.width": 48,
+            "video.codec": "h264",
+            "video.pix_fmt": "yuv420p",
+            "video.is_depth_map": False,
+            "video.fps": 10,
+            "video.channels": 3,
+            "has_audio": False,
+        },
+    }
+    data = pq.read_table(root / "data/chunk-000/file-000.parquet")
+    kinds = {
+        "observation.state": "fixed_size_list<element: float>[3]",
+        "gripper": "int64",
+        "timestamp": "float",
+        "frame_index": "int64",
+        "episode_index": "int64",
+        "index": "int64",
+        "task_index": "int64",
+        "next.done": "bool",
+        "next.reward": "float",
+        "next.success": "bool",
+    }
+    assert {f.name: str(f.type) for f in data.schema} == kinds
+    assert set(features) == {*kinds, "observation.images.front", "observation.images.wrist"}
+    hints = json.loads(data.schema.metadata[b"huggingface"])["info"]["features"]
+    value = {"dtype": "float32", "_type": "Value"}
+    assert list(hints) == list(kinds) and hints["next.reward"] == value
+    assert hints["observation.state"] == {"feature": value, "length": 3, "_type": "List"}
+    assert data["index"].to_pylist() == list(range(13))
+    assert data["frame_index"].to_pylist() == [*range(5), *range(7), 0]
+    assert data["task_index"].to_pylist() == [0] * 5 + [1] * 7 + [0]
+    assert data["next.success"].to_pylist() == [False] * 4 + [True] + [False] * 7 + [True]
+    assert data["next.done"].to_pylist() == [False] * 4 + [True] + [False] * 6 + [True] * 2
+    assert np.isnan(data["next.reward"].to_numpy()[5:12]).all() and data["next.reward"][0].as_py() == 0.5
+
+
+def test_episode_metadata_to_the_letter(tmp_path: Path) -> None:
+    root = write_lerobot(corpus(), tmp_path / "out")
+    table = pq.read_table(root / "meta/episodes/chunk-000/file-000.parquet")
+    rows = table.to_pylist()
+    key = "videos/observation.images.wrist"
+    whole = ["episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index"]
+    whole += [f"{key}/chunk_index", f"{key}/file_index", "meta/episodes/chunk_index", "meta/episodes/file_index"]
+    assert {str(table.schema.field(name).type) for name in whole} == {"int64"}
+    assert str(table.schema.field(f"{key}/from_timestamp").type) == "double"
+    assert pa.types.is_list(table.schema.field("tasks").type)
+    assert [r["tasks"] for r in rows] == [["push"], ["pull"], ["push"]]
+    assert [(r["dataset_from_index"], r["dataset_to_index"]) for r in rows] == [(0, 5), (5, 12), (12, 13)]
+    ends = [(r[f"{key}/from_timestamp"], r[f"{key}/to_timestamp"]) for r in rows]
+    np.testing.assert_allclose(ends, [(0, 0.5), (0.5, 1.2), (1.2, 1.3)])
+    assert rows[1]["stats/index/min"] == [5] and rows[1]["stats/observation.state/max"] == [18, 19, 20]
+    assert np.shape(rows[0]["stats/observation.images.front/mean"]) == (3, 1, 1)
+    assert [(r["success"], r["vouched_by"], r["grade"]) for r in rows] == [
+        (True, "human", 5),
+        (False, "simulator", None),
+        (True, "rule", None),
+    ]
+    tasks = pq.read_table(root / "meta/tasks.parquet")
+    pandas = json.loads(tasks.schema.metadata[b"pandas"])
+    assert tasks.to_pydict() == {"task_index": [0, 1], "__index_level_0__": ["push", "pull"]}
+    assert pandas["index_columns"] == ["__index_level_0__"]
+
+
+def test_statistics(tmp_path: Path) -> None:
+    root = write_lerobot(corpus(), tmp_path / "out")
+    stats = json.loads((root / "meta/stats.json").read_text())
+    states = np.concatenate([e.signals["state"] for e in corpus()])
+    np.testing.assert_allclose(stats["observation.state"]["mean"], states.mean(axis=0))
+    np.testing.assert_allclose(stats["observation.state"]["std"], states.std(axis=0))
+    assert stats["observation.state"]["count"] == [13]
+    pixels = np.concatenate([e.main.all() for e in corpus()])[:, ::2, ::2].reshape(-1, 3) / 255
+    colours = stats["observation.images.front"]
+    assert np.shape(colours["min"]) == (3, 1, 1) and colours["count"] == [13]
+    np.testing.assert_allclose(np.ravel(colours["mean"]), pixels.mean(axis=0))
+    np.testing.assert_allclose(np.ravel(colours["std"]), pixels.std(axis=0))
+
+
+def test_moments_add_up_and_skip_what_is_not_finite() -> None:
+    values = np.random.default_rng(0).normal(5, 2, (50, 3))
+    values[3, 1] = np.nan
+    both = Moments.of(values[:20]) + Moments.of(values[20:])
+    measured = both.measures("float32")
+    assert measured is not None and measured["count"] == [50]
+    np.testing.assert_allclose(measured["mean"], np.nanmean(values, axis=0))
+    np.testing.assert_allclose(measured["std"], np.nanstd(values, axis=0))
+    np.testing.assert_allclose(measured["max"], np.nanmax(values, axis=0))
+    assert Moments.of(np.full(4, np.nan)).measures("float32") is None
+
+
+@pytest.mark.parametrize("fps", [10, 30, 29.97, 100 / 7])
+def test_every_frame_is_where_its_timestamp_says(tmp_path: Path, fps: float) -> None:
+    episodes = [made("a", 5, fps=fps), made("b", 40, fps=fps)]
+    root = write_lerobot(episodes, tmp_path / "out")
+    with av.open(str(root / "videos/observation.images.front/chunk-000/file-000.mp4")) as container:
+        seen = [float(frame.pts * frame.time_base) for frame in container.decode(video=0)]
+    rows = pq.read_table(root / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    starts = {row["episode_index"]: row["videos/observation.images.front/from_timestamp"] for row in rows}
+    data = pq.read_table(root / "data/chunk-000/file-000.parquet").to_pylist()
+    said = [starts[row["episode_index"]] + row["timestamp"] for row in data]
+    np.testing.assert_allclose(seen, said, atol=1e-4, rtol=0)
+    assert json.loads((root / "meta/info.json").read_text())["fps"] == pytest.approx(fps, rel=1e-6)
+
+
+def test_new_files_begin_at_the_limit(tmp_path: Path) -> None:
+    episodes = [made(str(i), 3, seed=i) for i in range(3)]
+    at_once = {"tune": "zerolatency"}  # an encoder that looks ahead would not have written anything yet
+    root = write_lerobot(episodes, tmp_path / "out", options=at_once, video_files_mb=1e-6, data_files_mb=1e-6)
+    assert len(list(root.glob("videos/*/chunk-000/*.mp4"))) == len(list(root.glob("data/chunk-000/*.parquet"))) == 3
+    episodes, problems = read(root)
+    assert problems == []
+    for i, episode in enumerate(episodes):
+        np.testing.assert_allclose(episode.main.all(), pictures(3, i), atol=5)
+        assert episode.main.source.describe()["path"].endswith(f"file-{i:03d}.mp4")
+
+
+def test_unknown_outcomes_stay_unknown(tmp_path: Path) -> None:
+    episodes = [made("a", 3, outcomes=(Outcome("human", success=True),)), made("b", 3)]
+    root = write_lerobot(episodes, tmp_path / "out")
+    assert "next.success" not in pq.read_schema(root / "data/chunk-000/file-000.parquet").names
+    assert "next.success" not in json.loads((root / "meta/info.json").read_text())["features"]
+    assert not list(root.rglob("*.tmp"))
+    back, problems = read(root)
+    assert [e.outcomes for e in back] == [(Outcome("human", success=True),), ()] and problems == []
+
+
+@pytest.mark.parametrize("group", [4, 100])
+def test_episodes_need_not_begin_with_a_row_group(tmp_path: Path, group: int) -> None:
+    root = write_lerobot(corpus(), tmp_path / "out")
+    path = root / "data/chunk-000/file-000.parquet"
+    pq.write_table(pq.read_table(path), path, row_group_size=group)
+    for ours, back in zip(corpus(), read(root)[0], strict=True):
+        np.testing.assert_array_equal(back.signals["state"], ours.signals["state"])
+
+
+def test_version_3_messes(tmp_path: Path) -> None:
+    root = write_lerobot(corpus(), tmp_path / "out")
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[0]["length"], rows[1]["videos/observation.images.wrist/from_timestamp"] = 9, None
+    rows[2]["data/file_index"] = 4
+    pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(path)), path)
+    (path.parent / "file-001.parquet").write_bytes(b"nothing")
+    episodes, problems = read(root)
+    assert [(p.kind, p.kept) for p in problems] == [
+        ("length disagrees", True),
+        ("missing video", True),
+        ("missing data", True),
+        ("unreadable metadata", False),
+    ]
+    assert [list(e.views) for e in episodes] == [["front", "wrist"], ["front"], ["front", "wrist"]]
+    assert len(episodes[0]) == 5  # the video itself decides
+    (root / "data/chunk-000/file-000.parquet").write_bytes(b"PAR1")
+    episodes, problems = read(root)
+    assert [p.kind for p in problems].count("unreadable data") == 2 and dict(episodes[0].signals) == {}
+
+
+@pytest.mark.parametrize(
+    ("later", "sentence"),
+    [
+        (made("b", 3, fps=20), "frame rate of camera 'front' of episode 'b'"),
+        (
+            Episode("b", "", {"front": Frames.from_array(pictures(3, size=(16, 16)))}),
+            "expected 48x32 pixels as in the first episode, got 16x16",
+        ),
+        (Episode("b", "", {"side": Frames.from_array(pictures(3))}), "cameras: expected front"),
+    ],
+)
+def test_episodes_that_do_not_fit_are_refused(tmp_path: Path, later: Episode, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        write_lerobot([made("a", 3), later], tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []  # no half dataset, no leftovers
+
+
+def test_signals_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    first = made("a", 3, signals={"state": np.zeros((3, 2))})
+    short = made("b", 3, signals={"state": np.zeros((2, 2))})
+    with pytest.raises(
+        BadInput, match=r"signal 'state' of episode 'b': expected float32 \(3, 2\), got float32 \(2, 2\)"
+    ):
+        write_lerobot([first, short], tmp_path / "out")
+    with pytest.raises(BadInput, match="signals="):
+        write_lerobot([first, made("b", 3)], tmp_path / "out")
+    write_lerobot([first, made("b", 3)], tmp_path / "out", signals=())
+    assert dict(read(tmp_path / "out")[0][0].signals) == {}
+
+
+def test_destinations(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    write_lerobot([made("a", 2)], tmp_path / "empty")
+    before = (tmp_path / "empty/meta/info.json").read_bytes()
+    with pytest.raises(BadInput, match="does not exist yet or is empty"):
+        write_lerobot([made("a", 3)], tmp_path / "empty")
+    assert (tmp_path / "empty/meta/info.json").read_bytes() == before
+    with pytest.raises(BadInput, match="at least one"):
+        write_lerobot([], tmp_path / "new")
+    with pytest.raises(UnknownName, match=r"libx246.*Did you mean 'libx264'"):
+        write_lerobot([made("a", 2)], tmp_path / "new", codec="libx246")
+
+
+def test_a_crash_leaves_nothing_behind(tmp_path: Path) -> None:
+    def stream() -> Any:
+        yield made("a", 3)
+        raise RuntimeError("the power went")
+
+    with pytest.raises(RuntimeError, match="the power went"):
+        write_lerobot(stream(), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Real files
+
+
+@pytest.mark.skipif(not V21.is_dir(), reason="the real v2.1 dataset is not here")
+def test_real_version_21() -> None:
+    episodes, problems = read(V21)
+    assert [e.id for e in episodes] == ["lerobot_v21_g1/episode_000029"]
+    assert [(p.kind, p.kept) for p in problems] == [("missing video", False)] * 99
+    (episode,) = episodes
+    assert (episode.instruction, len(episode)) == ("Pick up the yellow bottle on the table.", 221)
+    assert episode.origin.embodiment == "Unitree_G1_Inspire"
+    assert {name: values.shape for name, values in episode.signals.items()} == {"state": (221, 26), "action": (221, 26)}
+    assert episode.main.take([0, 220]).shape == (2, 480, 640, 3)
+
+
+@pytest.mark.skipif(not V3.is_dir(), reason="the real v3.0 metadata is not here")
+def test_real_version_3_with_videos_put_in_place(tmp_path: Path) -> None:
+    episodes, problems = read(V3)
+    assert episodes == [] and [(p.kind, p.kept) for p in problems] == [("missing video", False)] * 4
+    root = tmp_path / "so101"
+    shutil.copytree(V3, root)
+    video = root / "videos/observation.images.top/chunk-000/file-000.mp4"
+    video.parent.mkdir(parents=True)
+    # Two frames of the same grey, then the next: the brightness says where in the file a frame is.
+    write_video(video, (np.full((16, 16, 3), 20 + i // 8, np.uint8) for i in range(1492)), fps=30)
+    episodes, problems = read(root)
+    assert [(p.kind, p.kept) for p in problems] == [("missing video", True)] * 4
+    assert [len(e) for e in episodes] == [373, 374, 372, 373]
+    starts = np.cumsum([0, 373, 374, 372])
+    table = pq.read_table(root / "data/chunk-000/file-000.parquet")
+    actions = np.array(table["action"].to_pylist(), np.float32)
+    for episode, start in zip(episodes, starts, strict=True):
+        assert episode.instruction == "Pick the orange cube and place it in the box"
+        last = len(episode) - 1
+        seen = episode.main.take([0, last]).mean(axis=(1, 2, 3))
+        np.testing.assert_allclose(seen, [20 + start // 8, 20 + (start + last) // 8], atol=2)
+        np.testing.assert_array_equal(episode.signals["action"], actions[start : start + last + 1])

@@ -1,0 +1,378 @@
+"""robomimic and LIBERO files, generated."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demerit.data.dataset import Problem, Reader
+from demerit.data.formats.hdf5 import Hdf5Frames, Hdf5Reader
+from demerit.data.formats.hdf5_survey import instruction_of_name
+from demerit.data.frames import FrameSource, frame_source
+from demerit.data.labels import Outcome
+from demerit.errors import BadInput, MissingExtra, UnreadableVideo
+
+h5py = pytest.importorskip("h5py")
+
+ROBOMIMIC = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 10, "robots": ["Panda"]}}
+
+
+def pictures(n: int, first: int = 0) -> np.ndarray:
+    """Pictures whose top row says which they are; the bottom row is 200."""
+    images = np.full((n, 4, 6, 3), 100, dtype=np.uint8)
+    images[:, 0] = (first + np.arange(n))[:, None, None]
+    images[:, -1] = 200
+    return images
+
+
+def add_demo(file, name: str, n: int = 5, endings: str = "image", **changes) -> None:
+    """Write a good demo; a change of None leaves a dataset out, `obs__x` is inside obs."""
+    contents = {
+        "actions": np.zeros((n, 7)),
+        "rewards": np.array([0.0] * (n - 1) + [1.0])[-n:] if n else np.zeros(0),
+        "dones": np.zeros(n, dtype=np.int64),
+        f"obs/agentview_{endings}": pictures(n),
+        f"obs/robot0_eye_in_hand_{endings}": pictures(n, 50),
+        "obs/robot0_eef_pos": np.ones((n, 3)),
+    }
+    contents |= {key.replace("__", "/"): value for key, value in changes.items()}
+    group = file.create_group(f"data/{name}")
+    group.attrs["num_samples"] = n
+    for key, value in contents.items():
+        if value is not None:
+            group[key] = value
+
+
+@pytest.fixture
+def robomimic(tmp_path: Path) -> Path:
+    path = tmp_path / "lift.hdf5"
+    with h5py.File(path, "w") as file:
+        for name in ("demo_0", "demo_10", "demo_2"):
+            add_demo(file, name)
+        file["data"].attrs["env_args"] = json.dumps(ROBOMIMIC)
+        file["mask/train"] = np.array([b"demo_0", b"demo_10"])
+        file["mask/valid"] = np.array([b"demo_2"])
+        file["mask/20_percent"] = np.array([b"demo_2"])
+    return path
+
+
+def one_demo(path: Path, **changes) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    with h5py.File(path, "w") as file:
+        add_demo(file, "demo_0", **changes)
+    return path
+
+
+def read(path: Path, **options) -> tuple[list, list[tuple[str, str, bool]]]:
+    """Return the episodes and the problems as (kind, where, kept)."""
+    records = list(Hdf5Reader(path, **options).records())
+    problems = [(r.kind, r.episode, r.kept) for r in records if isinstance(r, Problem)]
+    return [r for r in records if not isinstance(r, Problem)], problems
+
+
+def test_a_robomimic_file(robomimic):
+    reader = Hdf5Reader(robomimic)
+    assert isinstance(reader, Reader)
+    assert (reader.name, reader.expected()) == ("lift", 3)
+    episodes, problems = read(robomimic)
+    assert [e.id for e in episodes] == ["lift/demo_0", "lift/demo_2", "lift/demo_10"]
+    assert problems == [("empty instruction", e.id, True) for e in episodes]
+    assert [e.origin.split for e in episodes] == ["train", "valid", "train"]
+    first = episodes[0]
+    assert (first.instruction, list(first.views)) == ("", ["agentview", "robot0_eye_in_hand"])
+    assert (first.origin.embodiment, first.origin.tags) == ("Panda", {"environment": "Lift"})
+    assert {name: values.shape for name, values in first.signals.items()} == {
+        "actions": (5, 7),
+        "rewards": (5,),
+        "dones": (5,),
+        "robot0_eef_pos": (5, 3),
+    }
+    assert first.outcomes == (Outcome("simulator", success=True, by="rewards dataset (sparse)"),)
+    assert first.main.times().tolist() == [0, 0.1, 0.2, 0.3, 0.4]
+
+
+def test_an_instruction_can_be_given(robomimic):
+    episodes, problems = read(robomimic, instruction="lift the cube")
+    assert ({e.instruction for e in episodes}, problems) == ({"lift the cube"}, [])
+
+
+@pytest.mark.parametrize("wanted", [[3, 0, 3, 1], [4], [], [0, 1, 2, 3, 4], [39, 26, 13, 0, 39, 0]])
+def test_rows_come_in_the_order_asked_for(tmp_path, wanted):
+    path = one_demo(tmp_path / "x.hdf5", n=40)
+    taken = Hdf5Frames(str(path), "data/demo_0/obs/agentview_image").take(wanted)
+    assert (taken.shape, taken.dtype) == ((len(wanted), 4, 6, 3), np.uint8)
+    assert taken[:, 0, 0, 0].tolist() == wanted
+    assert (taken[:, -1] == 200).all()
+
+
+def test_frames_rebuild_from_their_description_and_know_their_identity(robomimic, tmp_path):
+    episode = read(robomimic)[0][0]
+    source = episode.main.source
+    assert isinstance(source, FrameSource)
+    again = pickle.loads(pickle.dumps(frame_source(source.kind, source.describe())))
+    assert again == source and len(again) == len(Hdf5Frames(source.path, source.key)) == 5
+    moved = tmp_path / "moved.hdf5"
+    moved.write_bytes(robomimic.read_bytes())
+    assert Hdf5Frames(str(moved), source.key).identity() == source.identity()
+    assert Hdf5Frames(source.path, source.key, upside_down=True).identity() != source.identity()
+    assert episode.views["robot0_eye_in_hand"].identity() != source.identity()
+
+
+def libero(path: Path, **attributes) -> Path:
+    one_demo(path, endings="rgb")
+    with h5py.File(path, "a") as file:
+        file["data"].attrs.update(attributes)
+    return path
+
+
+def test_libero_is_turned_the_right_way_up_and_its_reward_is_a_rule(tmp_path):
+    path = libero(tmp_path / "KITCHEN_SCENE3_turn_on_the_stove_demo.hdf5")
+    (episode,), problems = read(path)
+    assert problems == []
+    assert episode.instruction == "turn on the stove"
+    assert list(episode.views) == ["agentview", "robot0_eye_in_hand"]
+    assert [(o.source, o.success) for o in episode.outcomes] == [("rule", True)]
+    for frames, first in zip(episode.views.values(), (0, 50), strict=True):
+        images = frames.take([2])
+        assert (images[0, 0, 0, 0], images[0, -1, 0, 0]) == (200, first + 2)
+    (stored,), _ = read(path, upside_down=False)
+    assert stored.main.take([2])[0, 0, 0, 0] == 2
+
+
+@pytest.mark.parametrize("said", ["close the drawer", list("close the drawer"), '"close the drawer"'])
+def test_libero_says_its_instruction_in_problem_info(tmp_path, said):
+    path = libero(tmp_path / "anything.hdf5", problem_info=json.dumps({"language_instruction": said}))
+    (episode,), problems = read(path)
+    assert (episode.instruction, problems) == ("close the drawer", [])
+
+
+def test_a_broken_problem_info_falls_back_to_the_name(tmp_path):
+    path = libero(tmp_path / "open_the_door_demo.hdf5", problem_info="{not json", bddl_file_name="x.bddl")
+    assert read(path)[0][0].instruction == "open the door"
+
+
+@pytest.mark.parametrize(
+    ("stem", "instruction"),
+    [
+        ("LIVING_ROOM_SCENE2_put_both_the_mugs_down_demo", "put both the mugs down"),
+        ("STUDY_SCENE1_pick_up_the_book_demo", "pick up the book"),
+        ("pick_up_the_black_bowl_demo", "pick up the black bowl"),
+    ],
+)
+def test_names_become_instructions(stem, instruction):
+    assert instruction_of_name(stem) == instruction
+
+
+def test_robomimic_is_not_turned_unless_asked(tmp_path):
+    path = one_demo(tmp_path / "low_demo.hdf5")  # LIBERO's name, but not LIBERO's cameras
+    assert read(path)[0][0].main.take([2])[0, 0, 0, 0] == 2
+    assert read(path, upside_down=True)[0][0].main.take([2])[0, 0, 0, 0] == 200
+
+
+@pytest.mark.parametrize(
+    ("rewards", "success"),
+    [
+        ([0, 0, 0, 0, 1], True),
+        ([0, 1, 1, 0, 0], False),
+        ([0, 0, 0, 0, 0], False),
+        ([0, 0.5, 0, 0, 1], None),
+        ([0, 0, 0, 0, np.nan], None),
+        (None, None),
+    ],
+)
+def test_only_sparse_rewards_say_success(tmp_path, rewards, success):
+    value = None if rewards is None else np.array(rewards)
+    (episode,), _ = read(one_demo(tmp_path / "x.hdf5", rewards=value), instruction="go")
+    assert [o.success for o in episode.outcomes] == ([] if success is None else [success])
+
+
+HERE = "x/demo_0"
+NO_IMAGES = {"obs__agentview_image": None, "obs__robot0_eye_in_hand_image": None}
+MESSY = {
+    "no camera": (NO_IMAGES, None),
+    "no steps": ({"n": 0}, None),
+    "another length": ({"actions": np.zeros((4, 7))}, ["agentview", "robot0_eye_in_hand"]),
+    "another length (camera)": ({"obs__robot0_eye_in_hand_image": pictures(3)}, ["agentview"]),
+}
+
+
+@pytest.mark.parametrize("kind", MESSY)
+def test_a_messy_demo_is_told_once(tmp_path, kind):
+    changes, cameras = MESSY[kind]
+    path = one_demo(tmp_path / "x.hdf5", **changes)
+    with h5py.File(path, "a") as file:
+        add_demo(file, "demo_1")
+    episodes, problems = read(path, instruction="go")
+    assert problems == [(kind.partition(" (")[0], HERE, cameras is not None)]
+    assert [e.id for e in episodes] == ([HERE] if cameras else []) + ["x/demo_1"]
+    assert cameras is None or list(episodes[0].views) == cameras
+    assert cameras is None or ("actions" in episodes[0].signals) == ("actions" not in changes)
+
+
+def test_depth_floats_and_grey_images_are_no_cameras(tmp_path):
+    others = {
+        "obs__depth_image": np.zeros((5, 4, 6, 1), dtype=np.uint8),
+        "obs__float_image": np.zeros((5, 4, 6, 3), dtype=np.float32),
+        "obs__empty_image": np.zeros((5, 0, 6, 3), dtype=np.uint8),
+    }
+    (episode,), problems = read(one_demo(tmp_path / "x.hdf5", **others), instruction="go")
+    assert (list(episode.views), problems) == (["agentview", "robot0_eye_in_hand"], [])
+
+
+def test_two_cameras_of_one_short_name_keep_apart(tmp_path):
+    (episode,), _ = read(one_demo(tmp_path / "x.hdf5", obs__agentview_rgb=pictures(5, 9)), instruction="go")
+    assert list(episode.views) == ["agentview", "agentview_rgb", "robot0_eye_in_hand"]
+
+
+def test_num_samples_that_disagrees_is_told(tmp_path):
+    path = one_demo(tmp_path / "x.hdf5")
+    with h5py.File(path, "a") as file:
+        file["data/demo_0"].attrs["num_samples"] = 6
+    records = list(Hdf5Reader(path, instruction="go").records())
+    assert records[0] == Problem("wrong num_samples", HERE, "the attribute says 6, there are 5 rows", kept=True)
+    assert [r.id for r in records[1:]] == [HERE]
+
+
+def test_masks_that_contradict_are_told(robomimic):
+    with h5py.File(robomimic, "a") as file:
+        file["mask/test"] = np.array([b"demo_2", b"demo_77"])
+    episodes, problems = read(robomimic, instruction="go")
+    assert problems == [("several splits", "lift/demo_2", True), ("missing demo", "lift/demo_77", False)]
+    assert [e.origin.split for e in episodes] == ["train", "", "train"]
+
+
+def outsiders(path: Path) -> Path:
+    """A file with data that another file would like to reach."""
+    one_demo(path)
+    (path.parent / "secret.bin").write_bytes(bytes(5 * 4 * 6 * 3))
+    return path
+
+
+def test_links_out_of_the_file_are_not_followed(tmp_path):
+    other = outsiders(tmp_path / "other" / "y.hdf5")
+    path = one_demo(tmp_path / "x.hdf5")
+    with h5py.File(path, "a") as file:
+        file["data/demo_1"] = h5py.ExternalLink(str(other), "/data/demo_0")
+        add_demo(file, "demo_2", obs__agentview_image=None)
+        file["data/demo_2/obs/agentview_image"] = h5py.ExternalLink(str(other), "/data/demo_0/obs/agentview_image")
+        add_demo(file, "demo_3", **NO_IMAGES)
+        file["way_out"] = h5py.ExternalLink(str(other), "/data/demo_0")
+        file["data/demo_3/obs/sly_image"] = h5py.SoftLink("/way_out/obs/agentview_image")
+        add_demo(file, "demo_4", **NO_IMAGES)
+        file["data/demo_4/obs"].create_dataset(
+            "raw_image", (5, 4, 6, 3), "u1", external=[(str(other.parent / "secret.bin"), 0, h5py.h5f.UNLIMITED)]
+        )
+        add_demo(file, "demo_5", **NO_IMAGES)
+        layout = h5py.VirtualLayout((5, 4, 6, 3), "u1")
+        layout[:] = h5py.VirtualSource(str(other), "data/demo_0/obs/agentview_image", (5, 4, 6, 3))
+        file["data/demo_5/obs"].create_virtual_dataset("virtual_image", layout)
+    episodes, problems = read(path, instruction="go")
+    assert [(e.id, list(e.views)) for e in episodes] == [
+        ("x/demo_0", ["agentview", "robot0_eye_in_hand"]),
+        ("x/demo_2", ["robot0_eye_in_hand"]),
+    ]
+    assert problems == [
+        ("refused link", "x/demo_1", False),
+        ("refused link", "x/demo_2", True),
+        ("no camera", "x/demo_3", False),
+        ("no camera", "x/demo_4", False),
+        ("no camera", "x/demo_5", False),
+    ]
+    for key in ("data/demo_1/obs/agentview_image", "data/demo_3/obs/sly_image", "data/demo_4/obs/raw_image"):
+        with pytest.raises(UnreadableVideo, match="not followed"):
+            Hdf5Frames(str(path), key).take([0])
+
+
+def test_soft_links_inside_the_file_are_fine_and_circles_end(tmp_path):
+    path = one_demo(tmp_path / "x.hdf5")
+    with h5py.File(path, "a") as file:
+        file["data/demo_1"] = h5py.SoftLink("demo_0")
+        file["data/demo_2"] = h5py.SoftLink("/data/demo_2")
+        file["data/demo_3"] = h5py.SoftLink("/nowhere")
+    episodes, problems = read(path, instruction="go")
+    assert [e.id for e in episodes] == ["x/demo_0", "x/demo_1"]
+    assert episodes[1].main.take([3])[0, 0, 0, 0] == 3
+    assert problems == [("unreadable demo", "x/demo_2", False), ("unreadable demo", "x/demo_3", False)]
+
+
+def test_a_dataset_that_declares_terabytes_is_not_read(tmp_path):
+    path = one_demo(tmp_path / "x.hdf5")
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/obs"].create_dataset("bomb", (5, 10**12), "f8", chunks=(1, 1024))
+    (episode,), _ = read(path, instruction="go")
+    assert "bomb" not in episode.signals
+
+
+def test_a_folder_is_read_in_order_with_its_broken_files_told(tmp_path):
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    for name in ("task_10.hdf5", "task_2.h5"):
+        one_demo(folder / name)
+    one_demo(folder / "cut.hdf5")
+    (folder / "cut.hdf5").write_bytes((folder / "cut.hdf5").read_bytes()[:-500])
+    (folder / "empty.hdf5").write_bytes(b"")
+    with h5py.File(folder / "other.hdf5", "w") as file:
+        file["something"] = 1
+    with h5py.File(folder / "none.hdf5", "w") as file:
+        file.create_group("data")
+    (folder / "notes.txt").write_text("not HDF5")
+    episodes, problems = read(folder, instruction="go")
+    assert [e.id for e in episodes] == ["suite/task_2/demo_0", "suite/task_10/demo_0"]
+    assert problems == [
+        ("unreadable file", "suite/cut", False),
+        ("unreadable file", "suite/empty", False),
+        ("no demos", "suite/none", False),
+        ("unreadable file", "suite/other", False),
+    ]
+    assert Hdf5Reader(folder).expected() == 2
+
+
+def test_paths_without_hdf5_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("")
+    for path, got in [
+        (tmp_path, "a folder without any"),
+        (tmp_path / "a.txt", "another file"),
+        (tmp_path / "b", "noth"),
+    ]:
+        with pytest.raises(BadInput, match=rf"expected an \.hdf5 or \.h5 file, or a folder of them, got {got}"):
+            Hdf5Reader(path)
+
+
+def test_a_name_with_nothing_safe_in_it_still_has_an_id(tmp_path):
+    (episode,), _ = read(one_demo(tmp_path / "データ.hdf5"), instruction="go")
+    assert episode.id.endswith("/demo_0") and episode.id.isascii()
+
+
+def test_a_demo_whose_name_is_not_text_is_told(tmp_path):
+    path = one_demo(tmp_path / "x.hdf5")
+    with h5py.File(path, "a") as file:
+        h5py.h5g.create(file["data"].id, b"demo_\xff")
+    episodes, problems = read(path, instruction="go")
+    assert [e.id for e in episodes] == [HERE]
+    assert problems == [("unreadable demo", "x/demo_-xff", False)]
+
+
+def test_frames_refuse_what_is_not_there(robomimic, tmp_path):
+    key = "data/demo_0/obs/agentview_image"
+    with pytest.raises(BadInput, match="0 to 4, got 1 to 5"):
+        Hdf5Frames(str(robomimic), key).take([5, 1])
+    with pytest.raises(UnreadableVideo, match=r"there is no data/nobody\.$"):
+        Hdf5Frames(str(robomimic), "data/nobody").take([0])
+    with pytest.raises(UnreadableVideo, match="not a uint8 dataset"):
+        len(Hdf5Frames(str(robomimic), "data/demo_0/actions"))
+    with pytest.raises(UnreadableVideo, match="there is no such file"):
+        Hdf5Frames(str(tmp_path / "gone.hdf5"), key).take([0])
+    with pytest.raises(BadInput, match="fps: expected a positive number"):
+        Hdf5Frames("x", key, fps=-1)
+
+
+def test_a_missing_h5py_is_one_sentence(robomimic, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    reader = Hdf5Reader(robomimic)
+    with pytest.raises(MissingExtra, match=r"Reading HDF5 files needs an extra .* pip install 'demerit\[hdf5\]'"):
+        list(reader.records())

@@ -1,0 +1,406 @@
+"""RLDS folders, generated and (where it is at hand) real."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from demerit.data.dataset import Dataset, Problem, Reader
+from demerit.data.formats import rlds_frames
+from demerit.data.formats.rlds import RldsReader, TfRecordFrames
+from demerit.data.formats.tfrecord import masked_crc32c
+from demerit.data.frames import FrameSource, frame_source
+from demerit.data.labels import Outcome
+from demerit.errors import BadInput, UnknownName, UnreadableVideo
+from fakes.paths import SHARED
+
+BRIDGE = SHARED / "rlds_bridge_octo"
+
+
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def delimited(field: int, payload: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(payload)) + payload
+
+
+def encode(values: list | np.ndarray) -> bytes:
+    if isinstance(values, list):
+        return delimited(1, b"".join(delimited(1, value) for value in values))
+    if values.dtype.kind == "f":
+        return delimited(2, delimited(1, values.astype("<f4").tobytes()))
+    return delimited(3, delimited(1, b"".join(map(varint, values.ravel().tolist()))))
+
+
+def example(features: dict) -> bytes:
+    entries = [delimited(1, delimited(1, key.encode()) + delimited(2, encode(v))) for key, v in features.items()]
+    return delimited(1, b"".join(entries))
+
+
+def framed(payloads: list[bytes]) -> bytes:
+    parts = []
+    for payload in payloads:
+        length = struct.pack("<Q", len(payload))
+        parts += [length, struct.pack("<I", masked_crc32c(length)), payload, b"\0\0\0\0"]
+    return b"".join(parts)
+
+
+def picture(value: int, kind: str = "PNG", size: tuple[int, int] = (8, 6)) -> bytes:
+    pixels = np.full((size[1], size[0], 3), value, dtype=np.uint8)
+    pixels[0, 0] = (255, 0, 10)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind)
+    return out.getvalue()
+
+
+def flat_picture() -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.zeros((6, 8, 3), dtype=np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+def image_spec(channels: int = 3, dtype: str = "uint8") -> dict:
+    return {"image": {"shape": {"dimensions": ["6", "8", str(channels)]}, "dtype": dtype, "encodingFormat": "png"}}
+
+
+def tensor_spec(*shape: int, dtype: str = "float32") -> dict:
+    return {"tensor": {"shape": {"dimensions": [str(n) for n in shape]}, "dtype": dtype, "encoding": "none"}}
+
+
+def group(**features: dict) -> dict:
+    return {"featuresDict": {"features": features}}
+
+
+FEATURES = group(
+    steps={
+        "sequence": {
+            "feature": group(
+                observation=group(
+                    wrist_image=image_spec(),
+                    image=image_spec(),
+                    depth=image_spec(1),
+                    depth16=image_spec(3, "uint16"),
+                    state=tensor_spec(2),
+                    natural_language_instruction={"text": {}},
+                    natural_language_embedding=tensor_spec(512),
+                ),
+                action=group(move=tensor_spec(3), grip=tensor_spec()),
+                reward=tensor_spec(),
+                discount=tensor_spec(),
+                is_first=tensor_spec(dtype="bool"),
+                is_terminal=tensor_spec(dtype="bool"),
+                language_instruction={"text": {}},
+                language_embedding=tensor_spec(512),
+            ),
+            "length": "-1",
+        }
+    },
+    episode_metadata=group(
+        success=tensor_spec(dtype="bool"), file_path={"text": {}}, number=tensor_spec(dtype="int32")
+    ),
+)
+
+
+def steps(n: int = 4, **changes) -> dict:
+    """A good record of n steps; a change of None leaves a feature out."""
+    features = {
+        "steps/observation/image": [picture(10 * i) for i in range(n)],
+        "steps/observation/wrist_image": [picture(100 + i) for i in range(n)],
+        "steps/observation/state": np.arange(2 * n, dtype=np.float32),
+        "steps/action/move": np.arange(3 * n, dtype=np.float32),
+        "steps/action/grip": np.arange(n, dtype=np.float32),
+        "steps/reward": np.arange(n, dtype=np.float32),
+        "steps/is_first": np.array([1] + [0] * (n - 1))[:n],
+        "steps/is_terminal": np.array([0] * (n - 1) + [1])[-n:] if n else np.zeros(0, dtype=int),
+        "steps/language_instruction": [b"lift the cube"] * n,
+        "steps/language_embedding": np.zeros(512 * n, dtype=np.float32),
+        "episode_metadata/file_path": [b"/data/one.npy"],
+        "episode_metadata/number": np.array([300]),
+    }
+    features |= {key.replace("__", "/"): value for key, value in changes.items()}
+    return {key: value for key, value in features.items() if value is not None}
+
+
+def write(root: Path, records: list, lengths: dict | None = None, version: str = "1.0.0", features=FEATURES) -> Path:
+    """Write a data set with one train shard; a record is features or bytes."""
+    folder = root / "toy" / version
+    folder.mkdir(parents=True)
+    lengths = {"train": [len(records)]} if lengths is None else lengths
+    splits = [{"name": name, "shardLengths": [str(n) for n in counts]} for name, counts in lengths.items()]
+    (folder / "dataset_info.json").write_text(json.dumps({"name": "toy", "version": version, "splits": splits}))
+    (folder / "features.json").write_text(json.dumps(features))
+    payloads = [record if isinstance(record, bytes) else example(record) for record in records]
+    (folder / "toy-train.tfrecord-00000-of-00001").write_bytes(framed(payloads))
+    return folder
+
+
+def read(path: Path, **options) -> tuple[list, list[tuple[str, str, bool]]]:
+    """Return the episodes and the problems as (kind, where, kept)."""
+    records = list(RldsReader(path, **options).records())
+    problems = [(r.kind, r.episode, r.kept) for r in records if isinstance(r, Problem)]
+    return [r for r in records if not isinstance(r, Problem)], problems
+
+
+def test_a_good_record_becomes_an_episode(tmp_path):
+    reader = RldsReader(write(tmp_path, [steps()]))
+    assert isinstance(reader, Reader)
+    assert (reader.name, reader.expected()) == ("toy", 1)
+    (episode,) = list(reader.records())
+    assert episode.id == "toy/train/00000/000000"
+    assert episode.instruction == "lift the cube"
+    assert list(episode.views) == ["image", "wrist_image"]
+    assert episode.outcomes == ()
+    assert {name: values.shape for name, values in episode.signals.items()} == {
+        "state": (4, 2),
+        "action/move": (4, 3),
+        "action/grip": (4,),
+        "reward": (4,),
+        "is_first": (4,),
+        "is_terminal": (4,),
+    }
+    assert episode.signals["is_terminal"].tolist() == [False, False, False, True]
+    assert episode.signals["state"][1].tolist() == [2, 3]
+    origin = episode.origin
+    assert (origin.dataset, origin.revision, origin.split, origin.group) == ("toy", "1.0.0", "train", "/data/one.npy")
+    assert origin.tags == {"file_path": "/data/one.npy", "number": "300"}
+
+
+def test_frames_decode_in_any_order_and_rebuild_from_their_description(tmp_path):
+    (episode,), _ = read(write(tmp_path, [steps()]), fps=2.0)
+    frames = episode.main
+    assert isinstance(frames.source, FrameSource)
+    taken = frames.take([3, 0, 3])
+    assert (taken.shape, taken.dtype) == ((3, 6, 8, 3), np.uint8)
+    assert taken[:, 3, 3, 0].tolist() == [30, 0, 30]
+    assert taken[0, 0, 0].tolist() == [255, 0, 10]
+    assert frames.take([]).shape == (0, 6, 8, 3)
+    assert frames.times().tolist() == [0, 0.5, 1, 1.5]
+    again = pickle.loads(pickle.dumps(frame_source(frames.source.kind, frames.source.describe())))
+    assert again == frames.source
+    assert again.identity() == frames.identity() != episode.views["wrist_image"].identity()
+    assert len(TfRecordFrames(again.path, again.offset, again.length, again.key)) == 4
+
+
+def test_jpeg_and_grey_png_decode_to_rgb(tmp_path):
+    grey = io.BytesIO()
+    Image.fromarray(np.arange(48, dtype=np.uint8).reshape(6, 8)).save(grey, "PNG")
+    images = [picture(200, "JPEG"), grey.getvalue()]
+    (episode,), problems = read(write(tmp_path, [steps(2, steps__observation__image=images)]))
+    assert problems == []
+    assert episode.main.take([1])[0, 0, 5].tolist() == [5, 5, 5]
+    assert abs(int(episode.main.take([0])[0, 5, 7, 0]) - 200) < 8
+
+
+def test_identity_moves_with_the_file_and_tells_records_apart(tmp_path):
+    first = write(tmp_path / "a", [steps(), steps()])
+    second = write(tmp_path / "b", [steps(), steps()])
+    (one, two), _ = read(first)
+    (moved, _), _ = read(second)
+    assert one.fingerprint() == moved.fingerprint() != two.fingerprint()
+
+
+def test_a_record_is_parsed_once_for_all_its_cameras(tmp_path, monkeypatch):
+    calls = []
+    real = rlds_frames.parse_example
+    monkeypatch.setattr(rlds_frames, "parse_example", lambda *given: calls.append(1) or real(*given))
+    for episode in RldsReader(write(tmp_path, [steps(), steps()])).records():
+        for frames in episode.views.values():
+            frames.take([0])
+            frames.take([1])
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(("value", "success"), [(1, True), (0, False)])
+def test_success_comes_from_the_metadata_only(tmp_path, value, success):
+    (episode,), _ = read(write(tmp_path, [steps(episode_metadata__success=np.array([value]))]))
+    assert episode.outcomes == (Outcome("rule", success=success, by="episode_metadata/success"),)
+
+
+def test_success_that_is_not_declared_as_a_truth_value_is_not_used(tmp_path):
+    features = copy.deepcopy(FEATURES)
+    metadata = features["featuresDict"]["features"]["episode_metadata"]["featuresDict"]["features"]
+    metadata["success"]["tensor"]["dtype"] = "int64"
+    (episode,), _ = read(write(tmp_path, [steps(episode_metadata__success=np.array([1]))], features=features))
+    assert episode.outcomes == ()
+
+
+def test_the_newest_version_is_numeric_not_alphabetic(tmp_path):
+    for version in ("0.9.0", "0.10.0", "0.2.0"):
+        write(tmp_path, [steps()], version=version)
+    (tmp_path / "toy" / "incomplete.1.0.0").mkdir()
+    assert RldsReader(tmp_path / "toy").folder.name == "0.10.0"
+
+
+def test_instructions_are_found_in_the_observation_and_changes_are_told(tmp_path):
+    words = [b"open", b"open", b"", b"close"]
+    record = steps(steps__language_instruction=None, steps__observation__natural_language_instruction=words)
+    (episode,), problems = read(write(tmp_path, [record]))
+    assert episode.instruction == "open"
+    assert problems == [("several instructions", "toy/train/00000/000000", True)]
+
+
+def broken_png(n: int) -> list[bytes]:
+    return [picture(9)] * (n - 1) + [b"nonsense"]
+
+
+HERE = "toy/train/00000/000000"
+MESSY = {
+    "empty instruction": (steps(steps__language_instruction=[b" "] * 4), ["image", "wrist_image"], HERE, True),
+    "no steps": (steps(0), None, HERE, False),
+    "missing camera": (steps(steps__observation__image=None), ["wrist_image"], HERE, True),
+    "camera of another length": (steps(steps__observation__image=[picture(1)] * 3), ["wrist_image"], HERE, True),
+    "undecodable image": (steps(steps__observation__image=broken_png(4)), ["wrist_image"], HERE, True),
+    "placeholder camera": (steps(steps__observation__wrist_image=[flat_picture()] * 4), ["image"], HERE, True),
+    "misshapen signal": (steps(steps__reward=np.zeros(3)), ["image", "wrist_image"], HERE, True),
+    "unreadable record": (b"\x0a\x7fnot a message", None, HERE, False),
+    "no usable camera": (
+        steps(steps__observation__image=broken_png(4), steps__observation__wrist_image=None),
+        None,
+        HERE,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MESSY)
+def test_a_messy_record_is_told_once_and_the_next_one_is_read(tmp_path, kind):
+    record, cameras, where, kept = MESSY[kind]
+    episodes, problems = read(write(tmp_path, [record, steps()]))
+    assert problems == [(kind, where, kept)]
+    assert [list(episode.views) for episode in episodes] == ([cameras] if cameras else []) + [["image", "wrist_image"]]
+    assert episodes[-1].id == "toy/train/00000/000001"
+    assert "reward" in episodes[-1].signals and ("reward" in episodes[0].signals) == (kind != "misshapen signal")
+
+
+def test_a_header_without_a_picture_is_told_at_the_door(tmp_path):
+    record = steps(2, steps__observation__image=[b"\x89PNG\r\n\x1a\n cut", picture(1)])
+    _, problems = read(write(tmp_path, [record]))
+    assert problems == [("undecodable image", HERE, True)]
+
+
+def test_a_picture_cut_in_its_middle_is_an_error_when_taken(tmp_path):
+    noisy = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(noisy).save(out, "PNG")
+    images = [out.getvalue(), out.getvalue()[:600]]
+    (episode,), _ = read(write(tmp_path, [steps(2, steps__observation__image=images)]))
+    np.testing.assert_array_equal(episode.main.take([0])[0], noisy)
+    with pytest.raises(UnreadableVideo, match="image 1 of steps/observation/image does not decode"):
+        episode.main.take([1])
+
+
+def test_images_of_several_sizes_are_an_error_when_taken_together(tmp_path):
+    images = [picture(1), picture(1, size=(4, 4))]
+    (episode,), _ = read(write(tmp_path, [steps(2, steps__observation__image=images)]))
+    with pytest.raises(UnreadableVideo, match="images of several sizes"):
+        episode.main.take([0, 1])
+
+
+def test_a_cut_shard_keeps_its_whole_records(tmp_path):
+    folder = write(tmp_path, [steps(), steps()])
+    shard = folder / "toy-train.tfrecord-00000-of-00001"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    records = list(RldsReader(folder).records())
+    assert [r.id for r in records[:-1]] == [HERE]
+    assert (records[-1].kind, records[-1].episode, records[-1].kept) == ("unreadable shard", "toy/train/00000", False)
+    assert records[-1].detail.endswith("cut short; 1 of 2 episodes were read")
+
+
+@pytest.mark.parametrize(("declared", "kept"), [(3, False), (1, True)])
+def test_a_shard_with_another_number_of_episodes_is_told(tmp_path, declared, kept):
+    episodes, problems = read(write(tmp_path, [steps(), steps()], {"train": [declared]}))
+    assert len(episodes) == 2
+    assert problems == [("wrong number of episodes", "toy/train/00000", kept)]
+
+
+def test_a_declared_split_without_shards_is_told(tmp_path):
+    folder = write(tmp_path, [steps()], {"train": [1], "val": [7]})
+    episodes, problems = read(folder)
+    assert (len(episodes), problems) == (1, [("missing split", "toy/val", False)])
+    assert RldsReader(folder).expected() == 8
+    assert (RldsReader(folder, split="train").expected(), len(read(folder, split="train")[1])) == (1, 0)
+    with pytest.raises(
+        UnknownName, match=r"no split in dataset 'toy' named 'vall'. Did you mean 'val'\? Known: train, val"
+    ):
+        RldsReader(folder, split="vall")
+
+
+def test_missing_and_stray_shards_are_told(tmp_path):
+    folder = write(tmp_path, [steps()], {"train": [1, 5]})
+    shard = folder / "toy-train.tfrecord-00000-of-00001"
+    episodes, problems = read(folder)  # the only set there is, although not the declared one
+    assert (len(episodes), problems) == (1, [("wrong number of shards", "toy/train", True)])
+    (folder / "toy-train.tfrecord-00000-of-00002").write_bytes(shard.read_bytes())
+    episodes, problems = read(folder)
+    assert len(episodes) == 1
+    assert problems == [("stray shards", "toy/train", False), ("missing shards", "toy/train", False)]
+    detail = [record.detail for record in RldsReader(folder).records() if isinstance(record, Problem)][1]
+    assert detail == "1 of 2, with 5 declared episodes"
+
+
+def test_lengths_may_be_unknown(tmp_path):
+    folder = write(tmp_path, [steps()], {"train": []})
+    assert RldsReader(folder).expected() is None
+    assert [len(part) for part in read(folder)] == [1, 0]
+
+
+def test_folders_that_are_not_rlds_are_refused_with_a_sentence(tmp_path):
+    with pytest.raises(BadInput, match=r"expected an RLDS folder with .*, got no such folder"):
+        RldsReader(tmp_path / "none")
+    with pytest.raises(BadInput, match="neither that nor version folders"):
+        RldsReader(tmp_path)
+    folder = write(tmp_path, [])
+    for name, text, reason in [
+        ("features.json", json.dumps(group(steps=group())), "a colour image under steps/observation"),
+        ("features.json", '{"featuresDict": 3}', "features that TensorFlow Datasets writes"),
+        ("features.json", "[" * 100_000, "a readable JSON file"),
+        ("dataset_info.json", '{"splits": [3]}', "splits with a name"),
+        ("dataset_info.json", '{"splits": []}', "at least one split"),
+        ("dataset_info.json", "[]", "a JSON object"),
+    ]:
+        (folder / name).write_text(text)
+        with pytest.raises(BadInput, match=reason):
+            RldsReader(folder)
+
+
+def test_frames_refuse_what_is_not_there(tmp_path):
+    (episode,), _ = read(write(tmp_path, [steps()]))
+    source = episode.main.source
+    with pytest.raises(BadInput, match="0 to 3, got -1 to -1"):
+        source.take([-1])
+    with pytest.raises(UnreadableVideo, match="no images under 'steps/reward'"):
+        TfRecordFrames(source.path, source.offset, source.length, "steps/reward").take([0])
+    with pytest.raises(UnreadableVideo, match="there is no such file"):
+        TfRecordFrames(str(tmp_path / "gone"), 12, 1, "k").take([0])
+    with pytest.raises(BadInput, match="fps: expected a positive number"):
+        TfRecordFrames(source.path, 12, 1, "k", fps=0)
+
+
+@pytest.mark.skipif(not BRIDGE.is_dir(), reason="the Bridge sample is not beside the repository")
+def test_the_bridge_sample_reads_as_it_is():
+    reader = RldsReader(BRIDGE)
+    dataset = Dataset(reader)
+    episodes = list(dataset)
+    assert (reader.name, reader.expected(), len(episodes)) == ("bridge_dataset", 50, 25)
+    assert {(len(e), *e.views) for e in episodes} == {(10, "image_0", "image_1", "image_2")}
+    assert {e.instruction for e in episodes} == {
+        "put cup from counter or drying rack into sink",
+        "flip pot upright which is in sink",
+        "turn lever vertical to front",
+        "put carrot on plate",
+    }
+    assert episodes[3].signals["action"].shape == episodes[3].signals["state"].shape == (10, 7)
+    assert all(np.isfinite(e.signals["state"]).all() and e.signals["is_first"].tolist()[0] for e in episodes)
+    assert dict(dataset.problems.counts) == {("placeholder camera", True): 25, ("missing split", False): 25}
+    assert len({e.fingerprint() for e in episodes}) == 25
+    images = episodes[0].main.all()
+    assert images.shape == (10, 64, 64, 3) and images.std() > 20

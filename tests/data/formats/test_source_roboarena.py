@@ -1,0 +1,289 @@
+import pickle
+
+import numpy as np
+import pytest
+import yaml
+
+from demerit.data.dataset import SOURCES, Dataset, Problem, Reader
+from demerit.data.episode import Episode
+from demerit.data.formats.roboarena import RoboArenaReader
+from demerit.data.labels import Preference
+from demerit.errors import BadInput
+from fakes.tiny_video import bright_below, put_video
+
+SESSION = {
+    "language_instruction": "put the cup on the plate",
+    "preference": "A",
+    "longform_feedback": "A was faster",
+    "evaluator_name": "Ada",
+    "evaluation_location": "Oslo",
+    "session_creation_timestamp": "2025_06_01",
+    "session_completion_timestamp": "2025_06_02",
+}
+LAYOUTS = {
+    2025: {"left": "u_video_left.mp4", "right": "u_video_right.mp4", "wrist": "u_video_wrist.mp4"},
+    2026: {"left": "left_shoulder.mp4", "right": "right_shoulder.mp4", "wrist": "wrist.mp4"},
+}
+
+
+def judged(name="pi0", binary=1, partial=0.8, **more):
+    return {"policy_name": name, "binary_success": binary, "partial_success": partial, "duration": 12.5, **more}
+
+
+def add_session(
+    root, uuid, policies, folders=("A_pi0", "B_dp"), *, layout=2025, cameras=("left", "right", "wrist"), **names
+):
+    session = root / "evaluation_sessions" / uuid
+    for folder in folders:
+        (session / folder).mkdir(parents=True)
+        for camera in cameras:
+            put_video(session / folder / LAYOUTS[layout][camera])
+    session.mkdir(parents=True, exist_ok=True)
+    metadata = {name: value for name, value in {**SESSION, **names}.items() if value is not ...}
+    (session / "metadata.yaml").write_text(yaml.safe_dump({**metadata, "policies": policies}))
+    return session
+
+
+def read(root, **options):
+    records = list(RoboArenaReader(str(root), **options).records())
+    episodes = {record.id: record for record in records if isinstance(record, Episode)}
+    preferences = [record for record in records if isinstance(record, Preference)]
+    return episodes, preferences, [record for record in records if isinstance(record, Problem)]
+
+
+@pytest.mark.parametrize("layout", [2025, 2026])
+def test_both_layouts_give_the_same_episodes(tmp_path, layout):
+    root = tmp_path / "DataDump"
+    add_session(root, "s1", {"A": judged(), "B": judged("dp", 0, 0.25)}, layout=layout)
+    (root / "global_metadata.yaml").write_text("policy_index: {pi0: {open_source: true, action_space: joint}}")
+    reader = SOURCES.factory("roboarena")(str(root))
+    assert isinstance(reader, Reader)
+    assert (reader.name, reader.expected()) == ("DataDump", 2)
+
+    episodes, preferences, problems = read(root)
+    assert problems == []
+    assert preferences == [Preference("s1/A", "s1/B", "a", "human", why="A was faster", by="Ada")]
+    first, second = episodes["s1/A"], episodes["s1/B"]
+    assert first.instruction == "put the cup on the plate"
+    outcome = first.outcome
+    assert (outcome.source, outcome.by, outcome.note) == ("human", "Ada", "A was faster")
+    assert (outcome.success, outcome.progress) == (True, 0.8)
+    assert (second.outcome.success, second.outcome.progress) == (False, 0.25)
+    origin = first.origin
+    assert (origin.dataset, origin.licence, origin.embodiment) == ("DataDump", "MIT", "DROID (Franka)")
+    assert (origin.site, origin.group) == ("Oslo", "s1")
+    assert origin.tags == {
+        "policy": "pi0",
+        "letter": "A",
+        "duration": "12.5",
+        "session_creation_timestamp": "2025_06_01",
+        "session_completion_timestamp": "2025_06_02",
+        "open_source": "True",
+        "action_space": "joint",
+    }
+    assert second.origin.tags["policy"] == "dp"
+    assert "action_space" not in second.origin.tags
+
+
+def test_three_cameras_in_order_and_the_wrist_upright(tmp_path):
+    add_session(tmp_path, "s1", {"A": judged()}, folders=["A_pi0"], preference=...)
+    episode = read(tmp_path)[0]["s1/A"]
+    assert list(episode.views) == ["left", "right", "wrist"]
+    assert {name: bool(bright_below(view)) for name, view in episode.views.items()} == {
+        "left": True,
+        "right": True,
+        "wrist": False,  # the same file, rolled by 180 degrees
+    }
+
+
+@pytest.mark.parametrize(("given", "verdict"), [("B", "b"), ("tie", "tie"), ("TIE", "tie")])
+def test_preferences(tmp_path, given, verdict):
+    add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")}, preference=given)
+    assert [preference.verdict for preference in read(tmp_path)[1]] == [verdict]
+
+
+def test_sessions_come_by_name_and_letters_in_order(tmp_path):
+    for uuid in ("s2", "s1"):
+        add_session(tmp_path, uuid, {"B": judged("dp"), "C": judged("x"), "A": judged()}, ["C_x", "B_dp", "A_pi0"])
+    assert list(read(tmp_path)[0]) == ["s1/A", "s1/B", "s1/C", "s2/A", "s2/B", "s2/C"]
+    assert list(read(tmp_path / "evaluation_sessions")[0]) == list(read(tmp_path)[0])
+
+
+def test_null_entries_and_rollouts_nobody_judged(tmp_path):
+    add_session(tmp_path, "s1", {"A": None, "B": judged("dp"), "D": None}, folders=["A_pi0", "B_dp", "C_x"])
+    episodes, preferences, problems = read(tmp_path)
+    assert {id: episode.origin.tags["policy"] for id, episode in episodes.items()} == {
+        "s1/A": "pi0",
+        "s1/B": "dp",
+        "s1/C": "x",
+    }
+    assert episodes["s1/A"].outcomes == episodes["s1/C"].outcomes == ()
+    assert len(preferences) == 1
+    unjudged = "in metadata.yaml is null: outcome unknown"
+    assert problems == [
+        Problem("null policy entry", "s1/A", f"policies.A {unjudged}", kept=True),
+        Problem("null policy entry", "s1/C", f"policies.C {unjudged}", kept=True),
+        Problem(
+            "missing video", "s1/D", "no folder D_... in the session; its entry in metadata.yaml is null", kept=False
+        ),
+    ]
+
+
+def test_a_missing_left_camera_makes_the_right_one_the_main_one(tmp_path):
+    add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")}, cameras=["right", "wrist"])
+    episodes, _, problems = read(tmp_path)
+    assert [episode.main_camera for episode in episodes.values()] == ["right", "right"]
+    detail = "no left video; the main camera is right"
+    assert problems == [Problem("missing left camera", f"s1/{letter}", detail, kept=True) for letter in "AB"]
+
+
+def test_no_video_leaves_the_rollout_out_and_the_preference_dangling(tmp_path):
+    session = add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")})
+    for path in (session / "B_dp").iterdir():
+        path.unlink()
+    episodes, preferences, problems = read(tmp_path)
+    assert (list(episodes), preferences) == (["s1/A"], [])
+    assert problems == [
+        Problem("missing video", "s1/B", "no left, right or wrist video in its folder", kept=False),
+        Problem("dangling preference", "s1", "it needs B, which was left out", kept=True),
+    ]
+
+
+def test_an_empty_video_costs_a_camera_and_a_link_out_another(tmp_path):
+    session = add_session(tmp_path / "dump", "s1", {"A": judged()}, folders=["A_pi0"], preference="C")
+    (session / "A_pi0" / "u_video_left.mp4").write_bytes(b"")
+    (session / "A_pi0" / "u_video_wrist.mp4").unlink()
+    (session / "A_pi0" / "u_video_wrist.mp4").symlink_to(put_video(tmp_path / "private.mp4"))
+    episodes, _, problems = read(tmp_path / "dump")
+    assert list(episodes["s1/A"].views) == ["right"]
+    assert [(problem.kind, problem.episode, problem.kept) for problem in problems] == [
+        ("empty video", "s1/A", True),
+        ("path leaves the folder", "s1/A", True),
+        ("bad preference", "s1", True),
+    ]
+    assert problems[-1].detail == "preference: expected A, B or TIE, got 'C'"
+
+
+def test_sessions_without_readable_metadata_are_counted_by_rollout(tmp_path):
+    contents = {
+        "s1": None,
+        "s2": "policies: [",
+        "s3": "policies: 3",
+        "s4": "language_instruction: push",
+        "s5": "session_creation_timestamp: 2025-13-45",
+        "s6": "!!python/object/apply:os.getcwd []",
+    }
+    for uuid, content in contents.items():
+        session = add_session(tmp_path, uuid, {})
+        (session / "metadata.yaml").unlink()
+        if content is not None:
+            (session / "metadata.yaml").write_text(content)
+    episodes, preferences, problems = read(tmp_path)
+    assert (episodes, preferences) == ({}, [])
+    assert [(problem.kind, problem.episode) for problem in problems] == [
+        ("missing metadata", "s1/A"),
+        ("missing metadata", "s1/B"),
+        *(("malformed metadata", f"{uuid}/{letter}") for uuid in ("s2", "s3", "s4", "s5", "s6") for letter in "AB"),
+    ]
+    details = [problem.detail for problem in problems[::2]]
+    assert details[0] == "metadata.yaml: expected a file, got none"
+    assert details[1].startswith("metadata.yaml: expected YAML, got while parsing a flow node")
+    assert details[2] == "metadata.yaml: expected a mapping with policies by letter, got something else"
+    assert details[3] == "metadata.yaml: expected a mapping with policies by letter, got none"
+    assert details[4].startswith("metadata.yaml: expected YAML, got month must be in 1..12")
+    assert "could not determine a constructor" in details[5]
+    assert not any(problem.kept for problem in problems)
+
+
+def test_labels_out_of_range_are_unknown(tmp_path):
+    policies = {"A": judged(partial=70), "B": judged("dp", binary=3, partial=0.5), "C": judged("x", "no", -1)}
+    add_session(tmp_path, "s1", policies, folders=["A_pi0", "B_dp", "C_x"])
+    episodes, _, problems = read(tmp_path)
+    outcomes = {id: (episode.outcome.success, episode.outcome.progress) for id, episode in episodes.items()}
+    assert outcomes == {"s1/A": (True, None), "s1/B": (None, 0.5), "s1/C": (False, None)}
+    percent = "got 70 (a percentage? divide by 100 in the file, nothing is rescaled here)"
+    yes_or_no = "expected true or false (also yes/no, 1/0, success/failure), got 3"
+    assert problems == [
+        Problem("bad label", "s1/A", f"partial_success: expected a number from 0 to 1, {percent}", kept=True),
+        Problem("bad label", "s1/B", f"binary_success: {yes_or_no}", kept=True),
+        Problem("bad label", "s1/C", "partial_success: expected a number from 0 to 1, got -1", kept=True),
+    ]
+
+
+def test_what_is_absent_is_counted(tmp_path):
+    session = add_session(tmp_path, "s1", {"A": {"duration": 3}}, folders=["A_pi0"])
+    (session / "metadata.yaml").write_text("policies: {A: {duration: 3}}")
+    dataset = Dataset(RoboArenaReader(tmp_path))
+    (episode,) = dataset
+    assert (episode.instruction, episode.outcomes, episode.origin.tags["policy"]) == ("", (), "pi0")
+    assert {(row["problem"], row["episodes"], row["kept"]) for row in dataset.problems.rows()} == {
+        (kind, 1, True)
+        for kind in (
+            "empty instruction",
+            *(f"absent {name}" for name in SESSION if name != "language_instruction"),
+            *(f"absent {name}" for name in ("policy_name", "binary_success", "partial_success")),
+        )
+    }
+
+
+def test_a_broken_index_of_policies_costs_tags_only(tmp_path):
+    add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")})
+    (tmp_path / "global_metadata.yaml").write_text("policy_index: [")
+    episodes, _, problems = read(tmp_path)
+    assert len(episodes) == 2
+    assert [(problem.kind, problem.episode, problem.kept) for problem in problems] == [
+        ("malformed metadata", "global_metadata.yaml", True)
+    ]
+
+
+class Trap:
+    """Unpickling one of these creates a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_pickle_is_loaded_unless_it_is_allowed(tmp_path):
+    session = add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")})
+    sprung = tmp_path / "sprung"
+    for folder in ("A_pi0", "B_dp"):
+        np.savez(session / folder / "u_npz_file.npz", data=np.array([Trap(sprung)], dtype=object))
+    for episode in read(tmp_path)[0].values():
+        assert episode.signals == {}
+        assert len(episode) == 4
+        episode.fingerprint()
+        episode.select([0, 1])
+    assert not sprung.exists()
+
+    allowed = read(tmp_path, allow_pickle=True)[0]["s1/A"]
+    assert not sprung.exists()  # not before somebody asks for the signals
+    with pytest.raises(BadInput, match="expected an npz whose 'data' is an array of dicts of arrays"):
+        list(allowed.signals)
+    assert sprung.exists()  # so the trap above was a real one
+
+
+def test_allowed_signals_load_when_they_are_read(tmp_path):
+    session = add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")}, layout=2026)
+    steps = [
+        {"joint_position": np.full(7, i), "gripper_position": 0.5 * i, "action": np.ones(8), "note": "x"}
+        for i in range(4)
+    ]
+    np.savez(session / "A_pi0" / "proprio_and_actions.npz", data=np.array(steps, dtype=object))
+    episodes, _, problems = read(tmp_path, allow_pickle=True)
+    signals = pickle.loads(pickle.dumps(episodes["s1/A"].signals))  # workers receive episodes this way
+    assert {name: values.shape for name, values in signals.items()} == {
+        "joint_position": (4, 7),
+        "gripper_position": (4, 1),
+        "action": (4, 8),
+    }
+    np.testing.assert_array_equal(signals["joint_position"][:, 0], [0, 1, 2, 3])
+    assert problems == [Problem("missing signals", "s1/B", "no npz in its folder", kept=True)]
+
+
+def test_a_folder_that_is_no_dump_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="the RoboArena dataset: expected a folder with evaluation_sessions in it, got"):
+        RoboArenaReader(tmp_path)

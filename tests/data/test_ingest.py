@@ -1,0 +1,183 @@
+"""Importing messy data: every problem is counted and explained, nothing is dropped silently, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demerit.data.dataset import Dataset, Problem, Record
+from demerit.data.episode import Episode
+from demerit.data.formats import open_dataset
+from demerit.data.frames import Frames
+from demerit.data.importing import ImportProgress, import_dataset
+from demerit.data.labels import Event, Outcome, Preference
+from demerit.data.store import Store
+from demerit.data.video import VideoClip
+from demerit.errors import BadEpisode, StoreError
+
+
+class Given:
+    """A reader of records that are given."""
+
+    name = "given"
+
+    def __init__(self, *records: Record) -> None:
+        self._records = records
+
+    def records(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def expected(self) -> int | None:
+        return None
+
+
+def imported(tmp_path: Path, *records: Record, copy: bool = False) -> tuple[ImportProgress, Store]:
+    progress = import_dataset(Dataset(Given(*records), "given:x"), tmp_path / "set", copy=copy)
+    return progress, Store(tmp_path / "set")
+
+
+def kinds(progress: ImportProgress) -> dict[str, tuple[int, bool]]:
+    return {row["problem"]: (row["episodes"], row["kept"]) for row in progress.problems.rows()}
+
+
+def cut_off(path: Path) -> Path:
+    """A file whose header promises more frames than it has."""
+    import av
+
+    whole = path.with_name("whole.mp4")
+    with av.open(str(whole), "w", options={"movflags": "faststart"}) as out:
+        stream = out.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+        for image in np.random.default_rng(0).integers(0, 255, (40, 32, 48, 3), dtype=np.uint8):
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        out.mux(stream.encode(None))
+    path.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * 0.7)])
+    whole.unlink()
+    return path
+
+
+def test_a_good_dataset_comes_in_whole(sample: Path, tmp_path: Path) -> None:
+    progress = import_dataset(open_dataset(f"videos:{sample}"), tmp_path / "set")
+    store = Store(tmp_path / "set")
+    assert (progress.added, progress.durable, len(progress.problems), len(store)) == (15, 15, 0, 15)
+    for before, after in zip(open_dataset(f"videos:{sample}"), store.episodes(), strict=True):
+        assert before.fingerprint() == after.fingerprint()
+        assert before.outcomes == after.outcomes
+    again = import_dataset(open_dataset(f"videos:{sample}"), tmp_path / "set")
+    assert (again.added, again.kept, len(Store(tmp_path / "set"))) == (0, 15, 15)
+
+
+def test_a_cut_off_video_is_left_out_and_said(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    bad = Episode.from_video(cut_off(tmp_path / "cut.mp4"), "x", id="bad")
+    progress, store = imported(tmp_path, make_episode("good"), bad)
+    assert store.ids() == ["good"]
+    assert kinds(progress) == {"unreadable video": (1, False)}
+    assert "it is cut off" in progress.problems.rows()[0]["first"]
+    assert [problem.episode for problem in store.problems()] == ["bad"]
+
+
+def test_a_bad_camera_is_dropped_and_the_others_stay(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    good = make_episode("good").main
+    gone = Frames(VideoClip(str(tmp_path / "gone.mp4")))
+    two = Episode("two", "x", {"left": gone, "right": good})
+    none = Episode("none", "x", {"left": gone, "right": gone})
+    progress, store = imported(tmp_path, two, none)
+    assert store.ids() == ["two"]
+    assert list(store.episode("two").views) == ["right"]
+    assert kinds(progress) == {"unreadable video": (3, True), "no camera left": (1, False)}
+
+
+def test_a_wrong_frame_count_is_corrected_and_said(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    clip = VideoClip(str(make_video("v.mp4", frames=12)), length=15)
+    progress, store = imported(tmp_path, Episode("one", "x", {"main": Frames(clip)}))
+    assert len(store.episode("one")) == 12
+    assert progress.problems.rows()[0]["first"] == "one: camera 'main': 15 frames announced, 12 in the video"
+
+
+def test_labels_that_do_not_fit_their_frames_are_dropped(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    frames = make_episode("v", frames=12).main
+    outcomes = (
+        Outcome("human", success=True, curve=np.zeros(13)),
+        Outcome("rule", events=(Event("dropped", 3, 4), Event("spill", 11, 12))),
+    )
+    progress, store = imported(tmp_path, Episode("one", "x", {"main": frames}, outcomes))
+    human, rule = store.episode("one").outcomes
+    assert (human.success, human.curve) == (True, None)
+    assert rule.events == (Event("dropped", 3, 4),)
+    assert kinds(progress) == {"label does not fit": (2, True)}
+
+
+def test_preferences_need_both_their_episodes(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    a, b = make_episode("a"), make_episode("b")
+    both, half = Preference("a", "b", "a", "human"), Preference("a", "c", "b", "human")
+    progress, store = imported(tmp_path, a, b, both, half)
+    assert list(store.preferences()) == [both]
+    assert kinds(progress) == {"preference without its episode": (1, False)}
+
+
+def test_ids_used_twice_are_said(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    progress, store = imported(tmp_path, make_episode("a"), make_episode("a", seed=1))
+    assert store.ids() == ["a"]
+    assert kinds(progress) == {"id used twice": (1, False)}
+
+
+def test_strict_stops_at_the_first_problem_and_keeps_what_was_good(
+    tmp_path: Path, make_episode: Callable[..., Episode]
+) -> None:
+    reader = Given(make_episode("a"), Problem("empty instruction", "b", "it has none", True), make_episode("c"))
+    with pytest.raises(BadEpisode, match="Episode 'b': expected no empty instruction, got it has none"):
+        import_dataset(Dataset(reader, "given:x", strict=True), tmp_path / "set")
+    assert Store(tmp_path / "set").ids() == ["a"]
+
+
+def test_copies_are_shared_and_stand_alone(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    path = make_video("in/v.mp4", frames=12)
+    first = Episode("first", "x", {"main": Frames(VideoClip(str(path), stop=0.55))})
+    second = Episode("second", "x", {"main": Frames(VideoClip(str(path), start=0.55)).select([2, 1])})
+    array = Episode(
+        "array", "x", {"main": Frames.from_array(np.random.default_rng(0).integers(0, 255, (5, 21, 33, 3), np.uint8))}
+    )
+    truth = {one.id: one.main.all() for one in (first, second, array)}
+    _, store = imported(tmp_path, first, second, array, copy=True)
+    assert len(list((store.root / "videos").iterdir())) == 2
+    path.unlink()
+    for episode in store.episodes():
+        np.testing.assert_array_equal(episode.main.all(), truth[episode.id])
+    assert (
+        store.episode("second").fingerprint()
+        == Episode("second", "x", {"main": store.episode("second").main}).fingerprint()
+    )
+
+
+def test_a_folder_of_another_import_is_left_alone(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    imported(tmp_path, make_episode("a"))
+    with pytest.raises(StoreError, match="it holds an import of given:x; choose another folder"):
+        import_dataset(Dataset(Given(), "given:y"), tmp_path / "set")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_episode: Callable[..., Episode]
+) -> None:
+    import errno
+    import shutil
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(StoreError, match=r"the video cannot be copied \(No space left on device\)"):
+        imported(tmp_path, make_episode("a"), copy=True)
+    assert Store(tmp_path / "set").ids() == []
+
+
+def test_real_demonstrations_come_in(real_data: Path, tmp_path: Path) -> None:
+    progress = import_dataset(open_dataset(f"videos:{real_data / 'droid'}"), tmp_path / "set")
+    store = Store(tmp_path / "set")
+    assert (progress.added, len(store)) == (1000, 1000)
+    lengths = store.columns(["frames"]).column(0).to_pylist()
+    assert (max(lengths), lengths.count(32)) == (32, 998)

@@ -1,0 +1,113 @@
+"""The failure taxonomy: complete, extensible, and its page up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demerit.data import taxonomy
+from demerit.data.taxonomy import (
+    Kind,
+    check_kinds,
+    kind,
+    kinds,
+    load_kinds,
+    register_kind,
+    taxonomy_page,
+    unknown_kinds,
+)
+from demerit.errors import BadInput, UnknownName
+from fakes import drawn_sample as sample
+from fakes.paths import REPO
+
+OWN = """
+[[kind]]
+name = "left the lid off"
+definition = "The jar is open at the end."
+"""
+
+
+@pytest.fixture(autouse=True)
+def untouched() -> Iterator[None]:
+    before = dict(taxonomy._added)
+    yield
+    taxonomy._added.clear()
+    taxonomy._added.update(before)
+
+
+def test_every_kind_is_explained() -> None:
+    assert len(kinds()) >= 15
+    for one in kinds():
+        assert one.definition.endswith(".") and one.examples and one.guidance.endswith(".")
+        assert one.grades[0] < 5 or one.grades == (4, 5)
+    names = [one.name for one in kinds()]
+    assert len(set(names)) == len(names)
+
+
+def test_the_cases_that_the_papers_name_are_there() -> None:
+    check_kinds(
+        "wrong object,wrong place,missed grasp,dropped,not released,hovering,incomplete,overshoot,undone,collision,"
+        "excessive force,spill,shortcut,forbidden contact,hesitation".split(",")
+    )
+
+
+def test_the_drawn_sample_uses_it() -> None:
+    check_kinds(behaviour.event for behaviour in sample.BEHAVIOURS.values() if behaviour.event)
+
+
+def test_unknown_kinds_are_told() -> None:
+    with pytest.raises(UnknownName, match=r"no kind of failure named 'droped'\. Did you mean 'dropped'\?"):
+        kind("droped")
+    assert unknown_kinds(["dropped", "fell", "fell"]) == {"fell": 2}
+    with pytest.raises(UnknownName):
+        check_kinds(["dropped", "fell"])
+
+
+def test_anybody_can_add_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Kind("left the lid off", "The jar is open at the end.")
+    assert register_kind(mine) is mine
+    register_kind(mine)
+    assert kind("left the lid off") is mine
+    with pytest.raises(BadInput, match="another meaning already"):
+        register_kind(Kind("dropped", "Something else."))
+    taxonomy._added.clear()
+    (tmp_path / "own.toml").write_text(OWN)
+    monkeypatch.setenv("DEMERIT_TAXONOMY", str(tmp_path / "own.toml"))
+    assert kind("left the lid off").grades == (1, 5)
+    assert kind("dropped")
+    assert taxonomy_page().count("left the lid off") == 0  # the page is demerit's own
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("nonsense", "a TOML file of kinds"),
+        ("a = 1", "at least one [[kind]], got none"),
+        ("[[kind]]\nname = 'x'", "at least a name and a definition"),
+        ("[[kind]]\nname = 'X'\ndefinition = 'y'", "a name in lower case"),
+        ("[[kind]]\nname = 'x'\ndefinition = ''", "a definition, got none"),
+        ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrades = [4, 2]", "the lowest and the highest, from 1 to 5"),
+        ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrades = [4]", "two whole numbers"),
+        ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrade = 1", "Did you mean 'grades'?"),
+        (OWN + OWN, "'left the lid off' twice"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "own.toml").write_text(text)
+    with pytest.raises((BadInput, UnknownName)) as told:
+        load_kinds(tmp_path / "own.toml")
+    assert sentence in str(told.value)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        load_kinds("nowhere.toml")
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = REPO / "docs" / "taxonomy.md"
+    if not page.exists():
+        pytest.skip("the documentation is not part of this copy")
+    assert page.read_text("utf-8") == taxonomy_page(), "python -m demerit.data.taxonomy > docs/taxonomy.md"

@@ -1,0 +1,360 @@
+"""The report as one HTML file: what is in it, what is escaped, how large it gets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from demerit.cli.leaderboard import leaderboard
+from demerit.data.frames import Frames
+from demerit.data.labels import Preference
+from demerit.data.reward import Reward
+from demerit.errors import BadInput, StoreError
+from demerit.evaluate.metrics import Measure
+from demerit.evaluate.reports.leaderboard import build_leaderboard
+from demerit.evaluate.reports.page import looks, render_page, write_page
+from demerit.evaluate.reports.page.clips import clips
+from demerit.evaluate.reports.page.data import playable, script_json
+from demerit.evaluate.reports.page.picks import picks
+from demerit.evaluate.reports.page.tables import Scale, category_chart, scale_of, unscored
+from demerit.evaluate.reports.page.words import label, lead, meaning, number
+from demerit.evaluate.reports.published import published_tables
+from demerit.evaluate.reports.report import About, Judged, Line, Report, Shown
+from demerit.models.protocol import example_card
+from fakes.page_fixture import make_large_report, make_report, shading_frames
+from fakes.paths import ASSETS
+
+EVIL = """</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> "'&\u2028"""
+
+
+class Elements(HTMLParser):
+    """Collects start tags and the text of scripts, as a browser would split them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: dict[str, str] = {}
+        self.inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        facts = dict(attrs)
+        self.tags.append((tag, facts))
+        self.inside = (facts.get("id") or "main") if tag == "script" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.scripts[self.inside] = self.scripts.get(self.inside, "") + data
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Report, dict[str, Frames]]:
+    return make_report(2)
+
+
+@pytest.fixture(scope="module")
+def text(made: tuple[Report, dict[str, Frames]]) -> str:
+    report, frames = made
+    return render_page(report, frames, 6)
+
+
+def data_of(text: str) -> Any:
+    return json.loads(Elements(text).scripts["data"])
+
+
+def test_nothing_is_fetched_from_anywhere(text: str, tmp_path: Path) -> None:
+    board = build_leaderboard([], tmp_path).read_text("utf-8")
+    for page in (text, board):
+        without_data = re.sub(r"[A-Za-z0-9+/=]{200,}", "", page)
+        addresses = set(re.findall(r"""https?://[^\s"'<]+|url\([^)]*\)|@import""", without_data))
+        assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address
+        for tag, facts in Elements(page).tags:
+            assert tag not in ("link", "iframe", "object", "embed", "base")
+            for name in ("src", "href"):
+                assert (facts.get(name) or "#").startswith(("#", "data:image/jpeg;base64,")), (tag, facts)
+            assert not [name for name in facts if name.startswith("on")]
+        assert "default-src 'none'" in page
+        assert "script-src 'sha256-" in page
+
+
+def test_the_first_screen_says_whom_to_trust(text: str) -> None:
+    assert "<h1>Trust <em>careful</em> most here</h1>" in text
+    assert text.index("<h1>") < text.index("not what any model is worth") < text.index('<table class="headline"')
+    assert text.index(">careful</span>") < text.index("Controls: what knowing nothing scores") < text.index(">clock<")
+    assert "demerit bench --recompute report.json" in text
+
+
+def test_every_section_is_there(text: str) -> None:
+    ids = {facts["id"] for _, facts in Elements(text).tags if facts.get("id")}
+    wanted = "headline words categories reliability examples episodes unscored comparisons measures origin"
+    assert set(wanted.split()) <= ids
+    anchors = {facts["href"] for tag, facts in Elements(text).tags if tag == "a"}
+    assert {f"#{id}" for id in ids} >= anchors
+
+
+def test_words_of_strangers_stay_words(made: tuple[Report, dict[str, Frames]]) -> None:
+    report, frames = made
+    bad = replace(report.episodes[0], instruction=EVIL, note=EVIL, category=EVIL, vouched_by=EVIL)
+    unread = Reward.unscored("careful", bad.id, EVIL)
+    kept = [one for one in report.rewards if (one.reward.model, one.reward.episode) != ("careful", bad.id)]
+    report = replace(
+        report,
+        about=replace(report.about, name=EVIL, claim=EVIL, data=EVIL),
+        episodes=(bad, *report.episodes[1:]),
+        rewards=(*kept, Shown(unread)),
+        warnings=(EVIL,),
+        verdicts={"careful": (EVIL,)},
+        environment={EVIL: EVIL},
+    )
+    plain = Elements(render_page(*made, 2))
+    evil = Elements(render_page(report, frames, 2))
+    assert json.loads(evil.scripts["data"])["episodes"][0]["instruction"] == EVIL
+    assert EVIL in json.loads(evil.scripts["data"])["reasons"]
+    assert evil.scripts["main"] == plain.scripts["main"]  # no script more, none cut short
+    count = sum(tag == "script" for tag, _ in plain.tags)
+    assert sum(tag == "script" for tag, _ in evil.tags) == count
+    assert not [facts for tag, facts in evil.tags if tag == "img" and facts.get("src") == "x"]
+
+
+def test_json_inside_a_script_has_no_letter_that_html_knows() -> None:
+    written = script_json({"text": EVIL})
+    assert not set("<>&\u2028\u2029") & set(written)
+    assert json.loads(written) == {"text": EVIL}
+
+
+def test_the_script_is_the_one_that_the_policy_allows(text: str) -> None:
+    import hashlib
+
+    script = text[text.rindex("<script>") + 8 : text.rindex("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
+
+
+def test_the_scripts_together_stay_small_and_strict() -> None:
+    folder = ASSETS / "pages"
+    lines = [line for file in folder.glob("*.js") for line in file.read_text().splitlines()]
+    assert len(lines) < 500
+    assert folder.joinpath("tables.js").read_text().startswith("'use strict';")
+
+
+def test_a_clip_shows_the_frames_that_it_says(tmp_path: Path) -> None:
+    frames = Frames.from_array(
+        np.arange(200, dtype=np.uint8)[:, None, None, None].repeat(301, 1).repeat(500, 2).repeat(3, 3)
+    )
+    episode = Judged("long", "", "", "", "", frames=200, seconds=20.0)
+    clip = clips([episode], {"long": frames})["long"]
+    assert (len(clip.at), clip.at[0], clip.at[-1]) == (64, 0, 199)
+    assert (clip.width, clip.height) == (240, 144)
+    assert clip.speed == pytest.approx(clip.fps / (63 / 19.9), abs=0.01)
+    file = tmp_path / "clip.mp4"
+    file.write_bytes(base64.b64decode(clip.video))
+    with av.open(str(file)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        for k, frame in enumerate(container.decode(stream)):
+            assert frame.time == pytest.approx(k / clip.fps, abs=1e-3)
+            assert abs(int(frame.to_ndarray(format="rgb24")[60, 100, 0]) - clip.at[k]) <= 3
+    assert k == 63
+
+
+def test_a_video_that_does_not_fit_or_cannot_be_read_says_so(made: tuple[Report, dict[str, Frames]]) -> None:
+    report, frames = made
+    first, second = (pick.episode.id for pick in picks(report, 2))
+    broken: Mapping[str, Frames] = {**frames, first: shading_frames(9), second: Frames(Gone())}
+    text = render_page(report, broken, 3)
+    rows = {row["id"]: row for row in data_of(text)["episodes"]}
+    assert "has 9 frames and the report 32" in rows[first]["problem"]
+    assert "there is no such file" in rows[second]["problem"]
+    assert "clip" not in rows[first]
+
+
+class Gone:
+    kind = "array"
+
+    def __len__(self) -> int:
+        return 32
+
+    def times(self) -> np.ndarray:
+        return np.arange(32) / 8
+
+    def take(self, indices: object) -> np.ndarray:
+        from demerit.errors import UnreadableVideo
+
+        raise UnreadableVideo("gone.mp4", "there is no such file")
+
+    def identity(self) -> str:
+        return ""
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+def test_only_so_many_videos_are_embedded(made: tuple[Report, dict[str, Frames]]) -> None:
+    report, frames = made
+    for embed in (0, 1, 5):
+        scripts = Elements(render_page(report, frames, embed)).scripts
+        assert sum(name.startswith("clip-") for name in scripts) == embed
+    assert "not embedded; --embed N" in render_page(report, {}, 24)
+    with pytest.raises(BadInput, match="embed"):
+        write_page(report, "nowhere.html", frames, -1)
+
+
+def test_the_telling_episodes_come_first(made: tuple[Report, dict[str, Frames]]) -> None:
+    report, _ = made
+    chosen = picks(report, 100)
+    assert len(chosen) == len(report.episodes) == len({pick.index for pick in chosen})
+    assert [pick.kind for pick in chosen[:2]] == ["over", "over"]
+    for pick in chosen:
+        assert {"over": False, "under": True}.get(pick.kind, pick.episode.success) is pick.episode.success
+    assert re.fullmatch(r"\w+ gives this failure [\d.]+; the median success gets [\d.]+\.", chosen[0].why)
+
+
+def test_page_numbers_are_the_report_rounded(made: tuple[Report, dict[str, Frames]], text: str) -> None:
+    report, _ = made
+    data = data_of(text)
+    curves = json.loads(Elements(text).scripts["curves"])
+    for m, card in enumerate(report.cards):
+        rewards = report.rewards_of(card.name)
+        for i, episode in enumerate(report.episodes):
+            shown, exact = data["episodes"][i]["final"][m], rewards[episode.id].final
+            assert (shown is None) == math.isnan(exact)
+            assert shown is None or shown == pytest.approx(exact, abs=1e-3)
+            curve = curves[i]["curves"][m]
+            if curve is not None:
+                at = rewards[episode.id].at if curve[0] == 0 else np.array(curve[0])
+                assert np.array_equal(at, rewards[episode.id].at)
+                values = np.array([math.nan if one is None else one for one in curve[1]])
+                assert np.allclose(values, rewards[episode.id].value, atol=6e-4, equal_nan=True)
+
+
+def test_unscored_is_grouped_with_its_reason(made: tuple[Report, dict[str, Frames]], text: str) -> None:
+    report, _ = made
+    groups = {(one.model, one.reason): one for one in unscored(report)}
+    for (model, reason), group in groups.items():
+        rewards = [one for one in report.rewards_of(model).values() if one.why_missing == reason]
+        assert group.whole == sum(not one.scored for one in rewards)
+        assert group.partly == sum(one.scored for one in rewards)
+        assert reason in text
+    assert ("careful", "the server timed out") in groups
+
+
+def test_categories_rise_in_complexity(made: tuple[Report, dict[str, Frames]]) -> None:
+    chart = category_chart(made[0])
+    assert chart is not None
+    assert [row.name for row in chart.rows] == ["pick/place", "push/pull", "open/close", "stack", "reorient"]
+    assert (chart.chance, chart.scale) == (50.0, Scale(0.0, 1.0))
+    assert len(chart.rows[0].cells) == len(made[0].cards)
+
+
+def test_a_thousand_episodes_are_a_sensible_file() -> None:
+    report = make_large_report()
+    text = render_page(report, {}, 24)
+    assert len(report.episodes) == 1000
+    assert len(report.cards) >= 8
+    assert len(text.encode()) < 6_000_000
+
+
+def tiny(value: float, low: float, high: float, control: float | None = 0.5, tasks: int = 10) -> Report:
+    lines = [Line("mine", Measure("auroc", value, low, high, 10, 0, clusters=tasks))]
+    cards = [example_card(name="mine")]
+    if control is not None:
+        lines.append(Line("clock", Measure("auroc", control, control, control, 10, 0)))
+        cards.append(example_card(name="clock"))
+    controls = ("clock",) if control is not None else ()
+    return Report(About("tiny@1", "Nothing."), tuple(cards), controls, (), lines=tuple(lines))
+
+
+def test_the_conclusion_follows_the_interval() -> None:
+    assert lead(tiny(0.8, 0.7, 0.9)).title == "Trust mine most here"
+    assert lead(tiny(0.8, 0.7, 0.9, tasks=9)).title == "Too few tasks to trust a model"
+    assert lead(tiny(0.8, 0.7, 0.9, tasks=9)).trusted == ""
+    assert lead(tiny(0.8, 0.5, 0.9)).title == "No model is clear of the controls"
+    assert lead(tiny(0.8, math.nan, math.nan)).title == "No model is clear of the controls"
+    assert lead(tiny(0.8, 0.7, 0.9, None)).trusted == ""
+    nothing = replace(tiny(0.8, 0.7, 0.9), lines=())
+    assert lead(nothing).title == "Nothing could be measured"
+    assert lead(replace(nothing, cards=nothing.cards[1:])).title == "Only controls were measured"
+
+
+def test_preferences_say_who_vouches_for_them() -> None:
+    pairs = (Preference("a", "b", "a", "simulator"), Preference("b", "c", "tie", "simulator"))
+    text = render_page(replace(tiny(0.8, 0.7, 0.9), preferences=pairs), {}, 0)
+    assert "2 preferences by simulator" in text
+    assert "human" not in text.split("<table")[0].split("</header>")[-1]
+
+
+def test_empty_reports_still_have_a_page(tmp_path: Path) -> None:
+    for report in (tiny(0.8, 0.7, 0.9), Report(About("none@1", "Nothing."), (), (), ())):
+        assert "</html>" in write_page(report, tmp_path / "page.html").read_text("utf-8")
+
+
+def test_the_page_goes_where_it_can_or_says_why(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_page(tiny(0.8, 0.7, 0.9), tmp_path / "no folder" / "page.html")
+
+
+def test_words_and_scales() -> None:
+    assert label("preference_ordering_by_final") == "Preference ordering, by final"
+    assert label("voc_pearson_shuffled") == "VOC pearson shuffled"
+    assert meaning("best_f1_of_success").startswith("the largest F1")
+    assert meaning("unheard_of") == ""
+    assert (number(-0.5), number(math.nan), number(None)) == ("−0.50", "–", "–")
+    assert (scale_of([0.2, math.nan]), scale_of([-0.2, 1.0])) == (Scale(0.0, 1.0), Scale(-1.0, 1.0))
+    wide = scale_of([0.5, 3.0])
+    assert wide.low == 0
+    assert wide.percent(math.nan) is None
+    assert 0 < wide.percent(0.5) < wide.percent(3.0) < 100
+
+
+def test_videos_elsewhere_are_not_linked() -> None:
+    for address in ("videos/one.mp4", "data:video/mp4;base64,AAAA", "file:///tmp/a.mp4", "/tmp/a:b.mp4"):
+        assert playable(address) == address
+    for address in ("https://example.org/a.mp4", "//example.org/a.mp4", "javascript:alert(1)", "data:text/html,x"):
+        assert playable(address) == ""
+
+
+def test_models_look_different() -> None:
+    cards = tuple(example_card(name=f"model-{i}") for i in range(20))
+    found = looks(Report(About("many@1", ""), cards, (), ()))
+    assert len({(look.css, look.marker) for look in found.values()}) == 20
+
+
+def test_published_and_measured_never_share_a_table(made: tuple[Report, dict[str, Frames]], tmp_path: Path) -> None:
+    page = build_leaderboard([made[0]], tmp_path / "site").read_text("utf-8")
+    measured, published = page.split('<section id="published">')
+    assert 'class="headline"' in measured
+    assert 'class="headline"' not in published
+    assert 'class="published"' not in measured
+    for table in published_tables():
+        assert f'id="{table.name}"' in published
+        part = published.split(f'id="{table.name}"')[1].split("</article>")[0]
+        assert f"Source: {table.source}" in part.replace("&#39;", "'")
+        assert ("approximate</span>" in part) == table.approximate
+        assert part.count('scope="row"') == len(table.models)
+    assert published.count("Source: ") == len(published_tables())
+
+
+def test_leaderboard_command_takes_files_and_folders(
+    made: tuple[Report, dict[str, Frames]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made[0].write(tmp_path / "report.json")
+    leaderboard([tmp_path, tmp_path / "report.json"], tmp_path / "site")
+    assert "(2 reports)" in capsys.readouterr().out
+    assert (tmp_path / "site" / "index.html").read_text("utf-8").count('<table class="headline"') == 2
+    with pytest.raises(StoreError, match="cannot be read"):
+        leaderboard([tmp_path / "missing.json"], tmp_path / "site")

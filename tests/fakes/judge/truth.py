@@ -1,0 +1,190 @@
+"""The simulated judge: answers demerit's prompts from the simulator's truth, made wrong on purpose.
+
+It recognises the pictures of a request (`album`), looks up what was measured, bends it by a `Temperament`, and writes
+the JSON that a model would. Nothing but the request tells it what is asked and which examples stand in the context. It
+shows that the machinery around a model works; it says nothing about how good any real model is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from demerit.data.episode import Episode
+from demerit.data.taxonomy import kinds
+from demerit.errors import BadInput
+from fakes.judge.album import Album, Seen, signature_of_bytes
+from fakes.judge.reading import Prompt, read_parts, read_prompt
+from fakes.judge.relabeller import Relabeller, Slips
+from fakes.judge.server import Request
+from fakes.judge.temperament import Floats, Lesson, Temperament, perceived
+
+NAME = "simulated-judge"
+"""what the server calls its model, so that no report can take it for a real one"""
+UNKNOWN = "This simulated judge knows only the pictures of its own dataset, and these are none of them."
+NOT_ASKED = "This simulated judge answers demerit's own prompts and nothing else."
+NOT_NAMED = f"This is a simulation, and it answers under its own name only: ask for the model {NAME}."
+REMEMBERED = 2048
+WORST_VALUES = 0.5
+"""examples whose values are off by so much teach no more than their pictures"""
+USUAL_MOST = 5
+
+HINTS: dict[str, tuple[str, ...]] = {
+    "collision": ("collision", "collide", "bump", "knock", "hits the scene"),
+    "dropped": ("drop", "let go", "slip", "falls", "fell", "fallen"),
+    "excessive force": ("force", "slam", "crush", "press"),
+    "hesitation": ("hesita", "pause", "without motion", "stands still"),
+    "incomplete": ("incomplete", "stops at progress", "stops before", "not finished", "unfinished", "gives up"),
+    "missed grasp": ("miss", "closed on nothing", "closes on nothing", "empty"),
+    "not released": ("not released", "still in the gripper", "never lets go", "holds on"),
+    "overshoot": ("overshoot", "goes past", "beyond the goal", "too far", "past the goal"),
+    "undone": ("undone", "undo", "was done before", "done at some time", "taken back"),
+    "wrong object": ("wrong object", "other object", "another object", "another thing"),
+    "wrong place": ("wrong place", " m off", "beside the goal", "somewhere else", "elsewhere"),
+}
+"""words by which the simulation finds kinds of failure in a text"""
+
+
+def kinds_in(text: str) -> list[str]:
+    """Kinds of failure that a text speaks of, the most frequent first."""
+    low = text.lower()
+    found = Counter({kind: sum(low.count(hint) for hint in hints) for kind, hints in HINTS.items()})
+    return [kind for kind, count in found.most_common() if count]
+
+
+def kinds_of(episode: Episode) -> frozenset[str]:
+    """Kinds of failure that were measured in an episode, and the name of what it was made to do."""
+    events = frozenset(event.kind for outcome in episode.outcomes for event in outcome.events)
+    behaviour = episode.origin.tags.get("behaviour", "")
+    return events | ({behaviour} if behaviour and behaviour != "expert" else frozenset())
+
+
+class SimulatedJudge:
+    """Answers the server's requests; the same question gets the same answer."""
+
+    def __init__(
+        self,
+        episodes: Iterable[Episode],
+        temperament: Temperament | None = None,
+        seed: int = 0,
+        slips: Slips | None = None,
+    ) -> None:
+        """Remember the episodes (decodes every frame once).
+
+        Args:
+            episodes: simulated ones; their measured curves are the truth.
+            temperament: how wrong it is about rewards.
+            seed: decides moods and noise.
+            slips: how wrong it is when it writes and checks commands.
+        """
+        self.album = Album(episodes)
+        self.temperament, self.seed = temperament or Temperament(), seed
+        self._seen = lru_cache(maxsize=REMEMBERED)(self._recognise)
+        self.relabeller = Relabeller(self._seen, self._random, slips or Slips())
+
+    def __call__(self, asked: Request) -> str:
+        """Answer a question that came to the server, under its own name only: no report may call it anything else."""
+        if asked.body.get("model") != NAME:
+            return NOT_NAMED
+        return self.answer(asked.body, asked.question)
+
+    def answer(self, body: Mapping[str, Any], question: str = "") -> str:
+        """Write the answer to a request's body: JSON, or a sentence where there is nothing to answer.
+
+        Args:
+            body: what was posted.
+            question: tells questions apart; the noise is drawn anew for another one.
+        """
+        texts, pictures = read_parts(body)
+        command = self.relabeller.answer(texts, pictures, question)
+        if command is not None:
+            return command
+        prompt = read_prompt(body)
+        if prompt.remarks:
+            return _failures(prompt)
+        if not prompt.frames:
+            return NOT_ASKED
+        anchor = () if prompt.anchor is None else (prompt.anchor,)
+        seen = self._seen((*anchor, *prompt.frames.values()))
+        if seen is None:
+            return UNKNOWN
+        return _frames(prompt, seen, self.values(seen.episode, self.lesson(prompt), question))
+
+    def lesson(self, prompt: Prompt) -> Lesson:
+        """What the prompt's examples show; an example that did not fail teaches nothing."""
+        rejected = [
+            (self._seen(tuple(picture for picture, _ in shown)), [value for _, value in shown])
+            for shown in prompt.rejected.values()
+        ]
+        graded = [(seen, values) for seen, values in rejected if seen is not None and _failed(seen.episode)]
+        off = [float(np.mean(np.abs(_at(seen) - np.array(values)))) for seen, values in graded]
+        return Lesson(
+            text=frozenset(kinds_in(prompt.descriptions)),
+            video=_shown([self._seen(tuple(shown)) for shown in prompt.failed.values()]),
+            dense=_shown([seen for seen, _ in graded]),
+            fidelity=max(0.0, 1 - float(np.mean(off)) / WORST_VALUES) if off else 1.0,
+        )
+
+    def values(self, episode: Episode, lesson: Lesson, asked: str = "") -> Floats:
+        """What the judge says of every frame of an episode, 0 to 1.
+
+        Args:
+            episode: a remembered one.
+            lesson: what the context shows.
+            asked: tells questions apart: the noise is drawn anew for another one.
+        """
+        outcome = episode.outcome
+        if outcome is None or outcome.curve is None:
+            raise BadInput(f"episode {episode.id!r}", "one that the simulator measured", "none of those")
+        values = perceived(outcome, kinds_of(episode), lesson, self.temperament)
+        mood = self._random("mood", episode.id).normal(0, self.temperament.mood)
+        noise = self._random("noise", episode.id, asked).normal(0, self.temperament.noise, len(values))
+        return np.clip(values + mood + noise, 0, 1)
+
+    def _recognise(self, pictures: tuple[bytes, ...]) -> Seen | None:
+        try:
+            return self.album.recognise([signature_of_bytes(one) for one in pictures])
+        except BadInput:
+            return None
+
+    def _random(self, *purpose: str) -> np.random.Generator:
+        words = "\0".join([str(self.seed), *purpose])
+        return np.random.default_rng(int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little"))
+
+
+def _frames(prompt: Prompt, seen: Seen, values: Floats) -> str:
+    at = zip(prompt.frames, seen.frames[len(seen.frames) - len(prompt.frames) :], strict=True)
+    entries = [
+        {"frame": number, "description": "simulated", "percent": round(100 * float(values[frame]))}
+        for number, frame in at
+    ]
+    return json.dumps({"frames": entries})
+
+
+def _failures(prompt: Prompt) -> str:
+    known = {kind.name: kind.definition for kind in kinds()}
+    told = [known[kind] for kind in kinds_in(prompt.remarks) if kind in known]
+    return json.dumps({"failures": told[: prompt.most or USUAL_MOST]})
+
+
+def _failed(episode: Episode) -> bool:
+    return episode.outcome is not None and episode.outcome.success is False
+
+
+def _shown(examples: Sequence[Seen | None]) -> frozenset[str]:
+    """Kinds of failure among the examples that failed; one whose failure has no name is still a failure."""
+    failed = [one.episode for one in examples if one is not None and _failed(one.episode)]
+    return frozenset().union(*(kinds_of(one) or {"unnamed"} for one in failed))
+
+
+def _at(seen: Seen) -> Floats:
+    """Measured progress at the frames that were recognised."""
+    outcome = seen.episode.outcome
+    curve = None if outcome is None else outcome.curve
+    return np.array([np.nan if curve is None else curve[frame] for frame in seen.frames], dtype=np.float64)

@@ -1,0 +1,331 @@
+"""The text tower: cutting into pieces, order and opposites, loading strictly, and its teacher's grammar."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import demerit
+from demerit.errors import BadInput
+from demerit.models.compact.words import (
+    HEADS,
+    MOST_PIECES,
+    PARTS,
+    PIECE,
+    SPAN,
+    WEIGHTS,
+    WIDTH,
+    Floats,
+    Words,
+    plain_words,
+    save_words,
+    split_word,
+)
+from measure_words import OPPOSED, SWAPS, THINGS, agreement, cosines, nearer
+from sentences import OPPOSITES, Grammar, known_words
+
+SHIPPED = Path(demerit.__file__).parent / "assets" / "compact" / "words.npz"
+
+
+@pytest.fixture(scope="module")
+def words() -> Words:
+    return Words.load(SHIPPED)
+
+
+def vector(words: Words, text: str) -> Floats:
+    found = words.vector(text)
+    assert found is not None
+    return found
+
+
+def small(path: Path, pieces: list[str], seed: int = 0) -> Path:
+    """Write a tower with random weights."""
+    draw = np.random.default_rng(seed)
+    weights = {name: draw.normal(0, 0.1, shape).astype(np.float32) for name, shape in WEIGHTS.items()}
+    save_words(path, pieces, draw.normal(size=(len(pieces), PIECE)).astype(np.float32), weights, {"licence": "none"})
+    return path
+
+
+# Cutting
+
+
+def naive(word: str, known: set[str], first: bool = True) -> list[str] | None:
+    """Greedy, longest first, written as a recursion over the known pieces instead of over the word's ends."""
+    if not word:
+        return []
+    heads = [one if first else one.removeprefix("##") for one in known if one.startswith("##") != first]
+    fitting = sorted((head for head in heads if head and word.startswith(head)), key=len)
+    if not fitting:
+        return None
+    rest = naive(word[len(fitting[-1]) :], known, False)
+    return None if rest is None else [fitting[-1] if first else "##" + fitting[-1], *rest]
+
+
+letters = st.text("abc", min_size=1, max_size=4)
+
+
+@given(st.text("abcd", max_size=12), st.sets(letters), st.sets(letters))
+def test_cutting_agrees_with_a_naive_recursion(word: str, starts: set[str], ends: set[str]) -> None:
+    known = starts | {"##" + end for end in ends}
+    longest = max((len(one.removeprefix("##")) for one in known), default=0)
+    assert split_word(word, known, longest) == (naive(word, known) or [])
+
+
+@given(st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=40))
+def test_any_plain_word_gives_pieces_that_spell_it(words: Words, word: str) -> None:
+    assert "".join(piece.removeprefix("##") for piece in words.pieces(word)) == word
+
+
+@given(st.text(max_size=60))
+def test_any_text_gives_a_finite_vector_or_none(words: Words, text: str) -> None:
+    found = words.vector(text)
+    if found is None:
+        assert not re.search("[a-z0-9]", text.lower()) or any(ord(one) > 127 for one in text)
+    else:
+        assert found.shape == (WIDTH,) and found.dtype == np.float32 and np.isfinite(found).all()
+
+
+@given(st.text(max_size=40))
+def test_words_are_plain(text: str) -> None:
+    for word in plain_words(text):
+        assert word == word.lower() and not any(unicodedata.combining(one) for one in word)
+
+
+def test_capitals_accents_and_punctuation_do_not_matter(words: Words) -> None:
+    plain = vector(words, "put the cup on the table")
+    for text in ("Put the CUP on the table.", "  püt thé cup -- on\tthe\ntable!", "Ｐut the cup on the table"):
+        assert np.array_equal(vector(words, text), plain)
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t", "...", "!?", "___", "漢字", "подними чашку"])
+def test_no_known_piece_is_none(words: Words, text: str) -> None:
+    assert words.vector(text) is None
+
+
+def test_long_text_is_read_to_a_bound(words: Words) -> None:
+    text = "put the cup on the table " * 100
+    assert len(words.pieces(text)) == MOST_PIECES
+    assert np.array_equal(vector(words, text), vector(words, text + "left"))
+
+
+# The vector
+
+
+def slow_vector(words: Words, text: str) -> Floats:
+    """Compute the docstring's network piece by piece, in float64."""
+    table, weights = words._vectors, {name: value.astype(np.float64) for name, value in words._weights.items()}
+    seen = [table[words._index[piece]].astype(np.float64) for piece in words.pieces(text)]
+    whole = np.mean(seen, axis=0)
+
+    def layer(rows: list[Any], weight: Any, bias: Any) -> list[Any]:
+        nothing = np.zeros_like(rows[0])
+        span = range(-(SPAN // 2), SPAN // 2 + 1)
+        beside = [[rows[i + j] if 0 <= i + j < len(rows) else nothing for j in span] for i in range(len(rows))]
+        return [np.maximum(np.concatenate(one) @ weight + bias, 0) for one in beside]
+
+    near = layer(seen, weights["near"], whole @ weights["whole"] + weights["near_bias"])
+    far = layer(near, weights["far"], weights["far_bias"])
+    summary = [whole]
+    for head in range(HEADS):
+        share = np.exp([one @ weights["heads"][:, head] for one in far])
+        summary.append(sum(s * one for s, one in zip(share / share.sum(), seen, strict=True)))
+    found = np.concatenate([*summary, np.mean(far, axis=0)]) @ weights["out"] + weights["out_bias"]
+    part = found[PARTS["sentence"]]
+    found[PARTS["sentence"]] = part / np.linalg.norm(part) * np.sqrt(len(part))
+    return np.asarray(found, np.float32)
+
+
+@pytest.mark.parametrize("text", ["open", "put the red cup on the plate", "use the zyzzyva to poke it, then stop"])
+def test_the_network_agrees_with_a_slow_one(words: Words, text: str) -> None:
+    assert np.allclose(vector(words, text), slow_vector(words, text), atol=1e-3)
+
+
+def test_training_computes_the_same_as_running(words: Words) -> None:
+    torch = pytest.importorskip("torch")
+    from distil_words import _forward
+
+    texts = ["open", "put the red cup on the plate", "move the ball from the left to the right"]
+    cut = [[words._index[piece] for piece in words.pieces(text)] for text in texts]
+    weights = {name: torch.from_numpy(value) for name, value in words._weights.items()}
+    for found, text in zip(_forward(torch.from_numpy(words._vectors), weights, cut).numpy(), texts, strict=True):
+        assert np.allclose(found[112:], vector(words, text)[112:], atol=1e-3)
+
+
+def test_parts_fill_the_vector() -> None:
+    assert [one.start for one in PARTS.values()] == [0, 112, 142, 172] and WIDTH == PARTS["signs"].stop
+    assert PARTS["signs"].stop - PARTS["signs"].start == len(OPPOSITES) == 20
+
+
+def test_the_same_text_gives_the_same_bits_from_two_loads(words: Words) -> None:
+    again = Words.load(SHIPPED)
+    for text in ("open the drawer", "Pick up the pen and put it in the cup", "x"):
+        assert np.array_equal(vector(words, text), vector(again, text))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("put the cup on the plate", "put the plate on the cup"),
+        ("open the drawer", "close the drawer"),
+        ("move the block to the left", "move the block to the right"),
+        ("put the pen into the mug", "take the pen out of the mug"),
+        ("turn on the light", "turn off the light"),
+        ("push the box", "pull the box"),
+        ("open the drawer then close it", "close the drawer then open it"),
+    ],
+)
+def test_order_and_opposites_are_heard(words: Words, one: str, other: str) -> None:
+    meaning = slice(PARTS["what"].start, WIDTH)
+    apart = np.linalg.norm(vector(words, one)[meaning] - vector(words, other)[meaning])
+    assert apart > 1.5
+
+
+@pytest.mark.parametrize(
+    ("opposite", "one", "other"),
+    [
+        ("open/close", "open the drawer", "shut the drawer"),
+        ("left/right", "slide the bowl to the left", "slide the bowl to the right"),
+        ("in/out", "put the spoon into the jar", "take the spoon out of the jar"),
+        ("start/stop", "switch the lamp on", "switch the lamp off"),
+        ("push/pull", "push the chair", "pull the chair"),
+    ],
+)
+def test_opposites_have_opposite_signs(words: Words, opposite: str, one: str, other: str) -> None:
+    place = PARTS["signs"].start + OPPOSITES.index(opposite)
+    assert vector(words, one)[place] > 1.5 and vector(words, other)[place] < -1.5
+
+
+def test_what_and_where_change_places_with_the_words(words: Words) -> None:
+    right = 0
+    pairs = list(permutations(THINGS, 2))
+    for one, other in pairs:
+        first, second = (vector(words, f"put the {a} on the {b}") for a, b in ((one, other), (other, one)))
+        alone = vector(words, f"move the {one}")[PARTS["what"]]
+        right += bool(first[PARTS["what"]] @ alone > second[PARTS["what"]] @ alone)
+    assert right / len(pairs) > 0.95
+
+
+def test_paraphrases_are_nearer_than_exchanges_and_opposites(words: Words) -> None:
+    def encode(texts: Any) -> Floats:
+        return np.stack([vector(words, text) for text in texts])
+
+    assert nearer(encode, SWAPS)[0] > 0.85
+    assert nearer(encode, OPPOSED)[0] > 0.85
+
+
+def test_agreement_by_hand() -> None:
+    rows = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], np.float32)
+    assert agreement(cosines(rows), cosines(rows)) == pytest.approx((1, 1, 1))
+    assert agreement(cosines(rows), cosines(rows[[0, 2, 1, 3]]))[1] == 0
+
+
+# The file
+
+
+def test_the_file_is_small_and_names_its_licences(words: Words) -> None:
+    assert SHIPPED.stat().st_size <= 2_500_000
+    assert words.about["licence"] == "Apache-2.0"
+    assert [one.endswith("Apache-2.0") for one in words.about["made_from"]] == [True, True]
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    tower = Words.load(small(tmp_path / "words.npz", ["a", "b", "##b"]))
+    assert tower.about == {"format": 1, "licence": "none"}
+    assert tower.pieces("ab ba B") == ["a", "##b", "b"]
+    again = small(tmp_path / "again.npz", ["a", "b", "##b"])
+    assert again.read_bytes() == (tmp_path / "words.npz").read_bytes()
+
+
+def test_no_file_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"none\.npz: expected the words of a network .*, got no such file"):
+        Words.load(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("cut", [0, 10, 1000, -100])
+def test_a_file_cut_short_is_a_sentence(tmp_path: Path, cut: int) -> None:
+    path = small(tmp_path / "words.npz", ["a", "b"])
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(BadInput, match=r"copy words\.npz again"):
+        Words.load(path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small(tmp_path_factory.mktemp("whole") / "words.npz", ["a", "b"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 255))
+def test_a_changed_byte_never_loads_as_other_numbers(whole: Path, place: int, flips: int) -> None:
+    before, data = vector(Words.load(whole), "a b"), bytearray(whole.read_bytes())
+    data[-1 - place % min(len(data), 10 ** (place % 7))] ^= flips  # often near the end, where the directory is
+    changed = whole.with_name("changed.npz")
+    changed.write_bytes(data)
+    try:
+        after = vector(Words.load(changed), "a b")
+    except BadInput:
+        return
+    assert np.array_equal(before, after)
+
+
+def rewritten(path: Path, **changes: Any) -> Path:
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files} | changes
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"heads": None}, r"missing or extra: heads"),
+        ({"more": np.zeros(1)}, r"missing or extra: more"),
+        ({"out": np.zeros((3, 2), np.float16)}, r"out of shape \(3, 2\)"),
+        ({"vectors": np.zeros((2, PIECE), np.float32)}, r"type float32"),
+        ({"vectors": np.zeros((3, PIECE), np.int8)}, r"vectors of shape \(3, 128\)"),
+        ({"scales": np.array([np.nan, 1], np.float16)}, r"not finite in scales"),
+        ({"pieces": np.frombuffer(b"a\na", np.uint8)}, r"listed twice"),
+        ({"pieces": np.frombuffer(b"\xff", np.uint8)}, r"cannot be read"),
+        ({"about": np.frombuffer(b"{", np.uint8)}, r"cannot be read"),
+        ({"about": np.frombuffer(b"[]", np.uint8)}, r"format \[\]"),
+        ({"about": np.frombuffer(json.dumps({"format": 2}).encode(), np.uint8)}, r"format 2, not 1"),
+        ({"heads": np.array([object()])}, r"cannot be read"),
+    ],
+)
+def test_what_does_not_fit_is_a_sentence(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    path = rewritten(small(tmp_path / "words.npz", ["a", "b"]), **changes)
+    with pytest.raises(BadInput, match=sentence):
+        Words.load(path)
+
+
+def test_a_file_of_another_kind_is_a_sentence(tmp_path: Path) -> None:
+    with (tmp_path / "words.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(BadInput, match="not a zip file"):
+        Words.load(tmp_path / "words.npz")
+
+
+# The grammar
+
+
+def test_the_grammar_draws_the_same_sentences_again() -> None:
+    first, second = Grammar(["zebra"], 3), Grammar(["zebra"], 3)
+    drawn = [first.sentence() for _ in range(300)]
+    assert drawn == [second.sentence() for _ in range(300)]
+    for one in drawn:
+        assert one.what and len(one.signs) == len(OPPOSITES) and set(one.signs) <= {-1, 0, 1}
+        assert set(plain_words(one.what + " " + one.where)) <= set(plain_words(one.text))
+        assert "*" not in one.text and "@" not in one.text and "=" not in one.text
+
+
+def test_things_to_measure_with_are_not_in_the_grammar() -> None:
+    assert not set(THINGS) & set(known_words())

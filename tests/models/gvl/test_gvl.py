@@ -1,0 +1,340 @@
+"""GVL over real HTTP, against a scripted server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demerit.data.frames import spread
+from demerit.data.labels import Outcome, Preference
+from demerit.errors import BadInput, DemeritError, MissingExtra, UnknownName
+from demerit.models import load_model
+from demerit.models.check import check_model
+from demerit.models.gvl.distil import Plan
+from demerit.models.gvl.model import GVL
+from demerit.models.gvl.retrieval import Library
+from demerit.models.gvl.settings import ENVIRONMENT
+from fakes.judge.faults import Faults
+from fakes.judge.server import ScriptedServer
+from fakes.prompted import Watcher, colour, coloured, entries, failed, gvl, pictures_of, to_judge
+from fakes.prompted import hang_up as _hang_up  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ENVIRONMENT.values():
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def watcher() -> Watcher:
+    return Watcher()
+
+
+@pytest.fixture
+def server(watcher: Watcher) -> Iterator[ScriptedServer]:
+    with ScriptedServer(watcher) as running:
+        yield running
+
+
+def test_the_request_holds_the_right_frames_as_rgb(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+    episode = coloured("one", frames=25)
+    reward = gvl(server, tmp_path, frames=8, size=16).score([episode])[0]
+    pictures = pictures_of(watcher.requests[0])
+    wanted = spread(25, 8).tolist()
+    assert [one.label.role for one in pictures] == ["anchor", *["frame"] * 7]
+    assert pictures[0].index == 0
+    assert [one.label.number for one in pictures[1:]] == list(range(1, 8))
+    order = [one.index for one in pictures[1:]]
+    assert sorted(order) == wanted[1:] and order != wanted[1:]
+    for one in pictures:
+        assert one.mode == "RGB" and one.size == (16, 12)
+        assert np.abs(np.subtract(one.rgb, colour(one.index))).max() <= 2
+    # the scripted model reads time off the colour: aligned by number, the values rise again
+    assert reward.at.tolist() == wanted
+    assert reward.value == pytest.approx(np.array(wanted) * 0.04, abs=1e-6)
+
+
+def test_the_order_depends_on_what_is_seen_only(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+    model = gvl(server, tmp_path, samples=2, frames=12)
+    one = coloured("one")
+    model.score([one, coloured("two", blue=90)])
+    asked = len(watcher.requests)
+    model.score([replace(one, id="another name", outcomes=(failed("it dropped it"),))])
+    assert len(watcher.requests) == asked == 4, "the same pixels and words are the same question: nothing is sent"
+    orders = {tuple(picture.index for picture in to_judge(request).values()) for request in watcher.requests}
+    assert len(orders) == 4, "every sample and every episode has an order of its own"
+
+
+def test_labels_never_reach_the_prompt(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+    marked = coloured("one", outcomes=(failed("SECRET NOTE", curve=np.full(20, 0.1)),))
+    other = coloured("other", blue=90, outcomes=(failed("the cup fell"),))
+    preference = Preference("one", "other", "b", "human", why="SECRET REASON")
+    gvl(server, tmp_path, "dense", examples=[marked, other, preference]).score([marked])
+    gvl(server, tmp_path, "text", examples=[marked, coloured("third", blue=120)]).score([marked])
+    assert watcher.requests
+    assert not any("SECRET" in request.text for request in watcher.requests)
+    assert {one.blue for request in watcher.about_rollouts for one in pictures_of(request)} <= set(range(36, 45))
+
+
+PERFECT = {n: 10 * n for n in range(1, 8)}
+
+
+@pytest.mark.parametrize(
+    ("said", "unscored", "reason"),
+    [
+        (entries(PERFECT), [], ""),
+        (entries({n: p for n, p in PERFECT.items() if n != 3}), [3], "missing from the answer"),
+        ({"frames": [*entries(PERFECT)["frames"], {"frame": 5, "percent": 50}]}, [5], "answered 2 times"),
+        (entries({**PERFECT, 2: 140}), [2], "140 is outside 0 to 100"),
+        (entries({**PERFECT, 2: -1}), [2], "-1 is outside 0 to 100"),
+        (entries({**PERFECT, 7: "a lot"}), [7], "no percentage can be read from 'a lot'"),
+        (entries({**PERFECT, 7: None}), [7], "an entry without one"),
+        (entries({**PERFECT, 99: 5}), [], ""),
+    ],
+)
+def test_what_cannot_be_read_is_unscored(said: Any, unscored: list[int], reason: str, tmp_path: Path) -> None:
+    watcher = Watcher(lambda request, shown: said)
+    with ScriptedServer(watcher) as server:
+        reward = gvl(server, tmp_path, frames=8).score([coloured("one")])[0]
+    shown = {number: one.index for number, one in to_judge(watcher.requests[0]).items()}
+    assert sorted(reward.at[np.isnan(reward.value)].tolist()) == sorted(shown[number] for number in unscored)
+    assert reason in reward.why_missing
+    for number, index in shown.items():
+        if number not in unscored:
+            assert reward.value[reward.at.tolist().index(index)] == pytest.approx(PERFECT[number] / 100)
+    assert reward.given["ignored entries"] == (1 if 99 in [one["frame"] for one in said["frames"]] else 0)
+
+
+@pytest.mark.parametrize("fault", ["refusal", "nonsense", "empty"])
+def test_an_answer_that_says_nothing_leaves_the_episode_unscored(fault: str, tmp_path: Path) -> None:
+    with ScriptedServer(Watcher(), Faults(script=[fault])) as server:
+        reward = gvl(server, tmp_path).score([coloured("one")])[0]
+    assert not reward.scored and len(reward.at) == 0, "the anchor's 0 alone is no score"
+    assert reward.why_missing.startswith("refused" if fault == "refusal" else "unreadable")
+
+
+def test_an_answer_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    with ScriptedServer(Watcher(), Faults(script=["length"])) as server:
+        reward = gvl(server, tmp_path, frames=8).score([coloured("one")])[0]
+    known = ~np.isnan(reward.value)
+    assert 1 < known.sum() < 8
+    assert "cut off" in reward.why_missing
+    assert reward.value[known] == pytest.approx(0.04 * reward.at[known])
+
+
+@pytest.mark.parametrize("formats", [("json_schema", "json_object"), ("json_object",), ()])
+def test_servers_with_and_without_schemas(formats: tuple[str, ...], tmp_path: Path) -> None:
+    def fenced(request: Any, shown: Any) -> str:
+        lines = ",\n".join(f"{{'frame': {n}, 'percent': '{4 * one.index}%',}}" for n, one in shown.items())
+        return f"Here is what I see:\n```json\n[{lines}]\n```\nI hope this helps."
+
+    watcher = Watcher(None if formats == ("json_schema", "json_object") else fenced)
+    with ScriptedServer(watcher, formats=formats) as server:
+        reward = gvl(server, tmp_path, frames=8).score([coloured("one")])[0]
+    assert reward.value == pytest.approx(0.04 * reward.at)
+    sent = watcher.requests[-1].body.get("response_format")
+    assert (sent or {}).get("type") == (formats[0] if formats else None)
+    if formats[:1] == ("json_schema",):
+        entry = str(sent)
+        assert all(word in entry for word in ("'frame'", "'percent'", "'integer'", "'number'"))
+
+
+def test_several_samples_give_mean_and_spread(tmp_path: Path) -> None:
+    def noisy(request: Any, shown: Any) -> Any:
+        said = entries({n: 4 * one.index + 5 * request.seed for n, one in shown.items()})
+        if request.seed == 2:
+            said["frames"] = [one for one in said["frames"] if shown[one["frame"]].index != 19]
+        return said
+
+    with ScriptedServer(Watcher(noisy)) as server:
+        reward = gvl(server, tmp_path, "none,samples=3", frames=6).score([coloured("one")])[0]
+    true = 0.04 * reward.at[1:-1]
+    assert reward.value[1:-1] == pytest.approx(true + 0.05, abs=1e-6)
+    assert reward.value[-1] == pytest.approx(0.76 + 0.025, abs=1e-6), "the mean of the two answers that have it"
+    assert reward.value[0] == 0
+    deviation = float(np.std([0.0, 0.05, 0.10]))
+    assert reward.given["spread per frame"][1:-1] == pytest.approx([deviation] * 4, abs=1e-4)
+    assert reward.given["spread per frame"][-1] == pytest.approx(float(np.std([0.0, 0.05])), abs=1e-4)
+    assert reward.given["answers per frame"] == [3, 3, 3, 3, 3, 2]
+    assert reward.given["samples"] == reward.given["answers"] == 3
+
+
+def test_a_failed_sample_is_told(tmp_path: Path) -> None:
+    with ScriptedServer(Watcher(), Faults(script=["refusal"])) as server:
+        reward = gvl(server, tmp_path, samples=2, concurrency=1).score([coloured("one")])[0]
+    assert reward.scored and not reward.why_missing
+    assert reward.given["answers"] == 1
+    assert reward.given["unanswered"][0].startswith("refused")
+    assert reward.given["spread"] is None, "one answer has no spread"
+
+
+def test_what_cannot_be_asked_about(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+    rewards = gvl(server, tmp_path).score([coloured("a", frames=1), coloured("b", instruction="  "), coloured("c")])
+    assert [reward.scored for reward in rewards] == [False, False, True]
+    assert "one frame" in rewards[0].why_missing and "no instruction" in rewards[1].why_missing
+    assert len(watcher.requests) == 1
+
+
+def test_the_conformance_check(server: ScriptedServer, tmp_path: Path) -> None:
+    assert check_model(gvl(server, tmp_path, samples=2)).broken == []
+
+
+def test_the_card_says_what_it_is(server: ScriptedServer, tmp_path: Path) -> None:
+    plain = gvl(server, tmp_path)
+    card = gvl(server, tmp_path, frames=9, size=99, samples=3).card
+    assert (card.name, card.frame_budget, card.causal, card.comparable) == ("gvl", 9, False, True)
+    assert all(
+        part in card.about for part in ("9 shuffled frames", "99 pixels", "3 answers", "Not causal", "Comparable")
+    )
+    assert "simulated" in card.revision
+    examples = [coloured("other", outcomes=(failed("it fell"),))]
+    more = [*examples, coloured("third", outcomes=(failed("it broke"),))]
+    cards = [
+        plain.card,
+        card,
+        gvl(server, tmp_path, model="another").card,
+        gvl(server, tmp_path, temperature=0.1).card,
+        *(gvl(server, tmp_path, context, examples=examples).card for context in ("text", "video", "dense")),
+        gvl(server, tmp_path, "text", examples=more).card,
+    ]
+    assert len({one.hash() for one in cards}) == len(cards), "whatever changes the answers makes another model"
+    assert [one.name for one in cards[4:7]] == ["gvl+text", "gvl+video", "gvl+dense"]
+    same = gvl(server, tmp_path, concurrency=3, price_in=1.0, price_out=2.0, timeout=5.0)
+    assert same.card == plain.card, "where it runs and what it costs does not"
+
+
+def test_an_estimate_sends_nothing(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+    examples = [coloured(f"x{i}", blue=90 + i, outcomes=(failed(f"it fell {i}"),)) for i in range(4)]
+    model = gvl(server, tmp_path, "video", examples=examples, frames=6, samples=2, price_in=2.0, price_out=8.0)
+    outlook = model.estimate(coloured(f"e{i}", blue=i) for i in range(20))
+    assert watcher.requests == []
+    assert (outlook.episodes, outlook.looked_at) == (20, 8)
+    # every episode: 2 samples of 6 frames and 2 examples of 4 pictures; a feedback question for each set of remarks
+    assert outlook.estimate.images == 20 * 2 * (6 + 2 * 4)
+    assert outlook.estimate.asks >= 40 and outlook.estimate.cost is not None and outlook.estimate.cost > 0
+    assert "20 episodes" in str(outlook) and "$" in str(outlook)
+    model.score([coloured("e0", blue=0)])
+    again = model.estimate([coloured("e0", blue=0)]).estimate
+    assert (again.asks, again.cached) == (3, 3), "what is cached is free, its context included"
+    assert model.spent.answers == 3
+    assert model.estimate([]).estimate.asks == 0
+
+
+def test_contexts_hold_what_they_say(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+    curve = np.full(20, np.nan)
+    curve[[0, 6, 12, 19]] = [0, 0.3, 0.2, 0.05]
+    distilled = Outcome("model", curve=curve, by="gvl simulated")
+    examples = [
+        coloured("bad", blue=90, outcomes=(failed("the cup fell off the table"), distilled)),
+        coloured("good", blue=130, outcomes=(Outcome("human", success=True),)),
+        Preference("bad", "good", "b", "human"),
+    ]
+    found = {}
+    for context in ("none", "text", "video", "dense"):
+        watcher.requests.clear()
+        reward = gvl(server, tmp_path, context, examples=Library(examples)).score([coloured("one")])[0]
+        request = watcher.about_rollouts[0]
+        found[context] = (request.text, [one for one in pictures_of(request) if one.blue > 80], reward.given)
+        assert reward.given["context"] == context
+    assert "dropped" not in found["none"][0] and found["none"][1] == []
+    for context in ("text", "video", "dense"):
+        text, pictures, given = found[context]
+        assert "1. The cup is dropped." in text and "2. The robot stops half-way." in text
+        assert given["failure descriptions"] == ["The cup is dropped.", "The robot stops half-way."]
+        assert given["described by"] == "people" and "lacking" not in given
+        assert {abs(one.blue - 90) <= 2 for one in pictures} <= {True}
+    assert found["text"][1] == []
+    assert [one.label.role for one in found["video"][1]] == ["failure"] * 4
+    values = {one.index: one.label.percent for one in found["dense"][1] if one.label.role == "reference"}
+    assert values == {0: 0, 6: 30, 12: 20, 19: 5}
+    assert found["dense"][2]["references"] == [{"episode": "bad", "curve": "gvl simulated"}]
+    assert found["dense"][2]["failures shown"] == ["bad"]
+
+
+def test_a_context_that_cannot_be_had_is_said(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+    reward = gvl(server, tmp_path, "dense", examples=[coloured("good", blue=90)]).score([coloured("one")])[0]
+    assert reward.scored
+    assert len(reward.given["lacking"]) == 3
+    assert len(watcher.requests) == 1, "nothing to distil, nothing asked"
+
+
+def test_self_distillation_end_to_end(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+    a, b = coloured("a", blue=60), coloured("b", blue=100)
+    watcher.percents = lambda request, shown: entries(
+        {n: (4 if one.blue < 80 or request.seed != 1 else 1) * one.index for n, one in shown.items()}
+    )
+    model = gvl(server, tmp_path)
+    found = model.distil([a, b, Preference("a", "b", "a", "human")], Plan(samples=4))
+    assert list(found.curves) == ["b"] and found.kept == 1
+    assert {request.body["temperature"] for request in watcher.requests} == {0.8}
+    records = list(found.apply([a, b, Preference("a", "b", "a", "human")]))
+    dense = gvl(server, tmp_path, "dense", examples=records)
+    reward = dense.score([coloured("new")])[0]
+    assert [one["episode"] for one in reward.given["references"]] == ["b"]
+    assert "references" not in dense.score([b])[0].given, "neither the rollout itself"
+    assert "references" not in dense.score([a])[0].given, "nor the other half of its pair"
+
+
+def test_a_temperature_may_be_left_to_the_server(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+    model = gvl(server, tmp_path, "temperature=none")
+    assert model.score([coloured("one")])[0].scored
+    model.distil([coloured("a"), coloured("b", blue=90), Preference("a", "b", "a", "human")], Plan(2, None))
+    assert not any("temperature" in request.body for request in watcher.requests)
+
+
+def test_settings_from_the_name_and_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"set DEMERIT_CHAT_URL .* and DEMERIT_CHAT_MODEL"):
+        load_model("gvl")
+    monkeypatch.setenv("DEMERIT_CHAT_URL", "http://localhost:1/v1")
+    with pytest.raises(BadInput, match="set DEMERIT_CHAT_MODEL"):
+        load_model("gvl")
+    monkeypatch.setenv("DEMERIT_CHAT_MODEL", "some-model")
+    monkeypatch.setenv("DEMERIT_CHAT_PRICE_IN", "1.5")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = load_model("gvl:samples=3, frames=5")
+    assert isinstance(model, GVL)
+    assert (model.settings.samples, model.settings.frames, model.settings.price_in) == (3, 5, 1.5)
+    assert model.chat.endpoint.model == "some-model"
+    assert (tmp_path / "demerit").is_dir()
+    model.close()
+    for name, error, said in (
+        ("gvl:samples=many", BadInput, "a whole number"),
+        ("gvl:sampels=3", UnknownName, "Did you mean 'samples'"),
+        ("gvl:pictures", BadInput, "none, text, video, dense"),
+        ("gvl:frames=1", BadInput, "a number from 2 on"),
+        ("gvl:text", BadInput, "examples=FOLDER"),
+        (f"gvl:text,examples={tmp_path}", BadInput, "a demerit folder"),
+    ):
+        with pytest.raises(error, match=said):
+            load_model(name)
+
+
+def test_without_the_extra_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(DemeritError, match=r"pip install 'demerit\[chat\]'") as caught:
+        GVL(url="http://localhost:1/v1", model="m")
+    assert isinstance(caught.value, MissingExtra)
+
+
+def test_the_command_line(server: ScriptedServer, sample: Path, tmp_path: Path) -> None:
+    def demerit(**environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from demerit.cli import main; main()", "score", str(sample)]
+        clean = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT.values()}
+        every = {**clean, "COLUMNS": "400", "XDG_CACHE_HOME": str(tmp_path), **environment}
+        options = ["--out", str(tmp_path / "rewards"), "--model", "gvl:frames=4", "--limit", "3", "--workers", "0"]
+        return subprocess.run([*command, *options], capture_output=True, text=True, env=every, check=False)
+
+    lost = demerit()
+    assert lost.returncode == 1 and "DEMERIT_CHAT_URL" in lost.stderr and "Traceback" not in lost.stderr
+    run = demerit(DEMERIT_CHAT_URL=server.url, DEMERIT_CHAT_MODEL="simulated")
+    assert run.returncode == 0, run.stderr
+    assert "3 episodes: 3 asks" in run.stdout and "3 scored" in run.stdout and "3 answers" in run.stdout

@@ -1,0 +1,175 @@
+"""Self-distillation keeps what people's preferences confirm, and counts the rest."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demerit.data.dataset import Record
+from demerit.data.episode import Episode
+from demerit.data.labels import Outcome, Preference
+from demerit.errors import BadInput
+from demerit.models.gvl import distil as module
+from demerit.models.gvl.distil import Distilled, Pair, Plan, distil, value_return
+from demerit.models.gvl.examples import open_library, save_records
+from demerit.models.gvl.query import Sample
+from demerit.models.gvl.retrieval import is_distilled
+from fakes.judge.server import ScriptedServer
+from fakes.prompted import Watcher, coloured, entries, gvl
+from fakes.prompted import hang_up as _hang_up  # noqa: F401
+
+FRAMES = 5
+
+
+class Endpoint:
+    model = "fake"
+
+
+class Fake:
+    """A prompter with answers at hand: {episode: [values or None per sample]}; NaN = unscored."""
+
+    chat = type("FakeChat", (), {"endpoint": Endpoint()})()
+
+    def __init__(self, answers: dict[str, list[list[float] | None]]) -> None:
+        self.answers, self.asked = answers, list[str]()
+
+    def ask(self, episodes: list[Episode], samples: int, temperature: float) -> list[Any]:
+        self.asked += [one.id for one in episodes]
+        made = type("Asked", (), {})
+        out = []
+        for one in episodes:
+            asked = made()
+            asked.episode, asked.samples = one, [self.sample(values) for values in self.answers[one.id][:samples]]
+            out.append(asked)
+        return out
+
+    @staticmethod
+    def sample(values: list[float] | None) -> Sample | None:
+        if values is None:
+            return None
+        why = {i: "missing" for i, value in enumerate(values) if math.isnan(value)}
+        return Sample(np.arange(len(values), dtype=np.int32), np.array(values), why)
+
+
+def run(answers: dict[str, list[list[float] | None]], *preferences: Preference, **plan: Any) -> Distilled:
+    samples = len(next(iter(answers.values())))
+    episodes = [coloured(id, FRAMES, blue=10 * i) for i, id in enumerate(answers)]
+    fake: Any = Fake(answers)
+    return distil(fake, [*episodes, *preferences], Plan(**{"samples": samples, **plan}))
+
+
+def flat(value: float) -> list[float]:
+    return [0.0, *[value] * (FRAMES - 1)]
+
+
+A_OVER_B = Preference("a", "b", "a", "human")
+
+
+def test_the_clearest_agreeing_sample_gives_the_rejected_curve() -> None:
+    found = run({"a": [flat(0.5), flat(0.9), flat(0.6)], "b": [flat(0.8), flat(0.2), flat(0.5)]}, A_OVER_B)
+    (pair,) = found.pairs
+    assert (pair.agreeing, pair.complete, pair.sample, pair.dropped) == (2, 3, 1, "")
+    assert pair.margin == pytest.approx(4 * 0.7)
+    outcome = found.curves["b"]
+    assert outcome.curve == pytest.approx(flat(0.2)) and list(found.curves) == ["b"]
+    assert (outcome.source, outcome.by, outcome.success) == ("model", "gvl fake", None)
+    assert "2 of 3 samples" in outcome.note and is_distilled(outcome)
+
+
+def test_a_pair_that_no_sample_orders_rightly_is_dropped_and_counted() -> None:
+    found = run({"a": [flat(0.5), flat(0.4)], "b": [flat(0.8), flat(0.4)]}, A_OVER_B)
+    assert found.curves == {} and found.kept == 0
+    assert found.dropped() == {module.NO_AGREEMENT: 1}
+    assert str(found) == f"0 of 1 pairs gave an example; 1 dropped: {module.NO_AGREEMENT}"
+
+
+def test_incomplete_answers_are_not_compared() -> None:
+    hole = [0.0, math.nan, 0.9, 0.9, 0.9]
+    found = run({"a": [hole, None], "b": [flat(0.1), flat(0.1)]}, A_OVER_B)
+    assert found.dropped() == {module.NO_ANSWER: 1}
+
+
+def test_ties_strangers_and_other_vouchers_are_counted() -> None:
+    answers: dict[str, list[list[float] | None]] = {"a": [flat(0.9)], "b": [flat(0.1)]}
+    others = [
+        Preference("a", "b", "tie", "human"),
+        Preference("a", "c", "a", "human"),
+        Preference("a", "b", "a", "simulator"),
+    ]
+    found = run(answers, *others)
+    assert found.dropped() == {module.TIE: 1, module.NOT_HERE: 1, module.NOT_THEIRS: 1} and not found.curves
+    assert run(answers, *others, vouchers=("simulator",)).kept == 1
+
+
+def test_a_rollout_in_several_pairs_keeps_its_clearest_example() -> None:
+    answers: dict[str, list[list[float] | None]] = {"a": [flat(0.5)], "b": [flat(0.1)], "c": [flat(0.9)]}
+    for order in ([A_OVER_B, Preference("c", "b", "a", "human")], [Preference("b", "c", "b", "human"), A_OVER_B]):
+        found = run(answers, *order)
+        assert found.kept == 1 and found.dropped() == {module.WORSE_EXAMPLE: 1}
+        (kept,) = (one for one in found.pairs if not one.dropped)
+        assert "c" in (kept.preference.a, kept.preference.b)
+
+
+VALUES = st.lists(st.floats(0, 1, width=32), min_size=FRAMES, max_size=FRAMES)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=5), st.booleans())
+def test_what_is_kept_orders_as_the_person_did(samples: list[tuple[list[float], list[float]]], a_wins: bool) -> None:
+    answers: dict[str, list[list[float] | None]] = {"a": [a for a, _ in samples], "b": [b for _, b in samples]}
+    found = run(answers, Preference("a", "b", "a" if a_wins else "b", "human"))
+    better, worse = ("a", "b") if a_wins else ("b", "a")
+    margins = [math.fsum(answers[better][i] or []) - math.fsum(answers[worse][i] or []) for i in range(len(samples))]
+    (pair,) = found.pairs
+    assert pair.agreeing == sum(margin > 0 for margin in margins)
+    if max(margins) > 0:
+        assert pair.margin == max(margins) and pair.sample == margins.index(max(margins))
+        assert found.curves[worse].curve == pytest.approx(answers[worse][pair.sample])
+    else:
+        assert found.curves == {}
+
+
+def test_returns() -> None:
+    sample = Fake.sample([0.0, 0.2, 0.4])
+    assert sample is not None
+    assert value_return(sample, "sum") == pytest.approx(0.6) and value_return(sample, "mean") == pytest.approx(0.2)
+    with pytest.raises(BadInput, match="'sum' or 'mean'"):
+        Plan(how="final")  # type: ignore[arg-type]
+
+
+def test_applying_replaces_an_older_curve_of_the_same_model() -> None:
+    old = Outcome("model", curve=np.zeros(FRAMES), by="gvl fake")
+    new = Outcome("model", curve=np.ones(FRAMES), by="gvl fake")
+    other = Outcome("model", curve=np.ones(FRAMES), by="gvl another")
+    records: list[Record] = [coloured("a", FRAMES, outcomes=(old, other)), A_OVER_B]
+    after = list(Distilled({"a": new}, (Pair(A_OVER_B),)).apply(records))
+    assert isinstance(after[0], Episode) and after[0].outcomes == (other, new) and after[1] is A_OVER_B
+
+
+def test_curves_are_stored_and_found_again(tmp_path: Path, make_episode: Any) -> None:
+    def by_length(request: Any, shown: Any) -> Any:
+        # noise videos have no colour to read: the sample's number decides
+        return entries({n: 10 * n if request.seed % 2 else 90 - 10 * n for n in shown})
+
+    a, b = make_episode("a", 6, 1), make_episode("b", 6, 2)
+    records: list[Record] = [a, b, A_OVER_B]
+    with ScriptedServer(Watcher(by_length)) as server:
+        model = gvl(server, tmp_path, frames=4, concurrency=4)
+        found = model.distil(records, Plan(samples=2))
+        requests = model.spent.requests
+        assert model.distil(records, Plan(samples=2)).pairs == found.pairs and model.spent.requests == requests
+    assert len(found.pairs) == 1
+    made = Distilled({"b": Outcome("model", curve=[0, math.nan, 0.3, math.nan, math.nan, 0.1], by="gvl x")}, ())
+    save_records(tmp_path / "distilled", "distilled", made.apply(records))
+    library = open_library(str(tmp_path / "distilled"))
+    fresh = make_episode("new", 6, 3)
+    fresh = Episode("new", "do b", fresh.views)
+    ((example, outcome),) = library.allowed(fresh).with_curve(5)
+    assert example.id == "b" and outcome.source == "model" and outcome.by == "gvl x"
+    assert np.array_equal(outcome.curve, np.array([0, np.nan, 0.3, np.nan, np.nan, 0.1], np.float32), equal_nan=True)

@@ -1,0 +1,194 @@
+"""Examples never come from the evaluated rollout, its pair, its session, or anything made from these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demerit.data.dataset import Problem, Record
+from demerit.data.episode import Episode, Origin
+from demerit.data.labels import Event, Outcome, Preference
+from demerit.llm.client import Image
+from demerit.models.gvl.context import ContextMaker, Recipe, failing_frames
+from demerit.models.gvl.feedback import Described, gather_remarks
+from demerit.models.gvl.retrieval import Library, plain, similarity
+from fakes.prompted import coloured, failed
+
+INSTRUCTIONS = ["put the cup on the shelf", "put the cup away", "open the drawer", "wipe the table"]
+IDS = [f"e{i}" for i in range(8)]
+
+
+@st.composite
+def datasets(draw: Any) -> list[Record]:
+    """Episodes with sessions, parents and shared videos, and preferences between any of them."""
+    count = draw(st.integers(2, len(IDS)))
+    ids = IDS[:count]
+    curve = np.linspace(0, 0.5, 3)
+    records: list[Record] = []
+    for id in ids:
+        outcomes = (
+            failed(f"note on {id}", events=(Event("dropped", 1, 2),)),
+            Outcome("model", curve=curve, by="gvl simulated"),
+        )
+        made = coloured(id, 3, blue=10 * draw(st.integers(0, 24)), instruction=draw(st.sampled_from(INSTRUCTIONS)))
+        origin = Origin(
+            group=draw(st.sampled_from(["", "s1", "s2", "s3"])), parent=draw(st.sampled_from([*[""] * 20, *ids]))
+        )
+        records.append(replace(made, outcomes=outcomes, origin=origin))
+    for _ in range(draw(st.integers(0, 4))):
+        a, b = draw(st.permutations(ids))[:2]
+        records.append(Preference(a, b, draw(st.sampled_from(["a", "b", "tie"])), "human", why=f"why {a} {b}"))
+    return draw(st.permutations(records))
+
+
+def kin(episode: Episode, records: list[Record]) -> set[str]:
+    """Who belongs to an episode, computed another way: from every pair of records."""
+    episodes = {one.id: one for one in records if isinstance(one, Episode)}
+
+    def ancestors(one: Episode) -> set[str]:
+        found = {one.id}
+        while one.origin.parent and one.origin.parent not in found:
+            found.add(one.origin.parent)
+            if one.origin.parent not in episodes:
+                break
+            one = episodes[one.origin.parent]
+        return found
+
+    own = ancestors(episode)
+    own |= {id for id, one in episodes.items() if one.origin.group and one.origin.group == episode.origin.group}
+    own |= {p.b for p in records if isinstance(p, Preference) and p.a in own} | {
+        p.a for p in records if isinstance(p, Preference) and p.b in own
+    }
+    pixels = episode.main.all()
+    return {
+        id
+        for id, one in episodes.items()
+        if ancestors(one) & own
+        or (one.origin.group and one.origin.group == episode.origin.group)
+        or np.array_equal(one.main.all(), pixels)
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(datasets(), st.data())
+def test_nothing_that_belongs_to_the_rollout_is_allowed(records: list[Record], data: st.DataObject) -> None:
+    episodes = [one for one in records if isinstance(one, Episode)]
+    evaluated = data.draw(st.sampled_from(episodes))
+    library, forbidden = Library(records), kin(evaluated, records)
+    assert evaluated.id in forbidden
+    allowed = library.allowed(evaluated)
+    near = {one.id for one in episodes if similarity(one.instruction, evaluated.instruction) > 0}
+    assert {one.id for one in allowed} == near - forbidden, "all that is near and no kin, and nothing else"
+    remarks = gather_remarks(allowed)
+    context = ContextMaker(Recipe("dense", examples=8, frames=2)).make(allowed, Described(("x",), "people"))
+    shown = set(context.given.get("failures shown", [])) | {
+        one["episode"] for one in context.given.get("references", [])
+    }
+    assert not (shown | set(remarks.episodes)) & forbidden
+    assert not any(f"note on {id}" in text for text in remarks.texts for id in forbidden)
+    assert not any(id in text.split() for text in remarks.texts for id in forbidden if text.startswith("why"))
+    assert sum(isinstance(part, Image) for part in context.parts) == 2 * (
+        len(context.given.get("failures shown", [])) + len(context.given.get("references", []))
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(datasets(), st.data())
+def test_a_renamed_or_cut_copy_is_still_the_same_rollout(records: list[Record], data: st.DataObject) -> None:
+    episodes = [one for one in records if isinstance(one, Episode)]
+    original = data.draw(st.sampled_from(episodes))
+    cut = original.select([1, 0]) if data.draw(st.booleans()) else original
+    stranger = replace(cut, id="a stranger", origin=Origin(), outcomes=())
+    assert original.id not in {one.id for one in Library(records).allowed(stranger)}
+
+
+def test_the_order_of_records_does_not_matter() -> None:
+    records: list[Record] = [coloured(f"e{i}", blue=10 * i, outcomes=(failed(),)) for i in range(8)]
+    evaluated = coloured("new", blue=200)
+    forwards, backwards = Library(records), Library(records[::-1])
+    assert [one.id for one in forwards.allowed(evaluated)] == [one.id for one in backwards.allowed(evaluated)]
+    assert forwards.identity == backwards.identity != Library(records[1:]).identity
+    assert len(forwards) == 8
+
+
+def test_the_same_task_comes_first_then_the_nearest() -> None:
+    words = {"far": "open the top drawer", "near": "put the cup on the table", "same": "Put the cup  away."}
+    words |= {"other": "close it", "nearer": "put the blue cup away"}
+    library = Library(coloured(id, blue=30 + 10 * i, instruction=text) for i, (id, text) in enumerate(words.items()))
+    allowed = library.allowed(coloured("new", blue=200, instruction="put the cup away"))
+    assert [one.id for one in allowed] == ["same", "nearer", "near"]
+    same = next(iter(allowed))
+    assert allowed.is_same_task(same) and not allowed.is_same_task(list(allowed)[1])
+
+
+def test_a_task_told_in_several_ways_is_one_task() -> None:
+    def tagged(id: str, text: str, blue: int) -> Episode:
+        return replace(coloured(id, blue=blue, instruction=text), origin=Origin(tags={"task": "tap"}))
+
+    library = Library([tagged("a", "close the tap", 10), tagged("b", "shut off the water", 30)])
+    told = replace(coloured("new", blue=90, instruction="close the tap"), origin=Origin(tags={"task": "another"}))
+    assert {one.id for one in library.allowed(told)} == {"a", "b"}, "by the words that were told, not by a label"
+
+
+def test_what_counts_as_a_failure() -> None:
+    cases = {
+        "failed": (failed(),),
+        "done": (Outcome("human", success=True),),
+        "graded low": (Outcome("human", grade=2),),
+        "graded high": (Outcome("human", grade=4),),
+        "rejected": (),
+        "unknown": (),
+        "a model says": (Outcome("model", success=False),),
+        "done but rejected": (Outcome("human", success=True),),
+    }
+    records: list[Record] = [coloured(id, blue=20 * i, outcomes=one) for i, (id, one) in enumerate(cases.items())]
+    records += [Preference("unknown", "rejected", "a", "human"), Preference("done", "done but rejected", "a", "human")]
+    records += [Preference("unknown", "graded high", "b", "model"), Problem("x", "y", "z", kept=True)]
+    library = Library(records)
+    found = {one.id for one in records if isinstance(one, Episode) and library.is_failure(one)}
+    assert found == {"failed", "graded low", "rejected"}
+
+
+def test_no_two_examples_of_one_session() -> None:
+    records = [coloured(f"e{i}", blue=10 * i, group=f"s{i % 2}", outcomes=(failed(),)) for i in range(6)]
+    assert len(Library(records).allowed(coloured("new", blue=200)).failures(5)) == 2
+
+
+def test_recorded_kinds_stand_in_where_nobody_wrote() -> None:
+    event = Event("dropped", 3, 4)
+    simulated = Outcome("simulator", success=False, events=(event,), by="mujoco")
+    allowed = Library([coloured("a", blue=90, outcomes=(simulated,))]).allowed(coloured("new"))
+    remarks = gather_remarks(allowed)
+    assert remarks.source == "records" and remarks.texts[0].startswith("dropped: ")
+    people = Library([coloured("a", blue=90, outcomes=(simulated, failed("it fell")))]).allowed(coloured("new"))
+    assert gather_remarks(people).source == "people" and gather_remarks(people).texts == ("it fell",)
+    assert gather_remarks(Library([]).allowed(coloured("new"))).texts == ()
+
+
+def test_frames_of_a_failure_begin_where_it_is_seen() -> None:
+    episode = coloured("a", outcomes=(failed(events=(Event("dropped", 12, 14),)),))
+    assert failing_frames(episode, 20, 3).tolist() == [12, 16, 19]
+    assert failing_frames(coloured("b"), 20, 4).tolist() == [1, 7, 13, 19]
+    assert failing_frames(coloured("c", frames=1), 1, 4).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "value"),
+    [
+        ("put the cup away", "put the cup away", 1.0),
+        ("put the cup", "open the drawer", 0.0),
+        ("", "", 0.0),
+        ("put cup", "cup on a shelf", 1 / 3),
+    ],
+)
+def test_similarity(one: str, other: str, value: float) -> None:
+    assert similarity(one, other) == pytest.approx(value) == similarity(other, one)
+
+
+def test_plain() -> None:
+    assert plain(" Put  the cup AWAY. ") == "put the cup away"

@@ -1,0 +1,196 @@
+"""The conformance check passes what is honest and catches what is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from demerit.data.episode import Episode
+from demerit.data.frames import short_hash
+from demerit.data.reward import Reward
+from demerit.errors import BadInput, ContractBroken
+from demerit.models import MODELS, load_model
+from demerit.models.check import check_model
+from demerit.models.protocol import ModelCard, example_card
+
+
+class Honest:
+    """Distance of each frame to the first one: causal, deterministic, looks at what it scores."""
+
+    card = example_card(name="honest")
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        return [self._one(episode) for episode in episodes]
+
+    def at(self, episode: Episode) -> np.ndarray:
+        return self.card.wanted(len(episode))
+
+    def raw(self, episode: Episode) -> np.ndarray:
+        images = episode.main.take(self.at(episode)).astype(np.float32)
+        return np.abs(images - images[:1]).mean(axis=(1, 2, 3)) / 255
+
+    def _one(self, episode: Episode) -> Reward:
+        return Reward(self.card.name, episode.id, self.at(episode), self.raw(episode))
+
+
+class MinMax(Honest):
+    """Scaled by the whole episode, and claims to be causal."""
+
+    def raw(self, episode: Episode) -> np.ndarray:
+        value = super().raw(episode)
+        return (value - value.min()) / max(float(np.ptp(value)), 1e-9)
+
+
+class Interpolates(Honest):
+    """Looks at every third frame and invents the rest."""
+
+    def raw(self, episode: Episode) -> np.ndarray:
+        seen = np.unique([*range(0, len(episode), 3), len(episode) - 1])
+        images = episode.main.take(seen).astype(np.float32)
+        return np.interp(np.arange(len(episode)), seen, np.abs(images - images[:1]).mean(axis=(1, 2, 3)) / 255)
+
+
+class Guesses(Honest):
+    """Answers 0 where it cannot see."""
+
+    def _one(self, episode: Episode) -> Reward:
+        try:
+            return super()._one(episode)
+        except Exception:
+            return Reward(self.card.name, episode.id, np.arange(len(episode)), np.zeros(len(episode)))
+
+
+class Drifts(Honest):
+    """Remembers earlier calls."""
+
+    calls = 0
+
+    def raw(self, episode: Episode) -> np.ndarray:
+        self.calls += 1
+        return super().raw(episode) * 0.5 + 0.001 * self.calls
+
+
+class NeedsCompany(Honest):
+    """Scores an episode by the batch it is in."""
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        rewards = super().score(episodes)
+        return [replace(reward, value=reward.value / len(episodes)) for reward in rewards]
+
+
+class TooHigh(Honest):
+    def raw(self, episode: Episode) -> np.ndarray:
+        return super().raw(episode) + 2
+
+
+class LosesOne(Honest):
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        return super().score(episodes)[:-1]
+
+
+class Spread(Honest):
+    """Eight frames over the whole episode: which ones depends on the future, so prefixes share few frames."""
+
+    card: ModelCard = example_card(name="spread", frame_budget=8)
+
+
+class LastFrameOnly(Honest):
+    """Scores the last frame alone: nothing to compare a prefix by."""
+
+    def at(self, episode: Episode) -> np.ndarray:
+        return np.array([len(episode) - 1])
+
+
+def test_an_honest_model_passes() -> None:
+    report = check_model(Honest())
+    assert [clause.status for clause in report.clauses] == ["kept"] * 7
+    report.raise_if_broken()
+
+
+@pytest.mark.parametrize(
+    ("model", "clause"),
+    [
+        (MinMax(), "is causal if it says so"),
+        (Interpolates(), "scores only what it saw"),
+        (Guesses(), "admits what it cannot see"),
+        (Drifts(), "is deterministic"),
+        (NeedsCompany(), "batch = single"),
+        (TooHigh(), "keeps its range"),
+        (LosesOne(), "answers every episode"),
+    ],
+    ids=lambda case: type(case).__name__ if not isinstance(case, str) else "",
+)
+def test_every_lie_is_caught_by_its_clause(model: Honest, clause: str) -> None:
+    report = check_model(model)
+    assert clause in [broken.name for broken in report.broken]
+    with pytest.raises(ContractBroken, match=clause):
+        report.raise_if_broken()
+
+
+def test_min_max_is_fine_when_it_does_not_claim_to_be_causal() -> None:
+    class Modest(MinMax):
+        card = example_card(name="modest", causal=False, comparable=False)
+
+    assert check_model(Modest()).broken == []
+
+
+def test_what_cannot_be_told_is_not_called_kept() -> None:
+    statuses = {clause.name: clause.status for clause in check_model(LastFrameOnly()).clauses}
+    assert statuses["is causal if it says so"] == "not checkable"
+    assert statuses["scores only what it saw"] == "kept"
+
+
+def test_a_frame_budget_is_no_breach() -> None:
+    statuses = {clause.name: clause.status for clause in check_model(Spread()).clauses}
+    assert statuses["scores only what it saw"] == "kept"
+    assert statuses["is causal if it says so"] in ("kept", "not checkable")
+
+
+# a folder, other models, a server, gigabytes of weights: each of these is checked in a file of its own
+NEED_MORE_THAN_A_NAME = {"calibrated", "ensemble", "gvl", "robometer", "roboreward", "topreward", "dopamine", "vlac"}
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - NEED_MORE_THAN_A_NAME))
+def test_our_own_models_pass(name: str) -> None:
+    assert check_model(load_model(name)).broken == []
+
+
+class Rounded(Honest):
+    """Says a little something else whenever the episode has another length."""
+
+    card = example_card(name="rounded", rounding=0.01)
+
+    def raw(self, episode: Episode) -> np.ndarray:
+        return np.clip(super().raw(episode) + 0.001 * (len(episode) % 2), 0, 1)
+
+
+def test_rounding_is_allowed_only_where_the_card_says_so() -> None:
+    assert not check_model(Rounded()).broken
+    exact = Rounded()
+    exact.card = example_card(name="rounded")
+    assert [clause.name for clause in check_model(exact).broken] == ["is causal if it says so"]
+
+
+def test_a_card_without_rounding_is_the_card_it_was() -> None:
+    card = example_card()
+    facts = {name: value for name, value in asdict(card).items() if name != "rounding"}
+    assert card.hash() == short_hash(json.dumps(facts, sort_keys=True).encode())
+    assert example_card(rounding=0.1).hash() != card.hash()
+    with pytest.raises(BadInput, match="rounding"):
+        example_card(rounding=-1.0)
+
+
+def test_where_nothing_is_scored_there_is_no_range_to_check() -> None:
+    class Silent(Honest):
+        def _one(self, episode: Episode) -> Reward:
+            return Reward.unscored(self.card.name, episode.id, "it is dark")
+
+    clauses = {clause.name: clause for clause in check_model(Silent()).clauses}
+    assert (clauses["keeps its range"].status, clauses["keeps its range"].facts) == (
+        "not checkable",
+        "nothing was scored: it is dark",
+    )

@@ -1,0 +1,215 @@
+"""The negatives and materialize jobs, on drawn videos and on real ones."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from demerit.cli import negatives as commands
+from demerit.data.dataset import Dataset
+from demerit.data.episode import Episode, Origin
+from demerit.data.formats import open_dataset
+from demerit.data.labels import Outcome
+from demerit.data.materialize import materialize
+from demerit.data.store import Store
+from demerit.errors import StoreError
+from demerit.evaluate.metrics.detection import auroc
+from demerit.negatives import apply_edit
+from demerit.negatives.job import ANY, NegativesProgress, make_negatives
+from demerit.negatives.mix import DEFAULT_MIX, Mix
+
+
+class Listed:
+    """A reader of episodes that are there already."""
+
+    name = "listed"
+
+    def __init__(self, episodes: list[Episode]) -> None:
+        self.episodes = episodes
+
+    def expected(self) -> int:
+        return len(self.episodes)
+
+    def records(self) -> object:
+        return iter(self.episodes)
+
+
+def rows(root: Path) -> dict[str, tuple[object, ...]]:
+    return {e.id: (e.instruction, e.fingerprint(), e.outcomes, e.edits, e.origin) for e in Store(root).episodes()}
+
+
+def test_the_drawn_sample(sample: Path, tmp_path: Path) -> None:
+    mix = Mix.parse("clip=4,rewind=2,undo,splice,wrong-instruction=2", per_episode=5)
+    progress = make_negatives(open_dataset(sample), tmp_path / "bad", mix, keep_originals=True)
+    originals = {episode.id: episode for episode in open_dataset(sample)}
+    successes = [episode for episode in originals.values() if any(o.success for o in episode.outcomes)]
+    assert (progress.originals, progress.kept) == (len(successes), len(originals)) == (3, 15)
+    assert progress.skipped[ANY, "it did not succeed"] == 12
+    assert sum(progress.made.values()) + sum(progress.skipped.values()) == 3 * 5 + 12
+    assert progress.durable == len(Store(tmp_path / "bad")) == sum(progress.made.values()) + 15
+    for made in Store(tmp_path / "bad").episodes():
+        if not made.edits:
+            assert made.outcomes == originals[made.id].outcomes
+            continue
+        parent = originals[made.origin.parent]
+        if made.edits[0].name != "splice":
+            again = apply_edit(parent, made.edits[0])
+            assert (again.id, again.outcomes, again.fingerprint()) == (made.id, made.outcomes, made.fingerprint())
+        assert made.origin.group
+
+
+def test_running_it_again_changes_nothing(sample: Path, tmp_path: Path) -> None:
+    mix = Mix.parse("clip,rewind", per_episode=4)
+    first = make_negatives(open_dataset(sample), tmp_path / "bad", mix)
+    again = make_negatives(open_dataset(sample), tmp_path / "bad", mix)
+    assert (first.added, again.added) == (12, 0)
+    assert (again.made, again.grades) == (first.made, first.grades)
+    with pytest.raises(StoreError, match=r"it holds negatives of .*clip=1,rewind=1, seed 0.*; choose another"):
+        make_negatives(open_dataset(sample), tmp_path / "bad", replace(mix, seed=1))
+
+
+def test_an_interrupted_run_goes_on(sample: Path, tmp_path: Path) -> None:
+    mix = Mix.parse("clip,rewind,wrong-instruction", per_episode=6)
+
+    def stop(progress: NegativesProgress) -> None:
+        if progress.seen == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_negatives(open_dataset(sample), tmp_path / "bad", mix, keep_originals=True, on_progress=stop)
+    assert 0 < len(Store(tmp_path / "bad"))
+    make_negatives(open_dataset(sample), tmp_path / "bad", mix, keep_originals=True)
+    make_negatives(open_dataset(sample), tmp_path / "whole", mix, keep_originals=True)
+    assert rows(tmp_path / "bad") == rows(tmp_path / "whole")
+
+
+def test_the_order_of_the_dataset_does_not_matter(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    words = ("open the drawer", "close the drawer", "wipe the table", "open the box")
+    episodes = [
+        replace(
+            make_episode(f"e{i}", 12, i),
+            instruction=words[i % 4],
+            outcomes=(Outcome("human", success=True),),
+            origin=Origin("d", split=("train", "test")[i % 2], group=f"g{i % 3}"),
+        )
+        for i in range(12)
+    ]
+    mix = Mix.parse("clip,rewind,wrong-instruction,splice", per_episode=4, per_dataset=5)
+    make_negatives(Dataset(Listed(episodes), "listed"), tmp_path / "one", mix)
+    random.Random(0).shuffle(episodes)
+    progress = make_negatives(Dataset(Listed(episodes), "listed"), tmp_path / "two", mix)
+    assert rows(tmp_path / "one") == rows(tmp_path / "two")
+    assert (progress.originals, progress.over) == (5, 7)
+
+
+def test_episodes_without_an_outcome(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    known = replace(make_episode("failed"), outcomes=(Outcome("human", success=False),))
+    episodes = [make_episode("shown"), known]
+    mix = Mix.parse("clip", per_episode=2)
+    unused = make_negatives(Dataset(Listed(episodes), "a"), tmp_path / "unused", mix)
+    assert unused.durable == 0
+    assert unused.skipped == {
+        (ANY, "nobody trusted says whether it succeeded"): 1,
+        (ANY, "it did not succeed"): 1,
+    }
+    assume = "demonstrations"
+    dataset = Dataset(Listed(episodes), "a")
+    used = make_negatives(dataset, tmp_path / "used", mix, keep_originals=True, assume_success=assume)
+    assert (used.originals, used.kept) == (1, 2)
+    shown = Store(tmp_path / "used").episode("shown")
+    assert [(o.source, o.success, o.by) for o in shown.outcomes] == [("rule", True, "assumed: demonstrations")]
+    assert [o.success for o in Store(tmp_path / "used").episode("failed").outcomes] == [False]
+
+
+def test_a_video_that_cannot_be_read_is_counted(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    good, bad = (replace(make_episode(name), outcomes=(Outcome("human", success=True),)) for name in ("good", "bad"))
+    (tmp_path / "bad.mp4").write_bytes(b"no video")
+    dataset = Dataset(Listed([bad, good]), "a")
+    progress = make_negatives(dataset, tmp_path / "set", Mix.parse("clip", per_episode=2))
+    assert [row["problem"] for row in progress.problems.rows()] == ["unreadable video"]
+    assert (progress.originals, progress.seen) == (1, 2)
+    assert {e.origin.parent for e in Store(tmp_path / "set").episodes()} == {"good"}
+    assert len(list(Store(tmp_path / "set").problems())) == 1
+
+
+def test_real_demonstrations_give_a_balanced_ladder(real_data: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(real_data / "droid")
+    mix = Mix.parse(DEFAULT_MIX, per_dataset=150)
+    progress = make_negatives(dataset, tmp_path / "bad", mix, keep_originals=True, assume_success="demonstrations")
+    ladder = progress.ladder()
+    total = sum(ladder.values())
+    assert progress.originals == 150
+    assert total == progress.durable > 1300
+    assert ladder[None] == 0
+    assert all(abs(ladder[grade] / total - 0.2) < 0.02 for grade in (1, 2, 3, 4, 5)), ladder
+    assert abs(progress.length_auroc() - 0.5) < 0.08
+    store = Store(tmp_path / "bad")
+    told = [(e.outcome.success, len(e)) for e in store.episodes() if e.outcome is not None]
+    success, lengths = zip(*told, strict=True)
+    assert progress.length_auroc() == pytest.approx(auroc(lengths, success).value)
+    wrong = [e for e in store.episodes({"vouched_by": "edit"}) if e.edits[0].name == "wrong-instruction"]
+    near = Counter(str(e.edits[0].params["near"]) for e in wrong)
+    assert near["same scene and objects"] > len(wrong) / 2
+    assert not (tmp_path / "bad" / "videos").exists()
+    size = sum(path.stat().st_size for path in (tmp_path / "bad").rglob("*") if path.is_file())
+    assert size < 1_000_000
+
+
+def test_materialized_views_read_back(sample: Path, tmp_path: Path) -> None:
+    mix = Mix.parse("clip,rewind,stall,wrong-instruction", per_episode=4, per_dataset=1)
+    make_negatives(open_dataset(sample), tmp_path / "bad", mix, keep_originals=True)
+    store = Store(tmp_path / "bad")
+    assert materialize(Dataset(store), tmp_path / "files") == len(store)
+    back = {episode.id: episode for episode in open_dataset(f"videos:{tmp_path / 'files'}")}
+    assert set(back) == set(store.ids())
+    for was in store.episodes():
+        now = back[was.id]
+        assert (now.instruction, len(now), list(now.views)) == (was.instruction, len(was), list(was.views))
+        assert np.allclose(now.main.times(), was.main.times(), atol=1e-4)
+        said, again = was.outcome, now.outcome
+        assert said is not None and again is not None
+        for name in ("success", "progress", "grade", "source", "by"):
+            assert getattr(again, name) == getattr(said, name), name
+        curve = next(o.curve for o in now.outcomes if o.curve is not None)
+        assert np.array_equal(curve, next(o.curve for o in was.outcomes if o.curve is not None))
+        assert now.origin.group == was.origin.group
+        assert np.abs(now.main.take([0]).astype(int) - was.main.take([0])).mean() < 8
+    with pytest.raises(StoreError, match=r"there is a labels.jsonl in it already"):
+        materialize(Dataset(store), tmp_path / "files")
+
+
+def test_odd_sizes_and_several_cameras_are_materialized(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    odd = Episode.from_array(rng.integers(0, 255, (3, 33, 47, 3), dtype=np.uint8), "go", "a/b c")
+    both = replace(odd, views={"left": odd.main, "right": odd.main})
+    materialize(Dataset(Listed([both])), tmp_path / "files")
+    back = next(iter(open_dataset(f"videos:{tmp_path / 'files'}")))
+    assert (back.id, list(back.views)) == ("a/b c", ["left", "right"])
+    assert back.main.all().shape == (3, 34, 48, 3)
+
+
+def test_the_commands(sample: Path, tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command("negatives")(commands.negatives)
+    app.command("materialize")(commands.materialize)
+    runner = CliRunner()
+    run = runner.invoke(app, ["negatives", str(sample), str(tmp_path / "bad"), "--keep-originals"])
+    assert run.exit_code == 0, run.output
+    assert "24 negatives of 3 episodes, 15 kept as they were (39 new)" in run.output
+    assert "every negative: 12 not made, it did not succeed" in run.output
+    assert "grade 5" in run.output
+    clips = runner.invoke(app, ["negatives", str(sample), str(tmp_path / "clips"), "--mix", "clip"])
+    assert "nothing is of grade 5" in clips.output
+    run = runner.invoke(app, ["materialize", str(tmp_path / "bad"), str(tmp_path / "files")])
+    assert "39 episodes as mp4 with labels.jsonl" in run.output, run.output
+    for command in ("negatives", "materialize"):
+        assert f"demerit {command}" in runner.invoke(app, [command, "--help"]).output
+    assert commands.DEFAULT_MIX == DEFAULT_MIX

@@ -1,0 +1,318 @@
+"""Every negative: its label follows its frames, its record replays it, and it says when it makes no sense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demerit.data.episode import Edit, Episode, Origin
+from demerit.data.frames import frame_source
+from demerit.data.instructions import same_task
+from demerit.data.labels import Event, Outcome
+from demerit.data.store import Store
+from demerit.data.taxonomy import kind
+from demerit.errors import BadEpisode, NotApplicable, UnknownName
+from demerit.negatives import NEGATIVES, apply_edit, load_negative
+from demerit.negatives.pool import Pool
+from demerit.negatives.targets import grade_of, targets_of
+
+SUCCESS = Outcome("human", success=True)
+VIEWS = ("clip", "rewind", "reverse", "undo", "freeze", "slow", "stall", "jump")
+SCENE = Origin(dataset="d", split="train", group="kitchen")
+
+
+def coded(frames: int, id: str = "one", words: str = "put the cup on the shelf", *outcomes: Outcome) -> Episode:
+    """An episode whose every picture is the number of its frame."""
+    images = np.zeros((frames, 1, 1, 3), np.uint8)
+    images[:, 0, 0, 0], images[:, 0, 0, 1] = np.arange(frames) % 256, np.arange(frames) // 256
+    return replace(Episode.from_array(images, words, id), outcomes=outcomes or (SUCCESS,), origin=SCENE)
+
+
+def numbers(episode: Episode) -> np.ndarray:
+    images = episode.main.all().astype(int)
+    return images[:, 0, 0, 0] + 256 * images[:, 0, 0, 1]
+
+
+def pool() -> Pool:
+    others = [coded(9, "partner"), coded(9, "far", "wipe the table"), coded(9, "near", "put the cup in the sink")]
+    return Pool.of(others, keep_partners=True)
+
+
+@st.composite
+def episodes(draw: st.DrawFn) -> Episode:
+    """Successes of any length; half of them with a measured, bumpy curve that ends at its highest."""
+    frames = draw(st.integers(1, 70))
+    if draw(st.booleans()):
+        return coded(frames)
+    values = draw(st.lists(st.floats(0, 0.875, width=32) | st.just(float("nan")), min_size=frames, max_size=frames))
+    values[-1] = draw(st.sampled_from([0.9375, 1.0]))
+    events = (Event("hesitation", 0, draw(st.integers(0, frames - 1))),)
+    return coded(frames, "one", "put it there", Outcome("simulator", success=True, curve=values, events=events))
+
+
+@settings(max_examples=80, deadline=None)
+@given(episodes(), st.sampled_from(VIEWS), st.integers(0, 2**32), st.sampled_from([None, 1, 2, 3, 4]))
+def test_targets_match_the_frames(original: Episode, name: str, seed: int, grade: int | None) -> None:
+    aims = {"grade": grade} if grade and len(load_negative(name).grades) > 1 else {}
+    try:
+        made = load_negative(name).seeded(original, seed, **aims)
+    except NotApplicable as no:
+        assert no.reason
+        return
+    outcome = made.outcomes[0]
+    source = targets_of(original).curve
+    seen = numbers(made)
+    assert np.array_equal(outcome.curve, source[seen], equal_nan=True)
+    assert outcome.progress == source[seen[-1]]
+    assert outcome.success == (source[seen[-1]] >= source[-1])
+    assert outcome.grade == (5 if outcome.success else grade_of(float(source[seen[-1]])))
+    assert outcome.success == (name in ("slow", "stall", "jump"))
+    assert not aims or outcome.grade == grade
+    assert (outcome.source, outcome.by, made.outcomes) == ("edit", name, (outcome,))
+    assert (made.origin.parent, made.origin.group, made.origin.split) == ("one", "kitchen", "train")
+    for event in outcome.events:
+        assert event.last < len(made)
+    assert made.main.source is original.main.source  # a view: nothing was copied
+    assert len(made.signals) == 0
+
+
+@settings(max_examples=80, deadline=None)
+@given(episodes(), st.sampled_from(sorted(NEGATIVES)), st.integers(0, 2**32))
+def test_a_recorded_edit_replays(original: Episode, name: str, seed: int) -> None:
+    original = replace(original, instruction="put the cup on the shelf")
+    try:
+        made = load_negative(name).seeded(original, seed, pool=pool())
+    except NotApplicable:
+        return
+    edit = made.edits[-1]
+    stored = Edit(edit.name, json.loads(json.dumps(dict(edit.params))), edit.seed)  # as a store gives it back
+    again = apply_edit(original, stored, pool=pool())
+    assert (again.id, again.instruction, again.edits) == (made.id, made.instruction, made.edits)
+    assert again.outcomes == made.outcomes
+    assert np.array_equal(numbers(again), numbers(made))
+    assert again.origin == made.origin
+    elsewhere = apply_edit(original, replace(stored, seed=1), pool=pool())
+    assert elsewhere.id == made.id  # everything is in the parameters; the seed is a record
+
+
+def test_what_the_edits_look_like() -> None:
+    rng = np.random.default_rng(0)
+    original = coded(5)
+    look = {
+        ("clip", ()): [],
+        ("reverse", ()): [4, 3, 2, 1, 0],
+        ("undo", ()): [0, 1, 2, 3, 4, 3, 2, 1, 0],
+        ("clip", (("last", 2),)): [0, 1, 2],
+        ("rewind", (("turn", 3), ("last", 1))): [0, 1, 2, 3, 2, 1],
+        ("freeze", (("at", 1),)): [0, 1, 1, 1, 1],
+        ("slow", (("factor", 2.0),)): [0, 0, 1, 1, 2, 2, 3, 3, 4, 4],
+        ("stall", (("at", 2), ("frames", 3))): [0, 1, 2, 2, 2, 2, 3, 4],
+        ("jump", (("before", 1), ("after", 4))): [0, 1, 4],
+    }
+    for (name, params), frames in look.items():
+        made = load_negative(name)(original, rng, **dict(params))
+        assert not frames or numbers(made).tolist() == frames, name
+        for event in made.outcomes[0].events:
+            low, high = kind(event.kind).grades
+            assert low <= (made.outcomes[0].grade or 0) <= high
+
+
+def test_the_ladder_of_grades() -> None:
+    original = coded(33)
+    last = {g: load_negative("clip").seeded(original, 1, grade=g).edits[-1].params["last"] for g in (1, 2, 3, 4)}
+    assert last[1] < 4 <= last[2] < 12 <= last[3] < 20 <= last[4] < 28  # 1 + 4p rounded: eighths of 32
+    with pytest.raises(NotApplicable, match="the cut is not at a frame that will do"):
+        load_negative("clip").seeded(original, 1, last=30)  # a demonstration may be done by then
+    measured = coded(4, "m", "do it", Outcome("simulator", success=True, curve=[0, 0.5, 0.95, 1.0]))
+    assert load_negative("clip").seeded(measured, 1, grade=4).edits[-1].params == {"last": 2}
+    done_early = coded(4, "m", "do it", Outcome("simulator", success=True, curve=[0, 0.5, 1.0, 1.0]))
+    with pytest.raises(NotApplicable, match="it has no frame at grade 4 to end at"):
+        load_negative("clip").seeded(done_early, 1, grade=4)
+
+
+@pytest.mark.parametrize("name", sorted(set(NEGATIVES) - {"wrong-instruction"}))
+def test_a_one_frame_video_cannot_be_edited(name: str) -> None:
+    with pytest.raises(NotApplicable, match=r"it has fewer than \d frames"):
+        load_negative(name).seeded(coded(1), 0, pool=pool())
+
+
+@pytest.mark.parametrize("name", sorted(NEGATIVES))
+@pytest.mark.parametrize(
+    ("outcomes", "reason"),
+    [
+        ((Outcome("rule"),), "nobody trusted says whether it succeeded"),
+        ((Outcome("model", success=True),), "nobody trusted says whether it succeeded"),
+        ((Outcome("edit", success=True),), "nobody trusted says whether it succeeded"),
+        ((Outcome("human", success=False), Outcome("rule", success=True)), "it did not succeed"),
+    ],
+)
+def test_only_trusted_successes(name: str, outcomes: tuple[Outcome, ...], reason: str) -> None:
+    with pytest.raises(NotApplicable, match=reason):
+        load_negative(name).seeded(coded(9, "one", "put the cup on the shelf", *outcomes), 0, pool=pool())
+
+
+def test_a_models_curve_is_not_a_target() -> None:
+    guess = Outcome("model", curve=np.full(5, 0.5))
+    assert targets_of(coded(5, "one", "go", SUCCESS, guess)).curve.tolist() == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_cameras_of_different_lengths() -> None:
+    one, two = coded(5), coded(6)
+    both = replace(one, views={"a": one.main, "b": two.main})
+    with pytest.raises(NotApplicable, match="different numbers of frames"):
+        load_negative("clip").seeded(both, 0)
+    same = replace(one, views={"a": one.main, "b": one.main})
+    assert {len(frames) for frames in load_negative("clip").seeded(same, 0, last=2).views.values()} == {3}
+
+
+def test_without_a_group_the_original_is_the_group() -> None:
+    alone = replace(coded(9), origin=Origin())
+    assert load_negative("undo").seeded(alone, 0).origin.group == "one"
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UnknownName, match=r"no negative named 'rewnd'\. Did you mean 'rewind'\?"):
+        load_negative("rewnd")
+    with pytest.raises(BadEpisode, match="an edit that 'clip' can make"):
+        apply_edit(coded(5), Edit("clip", {"first": 1}))
+
+
+def test_a_plain_function_will_do() -> None:
+    def blink(episode: Episode, rng: np.random.Generator) -> Episode:
+        from demerit.negatives.edits.edits import reshown
+
+        return reshown(episode, "blink", {"at": int(rng.integers(3))}, np.arange(2), targets_of(episode))
+
+    NEGATIVES.add("blink", blink)
+    try:
+        assert load_negative("blink").seeded(coded(9), 3).edits[0].seed == 3
+    finally:
+        NEGATIVES._added.clear()
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Put the mug on the plate.", "place the cup onto plate", True),
+        ("pick up the cup and put it on the shelf", "pick up the cup", True),
+        ("stack the blocks", "stack the block", True),
+        ("put the cup on the plate", "put the plate on the cup", True),  # the same words: we cannot tell
+        ("turn on the toaster", "push the toaster lever down", True),
+        ("put the blue marker in the glass cup", "move the marker to the right", True),
+        ("put the golden object in the cup", "put the spoon in the cup", True),
+        ("close the drawer", "push the open drawer closed", True),
+        ("open the drawer", "close the drawer", False),
+        ("open the top drawer", "open the bottom drawer", False),
+        ("take the pen out of the cup", "put the pen in the cup", False),
+        ("put the red block on top of the box", "put the blue block on the box", False),
+        ("put the cup in the sink", "put the cup on the shelf", False),
+        ("move the pen to the left", "move the pen to the right", False),
+        ("the", "put the cup on the shelf", True),
+    ],
+)
+def test_which_words_ask_for_the_same(one: str, other: str, same: bool) -> None:
+    assert same_task(one, other) is same
+
+
+def test_wrong_words_are_hard_ones_of_the_same_split() -> None:
+    here, there = SCENE, replace(SCENE, group="office")
+    test = replace(SCENE, split="test")
+    others = [
+        replace(coded(3, "a", "Put the cup in the sink"), origin=here),
+        replace(coded(3, "b", "Wipe the table"), origin=here),
+        replace(coded(3, "c", "Open the drawer"), origin=there),
+        replace(coded(3, "d", "Place the cup on a shelf!"), origin=here),
+        replace(coded(3, "e", "Throw the cup away"), origin=test),
+    ]
+    drawn = [load_negative("wrong-instruction").seeded(coded(4), seed, pool=Pool.of(others)) for seed in range(200)]
+    words = [made.instruction for made in drawn]
+    assert set(words) == {"Put the cup in the sink", "Wipe the table", "Open the drawer"}
+    assert words.count("Put the cup in the sink") > 140
+    nearness = {made.instruction: made.edits[0].params["near"] for made in drawn}
+    assert nearness["Put the cup in the sink"] == "same scene and objects"
+    assert nearness["Open the drawer"] == "another task"
+    outcome = drawn[0].outcomes[0]
+    assert (outcome.success, outcome.progress, outcome.grade) == (False, 0.0, 1)
+    assert outcome.curve is not None and outcome.curve.tolist() == [0, 0, 0, 0]
+    assert numbers(drawn[0]).tolist() == [0, 1, 2, 3]
+
+
+def test_two_identical_instructions_offer_no_other_words() -> None:
+    same = Pool.of([coded(3, "a"), coded(3, "b", "Put the cup on the shelf.")])
+    with pytest.raises(NotApplicable, match="there is no other task in its split"):
+        load_negative("wrong-instruction").seeded(coded(4), 0, pool=same)
+    with pytest.raises(NotApplicable, match="may ask for the same thing"):
+        load_negative("wrong-instruction").seeded(coded(4), 0, words="place the mug on the shelf")
+    with pytest.raises(NotApplicable, match="it has no instruction"):
+        load_negative("wrong-instruction").seeded(replace(coded(4), instruction=" "), 0, pool=pool())
+
+
+# splices
+
+
+def test_a_splice_follows_both_attempts() -> None:
+    failed = Outcome("human", success=False, progress=0.25, curve=np.linspace(0, 0.25, 8))
+    partner = coded(8, "failed", "Put the cup on the shelf", failed)
+    made = load_negative("splice").seeded(coded(8), 0, pool=Pool.of([partner], keep_partners=True), before=3)
+    outcome = made.outcomes[0]
+    assert numbers(made).tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert outcome.curve is not None
+    assert np.allclose(outcome.curve, [*np.arange(4) / 7, *np.linspace(0, 0.25, 8)[4:]])
+    assert (outcome.success, outcome.progress, outcome.grade) == (False, 0.25, 2)
+    times = made.main.times()
+    assert np.allclose(np.diff(times), 0.1)
+
+    unmeasured = coded(8, "unmeasured", "put the cup on the shelf", Outcome("human", success=False))
+    made = load_negative("splice").seeded(coded(8), 0, pool=Pool.of([unmeasured], keep_partners=True))
+    assert made.outcomes[0].curve is not None and np.isnan(made.outcomes[0].curve[-1])
+    assert (made.outcomes[0].progress, made.outcomes[0].grade) == (None, None)  # nothing is invented
+
+
+def test_a_splice_keeps_to_its_split() -> None:
+    rng = np.random.default_rng(0)
+    other = replace(coded(8, "b"), origin=replace(SCENE, split="test"))
+    with pytest.raises(NotApplicable, match="no split can part"):
+        load_negative("splice")(coded(8), rng, pool=Pool.of([other, coded(8)], keep_partners=True))
+    undecided = [replace(coded(8, name), origin=Origin(group=name)) for name in "ab"]
+    with pytest.raises(NotApplicable, match="no split can part"):
+        load_negative("splice")(undecided[0], rng, pool=Pool.of(undecided, keep_partners=True))
+    large = replace(coded(8, "b"), views={"main": Episode.from_array(np.zeros((8, 2, 2, 3), np.uint8)).main})
+    with pytest.raises(NotApplicable, match="pictures of different sizes"):
+        load_negative("splice")(coded(8), rng, pool=Pool.of([large], keep_partners=True))
+
+
+def test_a_splice_in_a_store(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    one, two = (
+        replace(make_episode(name, 10, seed), instruction="go", outcomes=(SUCCESS,), origin=SCENE)
+        for seed, name in enumerate(("one", "two"))
+    )
+    made = load_negative("splice").seeded(one, 0, pool=Pool.of([two], keep_partners=True), before=4)
+    assert np.array_equal(made.main.take([4, 5]), np.concatenate([one.main.take([4]), two.main.take([5])]))
+    source = made.main.source
+    with Store.create(tmp_path / "set", "set").writer() as writer:
+        writer.add(made)
+    back = Store(tmp_path / "set").episode(made.id)
+    assert back.main.source == source
+    assert back.fingerprint() == made.fingerprint()
+    assert np.array_equal(back.main.all(), made.main.all())
+    moved = frame_source("splice", {**source.describe(), "path": str(tmp_path / "other" / "one.mp4")})
+    assert moved.describe()["rest"] == source.describe()["rest"]  # named relative to the first
+
+
+@given(st.floats(0, 1, width=32))
+def test_grades_are_those_of_the_metrics_until_done(progress: float) -> None:
+    from demerit.evaluate.metrics.grades import grade_by_range
+
+    assert grade_of(progress) == min(grade_by_range([progress], 0, 1)[0], 4)
+    ends = targets_of(coded(3, "one", "go", Outcome("human", success=True, curve=[0, progress, 1.0]))).ends(first=1)
+    assert len(ends) == (progress < 1)

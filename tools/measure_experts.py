@@ -1,0 +1,86 @@
+"""What the scripted experts need and do, measured: how long, how hard, and whether the result lasts.
+
+`python -m measure_experts src/demerit/sim/experts.json` measures it anew; the file that ships was made this way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from demerit.negatives.sim.arena import Arena, Facts, quiet
+from demerit.negatives.sim.endings import Ending, Finisher
+from demerit.negatives.sim.tasks import Task, tasks
+
+SEEDS = range(100, 106)
+LONGEST = 260
+CHECK_EVERY = 4
+LINGER = 12
+"""steps that the expert goes on after success, to see whether it lasts"""
+RETREAT = Ending("retreat", 0, (0.0,) * 6, ())
+MARGIN_SHARE, MARGIN = 1.25, 20.0
+"""limits are a quarter and 20 N above the most that any expert did"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One expert's episode; `first` is None where it did not succeed."""
+
+    first: int | None
+    lasted: bool
+    stayed: bool
+    object_force: float
+    scene_force: float
+
+
+def measure_task(task: Task) -> dict[str, Any]:
+    """Measure a task's expert over the seeds."""
+    arena = Arena(task)
+    trials = [_trial(arena, seed) for seed in SEEDS]
+    good = [trial for trial in trials if trial.first is not None]
+    return {
+        "steps": int(median(trial.first for trial in good if trial.first is not None)),
+        "stays": sum(trial.stayed for trial in good) >= 0.8 * len(SEEDS),
+        "settles": all(trial.lasted for trial in good),
+        "object_force": round(max(trial.object_force for trial in trials) * MARGIN_SHARE + MARGIN),
+        "scene_force": round(max(trial.scene_force for trial in trials) * MARGIN_SHARE + MARGIN),
+    }
+
+
+def _trial(arena: Arena, seed: int) -> Trial:
+    facts = arena.reset(seed, np.random.default_rng(seed))
+    expert = arena.expert()
+    seen: list[Facts] = [facts]
+    first: int | None = None
+    action = np.zeros(4)
+    with quiet():
+        for step in range(LONGEST):
+            action = expert(facts.observation)
+            facts = arena.step(action)
+            seen.append(facts)
+            if first is None and step % CHECK_EVERY == CHECK_EVERY - 1 and arena.succeeded(facts):
+                first = step
+            if first is not None and step >= first + LINGER:
+                break
+    lasted = arena.succeeded(facts)
+    finisher = Finisher(RETREAT, facts.hand, arena.home, float(action[3]), np.zeros(3))
+    for _ in range(90):
+        facts = arena.step(finisher.act(facts.hand))
+    forces = (max(getattr(one, name) for one in seen) for name in ("object_force", "scene_force"))
+    return Trial(first, lasted, arena.succeeded(facts), *forces)
+
+
+def main(path: Path) -> None:
+    """Measure all tasks and write the file, a task a line."""
+    lines = [f' "{name}": {json.dumps(measure_task(task))}' for name, task in tasks().items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
