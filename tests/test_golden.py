@@ -1,0 +1,242 @@
+"""What users have on disk opens as before, and what commands tell as JSON is as before.
+
+The files in `golden` were made by an earlier version; `golden/make.py` says how. When a test here fails, users lose
+something: make the files again only where that is meant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import math
+import shutil
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import demerit
+from golden import make
+from golden.make import GOLDEN, PLACE, TOLD, demerit_says
+
+TOLERANCE = 1e-4
+# Numbers that were fitted here may differ in their last digits, and with them every hash of them.
+HASHED = ("*.head", "*.card.revision", "*.card.weights_hash")
+MACHINE = tuple(f"environment.{name}" for name in ("demerit", "python", "platform", "numpy", "date"))
+EXACT = ("cards", "checks", "inspect", "schemas", "files", "rows", "materialize", "taught head", "teach", "scores")
+STORED = ("store/episodes", "judged/episodes", "judged/preferences", "judged/problems", "negatives/episodes")
+REWARDS = sorted(path.parent.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("rewards.json"))
+
+
+def golden(what: str) -> Any:
+    return json.loads((GOLDEN / TOLD / f"{what.replace(' ', '-')}.json").read_text("utf-8"))
+
+
+def differences(before: Any, now: Any, but: tuple[str, ...] = (), at: str = "") -> list[str]:
+    """Say where two values differ: numbers with a fraction by more than the tolerance, anything else at all."""
+    if any(fnmatch(at, pattern) for pattern in but):
+        return []
+    if type(before) is not type(now):
+        return [f"{at}: {before!r} before, {now!r} now"]
+    if isinstance(before, dict):
+        changed = [f"{at}.{key}: gone" for key in before if key not in now]
+        changed += [f"{at}.{key}: new" for key in now if key not in before]
+        both = [key for key in before if key in now]
+        return changed + [
+            one for key in both for one in differences(before[key], now[key], but, f"{at}.{key}".strip("."))
+        ]
+    if isinstance(before, list):
+        if len(before) != len(now):
+            return [f"{at}: {len(before)} values before, {len(now)} now"]
+        pairs = zip(before, now, strict=True)
+        return [one for place, pair in enumerate(pairs) for one in differences(*pair, but, f"{at}.{place}".strip("."))]
+    if isinstance(before, float):
+        is_same = math.isclose(before, now, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (
+            math.isnan(before) and math.isnan(now)
+        )
+        return [] if is_same else [f"{at}: {before!r} before, {now!r} now"]
+    return [] if before == now else [f"{at}: {before!r} before, {now!r} now"]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Every file's content, but for locks and pages."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock" and path.suffix != ".html"
+    }
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """What the version before left, at another place."""
+    folder = tmp_path.resolve() / "old"
+    shutil.copytree(GOLDEN, folder, ignore=shutil.ignore_patterns(TOLD, "*.py", "__pycache__"))
+    make.move_data(folder, PLACE, str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The same made by this version, and what it told."""
+    folder = tmp_path_factory.mktemp("fresh").resolve()
+    shutil.copytree(GOLDEN / "videos", folder / "videos")
+    return folder, make.make(folder)
+
+
+# What the version before left
+
+
+@pytest.mark.parametrize("name", make.STORES)
+def test_an_old_store_opens_with_the_same_rows(old: Path, name: str) -> None:
+    assert not differences(golden("rows")[name], json.loads(json.dumps(make.store_facts(old / name))))
+    opened = demerit.open_dataset(str(old / name))
+    assert [episode.id for episode in opened] == [episode["id"] for episode in golden("rows")[name]["episodes"]]
+
+
+@pytest.mark.parametrize("name", make.INSPECTED[:4])
+def test_an_old_dataset_is_inspected_as_before(old: Path, name: str) -> None:
+    assert not differences(golden("inspect")[name], json.loads(demerit_says("inspect", name, "--json", inside=old)))
+
+
+def test_old_frames_can_still_be_seen(old: Path) -> None:
+    for name in make.STORES:
+        for episode in demerit.Store(old / name).episodes():
+            for frames in episode.views.values():
+                assert frames.take([0, len(frames) - 1]).shape == (2, 128, 128, 3)
+
+
+@pytest.mark.parametrize("folder", REWARDS)
+def test_old_rewards_open_with_the_same_values(old: Path, folder: str) -> None:
+    store = demerit.RewardStore(old / folder)
+    rows = make.rows(GOLDEN / folder / "rewards")
+    assert [reward.episode for reward in store] == [row["episode"] for row in rows]
+    assert {row["card"] for row in rows} == {store.card.hash()}
+    for reward, row in zip(store, rows, strict=True):
+        found = {
+            "at": reward.at.tolist(),
+            "value": reward.value.tolist(),
+            "success": None if reward.success is None else reward.success.tolist(),
+            "scored": reward.scored,
+            "why_missing": reward.why_missing,
+            "given": dict(reward.given),
+        }
+        assert not differences({**{name: row[name] for name in found}, "given": json.loads(row["given"])}, found)
+
+
+@pytest.mark.parametrize("command", [*make.RESUMED, *make.USED])
+def test_nothing_old_is_done_again(old: Path, command: str) -> None:
+    before = digests(old)
+    said = demerit_says(*make.COMMANDS[command], inside=old)
+    assert digests(old) == before
+    if command.startswith("score"):
+        assert "were scored already" in said
+        assert "again, as something had changed" not in said
+
+
+def test_an_old_benchmark_is_not_scored_again_and_reports_the_same(old: Path) -> None:
+    before = digests(old / "bench" / "rewards")
+    demerit_says(*make.COMMANDS["bench"], inside=old)
+    assert digests(old / "bench" / "rewards") == before
+    assert not report_differences("bench", old)
+
+
+@pytest.mark.parametrize("name", ["taught", "calibrated"])
+def test_an_old_model_loads_and_scores_as_before(old: Path, name: str) -> None:
+    model = str(old / name) if name == "taught" else f"calibrated:{old / name}"
+    found = json.loads(json.dumps(make.reward_facts(model, old / "store")))
+    assert not differences(golden("scores")[name], found)
+
+
+def test_an_old_model_can_be_taught_again(old: Path) -> None:
+    make.move_models(old / "taught", PLACE, str(old))
+    told = json.loads(demerit_says(*make.COMMANDS["teach"], inside=old))
+    assert not differences(golden("teach"), told)
+
+
+@pytest.mark.parametrize("folder", ["bench", "taught"])
+def test_an_old_report_is_recomputed_to_the_same_numbers(old: Path, folder: str) -> None:
+    demerit_says("bench", "--recompute", f"{folder}/report.json", inside=old)  # it fails when one differs
+
+
+def test_an_old_report_goes_on_the_leaderboard(old: Path) -> None:
+    demerit_says("leaderboard", "bench", "--out", "site", inside=old)
+    pages = "".join(path.read_text("utf-8") for path in (old / "site").rglob("*.html"))
+    assert "own@1" in pages
+    assert "change" in pages
+
+
+# What this version makes and tells
+
+
+@pytest.mark.parametrize("what", EXACT)
+def test_the_same_is_told(fresh: tuple[Path, dict[str, Any]], what: str) -> None:
+    assert not differences(golden(what), fresh[1][what])
+
+
+def test_card_hashes_are_these(fresh: tuple[Path, dict[str, Any]]) -> None:
+    hashes = {name: facts["hash"] for name, facts in golden("cards").items()}
+    assert list(hashes) == list(make.MODELS)
+    assert {name: facts["hash"] for name, facts in fresh[1]["cards"].items()} == hashes
+
+
+def test_manifests_and_models_have_the_same_fields(fresh: tuple[Path, dict[str, Any]]) -> None:
+    before, now = golden("manifests"), fresh[1]["manifests"]
+    assert list(before) == list(now)
+    for path in before:
+        fitted = any(name in path for name in ("taught", "calibrated"))
+        assert not differences(before[path], now[path], HASHED if fitted else (), path)
+
+
+def test_every_name_that_was_listed_still_is(fresh: tuple[Path, dict[str, Any]]) -> None:
+    for what, names in golden("lists").items():
+        assert names
+        assert not set(names) - set(fresh[1]["lists"][what]), what
+
+
+def test_the_lerobot_export_is_the_same(fresh: tuple[Path, dict[str, Any]]) -> None:
+    assert not differences(golden("export"), fresh[1]["export"])
+
+
+@pytest.mark.parametrize("table", STORED)
+def test_the_same_rows_are_written(fresh: tuple[Path, dict[str, Any]], table: str) -> None:
+    before = make.rows(GOLDEN / table)
+    for row in before:
+        for view in row.get("views", ()):
+            view["path"] = view["path"].replace(PLACE, str(fresh[0]))
+    assert before
+    assert not differences(before, make.rows(fresh[0] / table))
+
+
+@pytest.mark.parametrize("folder", REWARDS)
+def test_the_same_rewards_are_written(fresh: tuple[Path, dict[str, Any]], folder: str) -> None:
+    fitted = ("*.card",) if folder.endswith(("taught", "calibrated")) else ()
+    before, now = (make.rows(root / folder / "rewards") for root in (GOLDEN, fresh[0]))
+    assert before
+    assert not differences(before, now, fitted)
+
+
+@pytest.mark.parametrize("folder", ["bench", "taught"])
+def test_the_same_report_is_written(fresh: tuple[Path, dict[str, Any]], folder: str) -> None:
+    assert not report_differences(folder, fresh[0])
+
+
+def report_differences(folder: str, root: Path) -> list[str]:
+    before = json.loads((GOLDEN / folder / "report.json").read_text("utf-8"))
+    now = json.loads((root / folder / "report.json").read_text("utf-8").replace(str(root), PLACE))
+    fitted = ("cards.0.revision", "cards.0.weights_hash") if folder == "taught" else ()
+    return differences(before, now, (*MACHINE, *fitted))
+
+
+def test_the_same_physics_are_simulated(tmp_path: Path) -> None:
+    if importlib.util.find_spec("metaworld") is None:
+        pytest.skip("no simulator here: pip install 'demerit[sim]'")
+    try:
+        found = make.simulate(tmp_path)
+    except RuntimeError as error:
+        if "OpenGL" in str(error):
+            pytest.skip("nothing here can draw without a screen")
+        raise
+    assert not differences(golden("simulate"), found)
