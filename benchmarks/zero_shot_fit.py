@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demerit.config import read_changes
+from demerit.config import parse_changes
 from demerit.models.compact.words import Words
 from demerit.training.compact.clips import is_in_fold
 from demerit.training.compact.corpus import Corpus, Row
@@ -57,7 +57,7 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     corpus, words = Corpus.load(asked.corpus), Words.load(asked.words)
     imagenet = load_weights(asked.imagenet) if asked.imagenet else None
-    changes = read_changes(asked.set)
+    changes = parse_changes(asked.set)
     pictures = None
     for seed in asked.seeds:
         for mix, change in mixes().items():

@@ -1,12 +1,27 @@
-"""Reading and changing recipes, the numbers of a training run: every one is checked, and a wrong one is a sentence."""
+"""The one strict loader of configuration: YAML files and NAME=VALUE pairs become a frozen dataclass.
+
+    @dataclass(frozen=True)
+    class Config:
+        steps: int = 100
+        shares: Mapping[str, float] = field(default_factory=dict)
+
+    config = build_config(Config, read_yaml(Path("config.yaml")))
+    config = change_config(config, parse_changes(["steps=7"]))
+
+Unknown keys (with a did-you-mean), doubled keys, missing keys and values of another type are refused. Fields may be
+dataclasses, tuples, mappings, `X | None` and the plain types.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
 
 from demerit.errors import BadInput, UnknownName
 
@@ -15,17 +30,24 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    SomeRecipe = TypeVar("SomeRecipe", bound=DataclassInstance)
+    SomeConfig = TypeVar("SomeConfig", bound=DataclassInstance)
+
+TYPE_NAMES: dict[type, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
 
 
 def need(name: str, holds: bool, expected: str, got: object) -> None:
-    """Refuse a number of a recipe unless something holds."""
+    """Raise `BadInput` for the named value of a recipe unless `holds`."""
     if not holds:
         raise BadInput(f"recipe, {name}", expected, got)
 
 
-def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """Turn NAME=VALUE pairs into changes of a recipe; values are JSON, and texts where they are none."""
+def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parse NAME=VALUE pairs; a value is JSON, or a text where it is not JSON. Dashes in names become underscores."""
     changes: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -38,48 +60,92 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def read_numbers(file: Path | Traversable, name: str, expected: str = "a recipe (YAML)") -> dict[str, Any]:
-    """Read a recipe's file; errors call it by name, and say what was expected where there is no such file."""
-    import yaml  # noqa: PLC0415 - not before a file is read: commands that read none begin at once
-
+def read_yaml(file: Path | Traversable, name: str = "", expected: str = "a recipe (YAML)") -> dict[str, Any]:
+    """Read a YAML mapping from a file. Errors call it `name` (default: its path) and say what was `expected`."""
+    name = name or str(file)
     try:
-        told = yaml.safe_load(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
     except OSError as error:
         raise BadInput(name, expected, error.strerror or error) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise BadInput(name, expected, f"a file that is not text ({error})") from error
+    return parse_yaml(text, name)
+
+
+def parse_yaml(text: str, name: str = "recipe") -> dict[str, Any]:
+    """Parse a YAML mapping; doubled keys and keys that are not text are refused."""
+    try:
+        found = yaml.load(text, _StrictLoader)
+    except yaml.YAMLError as error:
         raise BadInput(name, "a recipe (YAML)", f"something else ({' '.join(str(error).split())})") from error
-    if not isinstance(told, dict):
-        raise BadInput(name, "names and numbers", type(told).__name__)
-    return told
+    if not isinstance(found, dict):
+        raise BadInput(name, "names with a value each", type(found).__name__)
+    return found
 
 
-def changed(recipe: SomeRecipe, changes: Mapping[str, Any]) -> SomeRecipe:
-    """Return a recipe with other numbers, each of the kind that stands there now; an unknown name is refused."""
-    known = {one.name: one for one in fields(recipe)}
-    told: dict[str, Any] = {}
-    for name, value in changes.items():
+def build_config(kind: type[SomeConfig], values: Mapping[str, Any], where: str = "recipe") -> SomeConfig:
+    """Make a dataclass of a mapping, nested ones included. `where` names the mapping in errors."""
+    checked = _check_values(kind, values, where)
+    for known in fields(kind):
+        if known.default is MISSING and known.default_factory is MISSING and known.name not in checked:
+            raise BadInput(where, f"the key {known.name!r}", "none")
+    return kind(**checked)
+
+
+def change_config(config: SomeConfig, changes: Mapping[str, Any], where: str = "recipe") -> SomeConfig:
+    """Return a copy with other values, checked like those of a file."""
+    return replace(config, **_check_values(type(config), changes, where))
+
+
+def _check_values(kind: type[DataclassInstance], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    known = [field.name for field in fields(kind)]
+    for name in values:
         if name not in known:
-            raise UnknownName("number in a recipe", str(name), known)
-        told[name] = _as_before(known[name], getattr(recipe, name), value)
-    return replace(recipe, **told)
+            raise UnknownName(f"key in {where}", str(name), known)
+    types = get_type_hints(kind)
+    return {name: _check_value(types[name], value, f"{where}, {name}") for name, value in values.items()}
 
 
-def _as_before(known: Field[Any], old: Any, value: Any) -> Any:
-    """Return a value of the kind that stands there now: a number for a number, names for names."""
-    if known.default is None and value is None:
-        return None
-    if isinstance(old, bool):
-        need(known.name, isinstance(value, bool), "true or false", repr(value))
-    elif isinstance(old, float):
+def _check_value(kind: Any, value: Any, where: str) -> Any:
+    """Return the value as its field's type; whole numbers are numbers, nothing else is converted."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):  # only `X | None` is used
+        (other,) = (one for one in arguments if one is not NoneType)
+        return None if value is None else _check_value(other, value, where)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return build_config(kind, _check_mapping(value, where), where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise BadInput(where, "a list", repr(value))
+        return tuple(_check_value(arguments[0], item, f"{where} {number}") for number, item in enumerate(value, 1))
+    if origin is not None and issubclass(origin, Mapping):
+        found = _check_mapping(value, where)
+        return {name: _check_value(arguments[1], item, f"{where}, {name}") for name, item in found.items()}
+    if kind is float and type(value) is not bool:
         try:  # YAML reads 6e-4 as a text
             return float(value)
         except (TypeError, ValueError):
-            raise BadInput(f"recipe, {known.name}", "a number", repr(value)) from None
-    elif isinstance(old, Mapping):
-        need(known.name, isinstance(value, Mapping), "names with a number each", repr(value))
-    elif isinstance(old, tuple):
-        need(known.name, isinstance(value, list | tuple), "a list of names", repr(value))
-        return tuple(value)
-    elif not isinstance(old, str):  # a whole number, or one that was left open; texts have names that the recipe checks
-        need(known.name, type(value) is int, "a whole number", repr(value))
+            raise BadInput(where, TYPE_NAMES[float], repr(value)) from None
+    if kind in TYPE_NAMES and type(value) is not kind:
+        raise BadInput(where, TYPE_NAMES[kind], repr(value))
     return value
+
+
+def _check_mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadInput(where, "names with a value each", repr(value))
+    return value
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which every key is a text that occurs once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str) or key in seen:
+                problem = "is there twice" if key in seen else "is not a text"
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} {problem}", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)

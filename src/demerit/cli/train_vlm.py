@@ -180,7 +180,7 @@ def _run(asked: Asked) -> None:
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.config import read_changes  # noqa: PLC0415
+    from demerit.config import parse_changes  # noqa: PLC0415
     from demerit.training.vlm.dashboards import check_dashboards  # noqa: PLC0415
     from demerit.training.vlm.recipe import load_recipe  # noqa: PLC0415
     from demerit.training.vlm.train import (  # noqa: PLC0415
@@ -194,7 +194,7 @@ def _run(asked: Asked) -> None:
         train,
     )
 
-    recipe = load_recipe(asked.what, asked.recipe).changed(read_changes(asked.changes or []))
+    recipe = load_recipe(asked.what, asked.recipe).changed(parse_changes(asked.changes or []))
     metrics = asked.metrics or []
     begun = asked.begun or start_of(asked.what, asked.recipe)
     check_save(asked.save, recipe)

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import demerit
 from demerit.cli import app
 from demerit.cli.train_compact import compact as train_command
-from demerit.config import read_changes
+from demerit.config import parse_changes
 from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
@@ -106,9 +106,9 @@ def test_the_file_and_the_defaults_are_what_made_the_shipped_weights() -> None:
         ({"facts": "inf"}, "a finite number"),
         ({"shares": {"measured": 0}}, "not all 0"),
         ({"shares": {"measurd": 1}}, "Did you mean 'measured'"),
-        ({"wrong_kinds": "model"}, "a list of names"),
+        ({"wrong_kinds": "model"}, "a list"),
         ({"stps": 3}, "Did you mean 'steps'"),
-        ({7: 3}, "no number in a recipe named '7'"),
+        ({7: 3}, "no key in recipe named '7'"),
         ({"steps": None}, "a whole number, got None"),
         ({"fold": "one"}, "a whole number"),
     ],
@@ -123,13 +123,13 @@ def test_numbers_are_read_from_files_and_the_command_line(tmp_path: Path) -> Non
     mine = load_recipe(tmp_path / "mine.yaml")
     assert (mine.tower_rate, mine.wrong_kinds, mine.fold) == (3e-4, (), None)
     assert Recipe(fold=1).changed({"fold": None}).fold is None
-    assert read_changes(["steps=7", "head-rate=1e-3", 'shares={"model": 1}']) == {
+    assert parse_changes(["steps=7", "head-rate=1e-3", 'shares={"model": 1}']) == {
         "steps": 7,
         "head_rate": 1e-3,
         "shares": {"model": 1},
     }
     with pytest.raises(BadInput, match="NAME=VALUE"):
-        read_changes(["steps"])
+        parse_changes(["steps"])
     (tmp_path / "torn.yaml").write_text("steps: [")
     (tmp_path / "list.yaml").write_text("- 1")
     for name, sentence in (

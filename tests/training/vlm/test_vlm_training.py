@@ -111,7 +111,7 @@ def test_a_recipe_is_read_from_a_file(tmp_path: Path) -> None:
     assert (mine.rate, mine.lora) == (1e-4, 8)
     told = json.dumps(mine.changed({"strategies": {"rewind": 1}}).facts_of()["strategies"])
     assert told == '{"rewind": 1.0}'  # the same run as with 1.0: its identity is made from this text
-    for text, sentence in (("rate: [", "YAML"), ("- 1", "names and numbers")):
+    for text, sentence in (("rate: [", "YAML"), ("- 1", "names")):
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(BadInput, match=sentence):
             load_recipe("robometer", tmp_path / "bad.yaml")

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from demerit.config import changed, need, read_numbers
+from demerit.config import change_config, need, read_yaml
 from demerit.errors import UnknownName
 
 KINDS = ("measured", "demonstration", "model")
@@ -103,7 +103,7 @@ class Recipe:
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
         """Return it with other numbers; an unknown name is refused."""
-        return changed(self, changes)
+        return change_config(self, changes)
 
     def facts_of(self) -> dict[str, Any]:
         """Return it as plain values, for a file."""
@@ -113,4 +113,4 @@ class Recipe:
 def load_recipe(path: str | Path | None = None) -> Recipe:
     """Read a recipe; without a path, the one that made the shipped weights."""
     file = files("demerit") / "assets" / "train" / "compact.yaml" if path is None else Path(path)
-    return Recipe().changed(read_numbers(file, str(path or "recipe.yaml")))
+    return Recipe().changed(read_yaml(file, str(path or "recipe.yaml")))

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demerit.config import read_changes
+from demerit.config import parse_changes
 from demerit.errors import BadInput, DemeritError, MissingExtra
 from demerit.training.compact.corpus import Corpus, Row
 from demerit.training.compact.recipe import Recipe, load_recipe
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def _train_as_asked(asked: argparse.Namespace) -> None:
-    recipe = load_recipe(asked.recipe).changed(read_changes(asked.set))
+    recipe = load_recipe(asked.recipe).changed(parse_changes(asked.set))
 
     def report(told: Told) -> None:
         print(f"{told.step}/{told.steps} {in_words(told)}", flush=True)

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from demerit.config import changed, need, read_numbers
+from demerit.config import change_config, need, read_yaml
 from demerit.errors import UnknownName
 from demerit.models.by_time import MOST_A_SECOND
 
@@ -99,7 +99,7 @@ class Recipe:
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """Return it with other numbers; an unknown name is refused."""
-        return changed(self, {name: _in_fractions(value) for name, value in changes.items()})
+        return change_config(self, {name: _in_fractions(value) for name, value in changes.items()})
 
     def facts_of(self) -> dict[str, Any]:
         """Return it as plain values, for a file."""
@@ -184,7 +184,7 @@ def load_recipe(what: str, path: str | Path | None = None) -> Recipe:
         raise UnknownName("thing to train", what, kinds)
     name = str(path or what)
     file = files("demerit") / "assets" / "train" / f"{name}.yaml" if name in SHIPPED else Path(name)
-    told = read_numbers(file, name, f"a recipe (YAML), or one of {', '.join(SHIPPED)}")
+    told = read_yaml(file, name, f"a recipe (YAML), or one of {', '.join(SHIPPED)}")
     return kinds[what]().changed(told)
 
 

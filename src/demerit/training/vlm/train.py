@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demerit.config import read_changes
+from demerit.config import parse_changes
 from demerit.errors import BadInput, DemeritError, MissingExtra
 from demerit.training.vlm.corpus import Corpus
 from demerit.training.vlm.frames_kept import corpus_for
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--metrics", nargs="*", default=[], choices=["tensorboard", "wandb"])
     asked = parser.parse_args(arguments)
     try:
-        machines = _as_asked(asked, read_changes(asked.set))
+        machines = _as_asked(asked, parse_changes(asked.set))
     except DemeritError as error:
         raise SystemExit(f"demerit: {error}") from error
     except KeyboardInterrupt as stop:
