@@ -3,10 +3,9 @@
     python tests/golden/make.py
 
 Only the command line and the public names of `import demerit` are used. `videos` is given: six episodes of the sample
-that ships (MIT). All the rest is made from it, and is to be made again only when a format changes on purpose.
+that ships (MIT). Everything else is made from it. Make it again only when a format changes on purpose.
 
-Folders hold addresses of other folders. They are kept as if all of this lay in PLACE, and are turned into real ones
-where the files are copied to.
+Files hold absolute paths. They are stored as if everything lay in PLACE and are rewritten in the test's own copy.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import demerit
 
 GOLDEN = Path(__file__).parent
 PLACE = "/golden"
-TOLD = "told"
+EXPECTED = "expected"
 MODEL = "model.json"
 MODELS = ("clock", "constant", "random", "change", "motion", "length", "default")
 SCORED = ("clock", "change", "motion", "default")
@@ -39,7 +38,7 @@ LISTS = ("models", "sources", "benchmarks", "negatives", "behaviours", "failures
 STORES = ("store", "judged", "negatives")
 MIX = "clip=3,rewind=3,reverse=1,undo=1,freeze=3,slow=1,stall=1,jump=2,splice=2,wrong-instruction=2"
 
-# One after the other, in a folder with `videos` and `judged` in it. Run again over their own work, they do nothing.
+# Run in this order in a folder with `videos` and `judged`. A second run changes nothing.
 ALONE = ("--workers", "0")
 RESUMED = {
     "import": ("import", "videos", "store", "--copy"),
@@ -73,7 +72,7 @@ SIMULATED = (
 )
 INSPECTED = ("videos", "store", "judged", "negatives", "lerobot:exported", "videos:materialized")
 
-# Pages, locks, and what is made again at no cost.
+# Pages, locks and files that are cheap to make again.
 NOT_KEPT = (
     "*.html",
     ".lock",
@@ -86,10 +85,10 @@ NOT_KEPT = (
 )
 
 
-def demerit_says(*words: str, inside: Path) -> str:
-    """Run a command and return what it prints; one that fails raises, with its own words."""
+def run_demerit(*words: str, inside: Path) -> str:
+    """Run a command and return what it prints. Raises RuntimeError with the output if it fails."""
     code = "from demerit.cli import main; main()"
-    # A wide terminal breaks no line; one thread, because a busy machine's threads wait for each other.
+    # A wide terminal wraps no line. One thread keeps numbers equal.
     alike = {"COLUMNS": "400", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     source = str(Path(demerit.__file__).parents[1])
     env = {**os.environ, **alike, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])}
@@ -102,14 +101,14 @@ def demerit_says(*words: str, inside: Path) -> str:
 
 
 def make(folder: Path) -> dict[str, Any]:
-    """Make everything in a folder with `videos` in it; return what was told, by name."""
+    """Make everything in a folder with `videos` in it; return what commands printed, by name."""
     make_judged(folder / "judged")
-    said = {name: demerit_says(*words, inside=folder) for name, words in COMMANDS.items()}
-    told = {
+    said = {name: run_demerit(*words, inside=folder) for name, words in COMMANDS.items()}
+    printed = {
         "cards": {name: card_facts(name) for name in MODELS},
         "checks": {name: check_facts(name) for name in CHECKED},
-        "lists": {what: names_listed(demerit_says("list", what, inside=folder)) for what in LISTS},
-        "inspect": {one: json.loads(demerit_says("inspect", one, "--json", inside=folder)) for one in INSPECTED},
+        "lists": {what: names_listed(run_demerit("list", what, inside=folder)) for what in LISTS},
+        "inspect": {name: json.loads(run_demerit("inspect", name, "--json", inside=folder)) for name in INSPECTED},
         "teach": json.loads(said["teach"]),
         "manifests": {path: manifest_facts(folder / path) for path in manifests(folder)},
         "schemas": schemas(folder),
@@ -120,12 +119,12 @@ def make(folder: Path) -> dict[str, Any]:
         "materialize": json_lines(folder / "materialized" / "labels.jsonl"),
         "taught head": head_facts(folder / "taught"),
     }
-    return dict(json.loads(json.dumps(told).replace(str(folder.resolve()), PLACE)))
+    return dict(json.loads(json.dumps(printed).replace(str(folder.resolve()), PLACE)))
 
 
 def simulate(folder: Path) -> dict[str, Any]:
-    """Make two episodes by physics; return what is known of them but for their pixels, which differ with the driver."""
-    demerit_says(*SIMULATED, inside=folder)
+    """Simulate two episodes and return their facts without pixels, which depend on the graphics driver."""
+    run_demerit(*SIMULATED, inside=folder)
     facts = store_facts(folder / "simulated")
     for episode in facts["episodes"]:
         del episode["fingerprint"]
@@ -191,7 +190,7 @@ def _judged_episode(number: int, path: Path, grade: int) -> demerit.Episode:
 
 
 def json_lines(path: Path) -> list[Any]:
-    """A JSON value a line."""
+    """Read a JSON lines file."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
@@ -202,7 +201,7 @@ def card_facts(name: str) -> dict[str, Any]:
 
 
 def check_facts(name: str) -> dict[str, str]:
-    """What became of each clause."""
+    """Status of each clause of the model check."""
     return {clause.name: clause.status for clause in demerit.check_model(demerit.load_model(name)).clauses}
 
 
@@ -219,7 +218,7 @@ def manifests(folder: Path) -> list[str]:
 
 
 def manifest_facts(path: Path) -> dict[str, Any]:
-    """What a manifest says, with one part's keys a table: how many parts there are depends on the clock."""
+    """What a manifest says, with the keys of one part per table (the number of parts depends on timing)."""
     facts = dict(json.loads(path.read_text("utf-8")))
     if "tables" in facts:
         facts["tables"] = {name: sorted(parts[0]) for name, parts in facts["tables"].items()}
@@ -227,7 +226,7 @@ def manifest_facts(path: Path) -> dict[str, Any]:
 
 
 def files(folder: Path) -> list[str]:
-    """Which files there are; names that hold a number of a part or a hash of fitted numbers are shortened."""
+    """List the files. Part numbers and hashes of fitted numbers are replaced by `*`."""
     found = set()
     for path in folder.rglob("*"):
         name = path.name
@@ -260,8 +259,8 @@ def store_facts(folder: Path) -> dict[str, Any]:
     return {
         "name": store.name,
         "episodes": [episode_facts(episode) for episode in store.episodes()],
-        "preferences": [dataclasses.asdict(one) for one in store.preferences()],
-        "problems": [dataclasses.asdict(one) for one in store.problems()],
+        "preferences": [dataclasses.asdict(preference) for preference in store.preferences()],
+        "problems": [dataclasses.asdict(problem) for problem in store.problems()],
     }
 
 
@@ -301,12 +300,12 @@ def outcome_facts(outcome: demerit.Outcome) -> dict[str, Any]:
 
 
 def numbers(values: Any) -> list[float | None]:
-    """Numbers as JSON has them: six digits, null for unknown."""
+    """Round to six digits; NaN becomes null."""
     return [None if np.isnan(value) else round(float(value), 6) for value in values]
 
 
 def scores_of_models(folder: Path) -> dict[str, Any]:
-    """What each model says of the store's episodes, asked through the public names."""
+    """Rewards of each model for the episodes of the store."""
     here = {"taught": str(folder / "taught"), "calibrated": f"calibrated:{folder / 'calibrated'}"}
     return {name: reward_facts(here.get(name, name), folder / "store") for name in (*MODELS, *here)}
 
@@ -349,16 +348,13 @@ def head_facts(folder: Path) -> dict[str, Any]:
 
 
 def move_models(folder: Path, old: str, new: str) -> None:
-    """Say in models that they were made from a dataset at another place."""
+    """Change the dataset path recorded in models."""
     for path in folder.rglob(MODEL):
         path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
 
 
 def move_data(folder: Path, old: str, new: str) -> None:
-    """Turn the addresses that files in a folder hold into those of another place.
-
-    Models stay as they are: what a calibrated one says of its dataset is part of what it is.
-    """
+    """Change the paths recorded in a folder's files. Models keep theirs: it is part of a calibrated model's identity."""
     for path in folder.rglob("*.json"):
         text = path.read_text("utf-8")
         if old in text and path.name != MODEL:
@@ -366,8 +362,8 @@ def move_data(folder: Path, old: str, new: str) -> None:
     for path in folder.rglob("*.parquet"):
         table = pq.read_table(path)
         if "views" in table.column_names:
-            told = list(_with_addresses(table, lambda address: address.replace(old, new)))
-            pq.write_table(pa.Table.from_pylist(told, table.schema), path, compression="zstd")
+            printed = list(_with_addresses(table, lambda address: address.replace(old, new)))
+            pq.write_table(pa.Table.from_pylist(printed, table.schema), path, compression="zstd")
 
 
 def _with_addresses(table: pa.Table, change: Callable[[str], str]) -> Iterator[dict[str, Any]]:
@@ -376,7 +372,7 @@ def _with_addresses(table: pa.Table, change: Callable[[str], str]) -> Iterator[d
 
 
 def forget_machine(path: Path) -> None:
-    """Take the day and the machine out of a report."""
+    """Replace the date and platform of a report."""
     report = json.loads(path.read_text("utf-8"))
     report["environment"].update(platform="Linux", date="2026-01-01T00:00:00+00:00")
     path.write_text(json.dumps(report, ensure_ascii=False) + "\n", "utf-8")
@@ -387,12 +383,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         shutil.copytree(GOLDEN / "videos", folder / "videos")
-        told = make(folder)
-        told["simulate"] = simulate(folder)
+        printed = make(folder)
+        printed["simulate"] = simulate(folder)
         move_models(folder, str(folder), PLACE)
-        for used, words in USED.items():  # their rewards, as of the models that are kept
+        for used, words in USED.items():  # rewards of the models as they are stored
             shutil.rmtree(folder / "store" / "rewards" / used.split()[-1])
-            demerit_says(*words, inside=folder)
+            run_demerit(*words, inside=folder)
         move_data(folder, str(folder), PLACE)
         for path in folder.rglob("report.json"):
             forget_machine(path)
@@ -400,10 +396,10 @@ def main() -> None:
             if path.is_dir() and path.name != "videos":
                 shutil.rmtree(path)
         shutil.copytree(folder, GOLDEN, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_KEPT))
-    (GOLDEN / TOLD).mkdir()
-    for what, facts in told.items():
+    (GOLDEN / EXPECTED).mkdir()
+    for what, facts in printed.items():
         text = json.dumps(facts, indent=1, ensure_ascii=False)
-        (GOLDEN / TOLD / f"{what.replace(' ', '-')}.json").write_text(text + "\n", "utf-8")
+        (GOLDEN / EXPECTED / f"{what.replace(' ', '-')}.json").write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":
