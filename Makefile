@@ -1,4 +1,4 @@
-# Everything a developer or a user does, each from a fresh checkout: `make demo` and `make test` set themselves up.
+# Every command works on a fresh checkout: it creates the virtual environment and installs what it needs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,23 +6,32 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-slow fuzz check bench clean packages
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    teach a model on part of the sample that ships, judge the rest, write a report"
-	@echo "make test    set up and run every test"
-	@echo "make check   style, types and layers"
-	@echo "make bench   every benchmark (minutes)"
-	@echo "make clean   remove the virtual environment and the demo"
+	@echo "make demo       teach a model on part of the shipped sample, score the rest, write a report"
+	@echo "make test       run the tests (about 6 minutes on two cores)"
+	@echo "make test-slow  run the slow tests: kill loops, browser, README commands"
+	@echo "make fuzz       run the property tests with random examples; new failures become explicit examples"
+	@echo "make check      style, types and import direction"
+	@echo "make bench      run every benchmark in full (minutes to hours; some need a GPU)"
+	@echo "make clean      remove the virtual environment and the demo"
 
 demo: $(CORE)
 	$(BIN)/demerit demo demo
 
-# One test process a core, each with one thread: more of either only get in each other's way. A test that takes its
-# process with it is tried again by the next one, and would be for ever.
+# One test process per core, each with one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0
+
 test: $(READY) packages
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 2 $(TESTS)
+	$(PYTEST) -m "not slow" $(TESTS)
+
+test-slow: $(READY) packages
+	$(PYTEST) -m slow $(TESTS)
+
+fuzz: $(READY)
+	DEMERIT_TEST_PROFILE=fuzz $(PYTEST) -m "not slow" $$(grep -rl "from hypothesis" tests --include='test_*.py')
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -31,21 +40,19 @@ check: $(READY)
 	$(BIN)/python -m pytest -q tests/test_structure.py
 
 bench: $(READY)
-	for each in benchmarks/*.py; do echo "== $$each"; $(BIN)/python $$each || exit 1; done
+	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# Programs that some tests need and pip cannot bring. Missing ones are installed where we may; otherwise the line to run
-# is printed and the tests that need them skip, saying so.
+# Programs that some tests need and pip cannot install. Without root, the line to run is printed and those tests skip.
 PACKAGES := chromium libegl1 libopengl0 libgl1-mesa-dri
 
-.PHONY: packages
 packages:
-	@missing=""; for each in $(PACKAGES); do dpkg -s $$each >/dev/null 2>&1 || missing="$$missing $$each"; done; \
+	@missing=""; for name in $(PACKAGES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing$$missing"; apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null || true; \
 	else echo "some tests will skip; to run them all: sudo apt-get install$$missing"; fi
 
-# The environment is made anew whenever what it is made from changes. The demo needs the core alone.
+# The environment is rebuilt when its inputs change. The demo needs only the core install.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 $(CORE): pyproject.toml constraints.txt
@@ -54,7 +61,7 @@ $(CORE): pyproject.toml constraints.txt
 	$(INSTALL) -e .
 	touch $(CORE)
 
-# torch comes first and alone: an unpinned one would bring gigabytes of CUDA
+# torch is installed first: an unpinned torch would download gigabytes of CUDA packages.
 $(READY): $(CORE)
 	$(INSTALL) torch==2.13.0
 	$(INSTALL) -e '.[dev]'

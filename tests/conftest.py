@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from demerit.data.episode import Episode
 from demerit.data.video_writer import write_video
 from fakes.drawn_sample import make_sample
 from fakes.paths import SHARED
 
-# A shell starts its background jobs deaf to Ctrl-C, and their children are born deaf too: tests that interrupt one
-# would wait for ever. With a handler of our own here, children begin with the usual one.
+# `make test` draws the same examples on every machine. `make fuzz` draws new ones.
+SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+settings.register_profile("test", derandomize=True, deadline=None, database=None, suppress_health_check=SLOW_MACHINE)
+settings.register_profile("fuzz", max_examples=500, deadline=None, print_blob=True, suppress_health_check=SLOW_MACHINE)
+settings.load_profile(os.environ.get("DEMERIT_TEST_PROFILE", "test"))
+
+# A shell starts background jobs with SIGINT ignored, and their children inherit that. Tests that send Ctrl-C to a child
+# need the default handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

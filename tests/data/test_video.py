@@ -10,7 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demerit.data.frames import Frames
@@ -55,7 +55,7 @@ def encoded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return path, linear(path)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=20))
 def test_any_choice_of_frames_equals_the_linear_decode(encoded: tuple[Path, np.ndarray], wanted: list[int]) -> None:
     path, truth = encoded
@@ -70,7 +70,7 @@ def test_all_frames_equal_the_linear_decode(encoded: tuple[Path, np.ndarray]) ->
     np.testing.assert_allclose(frames.times(), np.arange(61) / 15, atol=1e-3)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(st.integers(0, 58), st.integers(1, 30), st.data())
 def test_a_clip_of_a_longer_file_is_that_part_of_it(
     encoded: tuple[Path, np.ndarray], first: int, count: int, data: st.DataObject

@@ -354,7 +354,7 @@ def move_models(folder: Path, old: str, new: str) -> None:
 
 
 def move_data(folder: Path, old: str, new: str) -> None:
-    """Change the paths recorded in a folder's files. Models keep theirs: it is part of a calibrated model's identity."""
+    """Change the paths recorded in a folder's files. Models keep theirs: it is part of their identity."""
     for path in folder.rglob("*.json"):
         text = path.read_text("utf-8")
         if old in text and path.name != MODEL:

@@ -114,14 +114,14 @@ values = st.recursive(
 
 
 @given(values)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_strict_json_reads_the_same_leniently(value: Any) -> None:
     assert lenient.loads(json.dumps(value)) == value
     assert lenient.loads(json.dumps(value, ensure_ascii=False, indent=1)) == value
 
 
 @given(st.text(alphabet="{}[]\"'\\:,1%.-eNaN tru/#*`\n“", max_size=60))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_nothing_makes_the_reader_fall_over(text: str) -> None:
     for schema in (Frames, Share):
         parsed, why_not = read(text, "stop", "", schema)

@@ -80,7 +80,7 @@ def test_levelling_pours_everything_and_never_takes(there: dict[int, float], mor
     assert all(value == pytest.approx(min(level.values())) for value in raised)  # only the lowest were raised
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.randoms(use_true_random=False), st.integers(0, 1000))
 def test_the_order_of_episodes_does_not_matter(shuffler: object, seed: int) -> None:
     episodes = some(24)
@@ -99,7 +99,7 @@ def test_the_order_of_episodes_does_not_matter(shuffler: object, seed: int) -> N
     assert outcome_of(episodes) == outcome_of(shuffled)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1000))
 def test_nothing_leaks_across_splits(seed: int) -> None:
     episodes = some(30)

@@ -57,7 +57,7 @@ def episodes(draw: st.DrawFn) -> Episode:
     return coded(frames, "one", "put it there", Outcome("simulator", success=True, curve=values, events=events))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(episodes(), st.sampled_from(VIEWS), st.integers(0, 2**32), st.sampled_from([None, 1, 2, 3, 4]))
 def test_targets_match_the_frames(original: Episode, name: str, seed: int, grade: int | None) -> None:
     aims = {"grade": grade} if grade and len(load_negative(name).grades) > 1 else {}
@@ -83,7 +83,7 @@ def test_targets_match_the_frames(original: Episode, name: str, seed: int, grade
     assert len(made.signals) == 0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(episodes(), st.sampled_from(sorted(NEGATIVES)), st.integers(0, 2**32))
 def test_a_recorded_edit_replays(original: Episode, name: str, seed: int) -> None:
     original = replace(original, instruction="put the cup on the shelf")

@@ -1,6 +1,7 @@
-"""The command line: each command parses, calls one function and prints.
+"""The command line. Each command parses its options, calls one function and prints.
 
-Nothing heavy is imported before a command runs, so that `demerit --help` answers at once.
+A command's module is imported when the command runs, so `demerit --help` answers at once and command modules can import
+what they need at their top.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -16,76 +17,98 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from demerit.cli import (
-    bench,
-    build_corpus,
-    calibrate,
-    data,
-    demo_command,
-    leaderboard,
-    models,
-    negatives,
-    relabel,
-    release,
-    simulate,
-    teach,
-    train,
-)
 from demerit.errors import WRITE_ERRNOS, DemeritError, DemeritWarning, StoppedByUser
-
-
-class InOrder(TyperGroup):
-    """Commands as they are listed below: typer would put those that have commands of their own last."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Name the commands."""
-        return [name for name in COMMANDS if name in self.commands]
-
-
-app = typer.Typer(
-    name="demerit",
-    cls=InOrder,
-    help="Robot rewards that know bad behaviour when they see it.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+from demerit.registry import load_attribute
 
 INTERRUPTED = 130
 
+# name: (module:function below demerit.cli, help line; the function's docstring begins with the same line)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "import": ("data:import_", "Import a dataset into a demerit folder and list every problem found in it."),
+    "inspect": ("data:inspect", "Show what a dataset contains: episodes, hours, instructions, labels, problems."),
+    "export": ("data:export", "Write a dataset as LeRobot v3.0."),
+    "teach": ("teach:teach", "Teach a model your task from a few labelled episodes."),
+    "score": ("models:score", "Score every episode of a dataset. Run it again to resume."),
+    "calibrate": ("calibrate:calibrate", "Calibrate a model on labelled episodes and set a success threshold."),
+    "bench": ("bench:bench", "Measure models against labels, with controls. Writes report.html and report.json."),
+    "leaderboard": ("leaderboard:leaderboard", "Build a web page that compares reports and published tables."),
+    "negatives": ("negatives:negatives", "Make failures from successes by editing frames or instructions."),
+    "relabel": ("relabel:relabel", "Write graded instructions that a success does not fulfil, with a chat model."),
+    "build-corpus": ("build_corpus:build_corpus", "Build a training corpus from many datasets with one config file."),
+    "materialize": ("negatives:materialize", "Write every episode as an mp4 file with a labels.jsonl."),
+    "release": ("release:release", "Make a dataset that you can share: card, licences, checksums."),
+    "simulate": ("simulate:simulate", "Simulate successes and failures with measured labels."),
+    "train": ("train:app", "Train the network of the default model, or a vision-language model."),
+    "check": ("models:check", "Check that a model does what its card and the protocol say."),
+    "list": ("models:list_", "List the names that demerit knows: models, sources, benchmarks and more."),
+    "demo": ("demo_command:demo", "Teach a model on part of the shipped sample and score the rest."),
+}
 
-def _told(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn what goes wrong in a command into one sentence and an exit code."""
+
+class LazyGroup(TyperGroup):
+    """A command group that imports a command only when it runs. Subclasses set `table`."""
+
+    table: Mapping[str, tuple[str, str]]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(self.table)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Replace the stub of the command that was asked for by the command itself."""
+        name, stub, rest = super().resolve_command(ctx, args)
+        return name, stub if name is None else report_errors(load_command)(self.table, name), rest
+
+
+def load_command(table: Mapping[str, tuple[str, str]], name: str) -> Any:
+    """Import a command and prepare it to run."""
+    found = load_attribute(f"demerit.cli.{table[name][0]}", f"demerit {name}")
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    app = typer.Typer(rich_markup_mode="rich", add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(report_errors(found))
+    return typer.main.get_command(app)
+
+
+def make_app(group: type[LazyGroup], **options: Any) -> typer.Typer:
+    """Create a Typer app with a stub for each command of the group's table."""
+    settings = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
+    app = typer.Typer(cls=group, **settings, **options)  # type: ignore[arg-type]
+    app.callback()(lambda: None)
+    for name, (_, line) in group.table.items():
+        app.command(name, help=line)(lambda: None)
+    return app
+
+
+def report_errors(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn an expected error into one sentence on stderr and an exit code."""
 
     @wraps(command)
-    def run(*arguments: Any, **options: Any) -> None:
+    def run(*arguments: Any, **options: Any) -> Any:
         try:
-            with _notes():
-                command(*arguments, **options)
+            with _plain_warnings():
+                return command(*arguments, **options)
         except DemeritError as error:
             print(f"demerit: {error}", file=sys.stderr)
             raise typer.Exit(1) from error
         except OSError as error:
-            # A disk may fill up or be taken away at any write: no command should have to foresee each of them.
             if error.errno not in WRITE_ERRNOS:
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            kept = "What was done is kept; with room to write, the same command goes on from there."
-            print(f"demerit: {where}it cannot be written ({error.strerror}). {kept}", file=sys.stderr)
+            saved = "Progress is saved. Free some disk space and rerun to resume."
+            print(f"demerit: {where}cannot write ({error.strerror}). {saved}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as stop:
-            usual = "what was done is kept, and the same command goes on from there"
-            kept = str(stop) if isinstance(stop, StoppedByUser) else usual
-            print(f"\ndemerit: interrupted; {kept}.", file=sys.stderr)
+            saved = str(stop) if isinstance(stop, StoppedByUser) else "Progress is saved. Rerun to resume."
+            print(f"\ndemerit: interrupted. {saved}", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from stop
 
     return run
 
 
 @contextmanager
-def _notes() -> Iterator[None]:
-    """Print our own warnings as sentences, without the line of code that gave them."""
+def _plain_warnings() -> Iterator[None]:
+    """Print demerit's own warnings without the source line."""
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
@@ -101,33 +124,18 @@ def _notes() -> Iterator[None]:
         warnings.showwarning = usual
 
 
-COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
-    "import": data.import_,
-    "inspect": data.inspect,
-    "export": data.export,
-    "teach": teach.teach,
-    "score": models.score,
-    "calibrate": calibrate.calibrate,
-    "bench": bench.bench,
-    "leaderboard": leaderboard.leaderboard,
-    "negatives": negatives.negatives,
-    "relabel": relabel.relabel,
-    "build-corpus": build_corpus.build_corpus,
-    "materialize": negatives.materialize,
-    "release": release.release,
-    "simulate": simulate.simulate,
-    "train": train.app,
-    "check": models.check,
-    "list": models.list_,
-    "demo": demo_command.demo,
-}
-for _name, _command in COMMANDS.items():
-    if isinstance(_command, typer.Typer):
-        for _each in _command.registered_commands:
-            _each.callback = _told(_each.callback) if _each.callback else None
-        app.add_typer(_command, name=_name)
-    else:
-        app.command(_name)(_told(_command))
+class RootGroup(LazyGroup):
+    """The commands of `demerit`."""
+
+    table = COMMANDS
+
+
+app = make_app(
+    RootGroup,
+    name="demerit",
+    help="Robot rewards that recognise bad behaviour.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def main() -> None:

@@ -1,16 +1,13 @@
-"""The train commands, one for everything that can be trained."""
+"""The train commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import typer
-
-from demerit.cli.train_compact import compact
-from demerit.cli.train_vlm import robometer, roboreward
+from demerit.cli import LazyGroup, make_app
 
 HELP = """\
-Train the default model's network anew, or a vision-language model; to fit the one that ships, use demerit teach.
+Train the network of the default model, or a vision-language model.
+
+To teach the shipped network your task, use demerit teach.
 
 [bold]Examples[/bold]
 
@@ -18,7 +15,16 @@ Train the default model's network anew, or a vision-language model; to fit the o
   demerit train robometer -o mine --data lab=my_set --from robometer/Robometer-4B --set lora=32 --set steps=500
   demerit train roboreward -o graded --data lab=my_graded_set --held-out later=my_other_set
 """
-COMMANDS: dict[str, Callable[..., None]] = {"compact": compact, "robometer": robometer, "roboreward": roboreward}
-app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
-for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
+
+
+class TrainGroup(LazyGroup):
+    """The commands of `demerit train`."""
+
+    table = {  # noqa: RUF012
+        "compact": ("train_compact:compact", "Train the network of the default model."),
+        "robometer": ("train_vlm:robometer", "Train a Robometer on progress, success and preferences."),
+        "roboreward": ("train_vlm:roboreward", "Train a RoboReward on grades from 1 to 5."),
+    }
+
+
+app = make_app(TrainGroup, name="train", help=HELP, add_completion=False)

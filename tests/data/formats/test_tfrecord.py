@@ -77,7 +77,7 @@ lists = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), lists, max_size=5), st.booleans()
 )
@@ -95,7 +95,7 @@ def test_examples_come_back_as_they_were_encoded(features, packed):
             np.testing.assert_array_equal(got, expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_example_or_a_clear_error(data):
     try:
@@ -104,7 +104,7 @@ def test_any_bytes_are_an_example_or_a_clear_error(data):
         assert str(error).startswith("here: a record is not a tf.train.Example")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_damaged_example_never_crashes(data):
     good = bytearray(example({"a": feature([b"xyz", b""], "bytes"), "b": feature([1, -1, 300], "int")}))
@@ -150,7 +150,7 @@ def test_a_packed_list_and_single_values_may_be_mixed():
     assert parse_example(example({"a": mixed}), "here")["a"].tolist() == [1, 300, -2]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.binary(max_size=100), max_size=5))
 def test_records_are_found_where_they_are(tmp_path_factory, payloads):
     path = tmp_path_factory.mktemp("records") / "x.tfrecord"

@@ -36,7 +36,7 @@ from demerit.evaluate.metrics.grades import group_wise_tally
 from demerit.evaluate.metrics.kendall import gap_tally
 
 QUICK = Resampling(resamples=200)
-check = settings(derandomize=True, deadline=None, max_examples=40)
+check = settings(max_examples=40)
 
 BY_COPIES = {
     "mean": lambda v, y, c: mean_tally("mean", "episodes", v, c),

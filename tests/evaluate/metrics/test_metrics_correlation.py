@@ -16,7 +16,7 @@ from demerit.evaluate.metrics.kendall import LEVELS, count_pairs, kendall_tau, s
 from demerit.evaluate.metrics.order_correlation import order_correlations, pearson, spearman, value_order_correlation
 
 QUICK = Resampling(resamples=100)
-check = settings(derandomize=True, deadline=None, max_examples=80)
+check = settings(max_examples=80)
 curve = st.lists(st.one_of(st.integers(-3, 3).map(float), st.floats(-100, 100)), min_size=2, max_size=20)
 
 

@@ -24,7 +24,7 @@ from demerit.evaluate.metrics.detection import (
 )
 
 QUICK = Resampling(resamples=100)
-check = settings(derandomize=True, deadline=None, max_examples=150)
+check = settings(max_examples=150)
 score = st.one_of(st.integers(0, 4).map(lambda k: k / 4), st.just(math.nan))
 episodes = st.lists(st.tuples(score, st.sampled_from([0, 1, None])), min_size=1, max_size=25)
 

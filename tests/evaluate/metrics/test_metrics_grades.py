@@ -23,7 +23,7 @@ from demerit.evaluate.metrics.grades import (
 )
 
 QUICK = Resampling(resamples=100)
-check = settings(derandomize=True, deadline=None, max_examples=60)
+check = settings(max_examples=60)
 grade = st.integers(1, 5).map(float)
 maybe_grade = st.one_of(grade, st.just(math.nan))
 PUBLISHED_8B = [

@@ -13,7 +13,7 @@ from demerit.evaluate.metrics.failure_moment import failure_moment, falls_at
 from demerit.evaluate.metrics.instruction import confusion_matrix, diagonal_share, right_instruction
 
 QUICK = Resampling(resamples=100)
-check = settings(derandomize=True, deadline=None, max_examples=200)
+check = settings(max_examples=200)
 value = st.integers(-1, 8).map(lambda k: k / 8 if k >= 0 else math.nan)
 curves = st.lists(st.tuples(st.integers(0, 30), value), min_size=1, max_size=15, unique_by=lambda row: row[0])
 

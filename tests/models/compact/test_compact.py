@@ -84,7 +84,7 @@ def as_matrix(old: int, new: int) -> np.ndarray:
     return matrix
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 24), st.integers(0, 5))
 def test_resizing_is_the_area_average_in_floats_rounded(height: int, width: int, side: int, seed: int) -> None:
     images = pictures(2, height, width, seed)
@@ -94,7 +94,7 @@ def test_resizing_is_the_area_average_in_floats_rounded(height: int, width: int,
     assert np.abs(small - exact).max() <= 0.5 + 1e-9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 255))
 def test_one_colour_stays_that_colour_and_twice_is_once(height: int, width: int, level: int) -> None:
     plain = np.full((1, height, width, 3), level, np.uint8)

@@ -263,7 +263,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small(tmp_path_factory.mktemp("whole") / "words.npz", ["a", "b"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**9), st.integers(1, 255))
 def test_a_changed_byte_never_loads_as_other_numbers(whole: Path, place: int, flips: int) -> None:
     before, data = vector(Words.load(whole), "a b"), bytearray(whole.read_bytes())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -23,7 +23,6 @@ from fakes.prompted import Watcher, coloured, failed, gvl, is_feedback
 from fakes.prompted import hang_up as _hang_up  # noqa: F401
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(["frame", "failure", "reference", "anchor"]),
     st.integers(1, 99),
@@ -57,7 +56,6 @@ def test_what_is_filled_in_is_left_as_it_is() -> None:
     assert 'told: "put $count {cups} $task"' in words("task", task="put $count {cups} $task")
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(2, 40), st.text(max_size=5))
 def test_chosen_frames(length: int, budget: int, seed: str) -> None:
     shown = choose(length, budget, seed)

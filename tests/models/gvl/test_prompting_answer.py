@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -28,7 +28,6 @@ ENTRY = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(ENTRY, max_size=12), st.integers(1, 6))
 def test_every_picture_has_a_value_from_its_own_entry_or_a_reason(listed: list[tuple[Any, Any]], count: int) -> None:
     reading = align(listed, count)
@@ -43,7 +42,6 @@ def test_every_picture_has_a_value_from_its_own_entry_or_a_reason(listed: list[t
     assert reading.complete == (not np.isnan(reading.value).any())
 
 
-@settings(deadline=None)
 @given(st.permutations(range(1, 8)))
 def test_the_order_of_the_entries_does_not_matter(order: list[int]) -> None:
     assert align([(n, 10 * n) for n in order], 7).value == pytest.approx(np.arange(1, 8) / 10)

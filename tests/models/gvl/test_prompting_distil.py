@@ -119,7 +119,7 @@ def test_a_rollout_in_several_pairs_keeps_its_clearest_example() -> None:
 VALUES = st.lists(st.floats(0, 1, width=32), min_size=FRAMES, max_size=FRAMES)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=5), st.booleans())
 def test_what_is_kept_orders_as_the_person_did(samples: list[tuple[list[float], list[float]]], a_wins: bool) -> None:
     answers: dict[str, list[list[float] | None]] = {"a": [a for a, _ in samples], "b": [b for _, b in samples]}

@@ -74,7 +74,7 @@ def kin(episode: Episode, records: list[Record]) -> set[str]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(datasets(), st.data())
 def test_nothing_that_belongs_to_the_rollout_is_allowed(records: list[Record], data: st.DataObject) -> None:
     episodes = [one for one in records if isinstance(one, Episode)]
@@ -97,7 +97,7 @@ def test_nothing_that_belongs_to_the_rollout_is_allowed(records: list[Record], d
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(datasets(), st.data())
 def test_a_renamed_or_cut_copy_is_still_the_same_rollout(records: list[Record], data: st.DataObject) -> None:
     episodes = [one for one in records if isinstance(one, Episode)]

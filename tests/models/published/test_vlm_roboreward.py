@@ -73,7 +73,7 @@ def only_digits(tokens: Any) -> Callable[[dict[str, torch.Tensor]], None]:
 
 
 @given(st.lists(st.floats(0.01, 0.9), min_size=0, max_size=200), st.sampled_from([0.5, 1.0, 2.0]), st.integers(2, 40))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_frames_by_the_clock(steps: list[float], step: float, most: int) -> None:
     times = np.concatenate([[0.0], np.cumsum(steps)])
     at = ByTime(step, most).by_time(times)

@@ -54,7 +54,6 @@ def test_parity_with_every_beginning_by_itself(model: TOPReward, straightforward
     assert count == 1 or np.ptp(theirs) > 1e-3, "the beginnings must differ to test anything"
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60))
 def test_so_many_encodings_as_frames(count: int) -> None:
     assert len(pictures(count)) == len(set(pictures(count))) == count
@@ -93,7 +92,7 @@ def as_one_tree(engine: Prefixes, video: Clip) -> np.ndarray:
     return said[:, np.arange(len(asked.answer)), list(asked.answer)].sum(axis=1)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(1, 9), st.integers(1, 700))
 def test_any_portions_say_what_one_tree_says(model: TOPReward, count: int, tokens: int) -> None:
     video = clip(count, 32, 64)

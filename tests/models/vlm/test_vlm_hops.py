@@ -83,7 +83,6 @@ def test_reading_a_signed_percentage(text: str, share: float | None) -> None:
     assert percent_in(text) == (None if share is None else pytest.approx(share))
 
 
-@settings(deadline=None)
 @given(st.lists(Share, max_size=12))
 def test_hops_add_up(hops: list[float]) -> None:
     """In other words: what remains shrinks by every gain, and what there is shrinks by every loss."""
@@ -144,7 +143,7 @@ def test_together_is_alone(folder: Path) -> None:
         critic.blocks([0], TASK, grids)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(st.integers(1, 400), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6))
 def test_portions_change_no_answer(folder: Path, tokens: int, asked: list[tuple[int, int]]) -> None:
     backbone, prompt = _opened(folder), "a <image> b <image> then {task}"

@@ -32,7 +32,7 @@ def processor(**changes: object) -> Qwen2VLImageProcessorPil:
 # sizes
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.integers(1, 3000),
     st.integers(1, 3000),
@@ -154,7 +154,7 @@ def by_loops(clip: NDArray[np.uint8], patch: int, merge: int) -> NDArray[np.floa
     return np.stack(rows)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(1, 5),
     st.integers(1, 3),

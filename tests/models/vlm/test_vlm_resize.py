@@ -15,7 +15,7 @@ SIDE = st.integers(1, 70)
 
 
 @given(old=st.tuples(SIDE, SIDE), new=st.tuples(SIDE, SIDE), seed=st.integers(0, 99), hard=st.booleans())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_whole_numbers_give_pillows_bytes(old: tuple[int, int], new: tuple[int, int], seed: int, hard: bool) -> None:
     frames = np.random.default_rng(seed).integers(0, 256, (2, *old, 3), dtype=np.uint8)
     if hard:  # edges overshoot and are cut off at 0 and 255

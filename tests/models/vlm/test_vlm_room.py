@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.errors import OutOfMemory
@@ -20,7 +20,6 @@ SHAPE = VLMShape.from_config(tiny_config())
 
 
 @given(Lengths, st.integers(1, 200))
-@settings(deadline=None)
 def test_portions_hold_everything_once_and_fit(lengths: list[int], tokens: int) -> None:
     cut = list(Room(tokens).portions(lengths))
     assert [at for some in cut for at in range(some.start, some.stop)] == list(range(len(lengths)))
@@ -31,7 +30,6 @@ def test_portions_hold_everything_once_and_fit(lengths: list[int], tokens: int) 
 
 
 @given(Lengths, st.integers(1, 2000), st.integers(50, 300))
-@settings(deadline=None)
 def test_whatever_fits_alone_is_worked_through_in_order(lengths: list[int], tokens: int, memory: int) -> None:
     room, done = Room(tokens), []
 

@@ -46,7 +46,7 @@ def path(tree: Tree, end: int) -> tuple[Block, ...]:
 
 
 @given(frames=st.integers(1, 60), count=st.integers(1, 9), stride=st.integers(1, 4))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_shared_tree_holds_every_sequence_and_no_beginning_twice_in_a_level(
     frames: int, count: int, stride: int
 ) -> None:
@@ -84,7 +84,7 @@ def naive_positions(blocks: tuple[Block, ...]) -> np.ndarray:
 
 
 @given(frames=st.integers(1, 40), count=st.integers(1, 8), portion=st.integers(0, 30))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_every_wanted_token_sees_its_own_sequence_in_order(frames: int, count: int, portion: int) -> None:
     asked = sequences(frames, count)[portion % frames :]
     tree = shared(asked)
@@ -104,7 +104,7 @@ def test_every_wanted_token_sees_its_own_sequence_in_order(frames: int, count: i
 
 
 @given(frames=st.integers(2, 40), count=st.integers(2, 8))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_groups_cover_all_tokens_once_and_end_with_themselves(frames: int, count: int) -> None:
     asked = sequences(frames, count)
     tree = shared(asked)

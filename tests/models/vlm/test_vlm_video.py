@@ -61,7 +61,7 @@ def their_size(count: int, height: int, width: int, bounds: Bounds) -> tuple[int
     return tuple(found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(2, 70), st.integers(8, 900), st.integers(8, 900), st.sampled_from([MOST, 128 * 1024, 768 * 1024]))
 def test_sizes_are_the_librarys(count: int, height: int, width: int, high: int) -> None:
     bounds = Bounds(min(4096, high), high)
@@ -87,7 +87,6 @@ def test_bounds_are_read_or_the_published_ones(tmp_path: Path) -> None:
         Bounds.of(tmp_path)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=12, unique=True), st.sampled_from([1.0, 3.0, 10.0, 29.97]))
 def test_seconds_are_the_librarys(indices: list[int], fps: float) -> None:
     indices = sorted(indices)

@@ -102,7 +102,7 @@ def test_paraphrases(one: str, other: str, same: bool) -> None:
     assert nearness(one, "???") is None and not paraphrases(one, "???")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(st.integers(1, 4), st.floats(0, 100), max_size=3), st.integers(1, 4), st.floats(0, 100))
 def test_the_ladder_holds_exactly_when_sorting_by_grade_sorts_strictly(
     known: dict[int, float], grade: int, value: float
@@ -188,7 +188,7 @@ def test_repairs(before: str, after: str, reason: str) -> None:
 THINGS = "cup mug bowl ball can pan pot lid lip door floor button bottom drawer draw red left two seven slowly".split()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(THINGS), min_size=2, max_size=6), st.data())
 def test_no_repair_drops_adds_or_exchanges_a_word(things: list[str], data: st.DataObject) -> None:
     told, place = " the ".join(["move", *things]), data.draw(st.integers(0, len(things) - 1))
@@ -199,7 +199,7 @@ def test_no_repair_drops_adds_or_exchanges_a_word(things: list[str], data: st.Da
         assert wrong_repair(told, there) and wrong_repair(there, told)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text("abc", max_size=6), st.text("abc", max_size=6))
 def test_slips_are_the_fewest_steps_from_word_to_word(one: str, other: str) -> None:
     def fewest(a: str, b: str) -> int:
@@ -225,7 +225,7 @@ def test_known_words_and_their_forms() -> None:
         assert is_known(one) and is_known(other) and not is_same_word(one, other)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 120), st.floats(1, 60), st.floats(0.2, 3), st.integers(2, 40))
 def test_one_picture_a_second_and_the_last(frames: int, fps: float, wanted: float, most: int) -> None:
     images = np.zeros((frames, 2, 2, 3), np.uint8)
@@ -264,7 +264,7 @@ def test_other_splits_are_not_taken_for_them(split: str) -> None:
 LINES = st.text(string.ascii_letters + string.digits + " .,:;?!'$-\u00e9", min_size=0, max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(STAGES), st.data())
 def test_what_was_filled_in_is_read_back(stage: str, data: st.DataObject) -> None:
     given_ = {blank: data.draw(LINES) for blank in dict.fromkeys(BLANKS[stage]) if blank != "rubric"}

@@ -258,7 +258,7 @@ def labels_of(corpus: Corpus, row: Row) -> np.ndarray:
 shares = st.floats(0, 0.5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), rewind=shares, wrong=shares, unsaid=shares, cut=shares, frames=st.integers(4, 9))
 def test_a_clips_labels_follow_its_frames(
     seed: int, rewind: float, wrong: float, unsaid: float, cut: float, frames: int
@@ -289,7 +289,7 @@ def test_a_clips_labels_follow_its_frames(
             np.testing.assert_array_equal(clip.success[sure], clip.own[sure] >= 0.97)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     length=st.integers(1, 40), frames=st.integers(4, 12), seed=st.integers(0, 10**6), cut=st.sampled_from([0.0, 1.0])
 )
@@ -323,7 +323,7 @@ def test_an_unknown_label_stays_unknown() -> None:
         assert np.isnan(clip.success).all() and np.isnan(clip.own).all()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), fold=st.integers(0, 2), task=st.sampled_from(["press", "lift"]))
 def test_what_is_held_out_is_never_drawn(seed: int, fold: int, task: str) -> None:
     corpus = toy((8, 9, 10, 12, 13))
@@ -449,7 +449,7 @@ def test_unknown_labels_contribute_nothing() -> None:
 # --- the network --------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(frames=st.integers(1, 9), at=st.integers(0, 9), seed=st.integers(0, 10**6))
 def test_the_memory_is_a_running_maximum_in_chunks_or_at_once(frames: int, at: int, seed: int) -> None:
     values = np.abs(np.random.default_rng(seed).normal(size=(2, frames, 3))).astype(np.float32)

@@ -151,7 +151,7 @@ def told(id: str, words: str, pixels: int = 0, group: str = "", task: str = "") 
     return Episode(id, words, {"main": Frames.from_array(images)}, origin=Origin("d", group=group, tags=tags))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(*[st.integers(0, 12)] * 4), min_size=1, max_size=30), st.integers(0, 3))
 def test_what_shares_anything_is_in_one_split(facts: list[tuple[int, int, int, int]], seed: int) -> None:
     episodes = [

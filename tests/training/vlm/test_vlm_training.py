@@ -701,7 +701,7 @@ def test_the_progress_weight_and_the_balance_of_classes_count() -> None:
         )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.floats(0, 1), st.integers(2, 20))
 def test_two_hot_shares_keep_the_target(target: float, bins: int) -> None:
     shares = two_hot(torch.tensor([target], dtype=torch.float64), bins)[0]
