@@ -1,7 +1,7 @@
 """How busy the client keeps a server: the share of 32 slots that are in use on average, beside bare threads.
 
 The server runs in its own process, answers every request after a fixed time and measures its own occupancy. Both
-sides send the same requests in one run: `Chat` (SDK, cache on disk, ledger, parsing) and 32 bare threads with
+sides send the same requests in one run: `ChatClient` (SDK, cache on disk, ledger, parsing) and 32 bare threads with
 http.client that send prepared bytes and do nothing with the answers, which is as busy as this machine can keep it.
 
 python benchmarks/chat.py
@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import BaseModel
 
-from demerit.llm.client import Ask, Chat, Endpoint, Image, Message
+from demerit.llm import ChatClient, ChatImage, ChatRequest, Endpoint, Message
 from demerit.llm.dialect import Dialect
 from fakes.judge.faults import Faults
 from fakes.judge.server import Busy, Request, ScriptedServer
@@ -57,26 +57,26 @@ def serve(pipe: Connection, latency: float, faults: float) -> None:
             server.asked.clear()
 
 
-def questions(count: int, images: int) -> list[Ask]:
+def questions(count: int, images: int) -> list[ChatRequest]:
     rng = np.random.default_rng(0)
     frames = []
     for _ in range(images):
         small = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
-        frames.append(Image.of(np.kron(small, np.ones((14, 14, 1), np.uint8)).astype(np.uint8)))
-    return [Ask((Message.user(f"question {i}", *frames),), Value) for i in range(count)]
+        frames.append(ChatImage.of(np.kron(small, np.ones((14, 14, 1), np.uint8)).astype(np.uint8)))
+    return [ChatRequest((Message.user(f"question {i}", *frames),), Value) for i in range(count)]
 
 
-def with_chat(url: str, asks: list[Ask], folder: Path) -> str:
-    with Chat(Endpoint(url, "simulated", key_env=""), folder / "answers.sqlite", SLOTS, timeout=30) as chat:
+def with_chat(url: str, asks: list[ChatRequest], folder: Path) -> str:
+    with ChatClient(Endpoint(url, "simulated", key_env=""), folder / "answers.sqlite", SLOTS, timeout=30) as chat:
         said = [said for _, said in chat.ask_all(asks)]
         assert len(said) == len(asks)
         return f"{sum(bool(each.why_not) for each in said)} without a usable answer, {chat.spent.retries} retries"
 
 
-def with_bare_threads(url: str, asks: list[Ask]) -> None:
+def with_bare_threads(url: str, asks: list[ChatRequest]) -> None:
     """Send the same bytes with nothing around them; faults are left where they fall."""
     dialect = Dialect("json_schema")
-    todo: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
+    todo: queue.SimpleQueue[ChatRequest | None] = queue.SimpleQueue()
     for ask in [*asks, *[None] * SLOTS]:
         todo.put(ask)
 

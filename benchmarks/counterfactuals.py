@@ -31,7 +31,7 @@ from pathlib import Path
 import demerit
 from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode
-from demerit.llm.client import Endpoint
+from demerit.llm import Endpoint
 from demerit.negatives.relabel import RelabelSettings, relabel
 from demerit.negatives.relabel.journal import read_records
 from demerit.negatives.sim.splits import HELD_OUT_TASKS

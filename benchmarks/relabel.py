@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from demerit.llm.client import Endpoint
+from demerit.llm import Endpoint
 from demerit.negatives.relabel import RelabelSettings, relabel
 from demerit.negatives.relabel.journal import read_records
 from fakes.judge.faults import Faults

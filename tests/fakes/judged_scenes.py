@@ -9,7 +9,7 @@ import numpy as np
 from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Event, Outcome
-from demerit.llm.asks import Image, Message
+from demerit.llm import ChatImage, Message
 from demerit.models.gvl.frames import jpeg
 from demerit.models.gvl.wording import Label, words
 from fakes.judge.truth import NAME
@@ -81,7 +81,7 @@ def request(
     **more: Any,
 ) -> dict[str, Any]:
     """Write the body of a request as the prompts do: frames `at`, and whatever examples there are."""
-    parts: list[str | Image] = [words("task", task=episode.instruction), str(Label("anchor"))]
+    parts: list[str | ChatImage] = [words("task", task=episode.instruction), str(Label("anchor"))]
     parts.append(jpeg(episode.main.take([0])[0], 64))
     if descriptions:
         parts.append(words("failures", failures="\n".join(descriptions)))

@@ -16,7 +16,7 @@ from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput
-from demerit.llm.asks import Message
+from demerit.llm import Message
 from demerit.models.gvl.wording import words
 from fakes.judge.album import Album, signature_of_bytes, signatures
 from fakes.judge.reading import read_prompt

@@ -15,8 +15,7 @@ from PIL import Image as Picture
 from pydantic import BaseModel
 
 from demerit.errors import BadInput, StoreError
-from demerit.llm import pacing, tokens
-from demerit.llm.client import Ask, Chat, Endpoint, Image, Message
+from demerit.llm import ChatClient, ChatImage, ChatRequest, Endpoint, Message, pacing, tokens
 from fakes.judge.faults import Faults
 from fakes.judge.server import Request, ScriptedServer
 
@@ -31,8 +30,8 @@ def count_words(request: Request) -> dict[str, int]:
     return {"words": len(request.text.split("\n")[0].split())}
 
 
-def question(text: str = "how many words", **more: object) -> Ask:
-    return Ask((Message.user(text),), Answer, **more)  # type: ignore[arg-type]
+def question(text: str = "how many words", **more: object) -> ChatRequest:
+    return ChatRequest((Message.user(text),), Answer, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +41,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
-def client(server: ScriptedServer, cache: Path | None = None, **more: object) -> Chat:
-    return Chat(Endpoint(server.url, "simulated", price_in=1.0, price_out=4.0), cache, **more)  # type: ignore[arg-type]
+def client(server: ScriptedServer, cache: Path | None = None, **more: object) -> ChatClient:
+    return ChatClient(Endpoint(server.url, "simulated", price_in=1.0, price_out=4.0), cache, **more)  # type: ignore[arg-type]
 
 
 def test_one_question() -> None:
@@ -71,8 +70,8 @@ def test_what_is_sent() -> None:
 
     pixels = np.zeros((20, 30, 3), np.uint8)
     pixels[..., 0] = 200
-    images = Image.of(pixels, "png"), Image.of(pixels)
-    ask = Ask((Message.system("be brief"), Message.user("a", images[0], "b", images[1])), Answer, 0.8, 7, 99)
+    images = ChatImage.of(pixels, "png"), ChatImage.of(pixels)
+    ask = ChatRequest((Message.system("be brief"), Message.user("a", images[0], "b", images[1])), Answer, 0.8, 7, 99)
     with ScriptedServer(look) as server, client(server) as chat:
         assert not chat.ask(ask).why_not
     (request,) = seen
@@ -94,25 +93,25 @@ def test_the_cache_key_covers_everything_that_changes_an_answer() -> None:
 
     pixels = np.zeros((4, 4, 3), np.uint8)
     here = Endpoint("http://localhost:1/v1", "m")
-    start = Message.user("ab", "c"), Message.user(Image.of(pixels, "png"))
-    base = Ask(start, Answer)
+    start = Message.user("ab", "c"), Message.user(ChatImage.of(pixels, "png"))
+    base = ChatRequest(start, Answer)
     others = [
-        Ask((Message.user("a", "bc"), start[1]), Answer),
-        Ask((Message.system("ab", "c"), start[1]), Answer),
-        Ask((start[0], Message.user(Image.of(pixels + 1, "png"))), Answer),
-        Ask((start[1], start[0]), Answer),
-        Ask(start, Other),
-        Ask(start),
-        Ask(start, Answer, temperature=None),
-        Ask(start, Answer, temperature=0.8),
-        Ask(start, Answer, sample=1),
-        Ask(start, Answer, max_tokens=5),
+        ChatRequest((Message.user("a", "bc"), start[1]), Answer),
+        ChatRequest((Message.system("ab", "c"), start[1]), Answer),
+        ChatRequest((start[0], Message.user(ChatImage.of(pixels + 1, "png"))), Answer),
+        ChatRequest((start[1], start[0]), Answer),
+        ChatRequest(start, Other),
+        ChatRequest(start),
+        ChatRequest(start, Answer, temperature=None),
+        ChatRequest(start, Answer, temperature=0.8),
+        ChatRequest(start, Answer, sample=1),
+        ChatRequest(start, Answer, max_tokens=5),
     ]
     keys = [base.key(here), *(ask.key(here) for ask in others)]
     keys += [base.key(Endpoint("http://localhost:1/v1", "n")), base.key(Endpoint("http://elsewhere/v1", "m"))]
     assert len(set(keys)) == len(keys)
     assert base.key(Endpoint("http://localhost:2/v1", "m", price_in=3)) == base.key(here)
-    assert Ask(start, Answer, tag="x").key(here) == base.key(here)
+    assert ChatRequest(start, Answer, tag="x").key(here) == base.key(here)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_a_server_that_wants_hours_is_left_alone() -> None:
 def test_a_dead_server_is_noticed() -> None:
     with ScriptedServer(count_words) as server:
         url = server.url
-    with Chat(Endpoint(url, "simulated"), concurrency=4, tries=2) as chat:
+    with ChatClient(Endpoint(url, "simulated"), concurrency=4, tries=2) as chat:
         kinds = [said.kind for _, said in chat.ask_all(question(f"q{i}") for i in range(60))]
         assert len(kinds) == 60 and 12 <= kinds.count("failed") <= 20
         assert chat.stopped.startswith("the last 12 questions all failed (the connection failed (")
@@ -224,7 +223,7 @@ def test_other_refusals_are_learnt_too() -> None:
 
 def test_a_chosen_schema_mode_is_kept() -> None:
     with ScriptedServer(count_words, formats=()) as server:
-        with Chat(Endpoint(server.url, "simulated", schema_mode="json_schema")) as chat:
+        with ChatClient(Endpoint(server.url, "simulated", schema_mode="json_schema")) as chat:
             said = chat.ask(question())
             assert said.why_not.startswith(
                 "failed: the server answered 400: response_format of type json_schema is not"
@@ -250,16 +249,16 @@ def test_image_tokens() -> None:
 
 def test_image_sizes_come_from_the_header() -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (37, 53, 3), dtype=np.uint8)
-    assert Image.of(pixels, "png").size == Image.of(pixels).size == (53, 37)
+    assert ChatImage.of(pixels, "png").size == ChatImage.of(pixels).size == (53, 37)
     buffer = io.BytesIO()
     Picture.fromarray(pixels).save(buffer, "JPEG", progressive=True, exif=b"Exif\x00\x00" + b"x" * 300)
-    assert Image(buffer.getvalue()).size == (53, 37)
+    assert ChatImage(buffer.getvalue()).size == (53, 37)
     with pytest.raises(BadInput, match="PNG or a JPEG"):
-        Image(b"GIF89a")
+        ChatImage(b"GIF89a")
     with pytest.raises(BadInput, match="a whole PNG"):
-        _ = Image(b"\x89PNG\r\n\x1a\n").size
+        _ = ChatImage(b"\x89PNG\r\n\x1a\n").size
     with pytest.raises(BadInput, match="height x width x 3"):
-        Image.of(pixels[..., 0])
+        ChatImage.of(pixels[..., 0])
 
 
 def test_a_dry_run_sends_nothing_and_needs_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -268,7 +267,9 @@ def test_a_dry_run_sends_nothing_and_needs_no_key(monkeypatch: pytest.MonkeyPatc
         with client(server, tmp_path / "c.sqlite") as chat:
             chat.ask(asks[0])
     monkeypatch.delenv("OPENAI_API_KEY")
-    with Chat(Endpoint("http://127.0.0.1:9/v1", "simulated", price_in=1, price_out=4), tmp_path / "c.sqlite") as chat:
+    with ChatClient(
+        Endpoint("http://127.0.0.1:9/v1", "simulated", price_in=1, price_out=4), tmp_path / "c.sqlite"
+    ) as chat:
         estimate = chat.estimate(asks)
         assert (estimate.asks, estimate.cached, estimate.tokens_out) == (3, 2, 10)
         assert estimate.tokens_in == tokens.of_ask(asks[1])
@@ -317,9 +318,9 @@ def test_a_server_that_counts_more_is_believed() -> None:
 
 def test_a_budget_needs_prices() -> None:
     with pytest.raises(BadInput, match="price_in and price_out"):
-        Chat(Endpoint("http://localhost/v1", "m"), budget=1.0)
+        ChatClient(Endpoint("http://localhost/v1", "m"), budget=1.0)
     with pytest.raises(BadInput, match="0 or more"):
-        Chat(Endpoint("http://localhost/v1", "m", price_in=1, price_out=1), budget=-1.0)
+        ChatClient(Endpoint("http://localhost/v1", "m", price_in=1, price_out=1), budget=-1.0)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_bad_endpoints_are_refused(url: str, model: str, says: str) -> None:
 
 def test_a_missing_key_is_said_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
-    with Chat(Endpoint("https://api.example.com/v1", "m")) as chat:
+    with ChatClient(Endpoint("https://api.example.com/v1", "m")) as chat:
         with pytest.raises(BadInput, match="OPENAI_API_KEY"):
             chat.ask(question())
         assert chat.spent.requests == 0
@@ -445,12 +446,15 @@ def test_without_the_extra_the_line_that_installs_it(monkeypatch: pytest.MonkeyP
     from demerit.errors import MissingExtra
 
     monkeypatch.setitem(sys.modules, "openai", None)
-    with Chat(Endpoint("http://localhost:9/v1", "m")) as chat, pytest.raises(MissingExtra, match=r"demerit\[chat\]"):
-        chat.ask(Ask((Message.user("hello"),)))
+    with (
+        ChatClient(Endpoint("http://localhost:9/v1", "m")) as chat,
+        pytest.raises(MissingExtra, match=r"demerit\[chat\]"),
+    ):
+        chat.ask(ChatRequest((Message.user("hello"),)))
 
 
 def test_free_text() -> None:
     with ScriptedServer(lambda request: json.dumps(request.body.get("response_format"))) as server:
         with client(server) as chat:
-            said = chat.ask(Ask((Message.user("hello"),)))
+            said = chat.ask(ChatRequest((Message.user("hello"),)))
             assert (said.text, said.parsed, said.why_not) == ("null", None, "")

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from demerit.errors import StoreError
+from demerit.llm import ChatClient, ChatRequest, Endpoint, Message
 from demerit.llm import cache as cache_module
 from demerit.llm.cache import Cache, Reply
-from demerit.llm.client import Ask, Chat, Endpoint, Message
 from fakes.judge.faults import Faults
 from fakes.judge.server import Request, ScriptedServer
 
@@ -26,11 +26,11 @@ REPLY = Reply("text", "stop", "", 3, 4, False)
 ASKER = """
 import sys
 from pathlib import Path
-from demerit.llm.client import Ask, Chat, Endpoint, Message
+from demerit.llm import ChatRequest, ChatClient, Endpoint, Message
 
 url, cache, first, last, concurrency = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
-with Chat(Endpoint(url, "simulated", key_env=""), cache, concurrency=concurrency) as chat:
-    for place, said in chat.ask_all(Ask((Message.user(f"question {i}"),)) for i in range(first, last)):
+with ChatClient(Endpoint(url, "simulated", key_env=""), cache, concurrency=concurrency) as chat:
+    for place, said in chat.ask_all(ChatRequest((Message.user(f"question {i}"),)) for i in range(first, last)):
         print(said.text if not said.why_not else said.why_not, flush=True)
 """
 
@@ -180,18 +180,18 @@ def test_stopped_at_any_moment_nothing_reported_is_asked_again(tmp_path: Path, h
 def test_one_question_is_answered_once_by_threads_of_two_clients(tmp_path: Path) -> None:
     with ScriptedServer(echo, latency=0.1) as server:
         here = Endpoint(server.url, "simulated", key_env="")
-        with Chat(here, tmp_path / "c.sqlite") as one, Chat(here, tmp_path / "c.sqlite") as two:
-            first = one.ask_all([Ask((Message.user("a"),))] * 3)
-            second = two.ask_all([Ask((Message.user("a"),))] * 3)
+        with ChatClient(here, tmp_path / "c.sqlite") as one, ChatClient(here, tmp_path / "c.sqlite") as two:
+            first = one.ask_all([ChatRequest((Message.user("a"),))] * 3)
+            second = two.ask_all([ChatRequest((Message.user("a"),))] * 3)
             texts = {said.text for _, said in [*first, *second]}
         assert texts == {"answer to a"} and server.billed.total() == 1
 
 
 def test_a_claim_that_ran_out_while_waiting_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody took the question over while this client waited as told: it takes their answer and pays nothing."""
-    ask = Ask((Message.user("a"),))
+    ask = ChatRequest((Message.user("a"),))
     with ScriptedServer(echo) as server:
-        with Chat(Endpoint(server.url, "simulated", key_env=""), tmp_path / "c.sqlite") as chat:
+        with ChatClient(Endpoint(server.url, "simulated", key_env=""), tmp_path / "c.sqlite") as chat:
             key, other = ask.key(chat.endpoint), Cache(tmp_path / "c.sqlite")
 
             def long_wait(leaving: object) -> None:
@@ -223,10 +223,10 @@ def test_two_thousand_questions_with_faults(tmp_path: Path) -> None:
     class Value(BaseModel):
         value: str
 
-    asks = [Ask((Message.user(f"question {i}"),), Value, tag="stress") for i in range(2000)]
+    asks = [ChatRequest((Message.user(f"question {i}"),), Value, tag="stress") for i in range(2000)]
     with ScriptedServer(answer, faults, latency=0.02) as server:
         here = Endpoint(server.url, "simulated", key_env="", price_in=1, price_out=1)
-        with Chat(here, tmp_path / "c.sqlite", concurrency=32, timeout=3.0) as chat:
+        with ChatClient(here, tmp_path / "c.sqlite", concurrency=32, timeout=3.0) as chat:
             said = dict(chat.ask_all(asks))
             spent = chat.spent
         assert sorted(said) == list(range(2000))
@@ -244,7 +244,7 @@ def test_two_thousand_questions_with_faults(tmp_path: Path) -> None:
         assert spent.requests == server.asked.total() == 2000 + spent.retries
         assert spent.unsure == sum(server.faulted[kind] for kind in ("timeout", "cut", "garbage"))
         assert server.busy.most <= 32
-        with Chat(here, tmp_path / "c.sqlite", concurrency=32) as chat:
+        with ChatClient(here, tmp_path / "c.sqlite", concurrency=32) as chat:
             again = dict(chat.ask_all(asks))
             assert chat.spent.requests == 0 and chat.spent.from_cache == 2000
         assert {place: each.why_not for place, each in again.items()} == {p: e.why_not for p, e in said.items()}

@@ -11,7 +11,7 @@ from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, St
 
 if TYPE_CHECKING:
     from demerit.data.dataset import Dataset
-    from demerit.models.gvl.settings import Settings
+    from demerit.models.gvl import GVLConfig
     from demerit.negatives.relabel import RelabelSettings, RelabelSummary
 
 MOST_NAMED = 20
@@ -65,10 +65,10 @@ def relabel(
     """
     from demerit.data.formats import open_dataset  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
-    from demerit.models.gvl.settings import Settings  # noqa: PLC0415
+    from demerit.models.gvl import GVLConfig  # noqa: PLC0415
     from demerit.negatives.relabel import RelabelSettings  # noqa: PLC0415
 
-    server = Settings.read("", {"budget": budget, "concurrency": concurrency})
+    server = GVLConfig.read("", {"budget": budget, "concurrency": concurrency})
     if not server.url or not server.model:
         expected = "an OpenAI-compatible server with a model that sees: set DEMERIT_CHAT_URL and DEMERIT_CHAT_MODEL"
         raise BadInput("relabel", expected, "none")
@@ -94,7 +94,7 @@ def relabel(
         raise typer.Exit(NOT_ALL)
 
 
-def _estimate(dataset: Dataset, server: Settings, settings: RelabelSettings, more_tokens: int) -> None:
+def _estimate(dataset: Dataset, server: GVLConfig, settings: RelabelSettings, more_tokens: int) -> None:
     from demerit.cli.bars import bar, out  # noqa: PLC0415
     from demerit.negatives.relabel import estimate  # noqa: PLC0415
 
@@ -105,7 +105,9 @@ def _estimate(dataset: Dataset, server: Settings, settings: RelabelSettings, mor
     out.print(str(costs))
 
 
-def _run(dataset: Dataset, dest: Path, server: Settings, settings: RelabelSettings, more_tokens: int) -> RelabelSummary:
+def _run(
+    dataset: Dataset, dest: Path, server: GVLConfig, settings: RelabelSettings, more_tokens: int
+) -> RelabelSummary:
     from demerit.cli.bars import bar  # noqa: PLC0415
     from demerit.negatives.relabel import relabel as make  # noqa: PLC0415
 
@@ -125,8 +127,8 @@ def _run(dataset: Dataset, dest: Path, server: Settings, settings: RelabelSettin
         )
 
 
-def _endpoint(server: Settings) -> Any:
-    from demerit.llm.client import Endpoint  # noqa: PLC0415
+def _endpoint(server: GVLConfig) -> Any:
+    from demerit.llm import Endpoint  # noqa: PLC0415
 
     return Endpoint(server.url, server.model, server.key_env, server.price_in, server.price_out, server.schema_mode)
 

@@ -1,1 +1,25 @@
-"""The parts of `demerit.llm.client`: asks, answers, the cache, the money, the wire and the tolerant reader."""
+"""The client for language models behind an OpenAI-compatible address: `ChatClient` sends `ChatRequest`s."""
+
+from demerit.llm.client import (
+    ChatClient,
+    ChatImage,
+    ChatRequest,
+    ChatResponse,
+    Endpoint,
+    Estimate,
+    Message,
+    Spending,
+    Usage,
+)
+
+__all__ = [
+    "ChatClient",
+    "ChatImage",
+    "ChatRequest",
+    "ChatResponse",
+    "Endpoint",
+    "Estimate",
+    "Message",
+    "Spending",
+    "Usage",
+]

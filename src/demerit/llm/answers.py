@@ -1,4 +1,4 @@
-"""What came back: `Said`, its `Usage`, and the sums `Spending` and `Estimate`."""
+"""What came back: `ChatResponse`, its `Usage`, and the sums `Spending` and `Estimate`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Said:
+class ChatResponse:
     """One answer, or the reason why there is none."""
 
     text: str
@@ -41,7 +41,7 @@ class Said:
         return self.why_not.split(":")[0]
 
     @classmethod
-    def nothing(cls, why_not: str) -> Said:
+    def nothing(cls, why_not: str) -> ChatResponse:
         """No answer came, for this reason."""
         return cls("", None, why_not, Usage(), 0.0)
 

@@ -1,4 +1,4 @@
-"""What is asked of a model, and of which one: `Endpoint`, `Image`, `Message`, `Ask`."""
+"""What is asked of a model, and of which one: `Endpoint`, `ChatImage`, `Message`, `ChatRequest`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Image:
+class ChatImage:
     """One picture of a message: the bytes of a PNG or JPEG file."""
 
     data: bytes
@@ -96,7 +96,7 @@ class Image:
 
     def __repr__(self) -> str:
         """Name the kind and the size; a log must not be filled with pixels."""
-        return f"Image({self.kind}, {len(self.data)} bytes)"
+        return f"ChatImage({self.kind}, {len(self.data)} bytes)"
 
     @property
     def kind(self) -> str:
@@ -112,7 +112,7 @@ class Image:
             raise BadInput("image", f"a whole {self.kind.upper()} file", f"{len(self.data)} bytes of one") from None
 
     @classmethod
-    def of(cls, pixels: NDArray[np.uint8], kind: Literal["png", "jpeg"] = "jpeg", quality: int = 90) -> Image:
+    def of(cls, pixels: NDArray[np.uint8], kind: Literal["png", "jpeg"] = "jpeg", quality: int = 90) -> ChatImage:
         """Encode height x width x 3 RGB pixels."""
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype.name != "uint8":  # noqa: PLR2004
             raise BadInput("image", "uint8 pixels of shape height x width x 3, RGB", f"{pixels.dtype} {pixels.shape}")
@@ -129,7 +129,7 @@ class Message:
     """Who says what: text and images in the order in which the model sees them."""
 
     role: str
-    parts: tuple[str | Image, ...]
+    parts: tuple[str | ChatImage, ...]
 
     def __post_init__(self) -> None:
         """Refuse unknown roles."""
@@ -137,17 +137,17 @@ class Message:
             raise BadInput("message", "the role system, user or assistant", repr(self.role))
 
     @classmethod
-    def system(cls, *parts: str | Image) -> Message:
+    def system(cls, *parts: str | ChatImage) -> Message:
         """Make what the model is told before everything else."""
         return cls("system", parts)
 
     @classmethod
-    def user(cls, *parts: str | Image) -> Message:
+    def user(cls, *parts: str | ChatImage) -> Message:
         """Make what the model is asked."""
         return cls("user", parts)
 
     @classmethod
-    def assistant(cls, *parts: str | Image) -> Message:
+    def assistant(cls, *parts: str | ChatImage) -> Message:
         """Make what the model is said to have answered before."""
         return cls("assistant", parts)
 
@@ -159,7 +159,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Ask:
+class ChatRequest:
     """One question to a model. Two equal asks have one answer; another sample number makes another ask."""
 
     messages: tuple[Message, ...]
@@ -207,7 +207,7 @@ def rules_of(schema: type[BaseModel]) -> dict[str, Any]:
     return schema.model_json_schema()
 
 
-def _part(part: str | Image) -> dict[str, Any]:
+def _part(part: str | ChatImage) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     data = base64.b64encode(part.data).decode("ascii")

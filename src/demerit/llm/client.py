@@ -1,14 +1,14 @@
 """The one client for every language and vision-language model behind an OpenAI-compatible address.
 
-    from demerit.llm.client import Ask, Chat, Endpoint, Message
+    from demerit.llm.client import ChatRequest, ChatClient, Endpoint, Message
 
-    with Chat(Endpoint("http://localhost:8000/v1", "qwen"), cache=Path("answers.sqlite")) as chat:
+    with ChatClient(Endpoint("http://localhost:8000/v1", "qwen"), cache=Path("answers.sqlite")) as chat:
         for number, said in chat.ask_all(asks):
             print(said.parsed or said.why_not)
 
 Every answer that was paid for is cached before it is handed out, so the same command after a crash goes on where it
-stopped. What brought no usable answer says why in `Said.why_not`; nothing is ever made up. An answer that cannot be
-read is an answer: it was billed, it stays cached, and it is not asked again (another `sample` number would be).
+stopped. What brought no usable answer says why in `ChatResponse.why_not`; nothing is ever made up. An answer that
+cannot be read is an answer: it was billed, it stays cached, and it is not asked again (another `sample` would be).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 from demerit.errors import BadInput, StoreError
 from demerit.llm import tokens
-from demerit.llm.answers import Estimate, Said, Spending, TagSpending, Usage
-from demerit.llm.asks import Ask, Endpoint, Image, Message
+from demerit.llm.answers import ChatResponse, Estimate, Spending, TagSpending, Usage
+from demerit.llm.asks import ChatImage, ChatRequest, Endpoint, Message
 from demerit.llm.cache import Cache, Reply
 from demerit.llm.dialect import Dialect
 from demerit.llm.ledger import Ledger
@@ -32,7 +32,18 @@ from demerit.llm.pacing import Attempts, Pace
 from demerit.llm.reading import read
 from demerit.llm.wire import Trouble, Wire
 
-__all__ = ["Ask", "Chat", "Endpoint", "Estimate", "Image", "Message", "Said", "Spending", "TagSpending", "Usage"]
+__all__ = [
+    "ChatClient",
+    "ChatImage",
+    "ChatRequest",
+    "ChatResponse",
+    "Endpoint",
+    "Estimate",
+    "Message",
+    "Spending",
+    "TagSpending",
+    "Usage",
+]
 
 log = logging.getLogger("demerit.llm.client")
 
@@ -41,7 +52,7 @@ LOOK_AGAIN = (0.02, 0.5)
 """first and longest pause between looks at a question that somebody else is asking"""
 
 
-class Chat:
+class ChatClient:
     """Asks one endpoint, many questions at a time, each at most once."""
 
     def __init__(
@@ -79,7 +90,7 @@ class Chat:
         self._pace = Pace(self._ledger, tries, concurrency)
         self._wire_made: Wire | None = None
 
-    def __enter__(self) -> Chat:
+    def __enter__(self) -> ChatClient:
         """Use it."""
         return self
 
@@ -109,7 +120,7 @@ class Chat:
         """Send nothing any more, for this reason; what is under way is still waited for and kept."""
         self._ledger.stop(why)
 
-    def estimate(self, asks: Iterable[Ask]) -> Estimate:
+    def estimate(self, asks: Iterable[ChatRequest]) -> Estimate:
         """Say what asking would take, without sending anything or needing a key."""
         count = cached = images = tokens_in = tokens_out = 0
         seen: set[str] = set()
@@ -120,25 +131,25 @@ class Chat:
                 cached += 1
                 continue
             seen.add(key)
-            images += sum(isinstance(part, Image) for message in ask.messages for part in message.parts)
+            images += sum(isinstance(part, ChatImage) for message in ask.messages for part in message.parts)
             tokens_in += tokens.of_ask(ask)
             tokens_out += ask.max_tokens
         cost = self.endpoint.cost(tokens_in, tokens_out)
         return Estimate(count, cached, images, tokens_in, tokens_out, cost)
 
-    def ask(self, ask: Ask) -> Said:
+    def ask(self, ask: ChatRequest) -> ChatResponse:
         """Ask one question and wait for its answer."""
         return self._answer(ask, threading.Event())
 
-    def ask_all(self, asks: Iterable[Ask]) -> Iterator[tuple[int, Said]]:
+    def ask_all(self, asks: Iterable[ChatRequest]) -> Iterator[tuple[int, ChatResponse]]:
         """Ask many at once; yields each one's place in the list and its answer, as they finish.
 
         The list is read as there is room, never far ahead, so a generator that decodes images needs little memory.
         Leaving early (an error, Ctrl-C, a `break`) sends nothing more and waits for what is under way, because that
         is paid for; a second Ctrl-C does not wait.
         """
-        todo: queue.SimpleQueue[tuple[int, Ask] | None] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[int, Said | BaseException]] = queue.SimpleQueue()
+        todo: queue.SimpleQueue[tuple[int, ChatRequest] | None] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[int, ChatResponse | BaseException]] = queue.SimpleQueue()
         leaving, workers, waiting = threading.Event(), list[threading.Thread](), 0
         try:
             for place, ask in enumerate(asks):
@@ -162,8 +173,8 @@ class Chat:
 
     def _work(
         self,
-        todo: queue.SimpleQueue[tuple[int, Ask] | None],
-        done: queue.SimpleQueue[tuple[int, Said | BaseException]],
+        todo: queue.SimpleQueue[tuple[int, ChatRequest] | None],
+        done: queue.SimpleQueue[tuple[int, ChatResponse | BaseException]],
         leaving: threading.Event,
     ) -> None:
         """Answer what is in the queue until it says that there is no more."""
@@ -174,7 +185,7 @@ class Chat:
             except BaseException as error:
                 done.put((place, error))
 
-    def _answer(self, ask: Ask, leaving: threading.Event) -> Said:
+    def _answer(self, ask: ChatRequest, leaving: threading.Event) -> ChatResponse:
         """Take the answer from the cache, from whoever is asking the same just now, or from the server."""
         key, pause = ask.key(self.endpoint), LOOK_AGAIN[0]
         while not leaving.is_set():
@@ -183,16 +194,16 @@ class Chat:
                 self._ledger.count(from_cache=1)
                 return self._said(ask, known, 0.0, cached=True)
             if self.stopped:
-                return Said.nothing(f"not asked: {self.stopped}")
+                return ChatResponse.nothing(f"not asked: {self.stopped}")
             claim = self._cache.claim(key, self._timeout + CLAIM_SLACK)
             said = self._ask_server(ask, key, claim, leaving) if claim else None
             if said is not None:
                 return said
             leaving.wait(pause)
             pause = min(2 * pause, LOOK_AGAIN[1])
-        return Said.nothing("not asked: interrupted")
+        return ChatResponse.nothing("not asked: interrupted")
 
-    def _ask_server(self, ask: Ask, key: str, claim: str, leaving: threading.Event) -> Said | None:
+    def _ask_server(self, ask: ChatRequest, key: str, claim: str, leaving: threading.Event) -> ChatResponse | None:
         """Try until there is an answer or no hope of one; None when somebody else has taken the question over."""
         so_far = Attempts()
         try:
@@ -203,18 +214,18 @@ class Chat:
                     delay = so_far.delay(trouble)
                     why = self._pace.give_up(trouble, so_far)
                     if why:
-                        return Said.nothing(f"failed: {why}")
+                        return ChatResponse.nothing(f"failed: {why}")
                 self._ledger.count(retries=1)
                 self._cache.renew(key, claim, delay + self._timeout + CLAIM_SLACK)
                 leaving.wait(delay)
         except _Taken:
             return None
         except _Stopped as stop:
-            return Said.nothing(f"{'failed' if so_far.failures else 'not asked'}: {stop}")
+            return ChatResponse.nothing(f"{'failed' if so_far.failures else 'not asked'}: {stop}")
         finally:
             self._cache.release(key, claim)
 
-    def _try(self, ask: Ask, key: str, claim: str, leaving: threading.Event) -> Said:
+    def _try(self, ask: ChatRequest, key: str, claim: str, leaving: threading.Event) -> ChatResponse:
         """Send one request, in the dialect that the server understands, as far as the money goes."""
         need, wire = tokens.of_ask(ask), self._wire()
         self._pace.hold(leaving)
@@ -243,7 +254,7 @@ class Chat:
                 return self._keep(ask, key, reply, reserved, need)
         return self._try(ask, key, claim, leaving)
 
-    def _keep(self, ask: Ask, key: str, reply: Reply, reserved: float, need: int) -> Said:
+    def _keep(self, ask: ChatRequest, key: str, reply: Reply, reserved: float, need: int) -> ChatResponse:
         """Book and store an answer. One that cannot be stored is still handed out, but no more are bought."""
         usage = Usage(reply.tokens_in, reply.tokens_out, reply.estimated)
         cost = self._ledger.settle(reserved, need, usage, ask.tag)
@@ -255,10 +266,10 @@ class Chat:
             self._ledger.stop(f"answers cannot be kept ({error.reason})")
         return self._said(ask, reply, cost, cached=False)
 
-    def _said(self, ask: Ask, reply: Reply, cost: float | None, cached: bool) -> Said:
+    def _said(self, ask: ChatRequest, reply: Reply, cost: float | None, cached: bool) -> ChatResponse:
         parsed, why_not = read(reply.text, reply.finish, reply.refusal, ask.schema)
         usage = Usage(reply.tokens_in, reply.tokens_out, reply.estimated, cached)
-        return Said(reply.text, parsed, why_not, usage, cost)
+        return ChatResponse(reply.text, parsed, why_not, usage, cost)
 
     def _learn(self, used: Dialect, trouble: Trouble, body: dict[str, Any]) -> bool:
         """Change the dialect if that is what the server refused; true when the request is worth writing anew."""
@@ -293,7 +304,7 @@ class _Stopped(Exception):
     """Nothing may be sent any more; says why."""
 
 
-def _unless_error(item: tuple[int, Said | BaseException]) -> tuple[int, Said]:
+def _unless_error(item: tuple[int, ChatResponse | BaseException]) -> tuple[int, ChatResponse]:
     place, said = item
     if isinstance(said, BaseException):
         raise said

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from demerit.llm.asks import Ask, Endpoint, rules_of
+from demerit.llm.asks import ChatRequest, Endpoint, rules_of
 
 _LADDER = ("json_schema", "json_object", "none")
 _SCHEMA_WORDS = ("response_format", "json_schema", "json_object", "schema", "structured output", "guided", "grammar")
@@ -42,7 +42,7 @@ class Dialect:
         """What is worth remembering."""
         return asdict(self)
 
-    def write(self, ask: Ask, model: str) -> dict[str, Any]:
+    def write(self, ask: ChatRequest, model: str) -> dict[str, Any]:
         """Write an ask as the body of a request."""
         messages = [message.wire() for message in ask.messages]
         body: dict[str, Any] = {"model": model, "messages": messages, self.length: ask.max_tokens}
@@ -77,13 +77,13 @@ class Dialect:
         return None
 
 
-def schema_in_words(ask: Ask) -> str:
+def schema_in_words(ask: ChatRequest) -> str:
     """Say what the answer must be, for models whose server does not enforce it."""
     rules = rules_of(ask.schema) if ask.schema else {}
     return f"Answer with one JSON object and nothing else. It must fit this JSON Schema:\n{json.dumps(rules)}"
 
 
-def _json_schema(ask: Ask) -> dict[str, Any]:
+def _json_schema(ask: ChatRequest) -> dict[str, Any]:
     from openai import pydantic_function_tool  # noqa: PLC0415
 
     assert ask.schema is not None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 
-from demerit.llm.asks import Ask, Image, rules_of
+from demerit.llm.asks import ChatImage, ChatRequest, rules_of
 
 BYTES_PER_TOKEN = 3
 PER_MESSAGE = 4
@@ -33,11 +33,11 @@ def of_image(width: int, height: int) -> int:
     return max(85 + 170 * tiles, patches)
 
 
-def of_ask(ask: Ask) -> int:
+def of_ask(ask: ChatRequest) -> int:
     """Count everything that an ask sends."""
     total = 2 * of_text(json.dumps(rules_of(ask.schema))) if ask.schema else 0
     for message in ask.messages:
         total += PER_MESSAGE
         for part in message.parts:
-            total += of_image(*part.size) if isinstance(part, Image) else of_text(part)
+            total += of_image(*part.size) if isinstance(part, ChatImage) else of_text(part)
     return total

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from demerit.errors import MissingExtra
 from demerit.llm import tokens
-from demerit.llm.asks import Ask, Endpoint
+from demerit.llm.asks import ChatRequest, Endpoint
 from demerit.llm.cache import Reply
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Wire:
         # Half a character (JSON can hold one) could neither be stored nor printed.
         return text.encode(errors="replace").decode()
 
-    def send(self, body: dict[str, Any], ask: Ask) -> Reply:
+    def send(self, body: dict[str, Any], ask: ChatRequest) -> Reply:
         """Send one request and wait for its whole answer."""
         sdk, deadline = self._openai, time.monotonic() + self._timeout
         create: Any = self._client.chat.completions.with_streaming_response.create
@@ -120,7 +120,7 @@ class Wire:
         again = status in _AGAIN or status >= _SERVER_ERROR
         return Trouble(reason, status=status, again=again, wait=retry_after(headers) if again else None)
 
-    def _understand(self, raw: bytes, ask: Ask) -> Reply:
+    def _understand(self, raw: bytes, ask: ChatRequest) -> Reply:
         """Find the answer in a completion, whatever else the server put there."""
         try:
             body = json.loads(raw)

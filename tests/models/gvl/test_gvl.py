@@ -18,7 +18,7 @@ from demerit.data.labels import Outcome, Preference
 from demerit.errors import BadInput, DemeritError, MissingExtra, UnknownName
 from demerit.models import load_model
 from demerit.models.check import check_model
-from demerit.models.gvl.distil import Plan
+from demerit.models.gvl.distil import DistillationConfig
 from demerit.models.gvl.model import GVL
 from demerit.models.gvl.retrieval import Library
 from demerit.models.gvl.settings import ENVIRONMENT
@@ -273,7 +273,7 @@ def test_self_distillation_end_to_end(server: ScriptedServer, watcher: Watcher, 
         {n: (4 if one.blue < 80 or request.seed != 1 else 1) * one.index for n, one in shown.items()}
     )
     model = gvl(server, tmp_path)
-    found = model.distil([a, b, Preference("a", "b", "a", "human")], Plan(samples=4))
+    found = model.distil([a, b, Preference("a", "b", "a", "human")], DistillationConfig(samples=4))
     assert list(found.curves) == ["b"] and found.kept == 1
     assert {request.body["temperature"] for request in watcher.requests} == {0.8}
     records = list(found.apply([a, b, Preference("a", "b", "a", "human")]))
@@ -287,7 +287,9 @@ def test_self_distillation_end_to_end(server: ScriptedServer, watcher: Watcher, 
 def test_a_temperature_may_be_left_to_the_server(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
     model = gvl(server, tmp_path, "temperature=none")
     assert model.score([coloured("one")])[0].scored
-    model.distil([coloured("a"), coloured("b", blue=90), Preference("a", "b", "a", "human")], Plan(2, None))
+    model.distil(
+        [coloured("a"), coloured("b", blue=90), Preference("a", "b", "a", "human")], DistillationConfig(2, None)
+    )
     assert not any("temperature" in request.body for request in watcher.requests)
 
 

@@ -28,7 +28,7 @@ from demerit.evaluate.benchmarks.run import Gathered, RunOptions, gather, run_be
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.reports.page import write_page
 from demerit.evaluate.reports.report import Report
-from demerit.llm.client import Ask, Chat, Endpoint, Message
+from demerit.llm import ChatClient, ChatRequest, Endpoint, Message
 from demerit.models.score import Progress
 from fakes.judge.faults import Faults
 from fakes.judge.server import ScriptedServer
@@ -248,8 +248,8 @@ def test_the_commands_of_the_docs_run(rollouts: Path, tmp_path: Path) -> None:
         assert "12 episodes known" in lines[0]
         assert "A simulation, no model" in lines[1]
         settings = dict(pair.split("=", 1) for pair in lines[2].removeprefix("export ").split())
-        with Chat(Endpoint(settings["DEMERIT_CHAT_URL"], settings["DEMERIT_CHAT_MODEL"])) as chat:
-            assert chat.ask(Ask((Message.user("Hello?"),))).text == NOT_ASKED
+        with ChatClient(Endpoint(settings["DEMERIT_CHAT_URL"], settings["DEMERIT_CHAT_MODEL"])) as chat:
+            assert chat.ask(ChatRequest((Message.user("Hello?"),))).text == NOT_ASKED
         out = tmp_path / "out"
         bench = ["bench", "own", "--data", str(rollouts), "--model", "gvl", "--context", "none,dense"]
         bench += ["--as-recorded", "--resamples", "50", "--workers", "0", "--out", str(out)]

@@ -14,8 +14,8 @@ from PIL import Image
 
 from demerit.data.frames import spread
 from demerit.errors import BadInput, StoreError
+from demerit.models.gvl import GVLConfig
 from demerit.models.gvl.frames import choose, jpeg
-from demerit.models.gvl.settings import Settings
 from demerit.models.gvl.wording import FOLDER, VERSIONS, Label, opening, words, words_hash
 from fakes.judge.faults import Faults
 from fakes.judge.server import ScriptedServer
@@ -102,7 +102,7 @@ def test_what_is_no_image_is_refused() -> None:
 def test_a_place_where_no_answer_can_be_kept_is_a_sentence(tmp_path: Path, cache: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match=r"answers cannot be kept there \(.*; set DEMERIT_CHAT_CACHE to another file"):
-        Settings(cache=cache.format(tmp_path)).cache_file()
+        GVLConfig(cache=cache.format(tmp_path)).cache_file()
 
 
 def test_remarks_are_distilled_once_and_cached(tmp_path: Path) -> None:

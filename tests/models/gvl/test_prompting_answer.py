@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from demerit.llm.client import Said, Usage
+from demerit.llm import ChatResponse, Usage
 from demerit.llm.reading import read as chat_read
 from demerit.models.gvl.answer import FrameAnswers, align, percentage, read, scan
 
 
-def said(text: str, finish: str = "stop") -> Said:
+def said(text: str, finish: str = "stop") -> ChatResponse:
     parsed, why_not = chat_read(text, finish, "", FrameAnswers)
-    return Said(text, parsed, why_not, Usage(), None)
+    return ChatResponse(text, parsed, why_not, Usage(), None)
 
 
 ENTRY = st.tuples(
@@ -120,7 +120,7 @@ def test_a_cut_off_answer_is_read_as_far_as_it_is_whole() -> None:
 
 def test_nothing_is_read_from_a_refusal_or_a_failure() -> None:
     for why in ("refused: no", "failed: 6 tries, the last one: timeout", "not asked: the budget is used up"):
-        reading = read(Said("Frame 1: 10%", None, why, Usage(), None), 1)
+        reading = read(ChatResponse("Frame 1: 10%", None, why, Usage(), None), 1)
         assert reading.why == {1: why}
 
 

@@ -16,7 +16,7 @@ from demerit.data.episode import Episode
 from demerit.data.labels import Outcome, Preference
 from demerit.errors import BadInput
 from demerit.models.gvl import distil as module
-from demerit.models.gvl.distil import Distilled, Pair, Plan, distil, value_return
+from demerit.models.gvl.distil import DistillationConfig, Distilled, Pair, distil, value_return
 from demerit.models.gvl.examples import open_library, save_records
 from demerit.models.gvl.query import Sample
 from demerit.models.gvl.retrieval import is_distilled
@@ -61,7 +61,7 @@ def run(answers: dict[str, list[list[float] | None]], *preferences: Preference, 
     samples = len(next(iter(answers.values())))
     episodes = [coloured(id, FRAMES, blue=10 * i) for i, id in enumerate(answers)]
     fake: Any = Fake(answers)
-    return distil(fake, [*episodes, *preferences], Plan(**{"samples": samples, **plan}))
+    return distil(fake, [*episodes, *preferences], DistillationConfig(**{"samples": samples, **plan}))
 
 
 def flat(value: float) -> list[float]:
@@ -140,7 +140,7 @@ def test_returns() -> None:
     assert sample is not None
     assert value_return(sample, "sum") == pytest.approx(0.6) and value_return(sample, "mean") == pytest.approx(0.2)
     with pytest.raises(BadInput, match="'sum' or 'mean'"):
-        Plan(how="final")  # type: ignore[arg-type]
+        DistillationConfig(how="final")  # type: ignore[arg-type]
 
 
 def test_applying_replaces_an_older_curve_of_the_same_model() -> None:
@@ -161,9 +161,12 @@ def test_curves_are_stored_and_found_again(tmp_path: Path, make_episode: Any) ->
     records: list[Record] = [a, b, A_OVER_B]
     with ScriptedServer(Watcher(by_length)) as server:
         model = gvl(server, tmp_path, frames=4, concurrency=4)
-        found = model.distil(records, Plan(samples=2))
+        found = model.distil(records, DistillationConfig(samples=2))
         requests = model.spent.requests
-        assert model.distil(records, Plan(samples=2)).pairs == found.pairs and model.spent.requests == requests
+        assert (
+            model.distil(records, DistillationConfig(samples=2)).pairs == found.pairs
+            and model.spent.requests == requests
+        )
     assert len(found.pairs) == 1
     made = Distilled({"b": Outcome("model", curve=[0, math.nan, 0.3, math.nan, math.nan, 0.1], by="gvl x")}, ())
     save_records(tmp_path / "distilled", "distilled", made.apply(records))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.labels import Event, Outcome, Preference
-from demerit.llm.client import Image
-from demerit.models.gvl.context import ContextMaker, Recipe, failing_frames
+from demerit.llm import ChatImage
+from demerit.models.gvl.context import ContextConfig, ContextMaker, failing_frames
 from demerit.models.gvl.feedback import Described, gather_remarks
 from demerit.models.gvl.retrieval import Library, plain, similarity
 from fakes.prompted import coloured, failed
@@ -85,14 +85,14 @@ def test_nothing_that_belongs_to_the_rollout_is_allowed(records: list[Record], d
     near = {one.id for one in episodes if similarity(one.instruction, evaluated.instruction) > 0}
     assert {one.id for one in allowed} == near - forbidden, "all that is near and no kin, and nothing else"
     remarks = gather_remarks(allowed)
-    context = ContextMaker(Recipe("dense", examples=8, frames=2)).make(allowed, Described(("x",), "people"))
+    context = ContextMaker(ContextConfig("dense", examples=8, frames=2)).make(allowed, Described(("x",), "people"))
     shown = set(context.given.get("failures shown", [])) | {
         one["episode"] for one in context.given.get("references", [])
     }
     assert not (shown | set(remarks.episodes)) & forbidden
     assert not any(f"note on {id}" in text for text in remarks.texts for id in forbidden)
     assert not any(id in text.split() for text in remarks.texts for id in forbidden if text.startswith("why"))
-    assert sum(isinstance(part, Image) for part in context.parts) == 2 * (
+    assert sum(isinstance(part, ChatImage) for part in context.parts) == 2 * (
         len(context.given.get("failures shown", [])) + len(context.given.get("references", []))
     )
 

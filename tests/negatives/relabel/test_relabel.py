@@ -24,8 +24,7 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.store import Store
 from demerit.errors import StoreError
-from demerit.llm import pacing
-from demerit.llm.client import Endpoint
+from demerit.llm import Endpoint, pacing
 from demerit.negatives import apply_edit
 from demerit.negatives.relabel import RelabelSettings, RelabelSummary, estimate, relabel
 from demerit.negatives.relabel.journal import FILE, Journal, read_records
@@ -217,7 +216,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import openai, pyarrow.parquet
 from fakes.relabel_author import originals
-from demerit.llm.client import Endpoint
+from demerit.llm import Endpoint
 from demerit.llm import pacing
 from demerit.negatives.relabel import RelabelSettings, relabel
 pacing.FIRST_WAIT = 0.02

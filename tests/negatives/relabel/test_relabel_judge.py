@@ -15,7 +15,7 @@ from demerit.data.labels import Outcome
 from demerit.data.video import VideoClip
 from demerit.data.video_writer import write_video
 from demerit.errors import BadInput
-from demerit.llm.client import Endpoint
+from demerit.llm import Endpoint
 from demerit.negatives.relabel import RelabelSettings, relabel
 from demerit.negatives.relabel.journal import read_records
 from demerit.negatives.sim.splits import HELD_OUT_TASKS

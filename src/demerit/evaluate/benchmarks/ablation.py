@@ -23,10 +23,10 @@ from demerit.data.store import Store
 from demerit.errors import BadInput, UnreadableVideo
 from demerit.evaluate.benchmarks.run import Gathered, RunOptions
 from demerit.evaluate.reports.report import Report
-from demerit.llm.client import Chat
+from demerit.llm import ChatClient
 from demerit.models import load_model
 from demerit.models.gvl.context import KINDS
-from demerit.models.gvl.distil import Distilled, Plan
+from demerit.models.gvl.distil import DistillationConfig, Distilled
 from demerit.models.gvl.examples import save_records
 from demerit.models.gvl.model import GVL
 from demerit.models.protocol import RewardModel
@@ -89,7 +89,7 @@ class Contexts:
         self.notes: list[str] = []
 
     @property
-    def chat(self) -> Chat:
+    def chat(self) -> ChatClient:
         """The client that all of them share."""
         return self.plain.chat
 
@@ -103,7 +103,7 @@ class Contexts:
         if self.distils and self.pairs:
             ids = {id for one in self.pairs for id in (one.a, one.b)}
             asked = [one for one in self._episodes() if one.id in ids]
-            many = load_model(self.name, context="none", chat=self.chat, samples=Plan().samples)
+            many = load_model(self.name, context="none", chat=self.chat, samples=DistillationConfig().samples)
             yield f"self-distillation of {len(self.pairs)} pairs: {many.estimate(asked)}"  # type: ignore[attr-defined]
         flat = Distilled({one.id: _flat(one) for one in self._episodes()}, ()) if self.distils else None
         for context in self.ablation.contexts:
@@ -116,7 +116,9 @@ class Contexts:
         if self.distils and not self.pairs:
             self.notes.append("There are no preferences to distil values per step from: dense shows what video shows.")
         elif self.distils:
-            distilled = self.plain.distil([*self._episodes(), *self.pairs], Plan(vouchers=LABEL_SOURCES[:-1]))
+            distilled = self.plain.distil(
+                [*self._episodes(), *self.pairs], DistillationConfig(vouchers=LABEL_SOURCES[:-1])
+            )
             records = list(distilled.apply(records))
             kept = _kept(out, records, distilled)
             self.notes.append(f"Values per step by self-distillation: {distilled}. They are in {kept}.")

@@ -1,1 +1,5 @@
-"""Prompts that turn a vision-language model into a reward model, and the bad behaviour that goes into them."""
+"""The prompted reward model `gvl`: a vision-language model rates shuffled frames. `GVLConfig` holds its options."""
+
+from demerit.models.gvl.settings import GVLConfig
+
+__all__ = ["GVLConfig"]

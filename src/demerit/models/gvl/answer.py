@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, WithJsonSchema, model_validator
 
-from demerit.llm.client import Said
+from demerit.llm import ChatResponse
 
 HIGHEST = 100.0
 NUMBER_NAMES = ("frame", "frame_number", "number", "picture", "index")
@@ -96,7 +96,7 @@ class Reading:
         return cls(np.full(count, np.nan), dict.fromkeys(range(1, count + 1), reason))
 
 
-def read(said: Said, count: int) -> Reading:
+def read(said: ChatResponse, count: int) -> Reading:
     """Align an answer with the `count` pictures that were shown, numbered from 1 on."""
     if isinstance(said.parsed, FrameAnswers):
         return align(((one.frame, one.percent) for one in said.parsed.frames), count)

@@ -14,13 +14,13 @@ from demerit.data.episode import Episode
 from demerit.data.frames import Indices, spread
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnreadableVideo
-from demerit.llm.client import Image
+from demerit.llm import ChatImage
 from demerit.models.gvl.feedback import Described
 from demerit.models.gvl.frames import pictures, shuffled
 from demerit.models.gvl.retrieval import Allowed
 from demerit.models.gvl.wording import Label, words
 
-Part = str | Image
+Part = str | ChatImage
 Kind = Literal["none", "text", "video", "dense"]
 """each holds what the one before it holds"""
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -29,7 +29,7 @@ MOST_KEPT = 512
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ContextConfig:
     """How much bad behaviour is shown."""
 
     kind: Kind = "none"
@@ -78,10 +78,10 @@ class Context:
 class ContextMaker:
     """Builds contexts; encoded example frames are kept, as the same examples serve many rollouts."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: ContextConfig) -> None:
         """Take what to show."""
         self.recipe = recipe
-        self._kept: OrderedDict[tuple[str, bytes], list[Image]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, bytes], list[ChatImage]] = OrderedDict()
 
     def make(self, allowed: Allowed | None, described: Described | None) -> Context:
         """Build the context of one rollout from what it may draw on."""
@@ -134,11 +134,11 @@ class ContextMaker:
                 parts += [str(Label("failure", number, example)), image]
         return parts
 
-    def _failing(self, episode: Episode) -> list[Image] | None:
+    def _failing(self, episode: Episode) -> list[ChatImage] | None:
         length = _length(episode)
         return self._pictures(episode, failing_frames(episode, length, self.recipe.frames)) if length else None
 
-    def _pictures(self, episode: Episode, at: Indices) -> list[Image] | None:
+    def _pictures(self, episode: Episode, at: Indices) -> list[ChatImage] | None:
         """Encode frames of an example, or nothing when they cannot be decoded: another one is shown then."""
         key = (episode.id, at.tobytes())
         if key not in self._kept:

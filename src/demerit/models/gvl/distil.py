@@ -89,7 +89,7 @@ class Distilled:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DistillationConfig:
     """How to distil."""
 
     samples: int = SAMPLES
@@ -108,7 +108,7 @@ class Plan:
             raise BadInput("return", "'sum' or 'mean'", repr(self.how))
 
 
-def distil(prompter: Prompter, records: Iterable[Record], plan: Plan | None = None) -> Distilled:
+def distil(prompter: Prompter, records: Iterable[Record], plan: DistillationConfig | None = None) -> Distilled:
     """Find a curve for every rejected rollout whose pair the model can order as people did.
 
     Sample number i of one rollout is compared with sample number i of the other. Of the samples that agree, the one
@@ -119,7 +119,7 @@ def distil(prompter: Prompter, records: Iterable[Record], plan: Plan | None = No
         records: episodes and preferences.
         plan: how.
     """
-    plan = plan or Plan()
+    plan = plan or DistillationConfig()
     episodes: dict[str, Episode] = {}
     preferences: list[Preference] = []
     for record in records:
@@ -154,7 +154,7 @@ class _Answers:
     """Answers about episodes, asked for once each; a rollout may be in several pairs."""
 
     prompter: Prompter
-    plan: Plan
+    plan: DistillationConfig
     episodes: Mapping[str, Episode]
     known: dict[str, Asked] = field(default_factory=dict)
 
@@ -172,7 +172,7 @@ class _Answers:
                 yield number, a, b
 
 
-def _judge(preference: Preference, answers: _Answers, plan: Plan, by: str) -> tuple[Pair, Outcome | None]:
+def _judge(preference: Preference, answers: _Answers, plan: DistillationConfig, by: str) -> tuple[Pair, Outcome | None]:
     better = str(preference.better)
     worse = preference.b if better == preference.a else preference.a
     complete = agreeing = 0
@@ -215,7 +215,7 @@ def _rejected(preference: Preference) -> str:
     return preference.b if preference.better == preference.a else preference.a
 
 
-def _unusable(preference: Preference, plan: Plan, episodes: Mapping[str, Episode]) -> str:
+def _unusable(preference: Preference, plan: DistillationConfig, episodes: Mapping[str, Episode]) -> str:
     if preference.source not in plan.vouchers:
         return NOT_THEIRS
     if preference.better is None:

@@ -17,7 +17,7 @@ from demerit.data.episode import Episode
 from demerit.data.labels import Event
 from demerit.data.taxonomy import kind
 from demerit.errors import UnknownName
-from demerit.llm.client import Ask, Chat, Message, Said
+from demerit.llm import ChatClient, ChatRequest, ChatResponse, Message
 from demerit.models.gvl.retrieval import Allowed
 from demerit.models.gvl.wording import words
 
@@ -51,11 +51,11 @@ class Remarks:
     episodes: tuple[str, ...] = ()
     """ids of the rollouts that the remarks are about"""
 
-    def ask(self) -> Ask:
+    def ask(self) -> ChatRequest:
         """Make the question."""
         listed = "\n".join(f"- {text}" for text in self.texts)
         text = words("feedback", task=self.task, remarks=listed, count=MOST_FAILURES)
-        return Ask((Message.user(text),), Failures, temperature=0.0, max_tokens=MAX_TOKENS, tag=TAG)
+        return ChatRequest((Message.user(text),), Failures, temperature=0.0, max_tokens=MAX_TOKENS, tag=TAG)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def gather_remarks(allowed: Allowed) -> Remarks:
     return Remarks(task, tuple(recorded), "records" if recorded else "", tuple(dict.fromkeys(recorded.values())))
 
 
-def describe(chat: Chat, remarks: Iterable[Remarks]) -> dict[Remarks, Described]:
+def describe(chat: ChatClient, remarks: Iterable[Remarks]) -> dict[Remarks, Described]:
     """Distil each set of remarks; sets that are equal are asked about once."""
     wanted = list(dict.fromkeys(remarks))
     found = {one: Described((), "", "there are no remarks on this task or one like it") for one in wanted}
@@ -91,7 +91,7 @@ def describe(chat: Chat, remarks: Iterable[Remarks]) -> dict[Remarks, Described]
     return found
 
 
-def _read(said: Said, source: Origin) -> Described:
+def _read(said: ChatResponse, source: Origin) -> Described:
     if not isinstance(said.parsed, Failures):
         return Described((), "", said.why_not or "the answer has no failures in it")
     lines = (" ".join(one.split())[:LONGEST_FAILURE] for one in said.parsed.failures)

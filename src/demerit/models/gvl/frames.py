@@ -11,7 +11,7 @@ from PIL import Image
 from demerit.data.episode import Episode
 from demerit.data.frames import RGB, Images, Indices, short_hash, spread
 from demerit.errors import BadInput
-from demerit.llm.client import Image as Picture
+from demerit.llm import ChatImage
 
 QUALITY = 90
 
@@ -56,12 +56,12 @@ def shuffled(indices: Indices, seed: str) -> Indices:
     return np.array(order, dtype=np.int32)
 
 
-def pictures(episode: Episode, indices: Indices, size: int) -> list[Picture]:
+def pictures(episode: Episode, indices: Indices, size: int) -> list[ChatImage]:
     """Decode frames of the main camera and encode each as a JPEG of at most `size` pixels a side."""
     return [jpeg(image, size) for image in episode.main.take(indices)]
 
 
-def jpeg(image: Images, size: int) -> Picture:
+def jpeg(image: Images, size: int) -> ChatImage:
     """Encode one (height, width, 3) uint8 RGB image, made smaller where it is larger than `size`, never larger.
 
     Colours are kept at full resolution: a small red cube is a matter of a few pixels.
@@ -72,4 +72,4 @@ def jpeg(image: Images, size: int) -> Picture:
     picture.thumbnail((size, size), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=QUALITY, subsampling=0)
-    return Picture(buffer.getvalue())
+    return ChatImage(buffer.getvalue())

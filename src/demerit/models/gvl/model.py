@@ -18,12 +18,12 @@ from demerit.data.episode import Episode
 from demerit.data.frames import short_hash, spread
 from demerit.data.reward import Reward
 from demerit.errors import BadInput
-from demerit.llm.client import Chat, Estimate, Spending
-from demerit.models.gvl.distil import Distilled, Plan, distil
+from demerit.llm import ChatClient, Estimate, Spending
+from demerit.models.gvl.distil import DistillationConfig, Distilled, distil
 from demerit.models.gvl.examples import Examples, open_library
 from demerit.models.gvl.query import Asked, Prompter, Sample, grouped, mean_and_spread
 from demerit.models.gvl.retrieval import Library
-from demerit.models.gvl.settings import Settings
+from demerit.models.gvl.settings import GVLConfig
 from demerit.models.gvl.wording import words_hash
 from demerit.models.protocol import ModelCard
 from demerit.registry import load_attribute
@@ -52,12 +52,12 @@ class GVL:
     """Progress of shuffled frames, as a vision-language model sees it."""
 
     def __init__(
-        self, options: str = "", *, examples: Examples | None = None, chat: Chat | None = None, **changes: Any
+        self, options: str = "", *, examples: Examples | None = None, chat: ChatClient | None = None, **changes: Any
     ) -> None:
         """Prepare; nothing is sent.
 
         Args:
-            options: as in `gvl:dense,samples=3,examples=my_set` (see `demerit.models.gvl.settings.Settings`).
+            options: as in `gvl:dense,samples=3,examples=my_set` (see `demerit.models.gvl.settings.GVLConfig`).
             examples: where examples of bad behaviour come from; needed for every context but none.
             chat: a client to use, instead of one made from the settings (url, model, cache ...).
             **changes: settings by name.
@@ -65,7 +65,7 @@ class GVL:
         load_attribute("openai:OpenAI", "the model 'gvl'")  # one sentence now is better than one per episode later
         if chat is not None:
             changes = {**changes, "model": chat.endpoint.model}
-        self.settings = Settings.read(options, changes)
+        self.settings = GVLConfig.read(options, changes)
         self.library: Library | None = None
         if self.settings.context != "none":
             self.library = open_library(self._required(examples if examples is not None else self.settings.examples))
@@ -89,7 +89,7 @@ class GVL:
         found = self.chat.estimate([*asks, *prompter.feedback_asks(looked)])
         return Outlook(_scaled(found, len(given) / max(len(looked), 1)), len(given), len(looked))
 
-    def distil(self, records: Iterable[Any], plan: Plan | None = None) -> Distilled:
+    def distil(self, records: Iterable[Any], plan: DistillationConfig | None = None) -> Distilled:
         """Make values per step for rejected rollouts, by preference-guided self-distillation (without examples)."""
         plain = Prompter(self.chat, self.settings.with_context("none"))
         return distil(plain, records, plan)
@@ -144,7 +144,7 @@ class GVL:
         }
 
 
-def _card(settings: Settings, library: Library | None) -> ModelCard:
+def _card(settings: GVLConfig, library: Library | None) -> ModelCard:
     context = settings.context
     identity = [settings.facts(), words_hash(), library.identity if library is not None else ""]
     several = f"the mean of {settings.samples} answers" if settings.samples > 1 else "one answer"

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from demerit.data.episode import Episode
 from demerit.data.frames import Indices
 from demerit.errors import DemeritError
-from demerit.llm.client import Ask, Chat, Message
+from demerit.llm import ChatClient, ChatRequest, Message
 from demerit.models.gvl.answer import FrameAnswers, Reading, read
 from demerit.models.gvl.context import Context, ContextMaker, Part
 from demerit.models.gvl.feedback import Described, Remarks, describe, gather_remarks
 from demerit.models.gvl.frames import Shown, choose, pictures
 from demerit.models.gvl.retrieval import Library
-from demerit.models.gvl.settings import Settings
+from demerit.models.gvl.settings import GVLConfig
 from demerit.models.gvl.wording import Label, words
 
 ONE_FRAME = "it has one frame, the anchor, and nothing else to judge"
@@ -80,8 +80,8 @@ class Asked:
 class Prompter:
     """Asks one model about rollouts, in one way."""
 
-    chat: Chat
-    settings: Settings
+    chat: ChatClient
+    settings: GVLConfig
     library: Library | None = None
     """where examples of bad behaviour come from"""
     _maker: ContextMaker = field(init=False)
@@ -110,7 +110,7 @@ class Prompter:
             one.samples[sample] = Sample.of(shown, read(said, len(shown)))
         return asked
 
-    def asks(self, asked: Asked, temperature: float | None) -> Iterator[tuple[Ask, int, Shown]]:
+    def asks(self, asked: Asked, temperature: float | None) -> Iterator[tuple[ChatRequest, int, Shown]]:
         """Write the questions about one episode; every sample shows the same frames in another order."""
         episode, settings = asked.episode, self.settings
         if not episode.instruction.strip():
@@ -129,7 +129,7 @@ class Prompter:
             for number, index in enumerate(shown.order.tolist(), 1):
                 parts += [str(Label("frame", number)), shots[index]]
             messages = (Message.system(words("system")), Message.user(*parts))
-            ask = Ask(messages, FrameAnswers, temperature, sample, settings.longest, self.tag)
+            ask = ChatRequest(messages, FrameAnswers, temperature, sample, settings.longest, self.tag)
             yield ask, sample, shown
 
     @property
@@ -151,7 +151,7 @@ class Prompter:
         described = self._known(remarks) if offline else describe(self.chat, remarks)
         return [self._maker.make(one, described[said]) for one, said in zip(allowed, remarks, strict=True)]
 
-    def feedback_asks(self, episodes: Sequence[Episode]) -> list[Ask]:
+    def feedback_asks(self, episodes: Sequence[Episode]) -> list[ChatRequest]:
         """The questions about people's remarks that these episodes' contexts need, each once."""
         if self.library is None or not self._maker.recipe.has_text:
             return []
@@ -164,7 +164,7 @@ class Prompter:
 
     def stream(
         self, asked: list[Asked], temperature: float | None, places: list[tuple[Asked, int, Shown]]
-    ) -> Iterator[Ask]:
+    ) -> Iterator[ChatRequest]:
         """Write questions as there is room for them: frames are decoded no earlier than they are sent."""
         for one in asked:
             try:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from demerit.errors import BadInput, StoreError, UnknownName
-from demerit.llm.client import Chat, Endpoint
-from demerit.models.gvl.context import KINDS, Recipe
+from demerit.llm import ChatClient, Endpoint
+from demerit.models.gvl.context import KINDS, ContextConfig
 
 ENVIRONMENT = {
     "url": "DEMERIT_CHAT_URL",
@@ -28,7 +28,7 @@ TOKENS_A_FRAME, TOKENS_BESIDES = 80, 1000
 
 
 @dataclass(frozen=True)
-class Settings:
+class GVLConfig:
     """Everything that can be set about a prompted model."""
 
     context: str = "none"
@@ -76,7 +76,7 @@ class Settings:
             raise BadInput("temperature", "0 or more", self.temperature)
 
     @classmethod
-    def read(cls, text: str, changes: Mapping[str, Any]) -> Settings:
+    def read(cls, text: str, changes: Mapping[str, Any]) -> GVLConfig:
         """Read `dense,samples=3` and Python's options; what neither says comes from the environment.
 
         Args:
@@ -101,26 +101,26 @@ class Settings:
         """The longest answer in tokens."""
         return self.max_tokens or TOKENS_BESIDES + TOKENS_A_FRAME * self.frames
 
-    def recipe(self) -> Recipe:
+    def recipe(self) -> ContextConfig:
         """How much bad behaviour is shown."""
         kind = next(kind for kind in KINDS if kind == self.context)
-        return Recipe(kind, self.shown_examples, self.example_frames, self.size, not self.measured)
+        return ContextConfig(kind, self.shown_examples, self.example_frames, self.size, not self.measured)
 
     def facts(self) -> dict[str, Any]:
         """What changes the answers, for a model's identity: where the model runs and what it costs does not."""
         elsewhere = {*ENVIRONMENT, "examples", "timeout", "tries", "schema_mode"} - {"model"}
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in elsewhere}
 
-    def chat(self) -> Chat:
+    def chat(self) -> ChatClient:
         """Make the client."""
         missing = [name for name in ("url", "model") if not getattr(self, name)]
         if missing:
             said = " and ".join(f"{ENVIRONMENT[name]} (or option {name})" for name in missing)
             raise BadInput("gvl", f"an OpenAI-compatible server with a model that sees: set {said}", "none")
         endpoint = Endpoint(self.url, self.model, self.key_env, self.price_in, self.price_out, self.schema_mode)
-        return Chat(endpoint, self.cache_file(), self.concurrency, self.budget, self.timeout, self.tries)
+        return ChatClient(endpoint, self.cache_file(), self.concurrency, self.budget, self.timeout, self.tries)
 
-    def with_context(self, context: str) -> Settings:
+    def with_context(self, context: str) -> GVLConfig:
         """Make the same with another context."""
         return replace(self, context=context)
 

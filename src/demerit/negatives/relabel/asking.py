@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from demerit.llm.client import Ask, Image, Message
+from demerit.llm import ChatImage, ChatRequest, Message
 from demerit.negatives.relabel.answers import Analysis, Cleaned, Command, Idea, Plan, Verdict
 from demerit.negatives.relabel.wording import words
 
@@ -13,7 +13,7 @@ NOTHING = "(none)"
 MAX_TOKENS = {"clean": 200, "analyse": 1500, "plan": 2500, "command": 200, "validate": 800}
 """longest answers; models that think before they answer need more: `Asking.more_tokens`"""
 
-Pictures = tuple[str | Image, ...]
+Pictures = tuple[str | ChatImage, ...]
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Asking:
     more_tokens: int = 0
     """added to every answer's limit"""
 
-    def clean(self, task: str, sample: int) -> Ask:
+    def clean(self, task: str, sample: int) -> ChatRequest:
         """Ask for an instruction with its spelling repaired."""
         return self._ask("clean", Cleaned, sample, words("clean", task=task))
 
-    def analyse(self, task: str, seen: Pictures, sample: int) -> Ask:
+    def analyse(self, task: str, seen: Pictures, sample: int) -> ChatRequest:
         """Ask what a video shows."""
         return self._ask("analyse", Analysis, sample, words("analyse", task=task), *seen)
 
-    def plan(self, task: str, analysis: Analysis, grades: Sequence[int], sample: int) -> Ask:
+    def plan(self, task: str, analysis: Analysis, grades: Sequence[int], sample: int) -> ChatRequest:
         """Ask for an idea for each grade."""
         blanks = {
             "task": task,
@@ -52,7 +52,7 @@ class Asking:
         history: Sequence[tuple[int, str]],
         rejected: Sequence[tuple[str, str]],
         sample: int,
-    ) -> Ask:
+    ) -> ChatRequest:
         """Ask for one command, given those that there are and those that were turned down."""
         blanks = {
             "task": task,
@@ -66,13 +66,13 @@ class Asking:
         }
         return self._ask("command", Command, sample, words("command", **blanks))
 
-    def validate(self, task: str, command: str, seen: Pictures, sample: int) -> Ask:
+    def validate(self, task: str, command: str, seen: Pictures, sample: int) -> ChatRequest:
         """Ask a strict reader, who is not told the grade that the command should have."""
         return self._ask("validate", Verdict, sample, words("validate", command=command, task=task), *seen)
 
-    def _ask(self, stage: str, schema: type, sample: int, text: str, *seen: str | Image) -> Ask:
+    def _ask(self, stage: str, schema: type, sample: int, text: str, *seen: str | ChatImage) -> ChatRequest:
         free = stage in ("plan", "command") or self.temperature is None
-        return Ask(
+        return ChatRequest(
             (Message.system(words("system")), Message.user(text, *seen)),
             schema,
             temperature=self.temperature if free else 0.0,

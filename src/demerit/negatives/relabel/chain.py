@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from demerit.data.episode import Episode
 from demerit.errors import DemeritError, NotApplicable
-from demerit.llm.client import Ask, Said
+from demerit.llm import ChatRequest, ChatResponse
 from demerit.negatives import load_negative
 from demerit.negatives.mix import seed_of
 from demerit.negatives.relabel import rules
@@ -39,7 +39,7 @@ class Chain:
     """One original on its way through the stages."""
 
     episode: Episode
-    ask: Callable[[Ask], Said]
+    ask: Callable[[ChatRequest], ChatResponse]
     looker: Looker
     settings: RelabelSettings
     asking: Asking
@@ -187,7 +187,7 @@ class Chain:
                     closeness[grade] = verdict.closeness
                     break
 
-    def _first(self, stage: Stage, schema: type[Answer], ask: Callable[[int], Ask]) -> Answer | None:
+    def _first(self, stage: Stage, schema: type[Answer], ask: Callable[[int], ChatRequest]) -> Answer | None:
         """Ask until an answer can be read, each time for another sample."""
         for number in range(self.settings.rounds):
             answer = self._answered(stage, schema, ask(number), number)
@@ -195,14 +195,16 @@ class Chain:
                 return answer
         return None
 
-    def _answered(self, stage: Stage, schema: type[Answer], ask: Ask, number: int, grade: int = 0) -> Answer | None:
+    def _answered(
+        self, stage: Stage, schema: type[Answer], ask: ChatRequest, number: int, grade: int = 0
+    ) -> Answer | None:
         """Ask once; an answer that cannot be used is kept with its reason."""
         answer, why_not = self._said(ask, schema)
         if answer is None:
             self._keep(stage, "", grade, number, why_not, "answer")
         return answer
 
-    def _said(self, ask: Ask, schema: type[Answer]) -> tuple[Answer | None, str]:
+    def _said(self, ask: ChatRequest, schema: type[Answer]) -> tuple[Answer | None, str]:
         said = self.ask(ask)
         if said.kind in NO_ANSWER:
             raise Unanswered(said.why_not)

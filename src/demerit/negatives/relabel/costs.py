@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.errors import NotApplicable, UnreadableVideo
-from demerit.llm import tokens
-from demerit.llm.client import Ask, Endpoint, Estimate
+from demerit.llm import ChatRequest, Endpoint, Estimate, tokens
 from demerit.negatives import load_negative
 from demerit.negatives.job import assumed
 from demerit.negatives.mix import seed_of
@@ -81,7 +80,7 @@ class _Tally:
     tokens_in: int = 0
     tokens_out: int = 0
 
-    def add(self, ask: Ask, times: int = 1) -> None:
+    def add(self, ask: ChatRequest, times: int = 1) -> None:
         """Count one question, as often as it may be asked; another sample of it is as long."""
         self.asks += times
         self.images += times * sum(not isinstance(part, str) for message in ask.messages for part in message.parts)
@@ -145,7 +144,7 @@ class _Sum:
         # Every command of every round, each asked about until an answer can be read.
         self.most.add(self.asking.validate(longest, command, seen, 0), len(grades) * rounds * rounds)
 
-    def _count(self, ask: Ask, rounds: int) -> None:
+    def _count(self, ask: ChatRequest, rounds: int) -> None:
         """Count a question that is asked once, or in every round."""
         self.least.add(ask)
         self.most.add(ask, rounds)

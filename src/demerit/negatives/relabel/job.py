@@ -19,7 +19,7 @@ from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.store import Store, StoreWriter
 from demerit.errors import NotApplicable, StoreError, UnreadableVideo
-from demerit.llm.client import Chat, Endpoint, Spending
+from demerit.llm import ChatClient, Endpoint, Spending
 from demerit.negatives.job import assumed
 from demerit.negatives.mix import Mix, Originals
 from demerit.negatives.relabel.asking import Asking
@@ -128,7 +128,7 @@ def relabel(
     with (
         store.writer() as writer,
         Journal(store.root) as journal,
-        Chat(endpoint, answers, concurrency, budget, timeout, tries) as chat,
+        ChatClient(endpoint, answers, concurrency, budget, timeout, tries) as chat,
     ):
         dataset.on_problem = writer.add
         if sides is not None:
@@ -174,7 +174,7 @@ class _Run:
 
     dataset: Dataset
     settings: RelabelSettings
-    chat: Chat
+    chat: ChatClient
     journal: Journal
     writer: StoreWriter
     summary: RelabelSummary

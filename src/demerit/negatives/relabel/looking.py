@@ -9,7 +9,7 @@ import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames, Indices, spread
-from demerit.llm.client import Image
+from demerit.llm import ChatImage
 from demerit.models.gvl.frames import pictures
 
 
@@ -22,13 +22,13 @@ class Looker:
     size: int
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
-    def look(self, episode: Episode) -> tuple[str | Image, ...]:
+    def look(self, episode: Episode) -> tuple[str | ChatImage, ...]:
         """Return what a message holds: before each picture the second that it shows."""
         with self._one_at_a_time:
             chosen = each_second(episode.main, self.fps, self.most)
             times = episode.main.times()[chosen]
             seen = pictures(episode, chosen, self.size)
-        parts: list[str | Image] = []
+        parts: list[str | ChatImage] = []
         for place, (time, picture) in enumerate(zip(times, seen, strict=True)):
             last = ", the last" if place == len(seen) - 1 else ""
             parts += [f"Picture {place + 1}{last}, at {time:.1f} s:", picture]

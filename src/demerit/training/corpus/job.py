@@ -35,8 +35,8 @@ from demerit.training.corpus.recipe import Negatives, Recipe
 from demerit.training.corpus.recipe_file import written
 
 if TYPE_CHECKING:
-    from demerit.llm.client import Endpoint
-    from demerit.models.gvl.settings import Settings
+    from demerit.llm import Endpoint
+    from demerit.models.gvl import GVLConfig
 
 STAGES, GATHERED, NEGATIVES = "stages", "gathered", "negatives"
 NO_MODEL = (
@@ -97,7 +97,7 @@ class _Build:
     plan: Plan
     store: Store
     stages: Path
-    server: Settings | None
+    server: GVLConfig | None
     endpoint: Endpoint | None
     strict: bool
     progress: Progress

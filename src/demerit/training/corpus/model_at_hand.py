@@ -11,11 +11,11 @@ from demerit.registry import EXTRA_OF_MODULE
 from demerit.training.corpus.recipe import Recipe
 
 if TYPE_CHECKING:
-    from demerit.llm.client import Endpoint
-    from demerit.models.gvl.settings import Settings
+    from demerit.llm import Endpoint
+    from demerit.models.gvl import GVLConfig
 
 
-def chat_model(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Settings | None, Endpoint | None]:
+def chat_model(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[GVLConfig | None, Endpoint | None]:
     """Find the chat model, where the recipe has any use for one."""
     if recipe.counterfactuals is None and not recipe.clean_up:
         return None, None

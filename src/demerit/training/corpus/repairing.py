@@ -9,8 +9,8 @@ from pathlib import Path
 
 from demerit.data.store.parts import write_durably
 from demerit.errors import StoreError
-from demerit.llm.client import Chat, Endpoint, Spending
-from demerit.models.gvl.settings import Settings
+from demerit.llm import ChatClient, Endpoint, Spending
+from demerit.models.gvl import GVLConfig
 from demerit.negatives.relabel.answers import Cleaned
 from demerit.negatives.relabel.asking import Asking
 from demerit.negatives.relabel.chain import NO_ANSWER
@@ -24,7 +24,7 @@ ROUNDS = 3
 def repair(
     instructions: Collection[str],
     file: Path,
-    server: Settings,
+    server: GVLConfig,
     endpoint: Endpoint,
     more_tokens: int,
     progress: Callable[[int], None],
@@ -40,7 +40,7 @@ def repair(
     asking = Asking(more_tokens=more_tokens)
     todo, why = sorted(set(instructions)), ""
     cache = server.cache_file() or file.with_name("answers.sqlite")
-    with Chat(endpoint, cache, server.concurrency, server.budget, server.timeout, server.tries) as chat:
+    with ChatClient(endpoint, cache, server.concurrency, server.budget, server.timeout, server.tries) as chat:
         for number in range(ROUNDS):
             again = []
             for place, said in chat.ask_all(asking.clean(one, number) for one in todo):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from demerit.data.dataset import Dataset
-from demerit.llm.client import Chat, Endpoint, Spending
-from demerit.models.gvl.settings import Settings
+from demerit.llm import ChatClient, Endpoint, Spending
+from demerit.models.gvl import GVLConfig
 from demerit.negatives.relabel import RelabelSettings, RelabelSummary, estimate, relabel
 from demerit.negatives.relabel.asking import Asking
 from demerit.training.corpus.preparing import Prepared, Words, can_be_reworded
@@ -18,13 +18,13 @@ from demerit.training.corpus.repairing import repair
 WORDS, COUNTERFACTUALS = "words.json", "counterfactuals"
 
 
-def chat_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Settings:
+def chat_settings(recipe: Recipe, changes: Mapping[str, Any]) -> GVLConfig:
     """Where the model answers: `changes` before the recipe, the recipe before the environment."""
     told = {name: value for name, value in changes.items() if value is not None}
-    return Settings.read("", {**recipe.chat, **told})
+    return GVLConfig.read("", {**recipe.chat, **told})
 
 
-def endpoint_of(server: Settings) -> Endpoint | None:
+def endpoint_of(server: GVLConfig) -> Endpoint | None:
     """The model behind the settings; None where they name none."""
     if not server.url or not server.model:
         return None
@@ -35,7 +35,7 @@ def repaired(
     recipe: Recipe,
     prepared: Prepared,
     stages: Path,
-    server: Settings,
+    server: GVLConfig,
     endpoint: Endpoint,
     progress: Callable[[int, int], None],
 ) -> tuple[Words | None, str, Spending]:
@@ -55,7 +55,7 @@ def counterfactuals(
     part: Counterfactuals,
     dataset: Dataset,
     stages: Path,
-    server: Settings,
+    server: GVLConfig,
     endpoint: Endpoint,
     spent: float,
     progress: Callable[[RelabelSummary], None],
@@ -91,7 +91,7 @@ def settings_of(recipe: Recipe, part: Counterfactuals) -> RelabelSettings:
     )
 
 
-def costs(recipe: Recipe, prepared: Prepared, dataset: Dataset, server: Settings) -> list[str]:
+def costs(recipe: Recipe, prepared: Prepared, dataset: Dataset, server: GVLConfig) -> list[str]:
     """Say what the model's stages would take, without asking anything."""
     endpoint = endpoint_of(server)
     if endpoint is None:
@@ -99,7 +99,7 @@ def costs(recipe: Recipe, prepared: Prepared, dataset: Dataset, server: Settings
     said = []
     if recipe.clean_up:
         asking = Asking(more_tokens=more_tokens(recipe))
-        with Chat(endpoint, server.cache_file(), server.concurrency) as chat:
+        with ChatClient(endpoint, server.cache_file(), server.concurrency) as chat:
             said.append(f"clean-up: {chat.estimate(asking.clean(one, 0) for one in instructions_of(prepared))}")
     part = recipe.counterfactuals
     if part is not None:
