@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from demerit.data.episode import Episode, Origin
+from demerit.data.files import lock_folder
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
 from demerit.data.store import Store, folder
-from demerit.data.store.lock import lock_for_writing
 from demerit.data.store.parts import PartWriter
 from demerit.data.store.rows import EPISODES, episode_row
 from demerit.data.video_writer import write_video
@@ -33,7 +33,7 @@ def fill(store: Store, episodes: int, video: Path) -> None:
     outcome = Outcome("human", success=True, progress=1.0, curve=np.linspace(0, 1, 12))
     template = episode_row(Episode("x", "put it there", {"main": frames}, (outcome,)), store.root)
     rng = np.random.default_rng(0)
-    with lock_for_writing(store.root):
+    with lock_folder(store.root):
         parts = PartWriter(store.root / folder.MANIFEST, folder.FORMAT_NAME, store.manifest)
         for start in range(0, episodes, BATCH):
             count = min(BATCH, episodes - start)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from demerit.data.instructions import plain_words
 from demerit.errors import BadInput, DemeritError, MissingExtra
 from demerit.models.compact.words import (
     HEADS,
@@ -33,7 +34,6 @@ from demerit.models.compact.words import (
     WIDTH,
     Floats,
     Words,
-    plain_words,
     save_words,
     split_word,
 )

@@ -170,7 +170,7 @@ def test_a_full_disk_is_a_sentence(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(shutil, "copyfile", full)
-    with pytest.raises(StoreError, match=r"the video cannot be copied \(No space left on device\)"):
+    with pytest.raises(StoreError, match="No space left"):
         imported(tmp_path, make_episode("a"), copy=True)
     assert Store(tmp_path / "set").ids() == []
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from demerit.data.dataset import Dataset, Problem, Problems
 from demerit.data.episode import Episode, safe_name
+from demerit.data.files import copy_atomic
 from demerit.data.frames import Frames, file_identity
 from demerit.data.labels import Outcome, Preference
 from demerit.data.store import Store, StoreWriter
-from demerit.data.store.parts import copy_durably
 from demerit.data.video import VideoClip
 from demerit.data.video_writer import EXACT, write_video
 from demerit.errors import StoreError, UnreadableVideo
@@ -156,7 +156,7 @@ def _copied(frames: Frames, root: Path, name: str) -> Frames:
         source = Path(frames.source.path)
         target = folder / f"{safe_name(source.stem)[:80]}-{file_identity(str(source))[:12]}{source.suffix.lower()}"
         if not target.exists():
-            copy_durably(source, target)
+            copy_atomic(source, target)
         return replace(frames, source=replace(frames.source, path=str(target)))
     target = folder / f"{safe_name(name)[:80]}-{frames.identity()[:12]}.mp4"
     if not target.exists():

@@ -1,19 +1,20 @@
-"""Which instructions may ask for the same thing, and which speak of the same objects.
+"""Instruction text in English: words, word forms, objects, and whether two instructions may ask for the same task.
 
-A video that does what one instruction says must not be called a failure at another that it does as well. Nobody looks
-at the video here, so the words decide, and they err on the safe side: a wrong label is worse than a negative that was
-not made. Two instructions count as perhaps the same when
+A video of one task must never be labelled a failure at another task that it also completes. Nobody looks at the video
+here, so `same_task` is conservative: a missing negative is better than a wrong label. Two instructions may be the same
+task when
 
-- the words that matter are the same set, or one set holds the other: whoever did "pick up the cup and put it on the
-  shelf" has picked up the cup;
-- the objects of one are all among the other's and nothing contradicts: turning on the toaster may well be pushing the
-  toaster's lever, but opening a drawer is not closing it;
+- their content words are equal, or one set contains the other: "pick up the cup and put it on the shelf" includes
+  "pick up the cup";
+- the objects of one are all among those of the other and nothing contradicts: turning on the toaster may be pushing its
+  lever, but opening a drawer is not closing it;
 - they share an object and one of them is vague: "the golden object" may be the spoon.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import lru_cache
 
 FILLERS = frozenset(
@@ -21,7 +22,7 @@ FILLERS = frozenset(
     "with up from at by for so is are be side using use first finally other slightly back".split()
 )
 # Each line is one meaning, named by its first word.
-ALIKE = """
+SYNONYMS = """
 put place set lay position deposit move bring transfer shift drop leave
 pick grab grasp take lift get fetch hold raise
 close shut closed
@@ -44,12 +45,12 @@ marker pen
 toy plush plushie plushy doll
 cloth towel rag napkin
 """
-_MEANING = {word: line.split()[0] for line in ALIKE.strip().splitlines() for word in line.split()}
+_MEANING = {word: line.split()[0] for line in SYNONYMS.strip().splitlines() for word in line.split()}
 ACTIONS = frozenset(
     "put pick remove open close push pull turn wipe pour stack unstack fold unfold slide flip stir insert".split()
 )
 RELATIONS = frozenset("in out on off under near left right forward backward between middle center down away".split())
-CONTRARY = (
+OPPOSITES = (
     ("open", "close"),
     ("left", "right"),
     ("in", "out"),
@@ -62,17 +63,34 @@ CONTRARY = (
     ("fold", "unfold"),
 )
 VAGUE = frozenset("object thing item stuff something everything content".split())
-LONGEST_AS_IT_IS = 3
+SHORTEST_PLURAL = 4
 
 
 def normalize_instruction(instruction: str) -> str:
-    """The words alone: no case, no punctuation, one space."""
+    """The words of an instruction: lower case, no punctuation, single spaces. Equal results mean the same text."""
     return " ".join(re.findall(r"\w+", instruction.casefold()))
 
 
+def plain_words(text: str) -> list[str]:
+    """The words of a text in lower case and without accents; punctuation and underscores only separate."""
+    if not text.isascii():
+        text = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+    return re.findall(r"[^\W_]+", text.lower())
+
+
+def word_forms(word: str) -> list[str]:
+    """The word, then the words it may be inflected from: wiping -> wipe, cutting -> cut, pushes -> push."""
+    forms = [word]
+    for ending in ("ing", "ed", "es", "s"):
+        if word.endswith(ending) and len(word) > len(ending) + 1:
+            stem = word[: -len(ending)]
+            forms += [stem, stem + "e"] + ([stem[:-1]] if stem[-1] == stem[-2:-1] else [])
+    return forms
+
+
 @lru_cache(maxsize=65_536)
-def meaning(instruction: str) -> frozenset[str]:
-    """The set of words that matter; words that mean the same, and their plurals, are one."""
+def content_words(instruction: str) -> frozenset[str]:
+    """The words that carry meaning, in the singular, one for all synonyms."""
     text = normalize_instruction(instruction).replace("on top of", "on")
     words = (_singular(word) for word in text.split() if word not in FILLERS)
     return frozenset(_MEANING.get(word, word) for word in words)
@@ -80,26 +98,24 @@ def meaning(instruction: str) -> frozenset[str]:
 
 @lru_cache(maxsize=65_536)
 def objects(instruction: str) -> frozenset[str]:
-    """The words that are neither an action nor a relation: what is acted on, and how it looks."""
-    return meaning(instruction) - ACTIONS - RELATIONS - VAGUE
+    """The content words that are neither an action nor a relation: objects and their looks."""
+    return content_words(instruction) - ACTIONS - RELATIONS - VAGUE
 
 
-def same_task(one: str, other: str) -> bool:
-    """Whether a video of the one might also show the other."""
-    a, b = meaning(one), meaning(other)
+def same_task(first: str, second: str) -> bool:
+    """Whether a video of the first instruction might also show the second."""
+    a, b = content_words(first), content_words(second)
     if a <= b or b <= a:
         return True
-    things, others = objects(one), objects(other)
-    if things & others and (a | b) & VAGUE:
+    objects_a, objects_b = objects(first), objects(second)
+    if objects_a & objects_b and (a | b) & VAGUE:
         return True
-    return (things <= others or others <= things) and not _contrary(a, b)
+    return (objects_a <= objects_b or objects_b <= objects_a) and not _contradict(a - b, b - a)
 
 
-def _contrary(a: frozenset[str], b: frozenset[str]) -> bool:
-    """Whether each says something that the other does not, and the two are opposites."""
-    mine, yours = a - b, b - a
-    return any((x in mine and y in yours) or (y in mine and x in yours) for x, y in CONTRARY)
+def _contradict(only_a: frozenset[str], only_b: frozenset[str]) -> bool:
+    return any((x in only_a and y in only_b) or (y in only_a and x in only_b) for x, y in OPPOSITES)
 
 
 def _singular(word: str) -> str:
-    return word[:-1] if len(word) > LONGEST_AS_IT_IS and word.endswith("s") and not word.endswith("ss") else word
+    return word[:-1] if len(word) >= SHORTEST_PLURAL and word.endswith("s") and not word.endswith("ss") else word

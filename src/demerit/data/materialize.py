@@ -11,8 +11,8 @@ import numpy as np
 
 from demerit.data.dataset import Dataset, Problem
 from demerit.data.episode import Episode, safe_name
+from demerit.data.files import make_folder, write_atomic
 from demerit.data.frames import Frames, Images, short_hash
-from demerit.data.store.parts import write_durably
 from demerit.data.video_writer import write_video
 from demerit.errors import StoreError, UnreadableVideo
 
@@ -30,10 +30,7 @@ def materialize(dataset: Dataset, dest: str | Path, on_progress: Callable[[int],
     folder = Path(dest).resolve()
     if (folder / LABELS).exists():
         raise StoreError(folder, f"there is a {LABELS} in it already; nothing is overwritten")
-    try:
-        (folder / "videos").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(folder, f"the folder cannot be made ({error.strerror})") from error
+    make_folder(folder / "videos")
     lines = []
     for episode in dataset:
         try:
@@ -43,7 +40,7 @@ def materialize(dataset: Dataset, dest: str | Path, on_progress: Callable[[int],
             continue
         lines.append(json.dumps(label(episode, files), ensure_ascii=False))
         on_progress(len(lines))
-    write_durably(folder / LABELS, "".join(f"{line}\n" for line in lines).encode())
+    write_atomic(folder / LABELS, "".join(f"{line}\n" for line in lines).encode())
     return len(lines)
 
 

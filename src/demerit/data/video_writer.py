@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from demerit.data.files import atomic_file
 from demerit.data.frames import Images
-from demerit.errors import BadInput, StoreError
+from demerit.errors import BadInput
 
 if TYPE_CHECKING:
     from av.video.stream import VideoStream
@@ -51,28 +51,21 @@ def write_video(
     import av  # noqa: PLC0415
 
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     count = 0
-    try:
-        with av.open(str(partial), "w", format="mp4") as container:
-            stream: VideoStream | None = None
-            for image in images:
-                if stream is None:
-                    stream = _add_stream(container, image, fps, encoding)
-                _check_size(path, stream, image)
-                frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-                moment = count / fps if times is None else times[count]
-                frame.pts, frame.time_base = round(moment * TICKS_PER_SECOND), Fraction(1, TICKS_PER_SECOND)
-                container.mux(stream.encode(frame))
-                count += 1
+    with atomic_file(path, sync=False) as partial, av.open(str(partial), "w", format="mp4") as container:
+        stream: VideoStream | None = None
+        for image in images:
             if stream is None:
-                raise BadInput(str(path), "at least one image", "none")
-            container.mux(stream.encode(None))
-        os.replace(partial, path)
-    except OSError as error:
-        raise StoreError(path, f"the video cannot be written ({error.strerror or error})") from error
-    finally:
-        partial.unlink(missing_ok=True)
+                stream = _add_stream(container, image, fps, encoding)
+            _check_size(path, stream, image)
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            moment = count / fps if times is None else times[count]
+            frame.pts, frame.time_base = round(moment * TICKS_PER_SECOND), Fraction(1, TICKS_PER_SECOND)
+            container.mux(stream.encode(frame))
+            count += 1
+        if stream is None:
+            raise BadInput(str(path), "at least one image", "none")
+        container.mux(stream.encode(None))
     return count
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from demerit.data.files import lock_folder
 from demerit.data.reward import Reward
-from demerit.data.store.lock import lock_for_writing
 from demerit.data.store.parts import Manifest, PartWriter, read_batches, read_manifest, write_manifest
 from demerit.errors import StoreError
 from demerit.models.protocol import ModelCard
@@ -64,7 +64,7 @@ class RewardStore:
                     root, f"the rewards cannot be kept there ({error.strerror}); choose another place with --out"
                 ) from error
             facts = {"model": card.name, "card": asdict(card), **header}
-            with lock_for_writing(root):
+            with lock_folder(root):
                 write_manifest(root / MANIFEST, FORMAT_NAME, Manifest(facts))
         return cls(root)
 
@@ -103,7 +103,7 @@ class RewardStore:
     @contextmanager
     def writer(self, card: ModelCard) -> Iterator[RewardWriter]:
         """Append rewards under the folder's lock."""
-        with lock_for_writing(self.root):
+        with lock_folder(self.root):
             manifest = read_manifest(self.root / MANIFEST, FORMAT_NAME)
             header = {**manifest.header, "card": asdict(card)}
             parts = PartWriter(self.root / MANIFEST, FORMAT_NAME, Manifest(header, manifest.tables))

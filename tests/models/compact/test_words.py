@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import demerit
+from demerit.data.instructions import plain_words
 from demerit.errors import BadInput
 from demerit.models.compact.words import (
     HEADS,
@@ -26,7 +27,6 @@ from demerit.models.compact.words import (
     WIDTH,
     Floats,
     Words,
-    plain_words,
     save_words,
     split_word,
 )

@@ -17,7 +17,7 @@ import torch
 from typer.testing import CliRunner
 
 from demerit.cli import app
-from demerit.data.store.lock import lock_for_writing
+from demerit.data.files import lock_folder
 from demerit.errors import BadInput, Diverged, StoppedByUser, StoreBusy, StoreError, WriteError
 from demerit.training.vlm import saved
 from demerit.training.vlm.export import export
@@ -310,7 +310,7 @@ def test_others_may_read_the_model_as_far_as_the_umask_says(tmp_path: Path, merg
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with (
-        lock_for_writing(tmp_path / "run"),
+        lock_folder(tmp_path / "run"),
         pytest.raises(StoreBusy, match="another process is writing to this folder"),
     ):
         run(tmp_path)

@@ -25,12 +25,12 @@ from typer.testing import CliRunner
 from demerit.cli import app
 from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Edit, Episode, Origin
+from demerit.data.files import lock_folder
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.data.importing import import_dataset
 from demerit.data.labels import Outcome, Preference
 from demerit.data.store import Store
-from demerit.data.store.lock import lock_for_writing
 from demerit.data.video import VideoClip
 from demerit.data.video_writer import write_video
 from demerit.errors import BadInput, MissingExtra, RemoteError, StoreBusy, StoreError, UnknownName
@@ -465,7 +465,7 @@ def test_nothing_is_overwritten(make_episode: Callable[..., Episode], tmp_path: 
     with pytest.raises(StoreError, match="would be lost"):
         release(source, tmp_path / "new", settings)
     (tmp_path / ".busy.release").mkdir()
-    with lock_for_writing(tmp_path / ".busy.release"), pytest.raises(StoreBusy):
+    with lock_folder(tmp_path / ".busy.release"), pytest.raises(StoreBusy):
         release(source, tmp_path / "busy", settings)
     assert not [path for path in tmp_path.iterdir() if path.name in (".out.release", ".full.release")]
 
@@ -531,7 +531,7 @@ def test_a_disk_that_fills_up_is_one_sentence(messy: Path, tmp_path: Path) -> No
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert len(run.stderr.strip().splitlines()) == 1, run.stderr
-    assert "the dataset cannot be written (File too large)" in run.stderr
+    assert "cannot be written (File too large)" in run.stderr
 
 
 SLOW = """

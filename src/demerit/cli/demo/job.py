@@ -24,10 +24,10 @@ from demerit.cli.demo.page import write_page
 from demerit.cli.demo.words import TAUGHT, UNTAUGHT, doubts
 from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode
+from demerit.data.files import write_atomic
 from demerit.data.formats import open_dataset
 from demerit.data.frames import short_hash
 from demerit.data.importing import import_dataset
-from demerit.data.store.parts import write_durably
 from demerit.errors import StoreError
 from demerit.evaluate.benchmarks.evidence import Settings
 from demerit.evaluate.benchmarks.judging import judge
@@ -95,7 +95,7 @@ def run_demo(folder: str | Path, on_progress: Watch = lambda what, done, total: 
     with clock.timed("writing the report"):
         on_progress("writing the report", 0, 1)
         write_page(report, lesson.findings.report, folder / "report" / "report.html", frames)
-    write_durably(folder / DONE, (json.dumps(facts, indent=1) + "\n").encode())
+    write_atomic(folder / DONE, (json.dumps(facts, indent=1) + "\n").encode())
     return _result(folder, clock.seconds)
 
 
@@ -110,7 +110,7 @@ def shipped_sample(folder: Path) -> Path:
         for file in source.iterdir():
             target = folder / file.name
             if not target.exists():
-                write_durably(target, file.read_bytes())
+                write_atomic(target, file.read_bytes())
     except OSError as error:
         raise StoreError(folder, f"the sample cannot be written there ({error.strerror})") from error
     return folder

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from demerit.cli.demo.strips import DRAWN, HEIGHT, MARGIN, PICTURES, WIDTH, strips
 from demerit.cli.demo.words import TAUGHT, headline
+from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
-from demerit.data.store.parts import write_durably
 from demerit.evaluate.reports.page import environment, looks, shared
 from demerit.evaluate.reports.page.picks import LISTED, picks
 from demerit.evaluate.reports.page.tables import headline as table
@@ -29,7 +29,7 @@ def write_page(report: Report, lesson: Report, path: str | Path, frames: Mapping
     """
     path = Path(path)
     home = path.resolve().parent.parent.name
-    write_durably(path, render_page(report, lesson, frames, home).encode())
+    write_atomic(path, render_page(report, lesson, frames, home).encode())
     return path
 
 

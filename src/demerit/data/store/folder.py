@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode
+from demerit.data.files import check_free, lock_folder, make_folder
 from demerit.data.labels import Preference
 from demerit.data.store import rows
-from demerit.data.store.lock import lock_for_writing
 from demerit.data.store.parts import (
     ROW,
     Manifest,
@@ -49,12 +49,8 @@ class Store:
         root = Path(root).resolve()
         if (root / MANIFEST).exists():
             raise StoreError(root, "there is a dataset in this folder already")
-        if root.exists() and (not root.is_dir() or any(path.name != ".lock" for path in root.iterdir())):
-            raise StoreError(root, "it exists and is not an empty folder; nothing is overwritten")
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(root, f"the folder cannot be made ({error.strerror})") from error
+        check_free(root)
+        make_folder(root)
         write_manifest(root / MANIFEST, FORMAT_NAME, Manifest({"name": name, "licence": licence, "source": source}))
         return cls(root)
 
@@ -144,7 +140,7 @@ class StoreWriter:
 
     def __enter__(self) -> StoreWriter:
         """Take the lock and see what is there."""
-        self._stack.enter_context(lock_for_writing(self.root))
+        self._stack.enter_context(lock_folder(self.root))
         try:
             store = Store(self.root)  # opened under the lock: another writer may just have finished
             self._parts = PartWriter(self.root / MANIFEST, FORMAT_NAME, store.manifest)

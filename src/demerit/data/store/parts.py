@@ -7,8 +7,6 @@ or after a commit, never between; a crash leaves at most files that no manifest 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from demerit.data.files import atomic_file, make_folder, write_json
 from demerit.errors import StoreError
 
 FORMAT_VERSION = 1
@@ -80,45 +79,7 @@ def write_manifest(path: Path, format_name: str, manifest: Manifest) -> None:
         "rows": {name: manifest.rows(name) for name in manifest.tables},
         "tables": {name: [vars(part) for part in parts] for name, parts in manifest.tables.items()},
     }
-    write_durably(path, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a file so that after a crash it is either the old one or the new one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StoreError(path, f"it cannot be written ({error.strerror or error})") from error
-
-
-def copy_durably(source: str | Path, target: Path) -> None:
-    """Copy a file so that the target is whole or absent, whatever happens."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        shutil.copyfile(source, partial)
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except OSError as error:
-        raise StoreError(target, f"the video cannot be copied ({error.strerror or error})") from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    write_json(path, facts)
 
 
 class PartWriter:
@@ -161,16 +122,11 @@ class PartWriter:
         return self._write_part(name, (table for part in group for table in read_batches(self.root, part, None)))
 
     def _write_part(self, name: str, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> Part:
-        folder = self.root / name
-        try:
-            folder.mkdir(exist_ok=True)
-            numbers = [int(path.stem.rpartition("-")[2]) for path in folder.glob("part-*.parquet")]
-            final = folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet"
-            rows = _write_parquet(folder / f".{final.name}.part", tables)
-            os.replace(folder / f".{final.name}.part", final)
-            sync_folder(folder)
-        except OSError as error:
-            raise StoreError(folder, f"nothing can be written there ({error.strerror or error})") from error
+        folder = make_folder(self.root / name)
+        numbers = [int(path.stem.rpartition("-")[2]) for path in folder.glob("part-*.parquet")]
+        final = folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet"
+        with atomic_file(final) as partial:
+            rows = _write_parquet(partial, tables)
         return Part(f"{name}/{final.name}", rows)
 
     def _remove_orphans(self) -> None:
@@ -188,14 +144,11 @@ def _write_parquet(path: Path, tables: Sequence[pa.Table] | Iterator[pa.Table]) 
     writer: pq.ParquetWriter | None = None
     with open(path, "wb") as file:
         for table in tables:
-            if writer is None:
-                writer = pq.ParquetWriter(file, table.schema, compression="zstd")
+            writer = writer or pq.ParquetWriter(file, table.schema, compression="zstd")
             writer.write_table(table, row_group_size=ROWS_PER_GROUP)
             rows += table.num_rows
         if writer is not None:
             writer.close()
-        file.flush()
-        os.fsync(file.fileno())
     return rows
 
 

@@ -19,6 +19,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 
+from demerit.data.instructions import word_forms
 from demerit.evaluate.metrics.category_rules import (
     ALSO_NOUNS,
     CONNECTIVES,
@@ -110,23 +111,13 @@ def _is_noun(words: list[str], i: int) -> bool:
     return i + 1 == len(words) or words[i + 1] == "," or words[i + 1] in PREPOSITIONS - {"up", "down", "off", "out"}
 
 
-def _forms(word: str) -> list[str]:
-    """The word and what it may be an inflection of: wiping, wipe; cutting, cut; pushes, push."""
-    forms = [word]
-    for ending in ("ing", "ed", "es", "s"):
-        if word.endswith(ending) and len(word) > len(ending) + 1:
-            stem = word[: -len(ending)]
-            forms += [stem, stem + "e"] + ([stem[:-1]] if stem[-1] == stem[-2:-1] else [])
-    return forms
-
-
 def _verb(word: str) -> str | None:
-    return next((form for form in _forms(word) if form in _KNOWN), None)
+    return next((form for form in word_forms(word) if form in _KNOWN), None)
 
 
 def _nearest(word: str) -> str | None:
     """The known verb that the word may be a misspelling of; people rarely get the first letter wrong."""
-    for form in _forms(word):
+    for form in word_forms(word):
         alike = [verb for verb in _DEFAULT if verb[0] == form[0]]
         if near := difflib.get_close_matches(form, alike, n=1, cutoff=_ALIKE):
             return near[0]

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from demerit.data.episode import safe_name
-from demerit.data.store.parts import write_durably
+from demerit.data.files import write_atomic
 from demerit.errors import StoreError
 from demerit.evaluate.reports.page import Look, asset, asset_script, environment, looks, script_hash
 from demerit.evaluate.reports.page.tables import Column, Row, headline
@@ -78,7 +78,7 @@ def build_leaderboard(reports: Sequence[Report], out: Path) -> Path:
     except OSError as error:
         raise StoreError(out, f"the folder cannot be made ({error.strerror or error})") from error
     page = out / "index.html"
-    write_durably(page, render_leaderboard(reports).encode())
+    write_atomic(page, render_leaderboard(reports).encode())
     return page
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.files import write_atomic
 from demerit.data.labels import Event, Preference
 from demerit.data.reward import Reward
-from demerit.data.store.parts import write_durably
 from demerit.errors import StoreError
 from demerit.evaluate.metrics import Measure
 from demerit.models.protocol import ModelCard
@@ -164,7 +164,7 @@ class Report:
 
     def write(self, path: str | Path) -> None:
         """Write the JSON file in one step."""
-        write_durably(Path(path), (json.dumps(self.as_dict(), ensure_ascii=False) + "\n").encode())
+        write_atomic(Path(path), (json.dumps(self.as_dict(), ensure_ascii=False) + "\n").encode())
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON values; NaN becomes None."""

@@ -21,9 +21,7 @@ from __future__ import annotations
 import io
 import json
 import lzma
-import re
 import struct
-import unicodedata
 import zipfile
 import zlib
 from collections.abc import Container, Mapping
@@ -33,6 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.instructions import plain_words
 from demerit.errors import BadInput
 
 Floats = npt.NDArray[np.float32]
@@ -61,14 +60,6 @@ _UNREADABLE = (
     *(OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error),
     *(struct.error, lzma.LZMAError),
 )
-_WORD = re.compile(r"[^\W_]+")
-
-
-def plain_words(text: str) -> list[str]:
-    """Return the words of a text in lower case without accents; punctuation only separates."""
-    if not text.isascii():
-        text = "".join(one for one in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(one))
-    return _WORD.findall(text.lower())
 
 
 def split_word(word: str, known: Container[str], longest: int) -> list[str]:

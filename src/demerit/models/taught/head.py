@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from demerit.data.store.parts import write_durably
+from demerit.data.files import write_atomic
 from demerit.errors import BadInput, StoreError
 
 Floats = npt.NDArray[np.float64]
@@ -152,7 +152,7 @@ class Head:
 
     def save(self, path: Path) -> None:
         """Write the file in one step."""
-        write_durably(path, self.content())
+        write_atomic(path, self.content())
 
     @classmethod
     def load(cls, path: Path) -> Head:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from demerit.data.instructions import meaning, normalize_instruction
+from demerit.data.instructions import content_words, normalize_instruction
 from demerit.models.compact.words import PARTS, Words
 
 Floats = npt.NDArray[np.float32]
@@ -60,7 +60,7 @@ def nearness(one: str, other: str) -> Nearness | None:
 def paraphrases(one: str, other: str) -> bool:
     """Whether the two say the same in other words."""
     amounts = [AMOUNTS & set(normalize_instruction(text).split()) for text in (one, other)]
-    if amounts[0] != amounts[1] or abs(len(meaning(one)) - len(meaning(other))) > MOST_MORE:
+    if amounts[0] != amounts[1] or abs(len(content_words(one)) - len(content_words(other))) > MOST_MORE:
         return False
     near = nearness(one, other)
     return near is not None and near.same

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from demerit.data.instructions import meaning, normalize_instruction, objects
+from demerit.data.instructions import content_words, normalize_instruction, objects
 from demerit.negatives.relabel.answers import Plan
 from demerit.negatives.relabel.paraphrase import paraphrases
 from demerit.negatives.relabel.wording import verbs
@@ -115,7 +115,7 @@ def _repeats(command: str, original: str, others: Mapping[int, str]) -> str:
     same = normalize_instruction(command)
     if same == normalize_instruction(original):
         return "it is the original"
-    if _asked(command, original) <= meaning(original):
+    if _asked(command, original) <= content_words(original):
         return "the original entails it: it asks for nothing that the original does not ask for"
     if paraphrases(command, original):
         return "it is a paraphrase of the original"
@@ -129,5 +129,5 @@ def _repeats(command: str, original: str, others: Mapping[int, str]) -> str:
 
 def _asked(command: str, original: str) -> frozenset[str]:
     """The words of a command that ask for something; "down" does unless the original puts something somewhere."""
-    done = SAYS_NOTHING if "put" in meaning(original) else SAYS_NOTHING - {"down"}
-    return meaning(command) - done
+    done = SAYS_NOTHING if "put" in content_words(original) else SAYS_NOTHING - {"down"}
+    return content_words(command) - done

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from string import ascii_lowercase
 
-from demerit.models.compact.words import plain_words
+from demerit.data.instructions import plain_words
 from demerit.negatives.relabel.paraphrase import tower
 
 SLIPS = ((4, 1), (8, 2))

@@ -11,8 +11,8 @@ from typing import Any
 
 from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode, safe_name
+from demerit.data.files import write_atomic
 from demerit.data.reward import Reward
-from demerit.data.store.parts import write_durably
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks.leaks import marks
 from demerit.evaluate.metrics import Measure, Resampling
@@ -138,7 +138,7 @@ def write_model(folder: Path, recipe: Recipe) -> None:
     except OSError as error:
         raise StoreError(folder, f"the folder cannot be made ({error.strerror})") from error
     facts = {"format": FORMAT, "kind": KIND, **recipe.as_facts()}
-    write_durably(folder / DESCRIPTION, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(folder / DESCRIPTION, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _recipe(

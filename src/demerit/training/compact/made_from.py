@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from demerit.data.store.lock import lock_for_writing
+from demerit.data.files import lock_folder
 from demerit.errors import BadInput
 from demerit.training.compact.new_folder import make_folder
 
@@ -48,7 +48,7 @@ def made(folder: Path, job: Mapping[str, Any], fill: Callable[[Path, Prepared], 
         return
     growing = folder.with_name(folder.name + ".partial")
     make_folder(growing)
-    with lock_for_writing(growing):
+    with lock_folder(growing):
         if (growing / PREPARED).exists():
             _same_job(growing, job)
         _write_facts(growing, job)

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
+from demerit.data.files import lock_folder, write_atomic
 from demerit.data.importing import import_dataset
 from demerit.data.store import Store
-from demerit.data.store.lock import lock_for_writing
-from demerit.data.store.parts import write_durably
 from demerit.errors import BadInput, StoreError
 from demerit.negatives.job import ANY, make_negatives
 from demerit.training.corpus.composition import Composition, compose_counts
@@ -86,7 +85,7 @@ def build_corpus(
     store = _folder(plan, dest)
     stages = store.root / STAGES
     stages.mkdir(exist_ok=True)
-    with lock_for_writing(stages):
+    with lock_folder(stages):
         return _Build(plan, store, stages, server, endpoint, strict, progress).run()
 
 
@@ -225,11 +224,9 @@ class _Build:
         )
         self.summary.composition = compose_counts(composition, store.episodes())
         facts = {"recipe": recipe.digest, **composition.facts()}
-        write_durably(store.root / "recipe.yaml", written(recipe).encode())
-        write_durably(store.root / "composition.md", markdown(composition).encode())
-        write_durably(
-            store.root / "composition.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode()
-        )
+        write_atomic(store.root / "recipe.yaml", written(recipe).encode())
+        write_atomic(store.root / "composition.md", markdown(composition).encode())
+        write_atomic(store.root / "composition.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
         empty = [split for split in shares if not composition.total.splits[split]]
         if empty:
             told = f"No task is left for {', '.join(empty)}: tasks that share a video or a recording are not parted."

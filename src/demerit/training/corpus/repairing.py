@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
 
-from demerit.data.store.parts import write_durably
+from demerit.data.files import write_atomic
 from demerit.errors import StoreError
 from demerit.llm import ChatClient, Endpoint, Spending
 from demerit.models.gvl import GVLConfig
@@ -61,7 +61,7 @@ def repair(
         return None, why, spent
     found = Words({one: text for one, text in sorted(words.items()) if one != text}, endpoint.model, prompt_version())
     facts = {**asdict(found), "unchanged": todo, "rejected": sorted(rejected, key=json.dumps)}
-    write_durably(file, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(file, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
     return found, "", spent
 
 

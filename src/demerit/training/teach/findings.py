@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from demerit.data.files import write_atomic
 from demerit.data.reward import Reward
-from demerit.data.store.parts import write_durably
 from demerit.evaluate.benchmarks.evidence import Evidence
 from demerit.evaluate.benchmarks.evidence import Settings as Measured
 from demerit.evaluate.benchmarks.findings import find as measured
@@ -80,7 +80,7 @@ class Findings:
 
     def write(self, path: Path) -> None:
         """Write the JSON file in one step."""
-        write_durably(path, (json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False) + "\n").encode())
+        write_atomic(path, (json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def find(

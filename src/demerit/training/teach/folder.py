@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from demerit.data.store.parts import write_durably
+from demerit.data.files import write_atomic
 from demerit.errors import StoreError
 from demerit.models.folder import DESCRIPTION, FORMAT, read_description
 from demerit.models.taught.head import Head
@@ -51,9 +51,9 @@ def write_model(out: Path, recipe: Recipe, head: Head) -> Recipe:
     except OSError as error:
         raise StoreError(out, f"the folder cannot be made ({error.strerror})") from error
     recipe, content = sealed(recipe, head)
-    write_durably(out / head_file(recipe.head), content)
+    write_atomic(out / head_file(recipe.head), content)
     facts = {"format": FORMAT, "kind": KIND, **recipe.as_facts()}
-    write_durably(out / DESCRIPTION, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(out / DESCRIPTION, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
     for path in out.glob("head-*.npz"):
         if path.name != head_file(recipe.head):
             path.unlink(missing_ok=True)

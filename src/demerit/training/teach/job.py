@@ -22,8 +22,8 @@ import numpy as np
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
+from demerit.data.files import lock_folder
 from demerit.data.formats import open_dataset
-from demerit.data.store.lock import lock_for_writing
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.models.folder import DESCRIPTION, name_of
 from demerit.models.taught.features import FeatureMaker, checked_parts
@@ -137,7 +137,7 @@ def _shelf(out: str | Path | None, address: str) -> Iterator[Path]:
         beside.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(beside, f"the folder cannot be made ({error.strerror})") from error
-    with lock_for_writing(beside):
+    with lock_folder(beside):
         yield beside
 
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from demerit.data.decode import load_ahead
 from demerit.data.episode import Episode
+from demerit.data.files import write_atomic
 from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
-from demerit.data.store.parts import write_durably
 from demerit.errors import BadEpisode, DemeritError, StoreError
 from demerit.models.taught.features import Features, Stream, beats
 from demerit.models.trivial import Change, Motion
@@ -78,7 +78,7 @@ class Shelf:
             arrays |= {f"control.{one.model}.at": one.at, f"control.{one.model}.value": one.value}
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        write_durably(self.path(seen.episode), buffer.getvalue())
+        write_atomic(self.path(seen.episode), buffer.getvalue())
 
     def get(self, episode: Episode, cameras: Sequence[str]) -> Seen | None:
         """Find what was seen before; a damaged file counts as none."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
-from demerit.data.store.parts import write_durably
 from demerit.errors import BadInput
 from demerit.evaluate.reports.page import environment, shared
 from demerit.evaluate.reports.page.picks import LISTED, picks
@@ -45,7 +45,7 @@ def write_page(
     if embed < 0:
         raise BadInput("embed", "a number of videos, 0 or more", embed)
     path = Path(path)
-    write_durably(path, render_page(findings, frames or {}, embed).encode())
+    write_atomic(path, render_page(findings, frames or {}, embed).encode())
     return path
 
 

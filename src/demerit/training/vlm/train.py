@@ -26,7 +26,7 @@ from demerit.training.vlm.frames_kept import corpus_for
 from demerit.training.vlm.recipe import Recipe, RobometerRecipe, RoboRewardRecipe, load_recipe
 
 if TYPE_CHECKING:
-    from demerit.data.store.lock import lock_for_writing
+    from demerit.data.files import lock_folder
     from demerit.training.vlm.features import Eyes
     from demerit.training.vlm.objective import Objective
     from demerit.training.vlm.ranks import Ranks
@@ -87,7 +87,7 @@ def train(
     make_folder(out / "run")
     with ExitStack() as open_things:
         if machines.is_first:
-            open_things.enter_context(lock_for_writing(out / "run"))
+            open_things.enter_context(lock_folder(out / "run"))
         fitting = Fitting(
             Learner(start, recipe),
             objective,

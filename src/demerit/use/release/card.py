@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from demerit.data.contact_sheet import contact_sheet
 from demerit.data.episode import Episode
-from demerit.data.store.parts import write_durably
+from demerit.data.files import write_atomic
 from demerit.errors import BadEpisode, UnreadableVideo
 from demerit.evaluate.reports.page import asset, asset_script, environment, script_hash
 from demerit.use.release.charts import failure_chart, outcome_chart, progress_chart
@@ -53,10 +53,10 @@ def write_card(
     charts = {"outcomes": outcome_chart(found), "failures": failure_chart(found), "progress": progress_chart(found)}
     for name, drawing in charts.items():
         if drawing:
-            write_durably(root / "card" / f"{name}.svg", str(drawing).encode())
+            write_atomic(root / "card" / f"{name}.svg", str(drawing).encode())
     sheets = _sheets(root, found, episodes)
-    write_durably(root / "README.md", _readme(found, facts, removal, charts, sheets).encode())
-    write_durably(root / "card.html", _page(root, found, facts, removal, charts, sheets, episodes).encode())
+    write_atomic(root / "README.md", _readme(found, facts, removal, charts, sheets).encode())
+    write_atomic(root / "card.html", _page(root, found, facts, removal, charts, sheets, episodes).encode())
 
 
 def worth_a_look(found: Composition, episodes: Sequence[Episode]) -> list[tuple[str, Episode]]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from demerit.data.store.parts import write_durably
+from demerit.data.files import write_atomic
 from demerit.errors import StoreError
 
 SUMS = "SHA256SUMS"
@@ -15,7 +15,7 @@ SUMS = "SHA256SUMS"
 def write_sums(root: Path) -> int:
     """Write the sums of every file; return how many there are."""
     lines = [f"{_sum(path)}  {path.relative_to(root).as_posix()}\n" for path in files_of(root)]
-    write_durably(root / SUMS, "".join(lines).encode())
+    write_atomic(root / SUMS, "".join(lines).encode())
     return len(lines)
 
 

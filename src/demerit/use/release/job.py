@@ -21,9 +21,9 @@ from typing import Any
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, safe_name
+from demerit.data.files import lock_folder, sync_path, write_atomic
 from demerit.data.store import Store
-from demerit.data.store.lock import lock_for_writing
-from demerit.data.store.parts import FORMAT_VERSION, sync_folder, write_durably
+from demerit.data.store.parts import FORMAT_VERSION
 from demerit.errors import StoreError
 from demerit.evaluate.benchmarks.leaks import sentences
 from demerit.use.release.card import write_card
@@ -105,7 +105,7 @@ def release(
         stage.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(stage, f"the folder cannot be made ({error.strerror})") from error
-    with lock_for_writing(stage):
+    with lock_folder(stage):
         seconds = {"reading": time.monotonic() - started}
         _begin(stage, found.plan, settings)
         facts = _make(stage, found, settings, _name(dataset, settings), seconds, on_progress, key)
@@ -163,11 +163,11 @@ def _make(
     warnings = sentences(found.leaks)
     removal = Removal(cleaner.report(), videos.written, unseen_frames(released), settings, len(cleaner.suspects))
     facts = {**_facts(store, found, settings, released, warnings), "plan": salted(found.plan, salt)}
-    write_durably(tree / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(tree / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
     write_origins(tree, released)
     write_privacy(tree, removal, released)
     write_card(tree, compose(store.name, released, preferences), facts, removal, released)
-    write_durably(key, private_facts(found.plan, salt, cleaner, sources))
+    write_atomic(key, private_facts(found.plan, salt, cleaner, sources))
     os.chmod(key, 0o600)
     seconds["card"] = time.monotonic() - started
     started = time.monotonic()
@@ -248,7 +248,7 @@ def _begin(stage: Path, plan: str, settings: Settings) -> None:
         for path in stage.iterdir():
             if path.name != ".lock":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        write_durably(stage / "plan.json", json.dumps({"plan": plan}).encode())
+        write_atomic(stage / "plan.json", json.dumps({"plan": plan}).encode())
     (stage / "notes").mkdir(exist_ok=True)
     tree = stage / "tree"
     for path in [*tree.iterdir()] if tree.is_dir() else []:
@@ -266,9 +266,9 @@ def _finish(stage: Path, dest: Path) -> None:
             os.fsync(file.fileno())
         folders.add(path.parent)
     for folder in folders:
-        sync_folder(folder)
+        sync_path(folder)
     try:
         tree.rename(dest)
-        sync_folder(dest.parent)
+        sync_path(dest.parent)
     except OSError as error:
         raise StoreError(dest, f"the release cannot be put there ({error.strerror}); nothing is overwritten") from error

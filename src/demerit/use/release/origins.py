@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from demerit.data.episode import Episode
-from demerit.data.store.parts import write_durably
+from demerit.data.files import write_atomic
 from demerit.use.release.settings import CAME_AS, CAME_FROM
 
 ORIGINS = "ORIGINS.csv"
@@ -46,4 +46,4 @@ def write_origins(root: Path, episodes: Iterable[Episode]) -> None:
                 origin.tags.get(CAME_FROM, "" if CAME_AS in origin.tags else fingerprint),
             ]
         )
-    write_durably(root / ORIGINS, text.getvalue().encode())
+    write_atomic(root / ORIGINS, text.getvalue().encode())

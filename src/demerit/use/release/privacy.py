@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demerit.data.episode import Episode
-from demerit.data.store.parts import write_durably
+from demerit.data.files import write_atomic
 from demerit.use.release.settings import Settings
 from demerit.use.release.videos import NEVER_SHOWN, Written
 from demerit.use.release.words import markdown
@@ -145,4 +145,4 @@ def write_privacy(root: Path, removal: Removal, episodes: Sequence[Episode]) -> 
     precision = {"month": "to the month", "year": "to the year", "drop": "away altogether"}[removal.settings.dates]
     lines += ["## By which rules", "", RULES, "", f"Here dates were coarsened {precision}.", ""]
     lines += ["## What is not automatic", "", NOT_AUTOMATIC, "", "## Before you share it", "", CHECKLIST]
-    write_durably(root / PRIVACY, ("\n".join(lines) + "\n").encode())
+    write_atomic(root / PRIVACY, ("\n".join(lines) + "\n").encode())

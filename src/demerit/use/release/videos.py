@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from demerit.data.episode import Episode
+from demerit.data.files import copy_atomic, write_atomic
 from demerit.data.frames import Frames, FrameSource, Images
-from demerit.data.store.parts import copy_durably, write_durably
 from demerit.data.video import VideoClip
 from demerit.data.video_writer import EXACT, Encoding, write_video
 from demerit.negatives.edits.spliced import SplicedFrames
@@ -138,7 +138,7 @@ class Videos:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.unlink(missing_ok=True)
                 note = write(path)
-                write_durably(kept, json.dumps(vars(note)).encode())
+                write_atomic(kept, json.dumps(vars(note)).encode())
             self._done[key] = (name, note)
         return self._done[key]
 
@@ -147,7 +147,7 @@ def _wrapped(source: str, target: Path) -> Written:
     """Copy a file as it is, or repack it; say so when neither will do, without writing anything."""
     found = extras(source)
     if found.clean:
-        copy_durably(source, target)
+        copy_atomic(source, target)
         return Written("same file")
     if repack(source, target, found):
         return Written("repacked", _found(source))

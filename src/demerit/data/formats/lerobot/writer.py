@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -21,13 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.episode import Episode
+from demerit.data.files import atomic_folder, check_free
 from demerit.data.formats.lerobot.info import FRAME_SUCCESS
 from demerit.data.formats.lerobot.stats import Moments
 from demerit.data.formats.lerobot.tables import DataTables, EpisodeTable, write_tasks
 from demerit.data.formats.lerobot.video_files import FILES_PER_CHUNK, Placement, VideoFiles, VideoSettings
 from demerit.data.formats.lerobot.write_plan import REWARD, Plan, info_features, plan_of
 from demerit.data.frames import spread
-from demerit.errors import BadInput, StoreError
+from demerit.errors import BadInput
 
 FRAMES_AT_ONCE = 32
 FRAMES_MEASURED = 16
@@ -67,28 +65,16 @@ def write_lerobot(
     """
     dest = Path(dest).expanduser().absolute()
     settings = VideoSettings(codec, gop, dict(options or {}), video_files_mb)
-    _refuse_taken(dest)
+    check_free(dest)
     stream = iter(episodes)
     first = next(stream, None)
     if first is None:
         raise BadInput("episodes", "at least one", "none")
     plan = plan_of(first, fps, cameras, signals, rewards is not None)
-    partial = dest.with_name(f".{dest.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        partial.mkdir(parents=True)
-        with _Writer(partial, plan, settings, data_files_mb) as writer:
-            for episode in chain([first], stream):
-                writer.add(episode, rewards)
-            writer.finish(robot_type or first.origin.embodiment)
-        _sync(partial)
-        _refuse_taken(dest)
-        if dest.exists():
-            dest.rmdir()
-        partial.rename(dest)
-    except OSError as error:
-        raise StoreError(dest, f"the dataset cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with atomic_folder(dest) as partial, _Writer(partial, plan, settings, data_files_mb) as writer:
+        for episode in chain([first], stream):
+            writer.add(episode, rewards)
+        writer.finish(robot_type or first.origin.embodiment)
     return dest
 
 
@@ -229,19 +215,6 @@ def _split_ranges(starts: Sequence[tuple[str, int]], count: int) -> dict[str, st
     return {name: f"{start}:{stop}" for (name, start), stop in zip(starts, stops, strict=True)}
 
 
-def _refuse_taken(dest: Path) -> None:
-    if dest.is_file() or (dest.is_dir() and any(dest.iterdir())):
-        raise BadInput(f"destination {dest}", "a folder that does not exist yet or is empty", "one with files in it")
-
-
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=4, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _sync(folder: Path) -> None:
-    """Have the disk keep every file before the folder gets its name."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())

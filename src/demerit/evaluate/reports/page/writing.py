@@ -15,8 +15,8 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
-from demerit.data.store.parts import write_durably
 from demerit.errors import BadInput
 from demerit.evaluate.reports.page.clips import Clip, clips
 from demerit.evaluate.reports.page.data import page_curves, page_data, script_json
@@ -62,7 +62,7 @@ def write_page(report: Report, path: str | Path, frames: Mapping[str, Frames] | 
     if embed < 0:
         raise BadInput("embed", "a number of videos, 0 or more", embed)
     path = Path(path)
-    write_durably(path, render_page(report, frames or {}, embed, path.with_suffix(".json").name).encode())
+    write_atomic(path, render_page(report, frames or {}, embed, path.with_suffix(".json").name).encode())
     return path
 
 
