@@ -11,12 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
 from demerit.data.episode import Episode
+from demerit.data.splits import seed_of
 from demerit.errors import BadInput, NotApplicable, UnknownName
 from demerit.negatives.negative import NEGATIVES, Negative, load_negative
 from demerit.negatives.pool import Pool
@@ -181,12 +181,6 @@ class Originals:
     def ids(self) -> set[str]:
         """The chosen ones."""
         return {id for heap in self._lowest.values() for _, id in heap}
-
-
-def seed_of(*facts: object) -> int:
-    """Turn facts into 63 bits that look random and are the same everywhere."""
-    text = "\x1f".join(map(str, facts))
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def levelled(there: Mapping[int, float], more: float) -> dict[int, float]:

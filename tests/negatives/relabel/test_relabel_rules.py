@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,13 +13,11 @@ from demerit.data.frames import Frames
 from demerit.errors import BadInput
 from demerit.negatives.relabel import RelabelSettings
 from demerit.negatives.relabel.answers import Idea, Plan
-from demerit.negatives.relabel.held_out import is_for_measuring
 from demerit.negatives.relabel.looking import each_second
 from demerit.negatives.relabel.paraphrase import nearness, paraphrases
 from demerit.negatives.relabel.repairs import COME_AND_GO, wrong_repair
 from demerit.negatives.relabel.rules import is_imperative, wrong_command, wrong_ladder, wrong_plan
 from demerit.negatives.relabel.spelling import is_known, is_same_word, slips
-from demerit.negatives.relabel.task_splits import split_of
 from demerit.negatives.relabel.wording import BLANKS, FOLDER, STAGES, VERSIONS, prompt_version, read_back, text, words
 
 TASK = "put the cup on the shelf"
@@ -240,25 +237,6 @@ def test_one_picture_a_second_and_the_last(frames: int, fps: float, wanted: floa
                 break
             expected.add(next(i for i, time in enumerate(times) if time >= tick - 1e-9))
         assert set(chosen.tolist()) == expected
-
-
-def test_splits_follow_the_shares_and_nothing_else() -> None:
-    shares = {"train": 0.8, "val": 0.1, "test": 0.1}
-    found = Counter(split_of(f"task {number}", shares, 0) for number in range(5000))
-    for name, share in shares.items():
-        assert abs(found[name] / 5000 - share) < 0.02
-    assert split_of("task 1", shares, 0) == split_of("task 1", {k: 10 * v for k, v in shares.items()}, 0)
-    assert any(split_of(f"task {n}", shares, 0) != split_of(f"task {n}", shares, 1) for n in range(20))
-
-
-@pytest.mark.parametrize("split", "test Test TEST test_2 testing held_out heldout Hold-Out eval valTest unseen".split())
-def test_splits_to_measure_by_have_many_names(split: str) -> None:
-    assert is_for_measuring(split)
-
-
-@pytest.mark.parametrize("split", ["", "train", "val", "validation", "contest", "latest", "fastest", "medieval", "out"])
-def test_other_splits_are_not_taken_for_them(split: str) -> None:
-    assert not is_for_measuring(split)
 
 
 LINES = st.text(string.ascii_letters + string.digits + " .,:;?!'$-\u00e9", min_size=0, max_size=60)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -25,16 +25,15 @@ from demerit.cli import app
 from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
+from demerit.data.splits import find_leaks
 from demerit.data.store import Store
 from demerit.errors import BadInput, DemeritError, MissingExtra, NotApplicable, StoreError
-from demerit.evaluate.benchmarks.leaks import find_leaks
 from demerit.negatives import apply_edit
 from demerit.training.corpus import Source, build_corpus, dry_run, load_recipe, make_plan, read_recipe
 from demerit.training.corpus.drawing import drawn
 from demerit.training.corpus.labelling import labelled
-from demerit.training.corpus.recipe import Score, Splits
+from demerit.training.corpus.recipe import Score
 from demerit.training.corpus.recipe_file import written
-from demerit.training.corpus.splitting import dealt, plan_splits
 from fakes.corpus_fixture import RECIPE, folders, put, videos
 from fakes.judge.server import ScriptedServer
 from fakes.paths import REPO
@@ -135,37 +134,10 @@ def test_a_cap_is_spread_over_the_tasks(tasks: list[int], cap: int, seed: int) -
     assert sorted(level.values()) == sorted(taken.values())
 
 
-@given(st.integers(1, 80), st.integers(0, 5))
-def test_bundles_are_dealt_by_share(count: int, seed: int) -> None:
-    shares = {"train": 8, "val": 1, "test": 1}
-    got = Counter(dealt({f"b{n}": 1 for n in range(count)}, shares, seed).values())
-    for name, share in shares.items():
-        assert -4 / 3 <= got[name] - share / 10 * count <= 2 / 3
-    giant = dealt({"giant": 10 * count, **{f"b{n}": 1 for n in range(count)}}, shares, seed)
-    assert giant["giant"] == "train"
-
-
 def told(id: str, words: str, pixels: int = 0, group: str = "", task: str = "") -> Episode:
     images = np.full((2, 8, 8, 3), pixels, dtype=np.uint8)
     tags = {"task": task} if task else {}
     return Episode(id, words, {"main": Frames.from_array(images)}, origin=Origin("d", group=group, tags=tags))
-
-
-@settings(max_examples=40)
-@given(st.lists(st.tuples(*[st.integers(0, 12)] * 4), min_size=1, max_size=30), st.integers(0, 3))
-def test_what_shares_anything_is_in_one_split(facts: list[tuple[int, int, int, int]], seed: int) -> None:
-    episodes = [
-        told(f"e{n}", f"do {words}", pixels, f"g{group}" if group > 4 else "", f"t{task}" if task > 8 else "")
-        for n, (words, pixels, group, task) in enumerate(facts)
-    ]
-    plan = plan_splits(episodes, Splits(), seed)
-    for one, first in zip(episodes, facts, strict=True):
-        for other, second in zip(episodes, facts, strict=True):
-            same = [a == b for a, b in zip(first, second, strict=True)]
-            if same[0] or same[1] or (same[2] and first[2] > 4) or (same[3] and first[3] > 8):
-                assert plan.of[one.id] == plan.of[other.id]
-    again = plan_splits(episodes[::-1], Splits(), seed)
-    assert again.of == plan.of
 
 
 @given(st.integers(0, 1000))
@@ -327,9 +299,9 @@ def test_a_held_out_set_must_not_be_in_it(data: Path, tmp_path: Path) -> None:
     recipe = read_recipe(RECIPE.replace("cap: 10", "cap: 0") + held, data)
     only_words = make_plan(recipe).leaks
     assert only_words.leaks == ()
-    assert only_words.remarks[0] == "Shared with mine@1 (2 episodes): 1 tasks by their words (move mug 3)."
+    assert only_words.remarks[0] == "Shared with mine@1 (2 episodes): 1 tasks by instruction (move mug 3)."
     (tmp_path / "bench" / "1.mp4").write_bytes((data / "droid" / "5.mp4").read_bytes())
-    with pytest.raises(BadInput, match=r"mine@1 \(2 episodes\): 1 episodes whose video is in it \(droid/5\)"):
+    with pytest.raises(BadInput, match=r"mine@1 \(2 episodes\): 1 episodes by video \(droid/5\)"):
         build_corpus(recipe, tmp_path / "corpus")
     assert not (tmp_path / "corpus").exists()
 

@@ -18,6 +18,7 @@ from demerit.data.episode import Episode, safe_name
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames, short_hash
 from demerit.data.labels import Preference
+from demerit.data.splits import describe_leaks, find_leaks
 from demerit.errors import BadInput
 from demerit.evaluate.benchmarks.benchmark import Benchmark, load_benchmark
 from demerit.evaluate.benchmarks.category_table import from_table
@@ -25,7 +26,7 @@ from demerit.evaluate.benchmarks.comparers import ask_both_orders, unanswered
 from demerit.evaluate.benchmarks.controls import ALWAYS_A, CONTROLS, always_a_card
 from demerit.evaluate.benchmarks.evidence import Evidence, Settings
 from demerit.evaluate.benchmarks.findings import Findings, find
-from demerit.evaluate.benchmarks.leaks import find_leaks, seen_before, sentences
+from demerit.evaluate.benchmarks.leaks import seen_before
 from demerit.evaluate.benchmarks.showings import Showing, showings
 from demerit.evaluate.benchmarks.together import Halt, Watch, together
 from demerit.evaluate.reports.report import AS_RECORDED, About, Judged, Report, Shown
@@ -153,7 +154,7 @@ def run_benchmark(
         environment=_environment(options),
     )
     found = find(benchmark, Evidence.of(report, options.settings), controls)
-    leaks = [*seen_before(asked, gathered.episodes), *sentences(find_leaks(gathered.episodes))]
+    leaks = [*seen_before(asked, gathered.episodes), *describe_leaks(find_leaks(gathered.episodes))]
     warnings = (*_unscored(report), *unanswered(choices), *leaks, *found.warnings, *gathered.problems)
     return _with_findings(replace(report, warnings=warnings), benchmark, found)
 

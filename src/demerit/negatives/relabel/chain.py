@@ -14,10 +14,10 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from demerit.data.episode import Episode
+from demerit.data.splits import seed_of
 from demerit.errors import DemeritError, NotApplicable
 from demerit.llm import ChatRequest, ChatResponse
 from demerit.negatives import load_negative
-from demerit.negatives.mix import seed_of
 from demerit.negatives.relabel import rules
 from demerit.negatives.relabel.answers import Analysis, Cleaned, Command, Idea, Plan, Verdict
 from demerit.negatives.relabel.asking import Asking, Pictures

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
+from demerit.data.splits import seed_of
 from demerit.errors import NotApplicable, UnreadableVideo
 from demerit.llm import ChatRequest, Endpoint, Estimate, tokens
 from demerit.negatives import load_negative
 from demerit.negatives.job import assumed
-from demerit.negatives.mix import seed_of
 from demerit.negatives.relabel.answers import Analysis, Idea
 from demerit.negatives.relabel.asking import MAX_TOKENS, Asking, Pictures
 from demerit.negatives.relabel.job import RelabelSummary, choose

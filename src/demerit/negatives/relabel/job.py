@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -17,6 +17,7 @@ from pathlib import Path
 from demerit.data.dataset import Dataset, Problem, Problems
 from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
+from demerit.data.splits import SplitAssigner, describe_leaks, find_leaks
 from demerit.data.store import Store, StoreWriter
 from demerit.errors import NotApplicable, StoreError, UnreadableVideo
 from demerit.llm import ChatClient, Endpoint, Spending
@@ -28,7 +29,6 @@ from demerit.negatives.relabel.journal import Journal
 from demerit.negatives.relabel.looking import Looker
 from demerit.negatives.relabel.record import Record
 from demerit.negatives.relabel.settings import RelabelSettings
-from demerit.negatives.relabel.task_splits import Leaks, Sides
 from demerit.negatives.relabel.views import DUE, HUMAN_CHECK, made_of
 from demerit.negatives.relabel.wording import prompt_version
 from demerit.negatives.targets import is_success, succeeded
@@ -121,8 +121,8 @@ def relabel(
     settings = settings or RelabelSettings()
     dataset = source if isinstance(source, Dataset) else open_dataset(source)
     summary = RelabelSummary(dataset.expected(), problems=dataset.problems)
-    sides = Sides(settings.shares, settings.seed) if settings.split == "task" else None
-    chosen = choose(dataset, settings, summary, sides)
+    assigner = SplitAssigner() if settings.split == "task" else None
+    chosen = choose(dataset, settings, summary, assigner)
     store = _folder(dataset, dest, _recipe(dataset, settings, endpoint))
     answers = cache or store.root / ANSWERS
     with (
@@ -131,10 +131,11 @@ def relabel(
         ChatClient(endpoint, answers, concurrency, budget, timeout, tries) as chat,
     ):
         dataset.on_problem = writer.add
-        if sides is not None:
-            sides.settle(chosen, journal.splits, store.root)
+        splits = None
+        if assigner is not None:
+            splits = assigner.assign(settings.shares, settings.seed, only=chosen, kept=journal.splits)
         asking = Asking(settings.temperature, more_tokens)
-        run = _Run(dataset, settings, chat, journal, writer, summary, asking, sides)
+        run = _Run(dataset, settings, chat, journal, writer, summary, asking, splits)
         # Closed here, not when somebody collects it: threads must be gone before their client is.
         with closing(run.through(chosen)) as steps:
             for _ in steps:
@@ -144,7 +145,7 @@ def relabel(
 
 
 def choose(
-    dataset: Dataset, settings: RelabelSettings, summary: RelabelSummary, sides: Sides | None = None
+    dataset: Dataset, settings: RelabelSettings, summary: RelabelSummary, assigner: SplitAssigner | None = None
 ) -> set[str]:
     """Read a dataset once and choose the originals: successes with an instruction, so many of each dataset.
 
@@ -152,19 +153,20 @@ def choose(
         dataset: what to read.
         settings: what counts as a success, and how many are used.
         summary: gets what the source's own splits cut through, where these are kept.
-        sides: looks at every success.
+        assigner: gets every success.
     """
-    originals, leaks = Originals(Mix({"clip": 1.0}, settings.seed, per_dataset=settings.per_dataset)), Leaks()
+    originals = Originals(Mix({"clip": 1.0}, settings.seed, per_dataset=settings.per_dataset))
+    seen: list[Episode] = []
     for episode in dataset:
         told = assumed(episode, settings.assume_success)
         if not told.instruction.strip():
             continue
         originals.add(told)
-        if sides is not None and is_success(told):
-            sides.add(told)
+        if assigner is not None and is_success(told):
+            assigner.add(told)
         if settings.split == "source":
-            leaks.add(told)
-    summary.leaks = leaks.found()
+            seen.append(told)
+    summary.leaks = describe_leaks(find_leaks(seen))
     return originals.ids
 
 
@@ -179,8 +181,8 @@ class _Run:
     writer: StoreWriter
     summary: RelabelSummary
     asking: Asking
-    sides: Sides | None
-    """None: as the source has it"""
+    splits: Mapping[str, str] | None
+    """by id; None = as the source has it"""
 
     def through(self, chosen: set[str]) -> Generator[None, None, None]:
         """Settle the chosen ones and write what follows, in the dataset's order; yields after every episode."""
@@ -259,7 +261,7 @@ class _Run:
             problem = Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False)
             self.dataset.report(problem)
             return
-        split = episode.origin.split if self.sides is None else self.sides.of(episode.id)
+        split = episode.origin.split if self.splits is None else self.splits[episode.id]
         if not isinstance(settled, Record):
             self.journal.add(replace(record, split=split))
             self.summary.asked_now += 1

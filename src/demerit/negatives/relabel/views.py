@@ -14,8 +14,8 @@ import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.labels import Outcome
+from demerit.data.splits import is_evaluation_split
 from demerit.negatives import load_negative
-from demerit.negatives.relabel.held_out import is_for_measuring
 from demerit.negatives.relabel.record import Record
 
 HUMAN_CHECK, DUE = "human_check", "due"
@@ -43,7 +43,7 @@ def made_of(record: Record, episode: Episode, split: str, keep_original: bool) -
 def _told(made: Episode, record: Record, original: Episode, split: str) -> Episode:
     """Add split, parent, group and tags."""
     tags = {**made.origin.tags, PROMPTS: record.prompts}
-    if is_for_measuring(split):
+    if is_evaluation_split(split):
         tags[HUMAN_CHECK] = DUE
     parent = original.id if made.edits != original.edits else made.origin.parent
     group = original.origin.group or original.id

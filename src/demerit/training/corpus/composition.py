@@ -12,7 +12,7 @@ from demerit.data.labels import LABEL_SOURCES
 from demerit.data.splits import task_of
 from demerit.training.corpus.gathering import Drawn
 from demerit.training.corpus.labelling import grade_given
-from demerit.training.corpus.leak_check import LeakReport
+from demerit.training.corpus.leaks import LeakReport
 from demerit.training.corpus.recipe import Source
 
 GRADES: tuple[int | None, ...] = (1, 2, 3, 4, 5, None)

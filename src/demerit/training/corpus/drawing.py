@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from demerit.negatives.mix import seed_of
+from demerit.data.splits import seed_of
 
 
 def drawn(episodes: Iterable[tuple[str, str]], cap: int, seed: int) -> set[str]:

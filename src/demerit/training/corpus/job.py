@@ -26,7 +26,7 @@ from demerit.negatives.job import ANY, make_negatives
 from demerit.training.corpus.composition import Composition, compose_counts
 from demerit.training.corpus.composition_table import markdown
 from demerit.training.corpus.gathering import Gathered
-from demerit.training.corpus.leak_check import check
+from demerit.training.corpus.leaks import check_leaks
 from demerit.training.corpus.model_at_hand import chat_model, with_model
 from demerit.training.corpus.planning import Plan, Progress, make_plan, silent
 from demerit.training.corpus.preparing import Prepared, Words
@@ -132,7 +132,7 @@ class _Build:
 
     def _prepared(self, gathered: Store, words: Words | None, augmented: bool) -> Prepared:
         only = self.plan.augmented if augmented else None
-        return Prepared(self.plan.recipe.name, gathered.episodes, self.plan.splits.of, words, only)
+        return Prepared(self.plan.recipe.name, gathered.episodes, self.plan.splits, words, only)
 
     def _dataset(self, gathered: Store, words: Words | None) -> Dataset:
         prepared = self._prepared(gathered, words, augmented=True)
@@ -219,7 +219,7 @@ class _Build:
             preferences=sum(1 for _ in store.preferences()),
             unreadable=unreadable,
             not_made=self.not_made,
-            leaks=check(store.episodes(), recipe.held_out),
+            leaks=check_leaks(store.episodes(), recipe.held_out),
             missing=tuple(self.summary.missing),
         )
         self.summary.composition = compose_counts(composition, store.episodes())
@@ -276,6 +276,6 @@ def dry_run(
     if server is None:
         return plan, []
     episodes = Dataset(Gathered(recipe, plan.drawn, strict))
-    everything = Prepared(recipe.name, lambda: iter(episodes), plan.splits.of)
+    everything = Prepared(recipe.name, lambda: iter(episodes), plan.splits)
     augmented = replace(everything, only=plan.augmented)
     return plan, list(with_model().costs(recipe, everything, Dataset(augmented, recipe.name), server))

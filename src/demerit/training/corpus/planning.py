@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
+from demerit.data.splits import SplitAssigner
 from demerit.errors import BadInput
 from demerit.negatives.targets import is_success
 from demerit.training.corpus.gathering import Drawn, Gathered, digest_of, draw
-from demerit.training.corpus.leak_check import LeakReport, check
+from demerit.training.corpus.leaks import LeakReport, check_leaks
 from demerit.training.corpus.preparing import Prepared
 from demerit.training.corpus.recipe import Recipe
-from demerit.training.corpus.splitting import SplitPlan, plan_splits
 
 Progress = Callable[[str, int, int | None, str], None]
 """called with the stage, how much is done, how much there is, and a note"""
@@ -30,7 +30,8 @@ class Plan:
 
     recipe: Recipe
     drawn: tuple[Drawn, ...]
-    splits: SplitPlan
+    splits: Mapping[str, str]
+    """by id"""
     leaks: LeakReport
     counts: Counter[tuple[str, str]]
     """by source and split"""
@@ -40,7 +41,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """Changes with the recipe, the chosen episodes and their splits."""
-        return f"{self.recipe.digest}-{digest_of(self.drawn, self.splits.of)}"
+        return f"{self.recipe.digest}-{digest_of(self.drawn, self.splits)}"
 
     @property
     def most_negatives(self) -> int:
@@ -82,9 +83,14 @@ def make_plan(recipe: Recipe, strict: bool = False, progress: Progress = silent)
     for episode in Dataset(reader):
         episodes.append(episode)
         progress("splitting", len(episodes), reader.expected(), "")
-    splits = plan_splits(episodes, recipe.splits, recipe.seed)
-    prepared = list(Prepared(recipe.name, lambda: episodes, splits.of).prepared_episodes())
+    splits = {episode.id: episode.origin.split for episode in episodes}
+    if recipe.splits.by == "task":
+        assigner = SplitAssigner()
+        for episode in episodes:
+            assigner.add(episode)
+        splits = assigner.assign(recipe.splits.shares, recipe.seed)
+    prepared = list(Prepared(recipe.name, lambda: episodes, splits).prepared_episodes())
     counts = Counter((one.origin.dataset, one.origin.split) for one in prepared)
     augmented = {source.name for source in recipe.sources if source.is_augmented}
     successes = sum(one.origin.dataset in augmented and is_success(one) for one in prepared)
-    return Plan(recipe, tuple(drawn), splits, check(prepared, recipe.held_out), counts, successes)
+    return Plan(recipe, tuple(drawn), splits, check_leaks(prepared, recipe.held_out), counts, successes)

@@ -12,8 +12,8 @@ import numpy as np
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
+from demerit.data.splits import seed_of
 from demerit.errors import BadInput, UnreadableVideo
-from demerit.negatives.mix import seed_of
 from demerit.training.teach.labels import (
     HALF,
     Label,

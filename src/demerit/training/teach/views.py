@@ -17,9 +17,9 @@ from demerit.data.episode import Episode
 from demerit.data.frames import Frames
 from demerit.data.instructions import normalize_instruction
 from demerit.data.labels import Outcome
+from demerit.data.splits import seed_of
 from demerit.errors import NotApplicable
 from demerit.negatives import load_negative
-from demerit.negatives.mix import seed_of
 from demerit.negatives.pool import Pool
 from demerit.training.teach.labels import Label
 from demerit.training.teach.lesson import Lesson

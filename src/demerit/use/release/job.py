@@ -22,10 +22,10 @@ from typing import Any
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, safe_name
 from demerit.data.files import lock_folder, sync_path, write_atomic
+from demerit.data.splits import describe_leaks
 from demerit.data.store import Store
 from demerit.data.store.parts import FORMAT_VERSION
 from demerit.errors import StoreError
-from demerit.evaluate.benchmarks.leaks import sentences
 from demerit.use.release.card import write_card
 from demerit.use.release.checksums import damage, files_of, write_sums
 from demerit.use.release.cleaned import Cleaner
@@ -160,7 +160,7 @@ def _make(
     told("writing the card", 0, 1)
     store = Store(tree)
     released = list(store.episodes())
-    warnings = sentences(found.leaks)
+    warnings = describe_leaks(found.leaks)
     removal = Removal(cleaner.report(), videos.written, unseen_frames(released), settings, len(cleaner.suspects))
     facts = {**_facts(store, found, settings, released, warnings), "plan": salted(found.plan, salt)}
     write_atomic(tree / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())

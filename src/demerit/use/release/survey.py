@@ -12,10 +12,10 @@ from pathlib import Path
 from demerit.data.dataset import Dataset, Problem
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
+from demerit.data.splits import Leak, describe_leaks, find_leaks
 from demerit.data.store.rows import episode_row
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
-from demerit.evaluate.benchmarks.leaks import Leak, find_leaks, sentences
 from demerit.use.release import patterns
 from demerit.use.release.everyday import is_everyday
 from demerit.use.release.fields import about, is_of_things
@@ -63,7 +63,7 @@ def survey(dataset: Dataset, settings: Settings) -> Survey:
     grave = [leak for leak in leaks if leak.kind in REFUSED]
     if grave and not settings.allow_leaks:
         advice = "splits that share no video, recording or original (--allow-leaks releases them with a warning)"
-        raise BadInput("splits", advice, sentences(grave)[0].removeprefix("Splits leak: ").rstrip("."))
+        raise BadInput("splits", advice, describe_leaks(grave)[0].removeprefix("Splits leak: ").rstrip("."))
     return Survey(
         episodes=episodes,
         preferences=preferences,

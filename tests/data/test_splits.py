@@ -1,0 +1,129 @@
+"""Splits: bundles are never parted, shares are kept, leaks and overlaps are found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demerit.data.episode import Edit, Episode, Origin
+from demerit.data.frames import Frames
+from demerit.data.splits import SplitAssigner, deal, describe_leaks, find_leaks, find_overlap, is_evaluation_split
+from demerit.errors import BadInput
+
+
+def one(id: str, words: str, split: str, seed: int, **origin: Any) -> Episode:
+    images = np.random.default_rng(seed).integers(0, 255, (4, 4, 4, 3), dtype=np.uint8)
+    return replace(Episode.from_array(images, words, id=id), origin=Origin(split=split, **origin))
+
+
+def kinds(*episodes: Episode) -> dict[str, tuple[str, ...]]:
+    return {leak.kind: leak.episodes for leak in find_leaks(episodes)}
+
+
+def test_clean_splits_are_clean() -> None:
+    assert not find_leaks([one("a", "open it", "train", 0), one("b", "close it", "test", 1), one("c", "x", "", 0)])
+    assert not find_leaks([one("a", "open it", "train", 0), one("b", "open it", "train", 0)])
+
+
+def test_a_task_in_two_splits() -> None:
+    assert kinds(one("a", "Open it.", "train", 0), one("b", "open  it", "test", 1)) == {"task": ("a", "b")}
+
+
+def test_a_video_in_two_splits_even_as_a_clip() -> None:
+    whole = one("a", "open it", "train", 0)
+    clip = replace(whole.select([0, 1]), id="b", instruction="close it", origin=Origin(split="test"))
+    assert kinds(whole, clip) == {"video": ("a", "b")}
+
+
+def test_a_recording_and_an_original_in_two_splits() -> None:
+    assert kinds(one("a", "x", "train", 0, group="g"), one("b", "y", "val", 1, group="g")) == {"recording": ("a", "b")}
+    assert kinds(one("a", "x", "train", 0), one("b", "y", "test", 1, parent="a")) == {"original": ("a", "b")}
+
+
+def test_leaks_are_said_in_a_sentence_a_kind() -> None:
+    leaks = find_leaks(
+        [one(f"{i}{split}", f"task {i}", split, 100 * i + len(split)) for i in range(5) for split in ("a", "bb")]
+    )
+    (said,) = describe_leaks(leaks)
+    assert said.startswith("Splits leak: 5 tasks stand in more than one of a, bb (10 episodes)")
+    assert "and 2 more" in said and str(leaks[0]) == "the task 'task 0' stands in a, bb (2 episodes)"
+
+
+def test_a_written_command_in_two_splits_is_a_wording_not_a_task() -> None:
+    written = replace(one("b", "close it", "test", 1), edits=(Edit("counterfactual", {}),))
+    assert kinds(one("a", "close it", "train", 0), written) == {"wording": ("a", "b")}
+    assert kinds(one("a", "close it", "train", 0), one("c", "close it", "val", 2), written) == {"task": ("a", "c")}
+
+
+def test_overlap_with_a_held_out_set() -> None:
+    mine = [one("a", "open it", "train", 0), one("b", "close it", "train", 1)]
+    found = find_overlap("bench", [one("x", "Open it!", "", 7), one("y", "push", "", 1)], mine)
+    assert (found.episodes, found.videos, found.tasks) == (2, ("b",), ("open it",))
+    assert "nothing" in str(find_overlap("bench", [one("x", "push", "", 7)], mine))
+
+
+@given(st.integers(1, 80), st.integers(0, 5))
+def test_bundles_are_dealt_by_share(count: int, seed: int) -> None:
+    shares = {"train": 8, "val": 1, "test": 1}
+    got = Counter(deal({f"b{n}": 1 for n in range(count)}, shares, seed).values())
+    for name, share in shares.items():
+        assert -4 / 3 <= got[name] - share / 10 * count <= 2 / 3
+    giant = deal({"giant": 10 * count, **{f"b{n}": 1 for n in range(count)}}, shares, seed)
+    assert giant["giant"] == "train"
+
+
+def tied(id: str, words: int, pixels: int, group: int, task: int) -> Episode:
+    """Groups up to 4 and tasks up to 8 stand for none."""
+    tags = {"task": f"t{task}"} if task > 8 else {}
+    origin = Origin("d", group=f"g{group}" if group > 4 else "", tags=tags)
+    images = np.full((2, 8, 8, 3), pixels, dtype=np.uint8)
+    return Episode(id, f"do {words}", {"main": Frames.from_array(images)}, origin=origin)
+
+
+def assign(episodes: list[Episode], seed: int = 0, **more: Any) -> dict[str, str]:
+    assigner = SplitAssigner()
+    for episode in episodes:
+        assigner.add(episode)
+    return assigner.assign({"train": 0.6, "val": 0.2, "test": 0.2}, seed, **more)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 12)] * 4), min_size=1, max_size=30), st.integers(0, 3))
+def test_episodes_that_share_anything_are_in_one_split(facts: list[tuple[int, int, int, int]], seed: int) -> None:
+    episodes = [tied(f"e{number}", *fact) for number, fact in enumerate(facts)]
+    found = assign(episodes, seed)
+    for mine, first in zip(episodes, facts, strict=True):
+        for other, second in zip(episodes, facts, strict=True):
+            same = [a == b for a, b in zip(first, second, strict=True)]
+            if same[0] or same[1] or (same[2] and first[2] > 4) or (same[3] and first[3] > 8):
+                assert found[mine.id] == found[other.id]
+    assert assign(episodes[::-1], seed) == found
+
+
+def test_kept_splits_stay_and_take_along_what_is_tied_to_them() -> None:
+    first = [tied(f"e{number}", number, number, 0, 0) for number in range(10)]
+    again = [tied(f"f{number}", 100 + number, number, 0, 0) for number in range(10)]
+    kept = assign(first)
+    assert set(kept.values()) == {"train", "val", "test"}
+    later = assign([*first, *again], kept=kept)
+    assert {id: later[id] for id in kept} == kept
+    assert all(later[f"f{number}"] == later[f"e{number}"] for number in range(10))
+    assert set(assign([*first, *again], only=["e0", "f3"])) == {"e0", "f3"}
+    both = replace(first[0], id="both", origin=Origin(tags={"task": "do 1"}))
+    with pytest.raises(BadInput, match="both"):
+        assign([*first, both], kept={"e0": "train", "e1": "test"})
+
+
+@pytest.mark.parametrize("split", "test Test TEST test_2 testing held_out heldout Hold-Out eval valTest unseen".split())
+def test_evaluation_splits_have_many_names(split: str) -> None:
+    assert is_evaluation_split(split)
+
+
+@pytest.mark.parametrize("split", ["", "train", "val", "validation", "contest", "latest", "fastest", "medieval", "out"])
+def test_other_splits_are_not_taken_for_evaluation(split: str) -> None:
+    assert not is_evaluation_split(split)
