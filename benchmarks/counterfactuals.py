@@ -32,10 +32,10 @@ import demerit
 from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode
 from demerit.llm import Endpoint
+from demerit.negatives.negative import DONE_GRADE
 from demerit.negatives.relabel import RelabelSettings, relabel
 from demerit.negatives.relabel.journal import read_records
 from demerit.negatives.sim.splits import HELD_OUT_TASKS
-from demerit.negatives.targets import DONE_GRADE
 from fakes.judge.predicates import already_true, facts_at, grade
 from fakes.judge.relabeller import CLOSENESS, Relabeller, Slips
 from fakes.judge.scenes import SCENES

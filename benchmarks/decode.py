@@ -18,9 +18,7 @@ import av
 import numpy as np
 
 from demerit.data.frames import Frames, spread
-from demerit.data.video import VideoClip
-from demerit.data.video_index import _held, scanned
-from demerit.data.video_writer import Encoding, write_video
+from demerit.data.video import Encoding, VideoClip, _held, scanned, write_video
 
 FRAMES, SAMPLES, ROUNDS, CLIPS = 300, 16, 30, 4
 

@@ -30,7 +30,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from decode import scene
 from demerit.data.formats import open_dataset
-from demerit.data.video_writer import write_video
+from demerit.data.video import write_video
 from demerit.errors import BadInput
 from demerit.models.compact.engine import Engine, Followed, shipped_folder
 from demerit.models.compact.model import Compact

@@ -21,10 +21,9 @@ from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
 from demerit.data.store import Store
-from demerit.data.video_writer import write_video
+from demerit.data.video import write_video
 from demerit.negatives.job import make_negatives
-from demerit.negatives.mix import DEFAULT_MIX, Mix
-from demerit.negatives.pool import Pool
+from demerit.negatives.mix import DEFAULT_MIX, Mix, Pool
 
 FRAMES = 100
 COLOURS = ("red", "green", "blue", "white", "black", "grey", "pink", "brown", "yellow", "purple")

@@ -25,7 +25,7 @@ from decode import SAMPLES, scene
 from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.reward import Reward
-from demerit.data.video_writer import Encoding, write_video
+from demerit.data.video import Encoding, write_video
 from demerit.models.baselines import Clock
 from demerit.models.score import Job, score
 

@@ -19,11 +19,9 @@ os.environ.setdefault("LP_NUM_THREADS", "0")  # as in the workers: one thread a 
 
 import numpy as np
 
-from demerit.data.video_writer import write_video
-from demerit.negatives.sim.arena import Arena, quiet
-from demerit.negatives.sim.record import record
-from demerit.negatives.sim.rollout import EpisodeSpec, draw_length, rollout
-from demerit.negatives.sim.scene import Painter
+from demerit.data.video import write_video
+from demerit.negatives.sim.arena import Arena, Painter, quiet
+from demerit.negatives.sim.rollout import EpisodeSpec, draw_length, record, rollout
 from demerit.negatives.sim.tasks import task
 
 TASKS = ("pick-place", "drawer-open", "door-close", "bin-picking", "button-press")

@@ -19,10 +19,9 @@ from demerit.data.episode import Episode, Origin
 from demerit.data.files import lock_folder
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
-from demerit.data.store import Store, folder
-from demerit.data.store.parts import PartWriter
-from demerit.data.store.rows import EPISODES, episode_row
-from demerit.data.video_writer import write_video
+from demerit.data.parts import PartWriter
+from demerit.data.store import EPISODES, Store, episode_row, folder
+from demerit.data.video import write_video
 
 BATCH = 50_000
 

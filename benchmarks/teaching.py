@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demerit.data.video_writer import write_video
+from demerit.data.video import write_video
 
 PROMISED = {10: 60.0, 40: 180.0, 500: 900.0}
 DISTINCT, FRAMES, HEIGHT, WIDTH = 40, 200, 240, 320

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from demerit.data.episode import Episode
-from demerit.data.video_writer import write_video
+from demerit.data.video import write_video
 from fakes.drawn_sample import make_sample
 from fakes.paths import SHARED
 

@@ -13,10 +13,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from demerit.data.frames import spread
-from demerit.negatives.sim.arena import Arena
-from demerit.negatives.sim.record import outcome
-from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, rollout
-from demerit.negatives.sim.scene import Painter
+from demerit.negatives.sim.arena import Arena, Painter
+from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, outcome, rollout
 from demerit.negatives.sim.tasks import task
 
 SHOWN = (

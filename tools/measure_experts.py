@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from demerit.negatives.sim.arena import Arena, Facts, quiet
-from demerit.negatives.sim.endings import Ending, Finisher
+from demerit.negatives.sim.behaviours import Ending, Finisher
 from demerit.negatives.sim.tasks import Task, tasks
 
 SEEDS = range(100, 106)

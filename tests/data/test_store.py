@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from demerit.data import parts as parts_module
 from demerit.data.dataset import Problem
 from demerit.data.episode import Edit, Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.reward import Reward
 from demerit.data.store import Store
-from demerit.data.store import parts as parts_module
 from demerit.errors import BadEpisode, BadInput, StoreBusy, StoreError, UnknownName
 from demerit.models.protocol import example_card
 from demerit.models.reward_store import RewardStore

@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demerit.data.frames import Frames
-from demerit.data.video import VideoClip
-from demerit.data.video_index import _scan_packets, _scan_table, scanned
-from demerit.data.video_writer import EXACT, SMALL, Encoding, write_video
+from demerit.data.video import EXACT, SMALL, Encoding, VideoClip, _scan_packets, _scan_table, scanned, write_video
 from demerit.errors import BadInput, UnreadableVideo
 
 ENCODINGS = {

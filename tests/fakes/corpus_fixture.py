@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from demerit.data.video_writer import write_video
+from demerit.data.video import write_video
 
 FRAMES = 24
 

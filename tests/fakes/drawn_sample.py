@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.frames import Images
-from demerit.data.video_writer import Encoding, write_video
+from demerit.data.video import Encoding, write_video
 
 SIZE = 96
 FRAMES = 32

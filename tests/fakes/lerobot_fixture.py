@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from demerit.data.frames import Images
-from demerit.data.video_writer import write_video
+from demerit.data.video import write_video
 
 SCALAR = {"shape": [1], "names": None}
 SIZE = (32, 48)

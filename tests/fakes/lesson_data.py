@@ -11,7 +11,7 @@ import numpy as np
 from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.labels import Event, Outcome
-from demerit.data.video_writer import write_video
+from demerit.data.video import write_video
 from fakes.coded_episodes import Listed
 
 FRAMES = 24

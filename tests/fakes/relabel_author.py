@@ -14,10 +14,9 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
-from demerit.data.video import VideoClip
-from demerit.data.video_writer import write_video
+from demerit.data.video import VideoClip, write_video
+from demerit.negatives.negative import grade_of
 from demerit.negatives.relabel.wording import STAGES, read_back
-from demerit.negatives.targets import grade_of
 from fakes.judge.server import Request
 
 COMMANDS = {

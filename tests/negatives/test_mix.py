@@ -15,8 +15,7 @@ from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives import NEGATIVES
-from demerit.negatives.mix import DEFAULT_MIX, Mix, Originals, Skipped, levelled
-from demerit.negatives.pool import Pool
+from demerit.negatives.mix import DEFAULT_MIX, Mix, Originals, Pool, Skipped, levelled
 
 SUCCESS = (Outcome("human", success=True),)
 

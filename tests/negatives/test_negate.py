@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from demerit.cli import negatives as commands
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, Origin
+from demerit.data.export import materialize
 from demerit.data.formats import open_dataset
 from demerit.data.labels import Outcome
-from demerit.data.materialize import materialize
 from demerit.data.store import Store
 from demerit.errors import StoreError
 from demerit.evaluate.metrics.detection import auroc

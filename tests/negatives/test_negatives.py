@@ -20,8 +20,8 @@ from demerit.data.store import Store
 from demerit.data.taxonomy import kind
 from demerit.errors import BadEpisode, NotApplicable, UnknownName
 from demerit.negatives import NEGATIVES, apply_edit, load_negative
-from demerit.negatives.pool import Pool
-from demerit.negatives.targets import grade_of, targets_of
+from demerit.negatives.mix import Pool
+from demerit.negatives.negative import grade_of, targets_of
 
 SUCCESS = Outcome("human", success=True)
 VIEWS = ("clip", "rewind", "reverse", "undo", "freeze", "slow", "stall", "jump")
@@ -186,7 +186,7 @@ def test_unknown_names() -> None:
 
 def test_a_plain_function_will_do() -> None:
     def blink(episode: Episode, rng: np.random.Generator) -> Episode:
-        from demerit.negatives.edits.edits import reshown
+        from demerit.negatives.edits.edit import reshown
 
         return reshown(episode, "blink", {"at": int(rng.integers(3))}, np.arange(2), targets_of(episode))
 

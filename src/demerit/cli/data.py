@@ -129,7 +129,7 @@ def _draw_sheet(dataset: Any, episode: str | None, path: Path) -> None:
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
-    from demerit.data.contact_sheet import contact_sheet  # noqa: PLC0415
+    from demerit.data.export import contact_sheet  # noqa: PLC0415
     from demerit.data.store import Store  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
 

@@ -84,8 +84,8 @@ def materialize(
       demerit inspect videos:to_look_at
     """
     from demerit.cli.bars import bar, out  # noqa: PLC0415
+    from demerit.data.export import materialize as write  # noqa: PLC0415
     from demerit.data.formats import open_dataset  # noqa: PLC0415
-    from demerit.data.materialize import materialize as write  # noqa: PLC0415
 
     dataset = open_dataset(source, camera=camera, **reader_options(options, False))
     with bar("writing videos", dataset.expected()) as shown:

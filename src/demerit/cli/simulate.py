@@ -69,9 +69,9 @@ def _of_benchmark(benchmark: str, split: str, size: int) -> list[EpisodeSpec]:
 
 def _of_options(tasks: str, behaviours: str, seeds: range, setting: str, size: int) -> list[EpisodeSpec]:
     from demerit.errors import BadInput, UnknownName  # noqa: PLC0415
+    from demerit.negatives.sim.arena import SETTINGS  # noqa: PLC0415
     from demerit.negatives.sim.behaviours import BEHAVIOURS  # noqa: PLC0415
     from demerit.negatives.sim.rollout import EpisodeSpec  # noqa: PLC0415
-    from demerit.negatives.sim.scene import SETTINGS  # noqa: PLC0415
     from demerit.negatives.sim.tasks import tasks as known_tasks  # noqa: PLC0415
 
     if setting not in SETTINGS:

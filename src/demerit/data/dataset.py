@@ -161,7 +161,7 @@ class Dataset:
 SOURCES = Registry(
     "source",
     {
-        "demerit": "data.store.folder:Store",
+        "demerit": "data.store:Store",
         "videos": "data.formats.videos:VideosReader",
         "lerobot": "data.formats.lerobot.reader:LeRobotReader",
         "roboarena": "data.formats.roboarena:RoboArenaReader",

@@ -81,7 +81,7 @@ FRAME_KINDS = Registry(
         "hdf5": "data.formats.hdf5:Hdf5Frames",
         "tfrecord": "data.formats.rlds:TfRecordFrames",
         "lerobot-images": "data.formats.lerobot.reader:ParquetImages",
-        "splice": "negatives.edits.spliced:SplicedFrames.rebuilt",
+        "splice": "negatives.edits.splice:SplicedFrames.rebuilt",
     },
 )
 

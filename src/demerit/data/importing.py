@@ -14,8 +14,7 @@ from demerit.data.files import copy_atomic
 from demerit.data.frames import Frames, file_identity
 from demerit.data.labels import Outcome, Preference
 from demerit.data.store import Store, StoreWriter
-from demerit.data.video import VideoClip
-from demerit.data.video_writer import EXACT, write_video
+from demerit.data.video import EXACT, VideoClip, write_video
 from demerit.errors import StoreError, UnreadableVideo
 
 

@@ -13,9 +13,8 @@ from demerit.data.labels import Outcome
 from demerit.data.store import Store, StoreWriter
 from demerit.data.video import VideoClip
 from demerit.errors import NotApplicable, StoreError, UnreadableVideo
-from demerit.negatives.mix import Mix, Originals, Skipped
-from demerit.negatives.pool import Pool
-from demerit.negatives.targets import DONE_GRADE, succeeded, trusted_account
+from demerit.negatives.mix import Mix, Originals, Pool, Skipped
+from demerit.negatives.negative import DONE_GRADE, succeeded, trusted_account
 
 ANY = "every negative"
 

@@ -14,13 +14,12 @@ import pytest
 
 from demerit.data.dataset import Dataset, Problem, Reader
 from demerit.data.episode import Episode, Origin
-from demerit.data.formats.lerobot.info import stays_inside
+from demerit.data.formats.lerobot.metadata import stays_inside
 from demerit.data.formats.lerobot.reader import LeRobotReader, ParquetImages
-from demerit.data.formats.lerobot.stats import Moments
-from demerit.data.formats.lerobot.writer import write_lerobot
+from demerit.data.formats.lerobot.writer import Moments, write_lerobot
 from demerit.data.frames import Frames, FrameSource, frame_source
 from demerit.data.labels import Outcome
-from demerit.data.video_writer import write_video
+from demerit.data.video import write_video
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from fakes.lerobot_fixture import edit_json, pictures, write_jsonl, write_v21
 from fakes.paths import SHARED

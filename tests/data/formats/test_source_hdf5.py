@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from demerit.data.dataset import Problem, Reader
-from demerit.data.formats.hdf5 import Hdf5Frames, Hdf5Reader
-from demerit.data.formats.hdf5_survey import instruction_of_name
+from demerit.data.formats.hdf5 import Hdf5Frames, Hdf5Reader, instruction_of_name
 from demerit.data.frames import FrameSource, frame_source
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, MissingExtra, UnreadableVideo

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from demerit.data.dataset import Dataset, Problem, Reader
-from demerit.data.formats import rlds_frames
+from demerit.data.formats import rlds
 from demerit.data.formats.rlds import RldsReader, TfRecordFrames
 from demerit.data.formats.tfrecord import masked_crc32c
 from demerit.data.frames import FrameSource, frame_source
@@ -210,8 +210,8 @@ def test_identity_moves_with_the_file_and_tells_records_apart(tmp_path):
 
 def test_a_record_is_parsed_once_for_all_its_cameras(tmp_path, monkeypatch):
     calls = []
-    real = rlds_frames.parse_example
-    monkeypatch.setattr(rlds_frames, "parse_example", lambda *given: calls.append(1) or real(*given))
+    real = rlds.parse_example
+    monkeypatch.setattr(rlds, "parse_example", lambda *given: calls.append(1) or real(*given))
     for episode in RldsReader(write(tmp_path, [steps(), steps()])).records():
         for frames in episode.views.values():
             frames.take([0])

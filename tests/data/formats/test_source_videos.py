@@ -4,11 +4,19 @@ import os
 import numpy as np
 import pytest
 
-import demerit.data.video_index
+import demerit.data.video
 from demerit.data.dataset import SOURCES, Dataset, Problem, Reader
 from demerit.data.episode import Episode
-from demerit.data.formats.manifest import count_rows, inside, read_fraction, read_grade, read_rows, read_success, text
-from demerit.data.formats.videos import VideosReader
+from demerit.data.formats.videos import (
+    VideosReader,
+    count_rows,
+    inside,
+    read_fraction,
+    read_grade,
+    read_rows,
+    read_success,
+    text,
+)
 from demerit.data.labels import Event
 from demerit.errors import BadInput
 from fakes.paths import SHARED
@@ -46,7 +54,7 @@ def test_without_labels_nothing_is_invented(tmp_path):
 
 def test_reading_opens_no_video(tmp_path, monkeypatch):
     put_video(tmp_path / "a.mp4")
-    monkeypatch.setattr(demerit.data.video_index, "_open", lambda *_: pytest.fail("a video was opened"))
+    monkeypatch.setattr(demerit.data.video, "_open", lambda *_: pytest.fail("a video was opened"))
     assert len(read(tmp_path)[0]) == 1
 
 

@@ -27,8 +27,8 @@ import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.errors import BadInput
+from demerit.negatives.negative import DONE_GRADE, grade_of
 from demerit.negatives.sim.tasks import tasks
-from demerit.negatives.targets import DONE_GRADE, grade_of
 from fakes.judge.scenes import SCENES, Scene
 
 State = Literal["met", "begun", "no"]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
-from demerit.data.video_writer import write_video
+from demerit.data.video import write_video
 from demerit.errors import BadInput, DemeritError, UnknownName, WeightsMismatch
 from demerit.models import load_model
 from demerit.models.check import check_model

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from demerit.data.decode_worker import Look
+from demerit.data.decode import Look
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames
 from demerit.errors import BadInput, MissingExtra, UnknownName, WeightsMismatch

@@ -298,7 +298,7 @@ def test_another_job_or_another_video_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"it holds counterfactuals of listed by simulated.*; choose another"):
             run(tmp_path, server, settings=COMMANDS_ONLY)
         grey = np.zeros((41, 32, 32, 3), np.uint8)
-        from demerit.data.video_writer import write_video
+        from demerit.data.video import write_video
 
         write_video(tmp_path / "rising.mp4", grey, 10.0)
         with pytest.raises(StoreError, match="episode 'e0' has changed since it was relabelled"):

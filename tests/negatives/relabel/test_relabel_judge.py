@@ -12,8 +12,7 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
-from demerit.data.video import VideoClip
-from demerit.data.video_writer import write_video
+from demerit.data.video import VideoClip, write_video
 from demerit.errors import BadInput
 from demerit.llm import Endpoint
 from demerit.negatives.relabel import RelabelSettings, relabel

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from demerit.errors import DemeritError
-from demerit.negatives.sim.gl import load_mujoco
+from demerit.negatives.sim.arena import load_mujoco
 from fakes.paths import TESTS
 from fakes.processes import running
 
@@ -22,12 +22,10 @@ except DemeritError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 from demerit.data.store import Store
-from demerit.negatives.sim.arena import Arena
-from demerit.negatives.sim.events import find_events
+from demerit.negatives.sim.arena import Arena, Painter
 from demerit.negatives.sim.job import simulate
-from demerit.negatives.sim.record import record
-from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, draw_length, rollout
-from demerit.negatives.sim.scene import Painter
+from demerit.negatives.sim.measure import find_events
+from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, draw_length, record, rollout
 from demerit.negatives.sim.tasks import task
 
 SIZE = 32
@@ -57,9 +55,9 @@ def studio() -> Iterator[Studio]:
 FRESH = """
 import sys
 from demerit.negatives.sim.arena import Arena
-from demerit.negatives.sim.record import record
+from demerit.negatives.sim.rollout import record
 from demerit.negatives.sim.rollout import EpisodeSpec, rollout
-from demerit.negatives.sim.scene import Painter
+from demerit.negatives.sim.arena import Painter
 from demerit.negatives.sim.tasks import task
 with Painter(Arena(task("push")), 32) as painter:
     record(rollout(EpisodeSpec("push", "noisy", 5, "varied", 32), painter.arena, painter), sys.argv[1])

@@ -14,11 +14,10 @@ from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, MissingExtra, NotApplicable, UnknownName
-from demerit.negatives.sim.behaviours import BEHAVIOURS
-from demerit.negatives.sim.endings import LEAVING, draw_ending
+from demerit.negatives.sim.arena import AZIMUTHS, draw_camera
+from demerit.negatives.sim.behaviours import BEHAVIOURS, LEAVING, draw_ending
 from demerit.negatives.sim.job import clear_preferences
 from demerit.negatives.sim.rollout import EpisodeSpec, check_applies, draw_length, random_numbers
-from demerit.negatives.sim.scene import AZIMUTHS, draw_camera
 from demerit.negatives.sim.splits import (
     BEHAVIOUR_CLASSES,
     HELD_OUT_BEHAVIOURS,
@@ -104,7 +103,7 @@ def test_behaviours_that_make_no_sense_are_refused_with_the_reason() -> None:
 def test_a_missing_simulator_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from demerit.negatives.sim import gl
+    from demerit.negatives.sim import arena as gl
 
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     monkeypatch.delenv("MUJOCO_GL", raising=False)
@@ -191,7 +190,7 @@ def test_events_are_words_of_the_taxonomy() -> None:
     import re
 
     from demerit.data.taxonomy import kinds
-    from demerit.negatives.sim import events
+    from demerit.negatives.sim import measure as events
 
     named = {getattr(kind, "name", kind) for kind in kinds()}
     source = Path(events.__file__).read_text()

@@ -31,8 +31,7 @@ from demerit.data.frames import Frames
 from demerit.data.importing import import_dataset
 from demerit.data.labels import Outcome, Preference
 from demerit.data.store import Store
-from demerit.data.video import VideoClip
-from demerit.data.video_writer import write_video
+from demerit.data.video import VideoClip, write_video
 from demerit.errors import BadInput, MissingExtra, RemoteError, StoreBusy, StoreError, UnknownName
 from demerit.use.release import Released, Settings, hub, release, verify
 from demerit.use.release.job import opened
@@ -513,7 +512,7 @@ def test_a_link_is_refused_before_the_work(make_episode: Callable[..., Episode],
 FULL = """
 import errno, os, resource, sys
 from demerit.cli import main
-from demerit.data.formats.lerobot.video_files import VideoFiles
+from demerit.data.formats.lerobot.writer import VideoFiles
 
 def full(*_):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))

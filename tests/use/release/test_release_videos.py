@@ -13,10 +13,9 @@ import pytest
 
 from demerit.data.episode import Episode
 from demerit.data.frames import ArrayFrames, Frames
-from demerit.data.video import VideoClip
-from demerit.data.video_writer import Encoding, write_video
+from demerit.data.video import Encoding, VideoClip, write_video
 from demerit.errors import BadInput
-from demerit.negatives.edits.spliced import SplicedFrames
+from demerit.negatives.edits.splice import SplicedFrames
 from demerit.use.release.containers import extras, has_user_data
 from demerit.use.release.encoder_marks import X264, X265, is_own
 from demerit.use.release.pixels import cover, hide, load_detector

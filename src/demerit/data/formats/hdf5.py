@@ -14,7 +14,10 @@ Nothing outside the file is followed: external links, external storage and virtu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +27,12 @@ import numpy.typing as npt
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
-from demerit.data.formats.hdf5_links import HDF5_FAILURES, Refused, children, natural, opened, resolve, sentence
-from demerit.data.formats.hdf5_survey import NOMINAL_FPS, Survey, survey_file
 from demerit.data.frames import IMAGES_DIMENSIONS, RGB, Frames, Images, Times, file_identity, short_hash
 from demerit.data.labels import Outcome
-from demerit.errors import BadInput, UnreadableVideo
+from demerit.errors import BadInput, MissingExtra, UnreadableVideo
 
+NOMINAL_FPS = 20.0
+"""robosuite's default control rate, used when env_args does not give one"""
 SUFFIXES = (".hdf5", ".h5")
 LARGEST_SIGNAL = 2**30
 SIGNALS = ("actions", "rewards", "dones", "states")
@@ -280,3 +283,188 @@ def _outcomes(rewards: npt.NDArray[Any] | None, libero: bool) -> tuple[Outcome, 
     if libero:
         return (Outcome("rule", success=success, by="LIBERO rewards the end of every demonstration"),)
     return (Outcome("simulator", success=success, by="rewards dataset (sparse)"),)
+
+
+SPLITS = ("train", "valid", "test")
+LIBERO_ATTRIBUTES = ("problem_info", "bddl_file_name")
+LIBERO_FILE_ENDING = "_demo.hdf5"
+SCENE = re.compile(r"^[A-Z]+(_[A-Z]+)*_SCENE\d+_")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One file, before any demo is read."""
+
+    path: Path
+    place: str
+    """the beginning of its episodes' ids"""
+    names: tuple[str, ...]
+    splits: Mapping[str, str]
+    libero: bool
+    instruction: str
+    fps: float
+    embodiment: str
+    tags: Mapping[str, str]
+    problems: tuple[Problem, ...]
+
+
+def survey_file(file: Any, path: Path, place: str) -> Survey:
+    """Look over an open file without touching a demo's data."""
+    attributes = resolve(file, "data").attrs
+    names = tuple(children(file, "data"))
+    problems = [] if names else [Problem("no demos", place, "the data group is empty", kept=False)]
+    libero = any(name in attributes for name in LIBERO_ATTRIBUTES) or _looks_like_libero(file, path, names)
+    environment = _json_attribute(attributes, "env_args")
+    options = environment.get("env_kwargs")
+    options = options if isinstance(options, dict) else {}
+    rate, robots = options.get("control_freq"), options.get("robots", "")
+    splits, of_mask = _splits(file, place, names)
+    return Survey(
+        path,
+        place,
+        names,
+        splits,
+        libero,
+        _instruction(attributes, path) if libero else "",
+        float(rate) if isinstance(rate, int | float) and rate > 0 else NOMINAL_FPS,
+        "+".join(map(str, robots)) if isinstance(robots, list) else str(robots),
+        {"environment": str(environment["env_name"])} if environment.get("env_name") else {},
+        (*problems, *of_mask),
+    )
+
+
+def instruction_of_name(stem: str) -> str:
+    """Read LIBERO's instruction out of a file name.
+
+    >>> instruction_of_name("KITCHEN_SCENE3_turn_on_the_stove_demo")
+    'turn on the stove'
+    """
+    return SCENE.sub("", stem.removesuffix("_demo")).replace("_", " ").strip()
+
+
+def _looks_like_libero(file: Any, path: Path, names: tuple[str, ...]) -> bool:
+    if not names or not path.name.endswith(LIBERO_FILE_ENDING):
+        return False
+    try:
+        return any(key.endswith("_rgb") for key in children(file, f"data/{names[0]}/obs"))
+    except Refused:  # told with the demo itself
+        return False
+
+
+def _instruction(attributes: Any, path: Path) -> str:
+    said = _json_attribute(attributes, "problem_info").get("language_instruction") or ""
+    joined = "".join(map(str, said)) if isinstance(said, list) else str(said)  # some files hold a list of letters
+    return joined.strip().strip('"') or instruction_of_name(path.stem)
+
+
+def _json_attribute(attributes: Any, name: str) -> dict[str, Any]:
+    try:
+        value = attributes.get(name, "{}")
+        loaded = json.loads(value)
+    except (TypeError, RecursionError, *HDF5_FAILURES):  # free text where JSON should be: nothing is learned from it
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _splits(file: Any, place: str, names: tuple[str, ...]) -> tuple[dict[str, str], list[Problem]]:
+    """Map demos to splits by the masks train, valid and test; a demo in two of them gets none."""
+    members: dict[str, list[str]] = {}
+    problems = []
+    try:
+        for split in children(file, "mask"):
+            if split in SPLITS:
+                for name in np.asarray(resolve(file, f"mask/{split}")[()]).reshape(-1).tolist():
+                    text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+                    members.setdefault(text, []).append(split)
+    except (Refused, *HDF5_FAILURES) as failure:
+        return {}, [Problem("unreadable mask", place, f"{sentence(failure)}; no demo has a split", kept=True)]
+    for name, splits in members.items():
+        if name not in names:
+            detail = f"mask/{splits[0]} names it and data has no such group"
+            problems.append(Problem("missing demo", f"{place}/{name}", detail, kept=False))
+        elif len(set(splits)) > 1:
+            detail = f"{' and '.join(splits)} both name it, so it has no split"
+            problems.append(Problem("several splits", f"{place}/{name}", detail, kept=True))
+    return {name: splits[0] for name, splits in members.items() if len(set(splits)) == 1}, problems
+
+
+MOST_SOFT_LINKS = 16
+
+HDF5_FAILURES = (OSError, KeyError, RuntimeError, ValueError)
+"""what h5py raises for a file that is damaged inside"""
+
+
+class Refused(Exception):
+    """Something that points out of its file."""
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[Any]:
+    """Open a file for reading, and close it."""
+    try:
+        import h5py  # noqa: PLC0415  # an extra: demerit works without it
+    except ModuleNotFoundError:
+        raise MissingExtra("Reading HDF5 files", "hdf5") from None
+    if not Path(path).is_file():
+        raise UnreadableVideo(path, "there is no such file")
+    try:
+        file = h5py.File(path, "r")
+    except OSError as failure:
+        raise UnreadableVideo(path, f"not a readable HDF5 file ({failure})") from None
+    with file:
+        yield file
+
+
+def resolve(file: Any, path: str) -> Any:
+    """Return the group or dataset at a path from the root; Refused when it is elsewhere, KeyError when nowhere."""
+    from h5py import Group, h5l  # noqa: PLC0415
+
+    here, ahead, soft_links = file, _parts(path), 0
+    while ahead:
+        name = ahead.pop(0)
+        if not isinstance(here, Group) or not here.id.links.exists(name):
+            raise KeyError(f"there is no {path}")
+        kind = here.id.links.get_info(name).type
+        if kind == h5l.TYPE_HARD:
+            here = here[name]
+        elif kind == h5l.TYPE_SOFT:
+            soft_links += 1
+            if soft_links > MOST_SOFT_LINKS:
+                raise KeyError(f"{path} goes through more than {MOST_SOFT_LINKS} soft links")
+            target = here.id.links.get_val(name).decode("utf-8", errors="surrogateescape")
+            here, ahead = (file if target.startswith("/") else here), _parts(target) + ahead
+        else:
+            raise Refused(f"{path} is an external link, and links out of a file are not followed")
+    if not isinstance(here, Group) and (getattr(here, "external", None) or getattr(here, "is_virtual", False)):
+        raise Refused(f"{path} keeps its data in other files, which are not followed")
+    return here
+
+
+def children(file: Any, path: str) -> list[str]:
+    """List the names in a group, demo_2 before demo_10; nothing when there is no such group."""
+    from h5py import Group  # noqa: PLC0415
+
+    try:
+        group = resolve(file, path)
+    except KeyError:
+        return []
+    if not isinstance(group, Group):
+        return []
+    # h5py gives bytes for a name that is not text; such a name is shown, and then not found.
+    names = [name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name for name in group.keys()]
+    return sorted(names, key=natural)
+
+
+def sentence(failure: BaseException) -> str:
+    """Return what an error says; a KeyError would put its words in quotes."""
+    return str(failure.args[0]) if isinstance(failure, KeyError) and failure.args else str(failure)
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort key under which numbers inside names count as numbers."""
+    parts = re.split(r"([0-9]+)", text)
+    return [(1, int(part), "") if place % 2 else (0, 0, part) for place, part in enumerate(parts)]
+
+
+def _parts(path: str) -> list[bytes]:
+    return [part.encode("utf-8", "surrogateescape") for part in path.split("/") if part not in ("", ".")]

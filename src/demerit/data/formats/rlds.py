@@ -11,7 +11,11 @@ are timed at a nominal 5 frames a second unless `fps` says otherwise.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,25 +26,100 @@ from PIL import Image
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
-from demerit.data.formats.rlds_frames import ENCODINGS, NOMINAL_FPS, NOT_AN_IMAGE, TfRecordFrames, example_at
-from demerit.data.formats.rlds_layout import (
-    OBSERVATION,
-    Spec,
-    camera_keys,
-    features,
-    json_object,
-    shard_lengths,
-    shard_sets,
-    signal_keys,
-    version_folder,
-)
-from demerit.data.formats.tfrecord import Example, Feature, record_spans
-from demerit.data.frames import Frames
+from demerit.data.formats.tfrecord import Example, Feature, parse_example, read_record, record_spans, stored_checksum
+from demerit.data.frames import Frames, Images, Times, file_identity, short_hash
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 
-__all__ = ["RldsReader", "TfRecordFrames"]
+NOMINAL_FPS = 5.0
+ENCODINGS = ("JPEG", "PNG")
+NOT_AN_IMAGE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
+
+@dataclass(frozen=True)
+class TfRecordFrames:
+    """The images of one camera in one record; `count` spares reading the record to learn its length."""
+
+    path: str
+    offset: int
+    length: int
+    key: str
+    fps: float = NOMINAL_FPS
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a rate that gives no times."""
+        if not self.fps > 0:
+            raise BadInput("fps", "a positive number", self.fps)
+
+    @property
+    def kind(self) -> str:
+        """The name under which it is rebuilt."""
+        return "tfrecord"
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self._encoded()) if self.count is None else self.count
+
+    def times(self) -> Times:
+        """Evenly spaced seconds, at the nominal rate."""
+        return np.arange(len(self)) / self.fps
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Decode the chosen images, each of them once."""
+        encoded = self._encoded()
+        wanted = sorted(set(indices)) or [0]
+        if wanted[0] < 0 or wanted[-1] >= len(encoded):
+            raise BadInput(f"frame indices of {self.key}", f"0 to {len(encoded) - 1}", f"{wanted[0]} to {wanted[-1]}")
+        decoded = {index: self._decode(encoded[index], index) for index in wanted}
+        sizes = {image.shape for image in decoded.values()}
+        if len(sizes) > 1:
+            raise UnreadableVideo(self.path, f"{self.key} has images of several sizes: {sorted(sizes)}")
+        images = np.empty((len(indices), *sizes.pop()), dtype=np.uint8)
+        for row, index in enumerate(indices):
+            images[row] = decoded[index]
+        return images
+
+    def identity(self) -> str:
+        """Hash the file's identity, the place in it, and the checksum that the file keeps of the record."""
+        checksum = stored_checksum(self.path, self.offset, self.length)
+        place = f"{self.offset} {self.length} {checksum}"
+        return short_hash(file_identity(self.path).encode(), self.key.encode(), place.encode())
+
+    def describe(self) -> dict[str, Any]:
+        """The arguments that rebuild it."""
+        return asdict(self)
+
+    def _encoded(self) -> list[memoryview]:
+        encoded = example_at(self.path, self.offset, self.length).get(self.key)
+        if not isinstance(encoded, list):
+            raise UnreadableVideo(self.path, f"the record at byte {self.offset} has no images under {self.key!r}")
+        return encoded
+
+    def _decode(self, encoded: memoryview, index: int) -> Images:
+        try:
+            with Image.open(io.BytesIO(encoded), formats=ENCODINGS) as image:
+                return np.asarray(image.convert("RGB"))
+        except NOT_AN_IMAGE as failure:
+            raise UnreadableVideo(self.path, f"image {index} of {self.key} does not decode ({failure})") from None
+
+
+def example_at(path: str, offset: int, length: int) -> Example:
+    """Read and decode one record; the last two are remembered while their file stays the same."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        raise UnreadableVideo(path, "there is no such file") from None
+    return _parsed(path, offset, length, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=2)
+def _parsed(path: str, offset: int, length: int, _size: int, _mtime_ns: int) -> Example:
+    """Keep the last records: the cameras of an episode, and repeated takes, share one parse."""
+    return parse_example(read_record(path, offset, length), path)
+
+
+OBSERVATION = "steps/observation/"
 METADATA = "episode_metadata/"
 SUCCESS = METADATA + "success"
 INSTRUCTIONS = (
@@ -246,3 +325,116 @@ def _outcomes(example: Example, specs: Mapping[str, Spec]) -> tuple[Outcome, ...
     if SUCCESS not in specs or specs[SUCCESS].dtype != "bool" or not isinstance(value, np.ndarray) or len(value) != 1:
         return ()
     return (Outcome("rule", success=bool(value[0]), by=SUCCESS),)
+
+
+COLOURS = (3, 4)
+STEP_SIGNALS = re.compile(r"steps/(action(/.+)?|observation/.+|reward|discount|is_first|is_last|is_terminal)")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One leaf of features.json; a size of -1 is unknown."""
+
+    kind: str
+    """image, text or tensor"""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    plain: bool = True
+    """False when the numbers are stored as encoded bytes"""
+
+    @property
+    def is_colour(self) -> bool:
+        """Whether this is a camera: an 8-bit image that is not known to be depth."""
+        return self.kind == "image" and self.dtype == "uint8" and (not self.shape or self.shape[-1] in (*COLOURS, -1))
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether this is a tensor that a flat list of numbers fills."""
+        return self.kind == "tensor" and self.plain and min(self.shape, default=1) > 0
+
+
+def version_folder(path: Path) -> Path:
+    """Find the folder that holds dataset_info.json: this one, or the newest version in it."""
+    if (path / "dataset_info.json").is_file():
+        return path
+    found = [info.parent for info in path.glob("*/dataset_info.json") if re.fullmatch(r"\d+(\.\d+)*", info.parent.name)]
+    if not found:
+        got = "neither that nor version folders such as 1.0.0" if path.is_dir() else "no such folder"
+        raise BadInput(str(path), "an RLDS folder with dataset_info.json and features.json", got)
+    return max(found, key=lambda version: [int(part) for part in version.name.split(".")])
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Load a JSON object."""
+    try:
+        loaded = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as failure:
+        raise BadInput(str(path), "a readable JSON file", failure) from None
+    if not isinstance(loaded, dict):
+        raise BadInput(str(path), "a JSON object", type(loaded).__name__)
+    return loaded
+
+
+def shard_lengths(info: Mapping[str, Any], path: Path) -> dict[str, list[int]]:
+    """Return how many episodes every shard of every split is declared to have; an empty list is unknown."""
+    try:
+        found = {str(split["name"]): [int(n) for n in split.get("shardLengths") or []] for split in info["splits"]}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadInput(str(path), "splits with a name and shardLengths", info.get("splits")) from None
+    if not found:
+        raise BadInput(str(path), "at least one split", "none")
+    return found
+
+
+def features(path: Path) -> dict[str, Spec]:
+    """Read features.json into its leaves, by their path in a record."""
+    try:
+        return dict(_leaves(json_object(path), ""))
+    except (AttributeError, TypeError, ValueError):
+        expected = "the features that TensorFlow Datasets writes"
+        raise BadInput(str(path), expected, "something that has another shape") from None
+
+
+def camera_keys(specs: Mapping[str, Spec]) -> dict[str, str]:
+    """Map camera names to keys: by name, with cameras on the hand after those that see the scene."""
+    keys = [key for key, spec in specs.items() if key.startswith(OBSERVATION) and spec.is_colour]
+    keys.sort(key=lambda key: (bool(re.search("wrist|hand", key)), key))
+    return {key.removeprefix(OBSERVATION): key for key in keys}
+
+
+def signal_keys(specs: Mapping[str, Spec]) -> list[str]:
+    """List the per-step numbers that are worth keeping: embeddings of the instruction are not."""
+    keys = [key for key, spec in specs.items() if spec.is_numeric and STEP_SIGNALS.fullmatch(key)]
+    return [key for key in keys if "embedding" not in key]
+
+
+def shard_sets(folder: Path, prefix: str) -> dict[int, dict[int, Path]]:
+    """Find the shards of a split: for every "of" number in a file name, the files by their own number."""
+    pattern = re.compile(re.escape(prefix) + r"\.tfrecord-(\d+)-of-(\d+)")
+    found: dict[int, dict[int, Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if match := pattern.fullmatch(path.name):
+            found.setdefault(int(match[2]), {})[int(match[1])] = path
+    return found
+
+
+def _leaves(node: Mapping[str, Any], path: str, sequences: int = 0) -> Iterator[tuple[str, Spec]]:
+    """Walk features.json; a sequence inside the steps is ragged, stored another way, and left out."""
+    if "featuresDict" in node:
+        for name, child in node["featuresDict"].get("features", {}).items():
+            yield from _leaves(child, f"{path}/{name}" if path else name, sequences)
+    elif "sequence" in node and not sequences:
+        yield from _leaves(node["sequence"].get("feature", {}), path, 1)
+    elif "image" in node:
+        yield path, Spec("image", _shape(node["image"]), node["image"].get("dtype") or "uint8")
+    elif "text" in node:
+        yield path, Spec("text")
+    elif "tensor" in node:
+        tensor = node["tensor"]
+        words = tensor.get("dtype") in ("string", "object")
+        plain = str(tensor.get("encoding") or "none").lower() == "none"
+        yield path, Spec("text" if words else "tensor", _shape(tensor), tensor.get("dtype", ""), plain)
+
+
+def _shape(leaf: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(size) for size in (leaf.get("shape") or {}).get("dimensions", []))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin
-from demerit.data.formats.manifest import (
+from demerit.data.formats.videos import (
     HIGHEST_GRADE,
     Row,
     checked,

@@ -23,6 +23,7 @@ from demerit.errors import NotApplicable, StoreError, UnreadableVideo
 from demerit.llm import ChatClient, Endpoint, Spending
 from demerit.negatives.job import assumed
 from demerit.negatives.mix import Mix, Originals
+from demerit.negatives.negative import is_success, succeeded
 from demerit.negatives.relabel.asking import Asking
 from demerit.negatives.relabel.chain import Chain, Unanswered
 from demerit.negatives.relabel.journal import Journal
@@ -31,7 +32,6 @@ from demerit.negatives.relabel.record import Record
 from demerit.negatives.relabel.settings import RelabelSettings
 from demerit.negatives.relabel.views import DUE, HUMAN_CHECK, made_of
 from demerit.negatives.relabel.wording import prompt_version
-from demerit.negatives.targets import is_success, succeeded
 
 ANSWERS = "answers.sqlite"
 AHEAD = 4

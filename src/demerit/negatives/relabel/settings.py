@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from demerit.errors import BadInput
-from demerit.negatives.targets import UNFINISHED_GRADES
+from demerit.negatives.negative import UNFINISHED_GRADES
 
 SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
 

@@ -21,8 +21,9 @@ from demerit.data.episode import Episode
 from demerit.data.labels import Preference
 from demerit.data.store import Store, StoreWriter
 from demerit.errors import BadEpisode, BadInput, DemeritError, NotApplicable, StoreError
-from demerit.negatives.sim.gl import load_mujoco
-from demerit.negatives.sim.rollout import EpisodeSpec, check_applies
+from demerit.negatives.sim.arena import Arena, Painter, load_mujoco
+from demerit.negatives.sim.rollout import EpisodeSpec, check_applies, record, rollout, video_name
+from demerit.negatives.sim.tasks import task
 
 SOURCE = "simulator:metaworld"
 LICENCE = "MIT"
@@ -261,12 +262,6 @@ def _replaced(worker: _Worker, deaths: Counter[str], videos: Path) -> _Worker:
 
 def _work(pipe: int, videos: str) -> None:
     """Be a worker: make what comes in until the pipe closes."""
-    from demerit.negatives.sim.arena import Arena  # noqa: PLC0415
-    from demerit.negatives.sim.record import record, video_name  # noqa: PLC0415
-    from demerit.negatives.sim.rollout import rollout  # noqa: PLC0415
-    from demerit.negatives.sim.scene import Painter  # noqa: PLC0415
-    from demerit.negatives.sim.tasks import task  # noqa: PLC0415
-
     connection: Connection[Any, Any] = Connection(pipe)
     painter: Painter | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):

@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from demerit.data.episode import Episode
-from demerit.data.video_writer import Encoding
-from demerit.negatives.sim.arena import Arena
-from demerit.negatives.sim.record import REPEATABLE, record, video_name
-from demerit.negatives.sim.rollout import EpisodeSpec, rollout
-from demerit.negatives.sim.scene import Painter
+from demerit.data.video import Encoding
+from demerit.negatives.sim.arena import Arena, Painter
+from demerit.negatives.sim.rollout import REPEATABLE, EpisodeSpec, record, rollout, video_name
 from demerit.negatives.sim.tasks import task
 
 SIZE = 128

@@ -15,8 +15,8 @@ from typing import Literal, get_args
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
 from demerit.errors import UnknownName
+from demerit.negatives.sim.arena import Setting
 from demerit.negatives.sim.rollout import EpisodeSpec
-from demerit.negatives.sim.scene import Setting
 from demerit.negatives.sim.tasks import Task, tasks
 from demerit.registry import load_attribute
 
@@ -41,18 +41,18 @@ HELD_OUT_BEHAVIOURS = ("missed-grasp", "overshoot", "slam")
 
 # The benchmark must not change when somebody registers a behaviour: these are its own, by class.
 BEHAVIOUR_CLASSES = {
-    "drop": "demerit.negatives.sim.beliefs:Drop",
+    "drop": "demerit.negatives.sim.behaviours:Drop",
     "early-stop": "demerit.negatives.sim.behaviours:EarlyStop",
     "hesitate": "demerit.negatives.sim.behaviours:Hesitate",
-    "missed-grasp": "demerit.negatives.sim.beliefs:MissedGrasp",
-    "never-closes": "demerit.negatives.sim.beliefs:NeverCloses",
+    "missed-grasp": "demerit.negatives.sim.behaviours:MissedGrasp",
+    "never-closes": "demerit.negatives.sim.behaviours:NeverCloses",
     "noisy": "demerit.negatives.sim.behaviours:Noisy",
-    "overshoot": "demerit.negatives.sim.afterwards:Overshoot",
+    "overshoot": "demerit.negatives.sim.behaviours:Overshoot",
     "random": "demerit.negatives.sim.behaviours:Random",
     "slam": "demerit.negatives.sim.behaviours:Slam",
-    "undo": "demerit.negatives.sim.afterwards:Undo",
-    "wrong-object": "demerit.negatives.sim.beliefs:WrongObject",
-    "wrong-place": "demerit.negatives.sim.beliefs:WrongPlace",
+    "undo": "demerit.negatives.sim.behaviours:Undo",
+    "wrong-object": "demerit.negatives.sim.behaviours:WrongObject",
+    "wrong-place": "demerit.negatives.sim.behaviours:WrongPlace",
 }
 
 

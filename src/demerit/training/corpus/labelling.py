@@ -10,7 +10,7 @@ from demerit.data.labels import LABEL_SOURCES, Outcome
 from demerit.errors import NotApplicable
 from demerit.evaluate.metrics.grades import grade_by_range
 from demerit.negatives.job import assumed
-from demerit.negatives.targets import DONE_GRADE, grade_of, succeeded
+from demerit.negatives.negative import DONE_GRADE, grade_of, succeeded
 from demerit.training.corpus.recipe import Score, Source
 
 NO_INSTRUCTION = "it has no instruction"

@@ -10,7 +10,7 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.splits import SplitAssigner
 from demerit.errors import BadInput
-from demerit.negatives.targets import is_success
+from demerit.negatives.negative import is_success
 from demerit.training.corpus.gathering import Drawn, Gathered, digest_of, draw
 from demerit.training.corpus.leaks import LeakReport, check_leaks
 from demerit.training.corpus.preparing import Prepared

@@ -12,7 +12,7 @@ from demerit.data.dataset import Record
 from demerit.data.episode import Episode
 from demerit.errors import NotApplicable
 from demerit.negatives import load_negative
-from demerit.negatives.targets import targets_of
+from demerit.negatives.negative import targets_of
 
 
 @dataclass(frozen=True)

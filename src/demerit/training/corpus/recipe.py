@@ -11,7 +11,7 @@ from typing import Any
 from demerit.data.labels import LABEL_SOURCES
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.mix import DEFAULT_MIX, PER_DATASET, PER_EPISODE, Mix
-from demerit.negatives.targets import UNFINISHED_GRADES
+from demerit.negatives.negative import UNFINISHED_GRADES
 
 ROLES = ("successes", "graded")
 SPLITS_BY = ("task", "source")

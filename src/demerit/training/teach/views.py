@@ -20,7 +20,7 @@ from demerit.data.labels import Outcome
 from demerit.data.splits import seed_of
 from demerit.errors import NotApplicable
 from demerit.negatives import load_negative
-from demerit.negatives.pool import Pool
+from demerit.negatives.mix import Pool
 from demerit.training.teach.labels import Label
 from demerit.training.teach.lesson import Lesson
 from demerit.training.teach.rows import Example

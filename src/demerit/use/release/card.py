@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
-from demerit.data.contact_sheet import contact_sheet
 from demerit.data.episode import Episode
+from demerit.data.export import contact_sheet
 from demerit.data.files import write_atomic
 from demerit.errors import BadEpisode, UnreadableVideo
 from demerit.evaluate.reports.page import asset, asset_script, environment, script_hash

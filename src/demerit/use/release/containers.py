@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from demerit.data.video_index import decoder_errors
+from demerit.data.video import decoder_errors
 from demerit.errors import UnreadableVideo
 from demerit.use.release.encoder_marks import is_own
 

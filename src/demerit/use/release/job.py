@@ -22,9 +22,9 @@ from typing import Any
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, safe_name
 from demerit.data.files import lock_folder, sync_path, write_atomic
+from demerit.data.parts import FORMAT_VERSION
 from demerit.data.splits import describe_leaks
 from demerit.data.store import Store
-from demerit.data.store.parts import FORMAT_VERSION
 from demerit.errors import StoreError
 from demerit.use.release.card import write_card
 from demerit.use.release.checksums import damage, files_of, write_sums

@@ -13,14 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from demerit.data.episode import Episode
-from demerit.data.formats.lerobot.info import NOT_SIGNALS
+from demerit.data.formats.lerobot.metadata import NOT_SIGNALS
 from demerit.data.formats.lerobot.reader import LeRobotReader
-from demerit.data.formats.lerobot.write_plan import DTYPES, MATRIX, plan_of
-from demerit.data.formats.lerobot.writer import write_lerobot
+from demerit.data.formats.lerobot.writer import DTYPES, MATRIX, plan_of, write_lerobot
 from demerit.data.labels import Preference
-from demerit.data.store import Store
-from demerit.data.store.folder import FORMAT_NAME, MANIFEST
-from demerit.data.store.parts import Manifest, write_manifest
+from demerit.data.parts import Manifest, write_manifest
+from demerit.data.store import FORMAT_NAME, MANIFEST, Store
 from demerit.use.release.settings import CAME_AS, CAME_FROM, Settings
 from demerit.use.release.videos import Videos
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from demerit.data.frames import spread
-from demerit.data.video import VideoClip
-from demerit.data.video_index import decoder_errors
+from demerit.data.video import VideoClip, decoder_errors
 from demerit.errors import UnreadableVideo
 from demerit.use.release.containers import Extras, extras
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
-from demerit.data.store.rows import FILTER_COLUMNS
+from demerit.data.store import FILTER_COLUMNS
 from demerit.errors import BadInput, UnknownName
 from demerit.use.release.names import Dates
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from demerit.data.episode import Episode
 from demerit.data.frames import FrameSource
 from demerit.data.video import VideoClip
-from demerit.negatives.edits.spliced import SplicedFrames
+from demerit.negatives.edits.splice import SplicedFrames
 
 Moments = npt.NDArray[np.int64]
 

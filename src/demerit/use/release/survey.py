@@ -13,7 +13,7 @@ from demerit.data.dataset import Dataset, Problem
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
 from demerit.data.splits import Leak, describe_leaks, find_leaks
-from demerit.data.store.rows import episode_row
+from demerit.data.store import episode_row
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 from demerit.use.release import patterns

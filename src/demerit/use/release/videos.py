@@ -16,9 +16,8 @@ from typing import Literal
 from demerit.data.episode import Episode
 from demerit.data.files import copy_atomic, write_atomic
 from demerit.data.frames import Frames, FrameSource, Images
-from demerit.data.video import VideoClip
-from demerit.data.video_writer import EXACT, Encoding, write_video
-from demerit.negatives.edits.spliced import SplicedFrames
+from demerit.data.video import EXACT, Encoding, VideoClip, write_video
+from demerit.negatives.edits.splice import SplicedFrames
 from demerit.use.release.containers import extras
 from demerit.use.release.pixels import AT_ONCE, Detector, Painted, load_detector, masks_of
 from demerit.use.release.repacked import repack

@@ -6,22 +6,41 @@ camera becomes a clip between two moments of it.
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
-from demerit.data.formats.lerobot.entries import Clip, Entry, entries, episode_columns, read_tasks
-from demerit.data.formats.lerobot.info import FRAME_SUCCESS, Info, card_licence, read_info, stays_inside
-from demerit.data.formats.lerobot.outcomes import LABEL_COLUMNS, verdicts
-from demerit.data.formats.lerobot.rows import DataFiles, EpisodeRows, ParquetImages, ParquetSignals
-from demerit.data.frames import Frames
+from demerit.data.formats.lerobot.metadata import (
+    FRAME_SUCCESS,
+    LABEL_COLUMNS,
+    PARQUET_ERRORS,
+    Clip,
+    Entry,
+    Info,
+    card_licence,
+    entries,
+    episode_columns,
+    first_line,
+    read_info,
+    read_tasks,
+    stays_inside,
+    verdicts,
+)
+from demerit.data.frames import Frames, Images, Times, file_identity, short_hash
 from demerit.data.video import VideoClip
-from demerit.errors import BadInput, StoreError, UnknownName
-
-__all__ = ["LeRobotReader", "ParquetImages", "ParquetSignals"]
+from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 
 
 class LeRobotReader:
@@ -194,3 +213,230 @@ def _success_columns(info: Info, outcome_key: str | None) -> tuple[str | None, s
     if outcome_key in episode_level:
         return outcome_key, None
     raise UnknownName("outcome column", outcome_key, [*info.features, *episode_level])
+
+
+IMAGE_BATCH = 64
+FILES_REMEMBERED = 4
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeRows:
+    """The rows of one episode in its data file."""
+
+    first: int
+    count: int
+    columns: Mapping[str, npt.NDArray[Any]]
+    """the columns that were asked for and are there"""
+
+
+class DataFiles:
+    """Looks into data files while episodes stream by.
+
+    Of a file that episodes share, only who owns which rows and the few wanted columns are read, once.
+    """
+
+    def __init__(self, wanted: Sequence[str], shared: bool) -> None:
+        """`wanted` are small columns to return with the rows; `shared` files hold several episodes each."""
+        self._wanted, self._shared = tuple(wanted), shared
+        self._recent: OrderedDict[Path, dict[int, EpisodeRows] | StoreError] = OrderedDict()
+
+    def rows(self, path: Path, episode: int) -> EpisodeRows | None:
+        """Find an episode's rows, None when the file has none; an unreadable file is a StoreError."""
+        if path not in self._recent:
+            self._recent[path] = self._look(path, episode)
+            if len(self._recent) > FILES_REMEMBERED:
+                self._recent.popitem(last=False)
+        found = self._recent[path]
+        if isinstance(found, StoreError):
+            raise StoreError(found.path, found.reason)
+        return found.get(episode)
+
+    def _look(self, path: Path, episode: int) -> dict[int, EpisodeRows] | StoreError:
+        try:
+            with pq.ParquetFile(path) as file:
+                names = [name for name in self._wanted if name in file.schema_arrow.names]
+                count = file.metadata.num_rows
+                if self._shared and "episode_index" not in file.schema_arrow.names:
+                    return StoreError(path, "it has no episode_index column")
+                if self._shared:
+                    return _owners(file.read(columns=["episode_index", *names]), names)
+                table = file.read(columns=names)
+                return {episode: EpisodeRows(0, count, {name: as_array(table[name]) for name in names})}
+        except (*PARQUET_ERRORS, ValueError) as broken:
+            return StoreError(path, first_line(broken))
+
+
+def _owners(table: Any, names: Sequence[str]) -> dict[int, EpisodeRows]:
+    owner = as_array(table["episode_index"])
+    columns = {name: as_array(table[name]) for name in names}
+    starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]]) if len(owner) else np.array([], dtype=np.int64)
+    stops = np.r_[starts[1:], len(owner)]
+    found: dict[int, EpisodeRows] = {}
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        # Rows of one episode lie together; if not, the first run is all that can be told apart from a mistake.
+        pieces = {name: values[start:stop] for name, values in columns.items()}
+        found.setdefault(int(owner[start]), EpisodeRows(start, stop - start, pieces))
+    return found
+
+
+class ParquetSignals(Mapping[str, npt.NDArray[Any]]):
+    """Per-frame numbers of one episode, read from the data file when first asked for."""
+
+    def __init__(self, path: str, columns: Mapping[str, str], first: int, count: int) -> None:
+        """`columns` maps a signal's name to its column; the episode's rows are `first` to `first + count`."""
+        self.path, self.columns, self.first, self.count = path, dict(columns), first, count
+        self._loaded: dict[str, npt.NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """Read one signal: (frames,) or (frames, ...)."""
+        if name not in self._loaded:
+            self._loaded[name] = self._read(self.columns[name])
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        """How many signals there are."""
+        return len(self.columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel without the numbers: they are read again where they are needed."""
+        return {**self.__dict__, "_loaded": {}}
+
+    def __repr__(self) -> str:
+        """Name the signals without reading them."""
+        return f"ParquetSignals({list(self.columns)}, rows {self.first} to {self.first + self.count - 1})"
+
+    def _read(self, column: str) -> npt.NDArray[Any]:
+        try:
+            with pq.ParquetFile(self.path) as file:
+                groups = [(g, start) for g, start, stop in _groups(file, self.first, self.first + self.count)]
+                if not groups:
+                    raise StoreError(self.path, f"rows {self.first} to {self.first + self.count - 1} are not in it")
+                table = file.read_row_groups([g for g, _ in groups], columns=[column])
+                return as_array(table[column].slice(self.first - groups[0][1], self.count))
+        except (*PARQUET_ERRORS, KeyError, ValueError) as broken:
+            raise StoreError(self.path, f"column {column!r} cannot be read ({first_line(broken)})") from None
+
+
+@dataclass(frozen=True)
+class ParquetImages:
+    """The encoded images (PNG or JPEG) of one episode in a column of its data file."""
+
+    path: str
+    column: str
+    first: int
+    """the row of the first frame"""
+    rows: int
+    fps: float
+
+    @property
+    def kind(self) -> str:
+        """The name under which the store knows these frames."""
+        return "lerobot-images"
+
+    def __len__(self) -> int:
+        """How many frames there are."""
+        return self.rows
+
+    def times(self) -> Times:
+        """Evenly spaced seconds."""
+        return np.arange(self.rows) / self.fps
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Decode the wanted frames, in the wanted order."""
+        if not len(indices):
+            return np.empty((0, 0, 0, 3), dtype=np.uint8)
+        wanted, places = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+        if wanted[0] < 0 or wanted[-1] >= self.rows:
+            raise BadInput("frame indices", f"0 to {self.rows - 1}", f"{wanted[0]} to {wanted[-1]}")
+        images = [_decoded(cell, self.path, row) for row, cell in self._cells(self.first + wanted)]
+        if len(images) != len(wanted):
+            raise UnreadableVideo(self.path, f"{len(wanted)} images were asked for, and {len(images)} are there")
+        sizes = {image.shape for image in images}
+        if len(sizes) > 1:
+            raise UnreadableVideo(self.path, f"the images of {self.column!r} have different sizes ({sorted(sizes)})")
+        return np.stack(images)[places]
+
+    def identity(self) -> str:
+        """Hash the data file's content and what part of it is shown."""
+        return short_hash(file_identity(self.path).encode(), repr((self.column, self.first, self.rows)).encode())
+
+    def describe(self) -> dict[str, Any]:
+        """The arguments that rebuild these frames."""
+        return {
+            "path": self.path,
+            "column": self.column,
+            "first": self.first,
+            "rows": self.rows,
+            "fps": self.fps,
+        }
+
+    def _cells(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
+        """Stream (row, cell) of the wanted rows in batches: a row group may be hundreds of megabytes."""
+        try:
+            with pq.ParquetFile(self.path) as file:
+                for group, start, stop in _groups(file, int(rows[0]), int(rows[-1]) + 1):
+                    here = rows[(rows >= start) & (rows < stop)]
+                    if not len(here):
+                        continue
+                    at = start
+                    for batch in file.iter_batches(IMAGE_BATCH, row_groups=[group], columns=[self.column]):
+                        for row in here[(here >= at) & (here < at + batch.num_rows)].tolist():
+                            yield row, batch.column(self.column)[row - at].as_py()
+                        at += batch.num_rows
+                        if at > here[-1]:
+                            break
+        except (*PARQUET_ERRORS, KeyError) as broken:
+            raise UnreadableVideo(self.path, first_line(broken)) from None
+
+
+def as_array(column: Any) -> npt.NDArray[Any]:
+    """Copy an arrow column of numbers or of equally long lists of numbers: (rows, ...)."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], type=array.type)
+    shape = [len(array)]
+    while (width := _width(array)) is not None:
+        shape.append(width)
+        array = array.flatten()
+    return np.array(array.to_numpy(zero_copy_only=False)).reshape(shape)
+
+
+def _width(array: Any) -> int | None:
+    """How many items each of the lists holds, None when the array is of no lists."""
+    if pa.types.is_fixed_size_list(array.type):
+        lengths = {array.type.list_size} | ({"no"} if array.null_count else set())
+    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        lengths = {"no" if length is None else length for length in array.value_lengths().to_pylist()}
+    else:
+        return None
+    if len(lengths) > 1 or "no" in lengths:
+        raise ValueError(f"one row holds {' items, another '.join(sorted(map(str, lengths)))} items")
+    return int(lengths.pop()) if lengths else 0
+
+
+def _groups(file: Any, first: int, stop: int) -> list[tuple[int, int, int]]:
+    """The row groups that overlap rows [first, stop): (group, its first row, its last row + 1)."""
+    groups, at = [], 0
+    for group in range(file.metadata.num_row_groups):
+        end = at + file.metadata.row_group(group).num_rows
+        if at < stop and end > first:
+            groups.append((group, at, end))
+        at = end
+    return groups
+
+
+def _decoded(cell: Any, path: str, row: int) -> Images:
+    from PIL import Image  # noqa: PLC0415  # only datasets of images need it
+
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
+    if not isinstance(data, bytes):
+        raise UnreadableVideo(path, f"row {row} holds no image")
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError) as broken:
+        raise UnreadableVideo(path, f"the image of row {row} cannot be decoded ({first_line(broken)})") from None

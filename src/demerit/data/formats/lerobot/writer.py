@@ -9,23 +9,217 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, safe_name
 from demerit.data.files import atomic_folder, check_free
-from demerit.data.formats.lerobot.info import FRAME_SUCCESS
-from demerit.data.formats.lerobot.stats import Moments
-from demerit.data.formats.lerobot.tables import DataTables, EpisodeTable, write_tasks
-from demerit.data.formats.lerobot.video_files import FILES_PER_CHUNK, Placement, VideoFiles, VideoSettings
-from demerit.data.formats.lerobot.write_plan import REWARD, Plan, info_features, plan_of
-from demerit.data.frames import spread
-from demerit.errors import BadInput
+from demerit.data.formats.lerobot.metadata import FRAME_SUCCESS, IMAGES_PREFIX, NOT_SIGNALS
+from demerit.data.frames import Frames, Images, spread
+from demerit.errors import BadInput, UnknownName
+
+if TYPE_CHECKING:
+    from av.container import OutputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+
+REWARD = "next.reward"
+MATRIX = 2
+# Timestamps of real recordings are rounded: rates closer than this are the same rate.
+SAME_RATE = 0.01
+NEARLY_WHOLE = 2e-4
+DTYPES = {"f": "float32", "i": "int64", "u": "int64", "b": "bool"}
+FIXED_COLUMNS = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+    "next.done": "bool",
+}
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A camera that every episode has."""
+
+    view: str
+    key: str
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Column:
+    """A signal that every episode has."""
+
+    signal: str
+    key: str
+    dtype: str
+    width: int | None
+    """numbers per frame; None = one, not in a list"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cameras, signals and frame rate of the whole dataset."""
+
+    fps: float
+    cameras: tuple[Camera, ...]
+    columns: tuple[Column, ...]
+    retime: bool
+    """whether the caller gave the rate: then what the recordings say about time is set aside"""
+    has_rewards: bool
+
+    @property
+    def rate(self) -> Fraction:
+        """The frame rate as a video file wants it."""
+        return _fraction(self.fps)
+
+    def numbers(self) -> dict[str, tuple[str, int | None]]:
+        """Every column of the data file but the success one: key to (dtype, width)."""
+        signals = {column.key: (column.dtype, column.width) for column in self.columns}
+        rewards: dict[str, tuple[str, int | None]] = {REWARD: ("float32", None)} if self.has_rewards else {}
+        return {**signals, **{key: (dtype, None) for key, dtype in FIXED_COLUMNS.items()}, **rewards}
+
+    def check(self, episode: Episode) -> None:
+        """Refuse an episode that does not fit the first one."""
+        missing = [camera.view for camera in self.cameras if camera.view not in episode.views]
+        if missing:
+            got = f"{', '.join(episode.views)} in episode {episode.id!r}"
+            raise BadInput("cameras", f"{', '.join(c.view for c in self.cameras)} as in the first episode", got)
+        lengths = {camera.view: len(episode.views[camera.view]) for camera in self.cameras}
+        if len(set(lengths.values())) > 1:
+            raise BadInput(f"cameras of episode {episode.id!r}", "the same number of frames", lengths)
+        if not self.retime:
+            for camera in self.cameras:
+                _check_rate(self.fps, episode.views[camera.view], f"{camera.view!r} of episode {episode.id!r}")
+
+    def values(self, column: Column, episode: Episode, frames: int) -> npt.NDArray[Any]:
+        """Read one signal of an episode and refuse it if it does not fit."""
+        if column.signal not in episode.signals:
+            hint = f"{', '.join(episode.signals) or 'none'} (choose with signals=)"
+            raise BadInput(f"signals of episode {episode.id!r}", f"{column.signal!r} as in the first episode", hint)
+        found = _column(column.signal, episode.signals[column.signal])
+        values = np.asarray(episode.signals[column.signal])
+        if len(values) != frames or (found.dtype, found.width) != (column.dtype, column.width):
+            expected = f"{column.dtype} {_shape(frames, column.width)}"
+            got = f"{found.dtype} {_shape(len(values), found.width)}"
+            raise BadInput(f"signal {column.signal!r} of episode {episode.id!r}", expected, got)
+        return values.astype(column.dtype).reshape(_shape(frames, column.width))
+
+
+def plan_of(
+    first: Episode,
+    fps: float | None,
+    cameras: Mapping[str, str] | None,
+    signals: Sequence[str] | None,
+    has_rewards: bool,
+) -> Plan:
+    """Learn from the first episode what the dataset is made of."""
+    if fps is not None and not fps > 0:
+        raise BadInput("fps", "a positive number", fps)
+    keys = {name: _camera_key(name) for name in first.views} if cameras is None else dict(cameras)
+    unknown = [name for name in keys if name not in first.views]
+    if unknown or not keys:
+        raise BadInput("cameras", f"some of {', '.join(first.views)}", ", ".join(unknown) or "none")
+    if len(set(keys.values())) < len(keys) or any("/" in key for key in keys.values()):
+        raise BadInput("camera keys", "different names without '/'", keys)
+    names = [*first.signals] if signals is None else [*signals]
+    chosen = [name for name in names if not (has_rewards and name == REWARD)]
+    absent = [name for name in chosen if name not in first.signals]
+    if absent:
+        raise BadInput("signals", f"some of {', '.join(first.signals) or 'none'}", ", ".join(absent))
+    return Plan(
+        # The very rate of the video's clock: rounded differently, long files would drift from their timestamps.
+        fps=float(_fraction(fps if fps is not None else _rate_of(first.views[next(iter(keys))]))),
+        cameras=tuple(Camera(name, key, *_size(first.views[name], first.id)) for name, key in keys.items()),
+        columns=tuple(_column(name, first.signals[name]) for name in chosen),
+        retime=fps is not None,
+        has_rewards=has_rewards,
+    )
+
+
+def info_features(plan: Plan, video: Mapping[str, Any], has_success: bool) -> dict[str, dict[str, Any]]:
+    """Write the `features` of meta/info.json; `video` is what all cameras' videos have in common."""
+    features: dict[str, dict[str, Any]] = {}
+    for column in plan.columns:
+        names = None if column.width is None else [f"{column.signal}_{i}" for i in range(column.width)]
+        features[column.key] = {"dtype": column.dtype, "shape": [column.width or 1], "names": names}
+    for camera in plan.cameras:
+        shape = [camera.height, camera.width, 3]
+        details = {"video.height": camera.height, "video.width": camera.width, **video}
+        features[camera.key] = {
+            "dtype": "video",
+            "shape": shape,
+            "names": ["height", "width", "channels"],
+            "info": details,
+        }
+    rest = {key: dtype for key, (dtype, _) in plan.numbers().items() if key not in features}
+    for key, dtype in {**rest, **({FRAME_SUCCESS: "bool"} if has_success else {})}.items():
+        features[key] = {"dtype": dtype, "shape": [1], "names": None}
+    return features
+
+
+def _fraction(fps: float) -> Fraction:
+    return Fraction(fps).limit_denominator(1001)
+
+
+def _camera_key(view: str) -> str:
+    return view if view.startswith("observation.image") else IMAGES_PREFIX + safe_name(view)
+
+
+def _size(frames: Frames, episode: str) -> tuple[int, int]:
+    if not len(frames):
+        raise BadInput(f"episode {episode!r}", "at least one frame", "none")
+    _, height, width, _ = frames.take([0]).shape
+    return height, width
+
+
+def _column(name: str, values: npt.ArrayLike) -> Column:
+    array = np.asarray(values)
+    key = "observation.state" if name == "state" else name
+    if key in NOT_SIGNALS or "/" in key:
+        raise BadInput("signal name", "a name that LeRobot does not use itself and without '/'", repr(name))
+    if array.dtype.kind not in DTYPES or not 1 <= array.ndim <= MATRIX:
+        got = f"{array.dtype} of shape {array.shape} (choose others with signals=)"
+        raise BadInput(f"signal {name!r}", "numbers, (frames,) or (frames, dimensions)", got)
+    width = None if array.ndim == 1 or array.shape[1] == 1 else int(array.shape[1])
+    return Column(name, key, DTYPES[array.dtype.kind], width)
+
+
+def _shape(frames: int, width: int | None) -> tuple[int, ...]:
+    return (frames,) if width is None else (frames, width)
+
+
+def _rate_of(frames: Frames) -> float:
+    rate = _measured_rate(frames)
+    if rate is None:
+        raise BadInput("fps", "a number, as one frame does not tell a rate", None)
+    return float(round(rate)) if abs(rate / max(round(rate), 1) - 1) < NEARLY_WHOLE else rate
+
+
+def _measured_rate(frames: Frames) -> float | None:
+    times = frames.times()
+    return float((len(times) - 1) / (times[-1] - times[0])) if len(times) > 1 and times[-1] > times[0] else None
+
+
+def _check_rate(fps: float, frames: Frames, whose: str) -> None:
+    rate = _measured_rate(frames)
+    if rate is not None and abs(rate / fps - 1) > SAME_RATE:
+        expected = f"{fps:g} frames per second as in the first episode (fps=, or --fps, writes all at one rate)"
+        raise BadInput(f"frame rate of camera {whose}", expected, f"{rate:g}")
+
 
 FRAMES_AT_ONCE = 32
 FRAMES_MEASURED = 16
@@ -218,3 +412,403 @@ def _split_ranges(starts: Sequence[tuple[str, int]], count: int) -> dict[str, st
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=4, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+EPISODES_AT_ONCE = 256
+ARROW = {"float32": pa.float32(), "int64": pa.int64(), "bool": pa.bool_()}
+
+
+class TableWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has no types
+    """Parquet's own writer, which gives up on a file that cannot be finished instead of trying once more when dropped.
+
+    That second attempt would fail as well, as a traceback behind the sentence that the user gets.
+    """
+
+    def close(self) -> None:
+        """Finish the file, or raise once."""
+        try:
+            super().close()
+        finally:
+            self.is_open = False
+
+
+class DataTables:
+    """data/chunk-*/file-*.parquet: a row group an episode, as LeRobot writes them."""
+
+    def __init__(self, root: Path, plan: Plan, limit_mb: float) -> None:
+        """Nothing is opened yet."""
+        self._root, self._limit = root, limit_mb * 1e6
+        self._columns = {**plan.numbers(), FRAME_SUCCESS: ("bool", None)}
+        self._number = -1
+        self._writer: Any = None
+
+    def add(self, columns: Mapping[str, npt.NDArray[Any]], success: bool | None) -> tuple[int, int]:
+        """Append an episode's rows and return the chunk and file that they are in."""
+        if self._writer is None or self._path(self._number).stat().st_size > self._limit:
+            self.close()
+            self._number += 1
+            self._path(self._number).parent.mkdir(parents=True, exist_ok=True)
+            self._writer = TableWriter(self._path(self._number), _data_schema(self._columns))
+        frames = len(columns["index"])
+        # A success shows on the last frame alone; an unknown outcome is null on all of them.
+        verdict = [None] * frames if success is None else [False] * (frames - 1) + [success]
+        arrays = [_arrow(columns[key], *kind) for key, kind in self._columns.items() if key != FRAME_SUCCESS]
+        self._writer.write_table(
+            pa.Table.from_arrays([*arrays, pa.array(verdict, pa.bool_())], schema=self._writer.schema)
+        )
+        return chunk_and_file(self._number)
+
+    def close(self) -> None:
+        """Finish the current file."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def drop(self, column: str) -> None:
+        """Take a column out of every file, a row group at a time."""
+        kept = {key: kind for key, kind in self._columns.items() if key != column}
+        for number in range(self._number + 1):
+            path = self._path(number)
+            with pq.ParquetFile(path) as file, TableWriter(path.with_suffix(".tmp"), _data_schema(kept)) as writer:
+                for group in range(file.metadata.num_row_groups):
+                    writer.write_table(file.read_row_group(group).select(list(kept)).cast(writer.schema))
+            path.with_suffix(".tmp").replace(path)
+
+    def _path(self, number: int) -> Path:
+        chunk, file = chunk_and_file(number)
+        return self._root / f"data/chunk-{chunk:03d}/file-{file:03d}.parquet"
+
+
+class EpisodeTable:
+    """meta/episodes/chunk-000/file-000.parquet, written some hundred rows at a time."""
+
+    def __init__(self, root: Path, plan: Plan) -> None:
+        """Nothing is opened yet."""
+        self._path = root / "meta/episodes/chunk-000/file-000.parquet"
+        self._kinds = {key: dtype for key, (dtype, _) in plan.numbers().items() if dtype != "bool"}
+        self._kinds |= {camera.key: "video" for camera in plan.cameras}
+        self._schema = _episode_schema([camera.key for camera in plan.cameras], self._kinds)
+        self._waiting: list[dict[str, Any]] = []
+        self._writer: Any = None
+
+    def add(
+        self,
+        episode: Episode,
+        *,
+        index: int,
+        rows: tuple[int, int],
+        data: tuple[int, int],
+        clips: Mapping[str, Placement],
+        stats: Mapping[str, Moments],
+    ) -> None:
+        """Note one episode."""
+        row: dict[str, Any] = {
+            "episode_index": index,
+            "tasks": [episode.instruction],
+            "length": rows[1] - rows[0],
+            "data/chunk_index": data[0],
+            "data/file_index": data[1],
+            "dataset_from_index": rows[0],
+            "dataset_to_index": rows[1],
+            "meta/episodes/chunk_index": 0,
+            "meta/episodes/file_index": 0,
+        }
+        for key, clip in clips.items():
+            row |= {f"videos/{key}/chunk_index": clip.chunk, f"videos/{key}/file_index": clip.file}
+            row |= {f"videos/{key}/from_timestamp": clip.start, f"videos/{key}/to_timestamp": clip.stop}
+        for key, kind in self._kinds.items():
+            measures = stats[key].measures(kind) or {}
+            row |= {f"stats/{key}/{name}": measures.get(name) for name in MEASURES}
+        outcome = episode.outcome
+        if outcome is not None:
+            row |= {"success": outcome.success, "vouched_by": outcome.source}
+            row |= {"progress": outcome.progress, "grade": outcome.grade}
+        self._waiting.append(row)
+        if len(self._waiting) >= EPISODES_AT_ONCE:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is waiting and finish the file."""
+        if self._waiting:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def _flush(self) -> None:
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = TableWriter(self._path, self._schema)
+        self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=self._schema))
+        self._waiting = []
+
+
+def write_tasks(path: Path, tasks: Sequence[str]) -> None:
+    """Write the tasks so that pandas, which LeRobot reads them with, takes the texts for the index."""
+    index = "__index_level_0__"
+    column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
+    text = {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"}
+    pandas = {
+        "index_columns": [index],
+        "column_indexes": [
+            {
+                "name": None,
+                "field_name": None,
+                "pandas_type": "unicode",
+                "numpy_type": "object",
+                "metadata": {"encoding": "UTF-8"},
+            }
+        ],
+        "columns": [{**column, "metadata": None}, {**text, "metadata": None}],
+        "attributes": {},
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "2.2.0",
+    }
+    schema = pa.schema([("task_index", pa.int64()), (index, pa.string())], {"pandas": json.dumps(pandas)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TableWriter(path, schema) as writer:
+        writer.write_table(pa.table([list(range(len(tasks))), list(tasks)], schema=schema))
+
+
+def _data_schema(columns: Mapping[str, tuple[str, int | None]]) -> Any:
+    fields, features = [], {}
+    for key, (dtype, width) in columns.items():
+        value = {"dtype": dtype, "_type": "Value"}
+        fields.append((key, ARROW[dtype] if width is None else pa.list_(ARROW[dtype], width)))
+        features[key] = value if width is None else {"feature": value, "length": width, "_type": "List"}
+    # The datasets library restores its own types from this note.
+    return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def _arrow(values: npt.NDArray[Any], dtype: str, width: int | None) -> Any:
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1), ARROW[dtype])
+    return flat if width is None else pa.FixedSizeListArray.from_arrays(flat, width)
+
+
+def _episode_schema(cameras: Sequence[str], kinds: Mapping[str, str]) -> Any:
+    first = ["data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index"]
+    fields = [("episode_index", pa.int64()), ("tasks", pa.list_(pa.string())), ("length", pa.int64())]
+    fields += [(name, pa.int64()) for name in first]
+    for key in cameras:
+        fields += [(f"videos/{key}/{part}", pa.int64()) for part in ("chunk_index", "file_index")]
+        fields += [(f"videos/{key}/{part}", pa.float64()) for part in ("from_timestamp", "to_timestamp")]
+    for key, kind in kinds.items():
+        for measure in MEASURES:
+            number = (
+                pa.int64() if measure == "count" or (kind == "int64" and measure in ("min", "max")) else pa.float64()
+            )
+            vector = pa.list_(number)
+            is_colour = kind == "video" and measure != "count"
+            fields.append((f"stats/{key}/{measure}", pa.list_(pa.list_(vector)) if is_colour else vector))
+    fields += [("meta/episodes/chunk_index", pa.int64()), ("meta/episodes/file_index", pa.int64())]
+    # Beyond the format: what demerit's reader gets its outcomes back from.
+    fields += [("success", pa.bool_()), ("vouched_by", pa.string())]
+    fields += [("progress", pa.float64()), ("grade", pa.int64())]
+    return pa.schema(fields)
+
+
+FILES_PER_CHUNK = 1000
+QUALITY: Mapping[str, Mapping[str, str]] = {
+    "libx264": {"crf": "20", "preset": "veryfast"},
+    "libsvtav1": {"crf": "30", "preset": "8"},
+}
+
+
+@dataclass(frozen=True)
+class VideoSettings:
+    """How videos are encoded and when the next file begins."""
+
+    codec: str = "libx264"
+    gop: int = 2
+    """a key frame every so many frames: 2 makes random access cheap"""
+    options: Mapping[str, str] = field(default_factory=dict)
+    limit_mb: float = 500
+
+    def __post_init__(self) -> None:
+        """Refuse an encoder that this PyAV does not have."""
+        import av  # noqa: PLC0415
+
+        try:
+            av.Codec(self.codec, "w")
+        except ValueError:
+            raise UnknownName("video encoder", self.codec, QUALITY) from None
+        if self.gop < 1:
+            raise BadInput("gop", "1 or more frames", self.gop)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an episode's video went."""
+
+    chunk: int
+    file: int
+    start: float
+    stop: float
+
+
+def chunk_and_file(number: int) -> tuple[int, int]:
+    """Number files from 0 within chunks of a thousand."""
+    return divmod(number, FILES_PER_CHUNK)
+
+
+class VideoFiles:
+    """One camera's videos, written episode by episode."""
+
+    def __init__(self, root: Path, camera: Camera, rate: Fraction, settings: VideoSettings) -> None:
+        """Files go below `root`/videos; nothing is opened yet."""
+        self._folder, self._camera, self._rate, self._settings = root / "videos" / camera.key, camera, rate, settings
+        self._container: OutputContainer | None = None
+        self._stream: VideoStream | None = None
+        self._number, self._frames, self._episode_start, self._bytes = -1, 0, 0, 0
+
+    def begin(self) -> None:
+        """Start an episode, in a new file if the last one has grown too large."""
+        if self._container is None or self._bytes > self._settings.limit_mb * 1e6:
+            self.close()
+            self._open_next()
+        self._episode_start = self._frames
+
+    def add(self, images: Images, episode: str) -> None:
+        """Append frames to the episode."""
+        import av  # noqa: PLC0415
+        from av.video.frame import PictureType  # noqa: PLC0415
+
+        camera = self._camera
+        if images.shape[1:3] != (camera.height, camera.width):
+            expected = f"{camera.width}x{camera.height} pixels as in the first episode"
+            got = f"{images.shape[2]}x{images.shape[1]}"
+            raise BadInput(f"camera {camera.view!r} of episode {episode!r}", expected, got)
+        for image in images:
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            frame.pts, frame.time_base = self._frames, 1 / self._rate
+            if self._frames == self._episode_start:
+                frame.pict_type = PictureType.I  # no episode's pixels lean on another's
+            self._encode(frame)
+            self._frames += 1
+
+    def end(self) -> Placement:
+        """Finish the episode and tell where it is."""
+        chunk, file = chunk_and_file(self._number)
+        return Placement(chunk, file, float(self._episode_start / self._rate), float(self._frames / self._rate))
+
+    def close(self) -> None:
+        """Finish the current file."""
+        if self._container is not None:
+            if self._frames:
+                self._encode(None)
+            self._container.close()
+        self._container = self._stream = None
+
+    def details(self) -> dict[str, Any]:
+        """What meta/info.json says about these videos besides their size."""
+        import av  # noqa: PLC0415
+
+        return {
+            "video.codec": av.Codec(self._settings.codec, "w").canonical_name,
+            "video.pix_fmt": self._pixels(),
+            "video.is_depth_map": False,
+            "video.fps": float(self._rate) if self._rate.denominator > 1 else int(self._rate),
+            "video.channels": 3,
+            "has_audio": False,
+        }
+
+    def _encode(self, frame: VideoFrame | None) -> None:
+        assert self._stream is not None and self._container is not None
+        packets = self._stream.encode(frame)
+        # The file itself appears late and grows in jumps: count what goes into it.
+        self._bytes += sum(packet.size for packet in packets)
+        self._container.mux(packets)
+
+    def _pixels(self) -> str:
+        # Half-resolution colours need even sizes; full-resolution ones take any.
+        return "yuv444p" if self._camera.height % 2 or self._camera.width % 2 else "yuv420p"
+
+    def _open_next(self) -> None:
+        import av  # noqa: PLC0415
+
+        self._number, self._frames, self._bytes = self._number + 1, 0, 0
+        chunk, file = chunk_and_file(self._number)
+        path = self._folder / f"chunk-{chunk:03d}" / f"file-{file:03d}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._container = av.open(str(path), "w", format="mp4")
+        options = {**QUALITY.get(self._settings.codec, {}), **self._settings.options}
+        stream: Any = self._container.add_stream(self._settings.codec, rate=self._rate, options=options)
+        stream.width, stream.height, stream.pix_fmt = self._camera.width, self._camera.height, self._pixels()
+        stream.codec_context.time_base = 1 / self._rate
+        stream.codec_context.gop_size = self._settings.gop
+        # Reordered frames would shift the clock of the file by an edit list that readers treat differently.
+        stream.codec_context.max_b_frames = 0
+        self._stream = stream
+
+
+MEASURES = ("min", "max", "mean", "std", "count")
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Extremes, mean and squared deviations of numbers, per dimension; numbers that are not finite are not counted."""
+
+    rows: int
+    """how many frames went in"""
+    n: Vector
+    """how many finite numbers, per dimension"""
+    mean: Vector
+    squares: Vector
+    """sum of (x - mean)^2"""
+    low: Vector
+    high: Vector
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike, rows: int | None = None) -> Moments:
+        """Measure (rows,) or (rows, dimensions) numbers."""
+        table = np.asarray(values, dtype=np.float64)
+        table = table.reshape(len(table), -1)
+        finite = np.isfinite(table)
+        n = finite.sum(axis=0).astype(np.float64)
+        mean = np.where(finite, table, 0).sum(axis=0) / np.maximum(n, 1)
+        return cls(
+            rows=len(table) if rows is None else rows,
+            n=n,
+            mean=mean,
+            squares=np.where(finite, (np.where(finite, table, 0) - mean) ** 2, 0).sum(axis=0),
+            low=np.where(finite, table, np.inf).min(axis=0, initial=np.inf),
+            high=np.where(finite, table, -np.inf).max(axis=0, initial=-np.inf),
+        )
+
+    @classmethod
+    def of_images(cls, images: Images) -> Moments:
+        """Measure the colours of (n, height, width, 3) images on the scale 0 to 1; every other pixel is enough."""
+        return cls.of(images[:, ::2, ::2].reshape(-1, images.shape[-1]) / 255.0, rows=len(images))
+
+    def __add__(self, other: Moments) -> Moments:
+        """Measure both together.
+
+        n = n1 + n2, d = mean2 - mean1, mean = mean1 + d * n2 / n, squares = squares1 + squares2 + d^2 * n1 * n2 / n.
+        """
+        n = self.n + other.n
+        share = other.n / np.maximum(n, 1)
+        gap = other.mean - self.mean
+        return Moments(
+            rows=self.rows + other.rows,
+            n=n,
+            mean=self.mean + gap * share,
+            squares=self.squares + other.squares + gap**2 * self.n * share,
+            low=np.minimum(self.low, other.low),
+            high=np.maximum(self.high, other.high),
+        )
+
+    def measures(self, dtype: str) -> dict[str, Any] | None:
+        """The LeRobot record: a list per measure, colours as (3, 1, 1); None when a dimension has no finite number."""
+        if not (self.n > 0).all():
+            return None
+        exact: Callable[[float], float] = int if dtype.startswith("int") else float
+        values: dict[str, Any] = {
+            "min": [exact(x) for x in self.low],
+            "max": [exact(x) for x in self.high],
+            "mean": self.mean.tolist(),
+            "std": np.sqrt(self.squares / self.n).tolist(),
+        }
+        if dtype == "video":
+            values = {name: [[[x]] for x in numbers] for name, numbers in values.items()}
+        return {**values, "count": [self.rows]}

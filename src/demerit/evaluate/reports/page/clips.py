@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from demerit.data.frames import Frames, Images, spread
-from demerit.data.video_writer import Encoding, write_video
+from demerit.data.video import Encoding, write_video
 from demerit.errors import DemeritError
 from demerit.evaluate.reports.report import Judged
 

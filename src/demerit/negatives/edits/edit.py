@@ -14,7 +14,7 @@ from demerit.data.episode import Edit, Episode
 from demerit.data.frames import Frames, Indices, short_hash
 from demerit.data.labels import Event, Outcome
 from demerit.errors import NotApplicable
-from demerit.negatives.targets import DONE_GRADE, Targets, grade_of
+from demerit.negatives.negative import DONE_GRADE, Targets, grade_of
 
 ID_DIGITS = 10
 

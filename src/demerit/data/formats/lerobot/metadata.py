@@ -1,0 +1,494 @@
+"""Outcomes from LeRobot columns. There is no official one: everything here is a convention, and says whose."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from demerit.data.dataset import Problem
+from demerit.data.labels import LABEL_SOURCES, LabelSource, Outcome
+from demerit.errors import BadInput
+
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+IMAGES_PREFIX = "observation.images."
+FRAME_SUCCESS = "next.success"
+# Columns that every data file has or that say how an episode ended: neither is a signal.
+NOT_SIGNALS = frozenset(
+    {"timestamp", "frame_index", "episode_index", "index", "task_index", "next.done", FRAME_SUCCESS}
+)
+NUMBERS = re.compile(r"(float|int|uint)\d+|bool")
+CARD_LICENCE = re.compile(r"^license:[ \t]*['\"]?([^\s'\"\[]+)", re.MULTILINE)
+CARD_LICENCE_NAME = re.compile(r"^license_name:[ \t]*['\"]?([^\n'\"]+?)['\"]?[ \t]*$", re.MULTILINE)
+"""what cards say instead, where the licence is `other`"""
+CARD_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Info:
+    """The checked content of meta/info.json."""
+
+    root: Path
+    version: str
+    fps: float
+    features: Mapping[str, Mapping[str, Any]]
+    """column or video key to its dtype, shape and names"""
+    data_path: str
+    video_path: str
+    """templates of paths below the root"""
+    chunks_size: int
+    robot_type: str
+    total_episodes: int | None
+    splits: Mapping[str, range]
+    """split to its episode indices"""
+    unread_splits: tuple[str, ...] = ()
+    """splits whose episodes could not be understood"""
+
+    def cameras(self) -> dict[str, str]:
+        """Camera name to feature key, in the file's order; depth maps are not pictures and are left out."""
+        keys = [key for key, feature in self.features.items() if _is_camera(feature)]
+        short = [key.removeprefix(IMAGES_PREFIX) for key in keys]
+        return {name if short.count(name) == 1 else key: key for name, key in zip(short, keys, strict=True)}
+
+    def signals(self) -> dict[str, str]:
+        """Signal name to column: every numeric feature that is neither bookkeeping nor a verdict."""
+        keys = [key for key, feature in self.features.items() if key not in NOT_SIGNALS and _is_numeric(feature)]
+        return {("state" if key == "observation.state" and "state" not in keys else key): key for key in keys}
+
+    def is_video(self, key: str) -> bool:
+        """Whether a camera's frames are in video files (else inside the data files)."""
+        return self.features[key].get("dtype") == "video"
+
+    def split_of(self, episode: int) -> str:
+        """The first split that holds the episode, empty when none does."""
+        return next((name for name, indices in self.splits.items() if episode in indices), "")
+
+
+def read_info(path: str | Path) -> Info:
+    """Read and check meta/info.json."""
+    root = Path(path).expanduser().absolute()
+    raw = _read_object(root)
+    version = raw.get("codebase_version")
+    if version not in VERSIONS:
+        known = f"{', '.join(VERSIONS[:-1])} or {VERSIONS[-1]}"
+        raise BadInput(f"codebase_version in {root / 'meta/info.json'}", known, repr(version))
+    fps = _field(raw, root, "fps", (int, float))
+    if not fps > 0:
+        raise BadInput(f"fps in {root / 'meta/info.json'}", "a positive number", fps)
+    features = _field(raw, root, "features", dict)
+    for key, feature in features.items():
+        if not isinstance(feature, dict):
+            raise BadInput(f"feature {key!r} in {root / 'meta/info.json'}", "an object with a dtype", repr(feature))
+    splits, unread = _splits(raw.get("splits"))
+    chunks_size, total = whole(raw.get("chunks_size")), whole(raw.get("total_episodes"))
+    return Info(
+        root=root,
+        version=version,
+        fps=float(fps),
+        features=features,
+        data_path=_template(raw, root, "data_path", version),
+        # A dataset of images has no videos, and its template may be null.
+        video_path=_template(raw, root, "video_path", version) if raw.get("video_path") else "",
+        chunks_size=chunks_size if chunks_size and chunks_size > 0 else 1000,
+        robot_type=str(raw.get("robot_type") or ""),
+        total_episodes=total,
+        splits=splits,
+        unread_splits=unread,
+    )
+
+
+def whole(value: object) -> int | None:
+    """Return the whole number that a metadata field holds, None when it holds anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else None
+
+
+def stays_inside(relative: str) -> bool:
+    """Whether a path from the metadata stays below the dataset's root.
+
+    By its words only: links are followed, because download caches are made of links that point outside.
+    """
+    normal = os.path.normpath(relative.replace("\\", "/"))
+    return not (os.path.isabs(normal) or normal == ".." or normal.startswith("../") or re.match(r"[A-Za-z]:", normal))
+
+
+def card_licence(root: Path) -> str:
+    """The licence that the dataset card (README.md) names, empty when it names none."""
+    try:
+        with open(root / "README.md", encoding="utf-8", errors="replace") as card:
+            text = card.read(CARD_BYTES)
+    except OSError:
+        return ""
+    front = text.split("\n---", 1)[0] if text.startswith("---") else ""
+    found = CARD_LICENCE.search(front)
+    named = CARD_LICENCE_NAME.search(front) if found and found.group(1) == "other" else None
+    return named.group(1) if named else found.group(1) if found else ""
+
+
+def _is_camera(feature: Mapping[str, Any]) -> bool:
+    details = feature.get("info") or feature.get("video_info") or {}
+    is_depth = isinstance(details, dict) and bool(details.get("video.is_depth_map"))
+    return feature.get("dtype") in ("video", "image") and not is_depth
+
+
+def _is_numeric(feature: Mapping[str, Any]) -> bool:
+    return NUMBERS.fullmatch(str(feature.get("dtype"))) is not None
+
+
+def _read_object(root: Path) -> dict[str, Any]:
+    path = root / "meta" / "info.json"
+    try:
+        raw = json.loads(path.read_bytes())
+    except OSError:
+        raise BadInput(f"LeRobot dataset {root}", "a folder with meta/info.json in it", _what_is_there(root)) from None
+    except (ValueError, RecursionError) as broken:
+        raise BadInput(str(path), "JSON", f"something else ({broken})") from None
+    if not isinstance(raw, dict):
+        raise BadInput(str(path), "a JSON object", f"a {type(raw).__name__}")
+    return raw
+
+
+def _what_is_there(root: Path) -> str:
+    if not root.is_dir():
+        return "a file" if root.exists() else "a path that does not exist"
+    if (root / "info.json").is_file():
+        return f"its meta folder (did you mean {root.parent}?)"
+    below = sorted(entry.name for entry in root.iterdir() if (entry / "meta" / "info.json").is_file())
+    return f"a folder of datasets (did you mean {root / below[0]}?)" if below else "a folder without it"
+
+
+def _field(raw: Mapping[str, Any], root: Path, name: str, kind: type | tuple[type, ...]) -> Any:
+    value = raw.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        wanted = "an object" if kind is dict else "a text" if kind is str else "a number"
+        raise BadInput(f"{name} in {root / 'meta/info.json'}", wanted, repr(value))
+    return value
+
+
+def _template(raw: Mapping[str, Any], root: Path, name: str, version: str) -> str:
+    template = _field(raw, root, name, str)
+    fields: dict[str, Any] = {"video_key": "k"}
+    fields |= {"chunk_index": 0, "file_index": 0} if version == "v3.0" else {"episode_chunk": 0, "episode_index": 0}
+    try:
+        template.format(**fields)
+    except (KeyError, IndexError, ValueError, AttributeError):
+        allowed = f"a path with {', '.join('{' + field + '}' for field in fields)} in it"
+        raise BadInput(f"{name} in {root / 'meta/info.json'}", allowed, repr(template)) from None
+    return str(template)
+
+
+def _splits(raw: object) -> tuple[dict[str, range], tuple[str, ...]]:
+    splits: dict[str, range] = {}
+    unread = []
+    for name, text in raw.items() if isinstance(raw, dict) else ():
+        bounds = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", str(text))
+        if bounds:
+            splits[str(name)] = range(int(bounds.group(1)), int(bounds.group(2)))
+        else:
+            unread.append(f"{name}: {text}")
+    return splits, tuple(unread)
+
+
+METADATA_BATCH = 512
+PARQUET_ERRORS = (OSError, pa.ArrowException)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Where one camera's video of one episode is."""
+
+    path: str
+    """relative to the dataset's root, as the metadata says"""
+    start: float | None = None
+    stop: float | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One episode according to the metadata. None means that it does not say."""
+
+    index: int
+    tasks: tuple[str, ...]
+    length: int | None
+    data: str
+    """the data file, relative to the dataset's root, as the metadata says"""
+    clips: Mapping[str, Clip]
+    """feature key to video"""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """episode-level columns that speak about the outcome"""
+
+
+def entries(info: Info, labels: Sequence[str]) -> Iterator[Entry | Problem]:
+    """Stream the episodes' metadata in the dataset's order."""
+    return _rows_of_parquet(info, labels) if info.version == "v3.0" else _lines_of_json(info, labels)
+
+
+def read_tasks(info: Info) -> tuple[dict[int, str], list[Problem]]:
+    """Read task index to text, with what went wrong on the way."""
+    return _tasks_parquet(info) if info.version == "v3.0" else _tasks_json(info)
+
+
+def episode_columns(info: Info) -> list[str]:
+    """List the episode-level columns, from the first line or file."""
+    if info.version == "v3.0":
+        for path in _metadata_files(info):
+            try:
+                return [str(name) for name in pq.read_schema(path).names]
+            except PARQUET_ERRORS:
+                continue
+        return []
+    records = (record for _, record in json_lines(info.root / "meta/episodes.jsonl") if isinstance(record, dict))
+    return list(next(records, {}))
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, object]]:
+    """Stream (line number, value); a line that is not JSON gives the error itself. Empty lines are skipped."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError) as broken:
+                yield number, broken
+
+
+def _lines_of_json(info: Info, labels: Sequence[str]) -> Iterator[Entry | Problem]:
+    for number, record in json_lines(info.root / "meta/episodes.jsonl"):
+        index = whole(record.get("episode_index")) if isinstance(record, dict) else None
+        if not isinstance(record, dict) or index is None or index < 0:
+            why = str(record) if isinstance(record, Exception) else "it names no episode_index"
+            yield Problem("malformed metadata", f"meta/episodes.jsonl line {number}", why, kept=False)
+            continue
+        fields = {"episode_chunk": index // info.chunks_size, "episode_index": index}
+        keys = [key for key in info.cameras().values() if info.is_video(key) and info.video_path]
+        yield Entry(
+            index=index,
+            tasks=_texts(record.get("tasks")),
+            length=whole(record.get("length")),
+            data=info.data_path.format(**fields, video_key=""),
+            clips={key: Clip(info.video_path.format(**fields, video_key=key)) for key in keys},
+            labels={name: record[name] for name in labels if record.get(name) is not None},
+        )
+
+
+def _rows_of_parquet(info: Info, labels: Sequence[str]) -> Iterator[Entry | Problem]:
+    for path in _metadata_files(info):
+        where = path.relative_to(info.root).as_posix()
+        try:
+            with pq.ParquetFile(path) as file:
+                # Real files have a hundred stats/* columns: name what is needed.
+                wanted = [name for name in _needed(info, labels) if name in set(file.schema_arrow.names)]
+                for batch in file.iter_batches(batch_size=METADATA_BATCH, columns=wanted):
+                    for row in batch.select(wanted).to_pylist():
+                        yield _entry(info, labels, row, where)
+        except PARQUET_ERRORS as broken:
+            yield Problem("unreadable metadata", where, first_line(broken), kept=False)
+
+
+def _needed(info: Info, labels: Sequence[str]) -> list[str]:
+    keys = [key for key in info.cameras().values() if info.is_video(key)]
+    parts = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+    videos = [f"videos/{key}/{part}" for key in keys for part in parts]
+    return ["episode_index", "tasks", "length", "data/chunk_index", "data/file_index", *videos, *labels]
+
+
+def _entry(info: Info, labels: Sequence[str], row: Mapping[str, Any], where: str) -> Entry | Problem:
+    index = whole(row.get("episode_index"))
+    chunk, file = whole(row.get("data/chunk_index")), whole(row.get("data/file_index"))
+    if index is None or index < 0 or chunk is None or file is None:
+        why = f"a row needs episode_index, data/chunk_index and data/file_index, this one has {index}, {chunk}, {file}"
+        return Problem("malformed metadata", where, why, kept=False)
+    clips = {}
+    for key in info.cameras().values():
+        place = {part: whole(row.get(f"videos/{key}/{part}")) for part in ("chunk_index", "file_index")}
+        start, stop = (row.get(f"videos/{key}/{end}_timestamp") for end in ("from", "to"))
+        # Without both ends the clip would silently be the videos of other episodes as well.
+        is_placed = None not in place.values() and _is_moment(start) and _is_moment(stop)
+        if info.is_video(key) and info.video_path and is_placed:
+            clips[key] = Clip(info.video_path.format(**place, video_key=key), start, stop)
+    return Entry(
+        index=index,
+        tasks=_texts(row.get("tasks")),
+        length=whole(row.get("length")),
+        data=info.data_path.format(chunk_index=chunk, file_index=file, video_key=""),
+        clips=clips,
+        labels={name: row[name] for name in labels if row.get(name) is not None},
+    )
+
+
+def _is_moment(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _metadata_files(info: Info) -> list[Path]:
+    found = (info.root / "meta/episodes").glob("*/*.parquet")
+    return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", "/".join(path.parts[-2:]))])
+
+
+def _tasks_json(info: Info) -> tuple[dict[int, str], list[Problem]]:
+    tasks: dict[int, str] = {}
+    problems: list[Problem] = []
+    try:
+        for number, record in json_lines(info.root / "meta/tasks.jsonl"):
+            index = whole(record.get("task_index")) if isinstance(record, dict) else None
+            if isinstance(record, dict) and index is not None and isinstance(record.get("task"), str):
+                tasks[index] = record["task"]
+                continue
+            why = str(record) if isinstance(record, Exception) else "it needs a task_index and a task"
+            problems.append(Problem("malformed metadata", f"meta/tasks.jsonl line {number}", why, kept=True))
+    except OSError as broken:
+        problems.append(Problem("missing tasks", "meta/tasks.jsonl", first_line(broken), kept=True))
+    return tasks, problems
+
+
+def _tasks_parquet(info: Info) -> tuple[dict[int, str], list[Problem]]:
+    where = "meta/tasks.parquet"
+    try:
+        table = pq.read_table(info.root / where)
+    except PARQUET_ERRORS as broken:
+        kind = "unreadable tasks" if (info.root / where).is_file() else "missing tasks"
+        return {}, [Problem(kind, where, first_line(broken), kept=True)]
+    text = _text_column(table.schema)
+    if text is None or "task_index" not in table.column_names:
+        why = f"expected task_index and a column of texts, got {', '.join(table.column_names)}"
+        return {}, [Problem("unreadable tasks", where, why, kept=True)]
+    pairs = zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True)
+    return {index: task for index, task in pairs if index is not None and task is not None}, []
+
+
+def _text_column(schema: Any) -> str | None:
+    """The texts are the index of a pandas frame, and what that is called depends on who wrote it."""
+    try:
+        named = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
+    except (ValueError, AttributeError):
+        named = []
+    texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+    likely = [*(name for name in named if isinstance(name, str)), "__index_level_0__", "task", *texts]
+    return next((name for name in likely if name in texts), None)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    values = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    stripped = [text.strip() for text in values if isinstance(text, str)]
+    return tuple(dict.fromkeys(text for text in stripped if text))
+
+
+def first_line(broken: BaseException) -> str:
+    """Shorten an error of the parquet library to what fits into a sentence."""
+    lines = str(broken).splitlines()
+    return (lines[0] if lines else type(broken).__name__).rstrip(".")
+
+
+LABEL_COLUMNS = ("success", "vouched_by", "progress", "grade", "quality_label")
+QUALITY = {"successful": True, "success": True, "failure": False, "failed": False}
+
+
+@dataclass(frozen=True, eq=False)
+class Verdicts:
+    """The outcomes of one episode, and what could not be understood."""
+
+    outcomes: tuple[Outcome, ...]
+    complaints: tuple[tuple[str, str], ...] = ()
+    """(kind, detail) of each problem"""
+
+
+def verdicts(
+    labels: Mapping[str, Any], success_key: str | None, frames: npt.NDArray[Any] | None, frame_key: str | None
+) -> Verdicts:
+    """Read episode-level columns and the per-frame success column.
+
+    A column does not say who filled it in, so its voucher is a rule named after the column, unless a `vouched_by`
+    column knows better. Where both say the same, the episode-level one is kept, as it may know its voucher.
+    """
+    complaints: list[tuple[str, str]] = []
+    whole_episode = _of_episode(labels, success_key, complaints)
+    by_frames = None if frames is None or frame_key is None else _of_frames(frames, frame_key, complaints)
+    if by_frames is None or (whole_episode is not None and whole_episode.success == by_frames.success):
+        return Verdicts(() if whole_episode is None else (whole_episode,), tuple(complaints))
+    if whole_episode is None:
+        return Verdicts((by_frames,), tuple(complaints))
+    if whole_episode.success is not None:
+        detail = f"{whole_episode.by or success_key} says {whole_episode.success}, {frame_key} {by_frames.success}"
+        complaints.append(("outcomes disagree", detail))
+    return Verdicts((whole_episode, by_frames), tuple(complaints))
+
+
+def _of_episode(labels: Mapping[str, Any], key: str | None, complaints: list[tuple[str, str]]) -> Outcome | None:
+    value = labels.get(key) if key is not None else None
+    success, said_by = _yes_or_no(value), key
+    if value is not None and not _is_missing(value) and success is None:
+        complaints.append(("unclear outcome", f"{key} is {value!r}, expected true, false, 0 or 1"))
+    if success is None and key is not None and labels.get("quality_label") is not None:
+        success, said_by = QUALITY.get(str(labels["quality_label"]).strip().lower()), "quality_label"
+    progress = _number(labels, "progress", complaints)
+    grade = _number(labels, "grade", complaints)
+    if success is None and progress is None and grade is None:
+        return None
+    if success is None:
+        said_by = "progress" if progress is not None else "grade"
+    voucher, by = _voucher(labels.get("vouched_by"), f"{said_by} column", complaints)
+    return Outcome(voucher, success=success, progress=progress, grade=None if grade is None else int(grade), by=by)
+
+
+def _of_frames(frames: npt.NDArray[Any], key: str, complaints: list[tuple[str, str]]) -> Outcome | None:
+    """True on the last frame is a success; never true is a failure; anything else nobody can tell."""
+    try:
+        values = frames.reshape(len(frames)).astype(np.float64)
+    except (ValueError, TypeError):
+        complaints.append(("unclear outcome", f"{key} is not one truth value per frame"))
+        return None
+    if not len(values) or np.isnan(values).all():
+        return None
+    by = f"{key} column"
+    if set(np.unique(values[~np.isnan(values)])) - {0.0, 1.0}:
+        complaints.append(("unclear outcome", f"{key} has values other than true and false"))
+        return None
+    if values[-1] == 1:
+        return Outcome("rule", success=True, by=by)
+    if not values.any():  # NaN counts as true here: a frame nobody judged may have been the success
+        return Outcome("rule", success=False, by=by)
+    complaints.append(("unclear outcome", f"{key} is true or unknown somewhere, and not true on the last frame"))
+    return None
+
+
+def _yes_or_no(value: object) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    return {0: False, 1: True}.get(number) if (number := whole(value)) is not None else None
+
+
+def _number(labels: Mapping[str, Any], name: str, complaints: list[tuple[str, str]]) -> float | None:
+    value = labels.get(name)
+    if value is None or _is_missing(value):
+        return None
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    if fits and (0 <= value <= 1 if name == "progress" else value in (1, 2, 3, 4, 5)):
+        return float(value)
+    allowed = "a number from 0 to 1" if name == "progress" else "a whole number from 1 to 5"
+    complaints.append(("unclear outcome", f"{name} is {value!r}, expected {allowed}"))
+    return None
+
+
+def _voucher(value: object, column: str, complaints: list[tuple[str, str]]) -> tuple[LabelSource, str]:
+    known = next((voucher for voucher in LABEL_SOURCES if voucher == value), None)
+    if known is not None:
+        return known, ""
+    if value is not None:
+        complaints.append(("unknown voucher", f"vouched_by is {value!r}, expected one of {', '.join(LABEL_SOURCES)}"))
+    return "rule", column
+
+
+def _is_missing(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
