@@ -1,4 +1,4 @@
-"""Robot rewards that know bad behaviour when they see it.
+"""Robot rewards that recognise bad behaviour.
 
 import demerit
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each public name lives. They are imported when first used: `import demerit` itself costs nothing.
+# The module of each public name. Names are imported when they are first used, so `import demerit` is fast.
 _HOMES = {
     "Comparer": "models.protocol",
     "Dataset": "data.dataset",

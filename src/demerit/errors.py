@@ -1,25 +1,25 @@
-"""Everything that can go wrong, as one tree.
+"""The tree of errors.
 
     DemeritError
-      UnknownName(kind, name, known)       a name that a person typed and nobody registered
-      MissingExtra(feature, extra)         a part of demerit whose dependencies are not installed
-      BadInput(what, expected, got)        an argument, option or file that cannot be used as given
-      BadEpisode(episode, expected, got)   an episode that breaks a rule of the nouns
-      BadReward(model, episode, reason)    a model's answer that breaks the rules of rewards
-      UnreadableVideo(path, reason)        frames that were promised and cannot be decoded
-      NotApplicable(reason)                an edit that makes no sense for this episode
-      WeightsMismatch(missing, unexpected) weights that do not fit the model, by name
-      NonFiniteOutput()                           a network whose arithmetic broke down (NaN)
-      OutOfMemory(what, detail)            work that does not fit into the memory of this machine
+      UnknownName(kind, name, known)       a name that is not registered
+      MissingExtra(feature, extra)         a feature whose dependencies are not installed
+      BadInput(what, expected, got)        an argument, option or file that cannot be used
+      BadEpisode(episode, expected, got)   an episode that breaks a rule
+      BadReward(model, episode, reason)    a reward that breaks a rule
+      UnreadableVideo(path, reason)        frames that cannot be decoded
+      NotApplicable(reason)                an edit that does not fit this episode
+      WeightsMismatch(missing, unexpected) weights that do not fit the model
+      NonFiniteOutput()                           a model output that is NaN or infinite
+      OutOfMemory(what, detail)            not enough memory
       ContractBroken(model, clauses)       a model that fails its conformance check
       RemoteError(url, status, message)    a reward server that answered with an error
-      WriteError(path, reason, kept)       a file for which there is no room
-      Diverged(update, found, kept)        training whose numbers are no longer numbers
+      WriteError(path, reason, kept)       a file that cannot be written
+      Diverged(update, found, kept)        training that reached NaN or infinity
       StoreError(path, reason)             a dataset folder that cannot be read or written
-        StoreBusy(path, holder)            ... because somebody else is writing to it
+        StoreBusy(path, holder)            ... because another process writes to it
 
-Each constructor takes the facts and writes the sentence: what was given, what is allowed, what was perhaps meant.
-The command line prints that sentence and exits with 1. A `DemeritWarning` is printed too, and the command continues.
+Each constructor takes facts, keeps them as attributes, and writes one sentence: what was given, what is allowed, what
+was perhaps meant. The command line prints that sentence and exits with 1. A `DemeritWarning` is printed too, and the command continues.
 `StoppedByUser` is a Ctrl-C that says what was saved.
 """
 
@@ -31,34 +31,34 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 WRITE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
-"""how the system says that nothing can be written there"""
+"""errno values that mean a file cannot be written"""
 
 
 class DemeritError(Exception):
-    """The root: catch this to catch everything that demerit raises on purpose."""
+    """The root of the tree: catch it to catch every error that demerit raises on purpose."""
 
 
 class DemeritWarning(UserWarning):
-    """The root of our warnings: a sentence for the person, and the work goes on."""
+    """The root of the warnings: printed as one sentence; the command continues."""
 
 
 class AmbiguityWarning(DemeritWarning):
-    """Everything works, and may not be what was meant; the sentence says why."""
+    """The input is ambiguous. The sentence says how it was read."""
 
 
 class PerformanceWarning(DemeritWarning):
-    """Everything works, and takes longer than it needs to; the sentence says why."""
+    """The work is slower than it could be. The sentence says why."""
 
 
 class StoppedByUser(KeyboardInterrupt):
-    """Somebody asked to stop; the sentence says what was kept and where the same command goes on."""
+    """A Ctrl-C. The sentence says what was saved and how to resume."""
 
 
 class UnknownName(DemeritError):
-    """Nobody registered that name."""
+    """A name that is not registered."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """Say what was asked for, the nearest known name and all of them."""
+        """`known` are the names that exist; the nearest one is suggested."""
         self.kind, self.name, self.known = kind, name, sorted(known)
         near = difflib.get_close_matches(name, self.known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -67,19 +67,19 @@ class UnknownName(DemeritError):
 
 
 class MissingExtra(DemeritError):
-    """The feature is part of demerit, but its dependencies are not installed."""
+    """A feature whose dependencies are not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        """Give the line that installs what is missing."""
+        """`extra` is the extra to install."""
         self.feature, self.extra = feature, extra
         super().__init__(f"{feature} needs an extra that is not installed: pip install 'demerit[{extra}]'")
 
 
 class BadInput(DemeritError):
-    """An argument, an option or a file that cannot be used as it was given."""
+    """An argument, an option or a file that cannot be used."""
 
     def __init__(self, what: str, expected: str, got: object) -> None:
-        """Say what was expected and what came."""
+        """`what` names the input; `expected` and `got` describe it."""
         self.what, self.expected, self.got = what, expected, got
         super().__init__(f"{what}: expected {expected}, got {got}.")
 
@@ -88,38 +88,38 @@ class BadEpisode(DemeritError):
     """An episode that breaks a rule."""
 
     def __init__(self, episode: str, expected: str, got: object) -> None:
-        """Name the episode, the rule and what was found instead."""
+        """`episode` is the id; `expected` is the rule."""
         self.episode, self.expected, self.got = episode, expected, got
         super().__init__(f"Episode {episode!r}: expected {expected}, got {got}.")
 
 
 class BadReward(DemeritError):
-    """A model's answer that breaks the rules of rewards."""
+    """A reward that breaks a rule."""
 
     def __init__(self, model: str, episode: str, reason: str) -> None:
-        """Name the model, the episode and the rule."""
+        """`reason` says which rule."""
         self.model, self.episode, self.reason = model, episode, reason
         super().__init__(f"Model {model!r} gave an unusable reward for episode {episode!r}: {reason}.")
 
 
 class UnreadableVideo(DemeritError):
-    """Frames that were promised cannot be decoded."""
+    """Frames that cannot be decoded."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
-        """Name the file and what the decoder found."""
+        """`reason` is what the decoder reported."""
         self.path, self.reason = str(path), reason
         super().__init__(f"{path}: {reason}.")
 
     def __reduce__(self) -> tuple[type[UnreadableVideo], tuple[str, str]]:
-        """Cross process boundaries with both facts (the default would keep only the sentence)."""
+        """Pickle with both facts; the default would keep only the sentence."""
         return (type(self), (self.path, self.reason))
 
 
 class NotApplicable(DemeritError):
-    """An edit that makes no sense for this episode; counted, never hidden."""
+    """An edit that does not fit this episode. Jobs count these by reason."""
 
     def __init__(self, reason: str) -> None:
-        """Say why."""
+        """`reason` is counted and shown."""
         self.reason = reason
         super().__init__(reason)
 
@@ -128,35 +128,35 @@ class WeightsMismatch(DemeritError):
     """Weights that do not fit the model."""
 
     def __init__(self, missing: Sequence[str], unexpected: Sequence[str], hint: str = "") -> None:
-        """List the first few names of each kind; the hint says where they were looked for and what to do."""
+        """`hint` says where the weights come from and what to do."""
         self.missing, self.unexpected = list(missing), list(unexpected)
         sentence = f"The weights do not fit: {_some('missing', missing)}; {_some('unexpected', unexpected)}."
         super().__init__(f"{sentence} {hint}".rstrip())
 
 
 class NonFiniteOutput(DemeritError):
-    """A network whose arithmetic broke down: what it would say is nobody's answer."""
+    """The model output is NaN or infinite."""
 
     def __init__(self) -> None:
-        """Say so; the sentence also stands where single values are missing."""
+        """The sentence is also the reason of single unscored frames."""
         super().__init__("the network gave no number there")
 
 
 class OutOfMemory(DemeritError):
-    """Work that does not fit into the memory of this machine."""
+    """Not enough memory on this machine."""
 
     def __init__(self, what: str, detail: str) -> None:
-        """Say what was being done, what the allocator said and what makes it smaller."""
+        """`what` is the work, `detail` the message of the allocator."""
         self.what, self.detail = what, detail
-        advice = "Compute less at once, load it in bfloat16, take a smaller model, or end other work there"
+        advice = "Use a smaller batch, bfloat16 or a smaller model, or stop other work on the device"
         super().__init__(f"{what} ran out of memory ({detail}). {advice}.")
 
 
 class ContractBroken(DemeritError):
-    """A model that does not keep what its card and the protocol promise."""
+    """A model that does not do what its card and the protocol say."""
 
     def __init__(self, model: str, clauses: Sequence[str]) -> None:
-        """List the broken clauses."""
+        """`clauses` are the failed checks."""
         self.model, self.clauses = model, list(clauses)
         super().__init__(f"Model {model!r} breaks its contract: {'; '.join(clauses)}.")
 
@@ -165,47 +165,47 @@ class RemoteError(DemeritError):
     """A reward server answered with an error."""
 
     def __init__(self, url: str, status: int, message: str) -> None:
-        """Name the server and what it said."""
+        """`status` is the HTTP status."""
         self.url, self.status, self.message = url, status, message
         super().__init__(f"{url} answered {status}: {message}.")
 
 
 class WriteError(DemeritError):
-    """A file that cannot be written: the disk is full, or not ours to write to."""
+    """A file that cannot be written: the disk is full or permission is missing."""
 
     def __init__(self, path: str | Path, reason: str, kept: str) -> None:
-        """Name the file, what the system said and, as a sentence, what is kept."""
+        """`kept` is a sentence on what was saved."""
         self.path, self.reason, self.kept = str(path), reason, kept
-        super().__init__(f"{path}: it cannot be written ({reason}). {kept}")
+        super().__init__(f"{path}: cannot write ({reason}). {kept}")
 
 
 class Diverged(DemeritError):
-    """Training whose numbers are no longer numbers; going on would only write rubbish."""
+    """Training that reached NaN or infinity. It stops and exports nothing."""
 
     def __init__(self, update: int, found: str, kept: str, rate: str = "rate") -> None:
-        """Say at which update, what was found there, as a sentence what is kept, and what the recipe calls the rate."""
+        """`kept` is a sentence on what was saved; `rate` is the name of the learning rate in the config."""
         self.update, self.found, self.kept = update, found, kept
-        begun = ", or look at the model that it begins with" if update == 1 else ""
+        begun = ", or check the model it starts from" if update == 1 else ""
         advice = f"Try a lower rate (--set {rate}=...) in another folder{begun}"
-        super().__init__(f"Training broke down at update {update}: {found}. {kept} {advice}.")
+        super().__init__(f"Training diverged at update {update}: {found}. {kept} {advice}.")
 
 
 class StoreError(DemeritError):
     """A dataset folder that cannot be read or written."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
-        """Name the folder and the reason."""
+        """`reason` completes the sentence `PATH: reason.`"""
         self.path, self.reason = str(path), reason
         super().__init__(f"{path}: {reason}.")
 
 
 class StoreBusy(StoreError):
-    """Somebody else is writing to the folder."""
+    """Another process writes to the folder."""
 
     def __init__(self, path: str | Path, holder: str) -> None:
-        """Say who holds the lock."""
+        """`holder` is the process that holds the lock."""
         self.holder = holder
-        super().__init__(path, f"another process is writing to this folder ({holder}); wait for it or stop it")
+        super().__init__(path, f"another process is writing to this folder ({holder}); wait until it ends or stop it")
 
 
 def _some(label: str, names: Sequence[str], most: int = 5) -> str:

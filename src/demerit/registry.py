@@ -1,11 +1,11 @@
-"""Names that people type, each mapped to a factory that is imported only when it is used.
+"""Names that people type, mapped to factories that are imported when they are used.
 
-Built-in parts stand in a plain dictionary of the same shape as a third party's entry points. A package that declares
+Built-in names are in plain dictionaries. Other packages add theirs with entry points: a package that declares
 
     [project.entry-points."demerit.models"]
     mine = "my_package.reward:MyModel"
 
-is found by `demerit list models` and `demerit score --model mine` with nothing else to do.
+appears in `demerit list models` and works with `demerit score --model mine`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from demerit.errors import MissingExtra, UnknownName
 
-# A module that an extra brings in, and the extra: a failed import of one becomes the install line.
+# module: the extra that installs it. A failed import becomes the install line.
 EXTRA_OF_MODULE = {
     "h5py": "hdf5",
     "torch": "train",
