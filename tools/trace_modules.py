@@ -1,6 +1,6 @@
 """Count the modules of demerit whose functions run in one command: a measure of how far a reader has to follow a call.
 
-    python tools/trace_modules.py teach demo/lesson -o /tmp/model
+python tools/trace_modules.py teach demo/lesson -o /tmp/model
 """
 
 from __future__ import annotations
