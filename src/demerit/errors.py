@@ -18,9 +18,9 @@
       StoreError(path, reason)             a dataset folder that cannot be read or written
         StoreBusy(path, holder)            ... because another process writes to it
 
-Each constructor takes facts, keeps them as attributes, and writes one sentence: what was given, what is allowed, what
-was perhaps meant. The command line prints that sentence and exits with 1. A `DemeritWarning` is printed too, and the command continues.
-`StoppedByUser` is a Ctrl-C that says what was saved.
+Each constructor takes facts, keeps them as attributes and writes one sentence: what was given, what is allowed, what was
+perhaps meant. The command line prints that sentence and exits with 1. A `DemeritWarning` is printed too, and the
+command continues. `StoppedByUser` is a Ctrl-C that says what was saved.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class StoreError(DemeritError):
     """A dataset folder that cannot be read or written."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
-        """`reason` completes the sentence `PATH: reason.`"""
+        """`reason` is the end of the sentence."""
         self.path, self.reason = str(path), reason
         super().__init__(f"{path}: {reason}.")
 
