@@ -18,8 +18,8 @@
       StoreError(path, reason)             a dataset folder that cannot be read or written
         StoreBusy(path, holder)            ... because another process writes to it
 
-Each constructor takes facts, keeps them as attributes and writes one sentence: what was given, what is allowed, what was
-perhaps meant. The command line prints that sentence and exits with 1. A `DemeritWarning` is printed too, and the
+Each constructor takes facts, keeps them as attributes and writes one sentence: what was given, what is allowed, what is
+meant. The command line prints that sentence and exits with 1. A `DemeritWarning` is printed too, and the
 command continues. `StoppedByUser` is a Ctrl-C that says what was saved.
 """
 
