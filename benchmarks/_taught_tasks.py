@@ -13,6 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from demerit.models.taught.network import Network
+from demerit.training.teach.head import fit
+from demerit.training.teach.labels import Label
+from demerit.training.teach.rows import Pair
+from demerit.training.teach.settings import Settings
+from demerit.training.teach.targets import Target, begun, target_of
 
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
@@ -23,18 +29,11 @@ from demerit.evaluate.metrics.detection import auroc_tally, over_reward_tally
 from demerit.evaluate.metrics.failure_moment import falls_at
 from demerit.evaluate.metrics.measure import NAN, Measure
 from demerit.evaluate.metrics.ordering import judgement_tally
-from demerit.models.baselines import Clock, Constant
-from demerit.models.compact.resize import resized
+from demerit.models.baselines import Change, Clock, Constant, Length, Motion
+from demerit.models.compact.resize import resize_square
 from demerit.models.protocol import RewardModel
 from demerit.models.taught.features import Layout, Stream, widths_of
-from demerit.models.taught.network import Network
-from demerit.models.trivial import Change, Length, Motion
 from demerit.negatives.sim.splits import matched_pairs
-from demerit.training.teach.head import fit
-from demerit.training.teach.labels import Label
-from demerit.training.teach.rows import Pair
-from demerit.training.teach.settings import Settings
-from demerit.training.teach.targets import Target, begun, target_of
 
 CONTROLS = ("clock", "constant", "change", "motion", "length")
 UNTAUGHT = "the default model, untaught"
@@ -85,7 +84,7 @@ def look(store: Path, kept: Path | None) -> tuple[list[Seen], list[Preference]]:
         stream = Stream(network, one.instruction, ("tower",))
         features = stream.look(network.prepare(images))
         columns["features"].append(features.astype(np.float16))
-        columns["pixels"].append(resized(images, SIDE).reshape(len(images), -1))
+        columns["pixels"].append(resize_square(images, SIDE).reshape(len(images), -1))
         said = {name: model.score([one])[0] for name, model in models.items()}
         for name, reward in said.items():
             columns[name].append(np.interp(np.arange(len(one)), reward.at, reward.value))

@@ -34,8 +34,8 @@ from demerit.data.video import write_video
 from demerit.errors import BadInput
 from demerit.models.compact.engine import Engine, Followed, shipped_folder
 from demerit.models.compact.model import Compact
-from demerit.models.compact.resize import resized
-from demerit.models.score import Job, score
+from demerit.models.compact.resize import resize_square
+from demerit.models.score import ScoreJob, score
 
 BAR = 250
 SIZES = {"240x320": (240, 320), "128x128": (128, 128)}
@@ -64,7 +64,7 @@ def write_videos(folder: Path, size: tuple[int, int]) -> Path:
 
 
 def _to_size(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    square = resized(images, max(size))
+    square = resize_square(images, max(size))
     return square[:, : size[0], : size[1]]
 
 
@@ -76,7 +76,7 @@ def processor_seconds() -> float:
 def measure(model: Compact, videos: Path, out: Path, workers: int) -> Cost:
     """Score once, from opening the dataset to the last reward on disk."""
     start, used = time.perf_counter(), processor_seconds()
-    done = score(Job(model, open_dataset(f"videos:{videos}"), out, workers=workers))
+    done = score(ScoreJob(model, open_dataset(f"videos:{videos}"), out, workers=workers))
     seconds, spent = time.perf_counter() - start, processor_seconds() - used
     assert done.frames == EPISODES * FRAMES, done.reasons
     return Cost(done.frames / seconds, 1000 * spent / done.frames)
@@ -146,7 +146,7 @@ class Eager(Engine):
             return Followed(*(one[0].numpy() for one in rows), answer.memory[:, -1].numpy())
 
     def _pixels(self, images: np.ndarray) -> object:
-        small = np.ascontiguousarray(resized(images, self.info.size))
+        small = np.ascontiguousarray(resize_square(images, self.info.size))
         return (
             self.torch.from_numpy(small).permute(0, 3, 1, 2).float() - 127.0
         ) / 128.0  # channels last, the quicker way
@@ -238,7 +238,7 @@ def main() -> None:
         scratch = Path(name)
         if chosen.int8:
             # set by some scenes, judged on others
-            samples = [resized(scene(i)[:48], engine.info.size) for i in range(8)]
+            samples = [resize_square(scene(i)[:48], engine.info.size) for i in range(8)]
             small = quantised(network, scratch / "int8", samples[:4])
             contenders["int8"] = lambda: Compact(engine=Engine.load(small))
         print(f"{EPISODES} episodes of {FRAMES} frames, {cores} cores, median of {ROUNDS} rounds")

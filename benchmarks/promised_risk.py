@@ -32,7 +32,7 @@ from demerit.evaluate.benchmarks.risk_questions import needed
 from demerit.evaluate.metrics.detection import false_positive_rate
 from demerit.models import load_model
 from demerit.models.reward_store import RewardStore
-from demerit.models.score import Job, score
+from demerit.models.score import ScoreJob, score
 from demerit.training.calibration.examples import Example, examples, labelled
 from demerit.training.calibration.fit import fit
 
@@ -69,7 +69,7 @@ def rows(address: str, name: str, work: Path) -> list[Example]:
     """Score a split with a model and put labels and numbers together."""
     model, dataset = load_model(name), open_dataset(address)
     folder = work / safe_name(model.card.name)
-    score(Job(model, dataset, folder))
+    score(ScoreJob(model, dataset, folder))
     labels = {id: label for id, (_, label) in labelled(dataset).items()}
     found, _, silent = examples(labels, RewardStore(folder))
     if silent:

@@ -27,7 +27,7 @@ from demerit.data.formats import open_dataset
 from demerit.data.reward import Reward
 from demerit.data.video import Encoding, write_video
 from demerit.models.baselines import Clock
-from demerit.models.score import Job, score
+from demerit.models.score import ScoreJob, score
 
 EPISODES, ROUNDS = 1200, 3
 RAW = """
@@ -87,7 +87,7 @@ def main() -> None:
         for round_number in range(ROUNDS):
             rates["raw"].append(EPISODES / raw_seconds(folder, cores))
             for title, model in (("pipeline", LookingClock()), ("clock", Clock())):
-                job = Job(model, open_dataset(f"videos:{folder}"), Path(name) / f"{title}-{round_number}")
+                job = ScoreJob(model, open_dataset(f"videos:{folder}"), Path(name) / f"{title}-{round_number}")
                 marks: list[tuple[float, int]] = [(time.perf_counter(), 0)]
                 score(job, lambda progress, marks=marks: marks.append((time.perf_counter(), progress.scored)))
                 (start, _), (begun, first), (end, last) = marks[0], marks[1], marks[-1]

@@ -22,6 +22,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from demerit.models.taught.network import Network
+
 from _taught_tasks import (
     CONTROLS,
     METRICS,
@@ -41,7 +43,6 @@ from _taught_tasks import (
 )
 from _worth_figure import Line, Panel, draw_figure
 from demerit.evaluate.metrics.measure import Measure
-from demerit.models.taught.network import Network
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BUDGETS = (2, 4, 8, 16, 40)

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from demerit.config import parse_changes
-from demerit.models.compact.words import Words
+from demerit.models.compact.text import TextEncoder
 from demerit.training.compact.clips import is_in_fold
 from demerit.training.compact.corpus import Corpus, Row
 from demerit.training.compact.fit import Fitting, Told
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="changes every recipe")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    corpus, words = Corpus.load(asked.corpus), Words.load(asked.words)
+    corpus, words = Corpus.load(asked.corpus), TextEncoder.load(asked.words)
     imagenet = load_weights(asked.imagenet) if asked.imagenet else None
     changes = parse_changes(asked.set)
     pictures = None

@@ -41,7 +41,7 @@ from demerit.evaluate.reports.report import AS_RECORDED, Judged
 from demerit.models import load_model
 from demerit.models.protocol import ModelCard
 from demerit.models.reward_store import RewardStore
-from demerit.models.score import Job, score
+from demerit.models.score import ScoreJob, score
 from demerit.negatives.sim.splits import HELD_OUT_BEHAVIOURS, HELD_OUT_TASKS
 from demerit.training.compact.clips import is_in_fold, telling
 from demerit.training.compact.corpus import Row
@@ -130,7 +130,7 @@ class AtHand:
 def scored(model: str, data: Dataset, folder: Path) -> tuple[ModelCard, dict[str, Reward]]:
     """Score what is not scored yet, and read it all back."""
     loaded = load_model(model)
-    score(Job(loaded, data, folder / model))
+    score(ScoreJob(loaded, data, folder / model))
     return loaded.card, {one.episode: one for one in RewardStore(folder / model)}
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from demerit.data.instructions import plain_words
 from demerit.errors import BadInput, DemeritError, MissingExtra
-from demerit.models.compact.words import (
+from demerit.models.compact.text import (
     HEADS,
     MOST_PIECES,
     PARTS,
@@ -33,8 +33,8 @@ from demerit.models.compact.words import (
     WEIGHTS,
     WIDTH,
     Floats,
-    Words,
-    save_words,
+    TextEncoder,
+    save_text_encoder,
     split_word,
 )
 from measure_words import THINGS, Encoder, report
@@ -210,7 +210,7 @@ def fit(lesson: Lesson, first: Floats) -> tuple[Floats, dict[str, Floats]]:
 
 
 def _forward(table: torch.Tensor, weights: dict[str, torch.Tensor], cut: list[list[int]]) -> torch.Tensor:
-    """Compute what `Words.vector` computes, for many sentences at once (the rest of a row is zeros)."""
+    """Compute what `TextEncoder.vector` computes, for many sentences at once (the rest of a row is zeros)."""
     import torch
     from torch.nn import functional
 
@@ -265,11 +265,11 @@ def distil(
     vectors, weights = fit(lesson, first)
     digest = hashlib.sha256("\n".join(learned).encode()).hexdigest()
     about = {**ABOUT, "learned_from": list(credit), "real_sentences": len(learned), "real_sentences_sha256": digest}
-    save_words(output, words.pieces, vectors, weights, about)
+    save_text_encoder(output, words.pieces, vectors, weights, about)
     held = {path.stem: [text for text in groups[path] if is_held_out(text)] for path in real}
     held |= {path.stem: groups[path] for path in unseen}
     print(f"{output}: {output.stat().st_size:,} bytes, {len(words.pieces)} pieces")
-    print(report(Words.load(output), teacher.encode, _static(words, first), held))
+    print(report(TextEncoder.load(output), teacher.encode, _static(words, first), held))
 
 
 def _letters(texts: Sequence[str]) -> list[str]:

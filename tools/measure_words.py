@@ -13,7 +13,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from demerit.models.compact.words import PARTS, WIDTH, Floats, Words
+from demerit.models.compact.text import PARTS, WIDTH, Floats, TextEncoder
 
 Encoder = Callable[[Sequence[str]], Floats]
 
@@ -38,7 +38,9 @@ OPPOSED = (
 )
 
 
-def report(words: Words, teacher: Encoder, others: Mapping[str, Encoder], groups: Mapping[str, Sequence[str]]) -> str:
+def report(
+    words: TextEncoder, teacher: Encoder, others: Mapping[str, Encoder], groups: Mapping[str, Sequence[str]]
+) -> str:
     """Return the table: one row a group and a way to encode."""
 
     def tower(texts: Sequence[str]) -> Floats:

@@ -23,7 +23,7 @@ SLOW = """
 import sys, time
 from fakes.fake_network import FakeNetwork
 import demerit
-from demerit.training.teach.settings import Settings
+from demerit.training.teach import TeachConfig
 
 class Slow(FakeNetwork):
     def features(self, images, first):
@@ -32,10 +32,10 @@ class Slow(FakeNetwork):
 
 def told(what, done, total):
     print(what, done, flush=True)
-    time.sleep(0.3 if what.startswith("leaving") else 0)
+    time.sleep(0.3 if what.startswith("cross") else 0)
 
-settings = Settings(folds=4, rows=8, views=0)
-result = demerit.teach(sys.argv[1], sys.argv[2], maker=Slow(), settings=settings, workers=0, on_progress=told)
+config = TeachConfig(folds=4, rows=8, views=0)
+result = demerit.teach(sys.argv[1], sys.argv[2], network=Slow(), config=config, workers=0, on_progress=told)
 print("STOPPED", result.stopped, flush=True)
 """
 
@@ -75,7 +75,7 @@ def loads(out: Path) -> bool:
 
 def test_killed_at_any_moment_it_goes_on_and_what_is_there_is_whole(videos: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
-    for line in ("looking at episodes 3", "looking at episodes 8", "leaving episodes out 1", "leaving episodes out 3"):
+    for line in ("extracting features 3", "extracting features 8", "cross-validating 1", "cross-validating 3"):
         run = start(videos, out)
         until(run, line)
         run.kill()
@@ -97,7 +97,7 @@ def test_killed_at_random_moments_a_model_stays_whole(videos: Path, tmp_path: Pa
     finished(start(videos, out))
     for delay in (0.0, 0.15, 0.3, 0.45, 0.6):
         run = start(videos, out)
-        until(run, "looking at episodes 12")
+        until(run, "extracting features 12")
         time.sleep(delay)
         run.kill()
         run.communicate()
@@ -107,7 +107,7 @@ def test_killed_at_random_moments_a_model_stays_whole(videos: Path, tmp_path: Pa
 def test_ctrl_c_while_looking_teaches_what_was_seen(videos: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
     run = start(videos, out)
-    until(run, "looking at episodes 8")
+    until(run, "extracting features 8")
     run.send_signal(signal.SIGINT)
     assert "interrupted after" in finished(run)
     assert loads(out)
@@ -121,9 +121,9 @@ def test_ctrl_c_while_looking_teaches_what_was_seen(videos: Path, tmp_path: Path
 def test_ctrl_c_while_folds_are_left_out_keeps_the_model(videos: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
     run = start(videos, out)
-    until(run, "leaving episodes out 2")
+    until(run, "cross-validating 2")
     run.send_signal(signal.SIGINT)
-    assert "the figures rest on some of them" in finished(run)
+    assert "only some folds" in finished(run)
     assert loads(out)
     assert (out / "report.html").is_file()
 

@@ -15,7 +15,7 @@ import pytest
 from demerit.data.formats import open_dataset
 from demerit.models import load_model
 from demerit.models.reward_store import RewardStore
-from demerit.models.score import Job, score
+from demerit.models.score import ScoreJob, score
 from fakes.paths import TESTS
 from fakes.processes import running
 
@@ -60,7 +60,7 @@ def slow(episodes):
     return fast(episodes)
 model.score = slow
 print("ready", flush=True)
-job.score(job.Job(model, open_dataset(sys.argv[1]), Path(sys.argv[2]), batch=1, workers=0))
+job.score(job.ScoreJob(model, open_dataset(sys.argv[1]), Path(sys.argv[2]), batch=1, workers=0))
 """
 
 
@@ -81,7 +81,7 @@ def test_scoring_goes_on_where_it_was_stopped(many_videos: Path, tmp_path: Path,
     assert 0 < done[0] <= done[1] <= done[2] < 120
     assert done[2] > done[0]
     model = load_model("clock")
-    rest = score(Job(model, open_dataset(f"videos:{many_videos}"), out, workers=0))
+    rest = score(ScoreJob(model, open_dataset(f"videos:{many_videos}"), out, workers=0))
     assert rest.kept == done[2]
     assert rest.scored == 120 - done[2]
     assert len(RewardStore(out)) == len(list(RewardStore(out))) == 120

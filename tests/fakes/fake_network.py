@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from demerit.data.frames import Images
+from demerit.models.compact.engine import NetworkOutputs
 
 SIDE = 12
 
@@ -17,15 +16,6 @@ def small(images: Images) -> Images:
     """Pick pixels so that pictures are 12 x 12; doing it twice changes nothing."""
     rows, columns = (np.arange(SIDE) * size // SIDE for size in images.shape[1:3])
     return np.ascontiguousarray(images[:, rows][:, :, columns])
-
-
-@dataclass(frozen=True)
-class Said:
-    progress: np.ndarray
-    success: np.ndarray
-    rank: np.ndarray
-    hidden: np.ndarray
-    state: Any
 
 
 class FakeNetwork:
@@ -40,11 +30,11 @@ class FakeNetwork:
         return f"{self.seed:032d}"
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        return {"revision": "fake", "licence": "Apache-2.0", "trained on": []}
+    def licence(self) -> str:
+        return "Apache-2.0"
 
     @property
-    def vector(self) -> int:
+    def pooled_width(self) -> int:
         return 32
 
     @property
@@ -56,7 +46,7 @@ class FakeNetwork:
         flat = (small(images).reshape(len(images), -1).astype(np.float32) - 127) / 64
         return np.tanh(flat @ self._mix).astype(np.float32)
 
-    def follow(self, features: np.ndarray, instruction: str, state: Any = None) -> Said:
+    def follow(self, features: np.ndarray, instruction: str, state: Any = None) -> NetworkOutputs:
         told = (sum(map(ord, instruction)) % 7) / 7
         memory = np.zeros(8) if state is None else state
         hidden = np.empty((len(features), 9), dtype=np.float32)
@@ -64,4 +54,4 @@ class FakeNetwork:
             memory = 0.7 * memory + 0.3 * row[:8]
             hidden[i] = [*memory, told]
         level = 1 / (1 + np.exp(-hidden[:, 0]))
-        return Said(level, level, hidden[:, 1], hidden, memory)
+        return NetworkOutputs(level, level[:, None], level, hidden[:, 1], hidden, memory)

@@ -22,7 +22,7 @@ from demerit.evaluate.metrics.controls import shown_nothing
 from demerit.evaluate.metrics.detection import auroc_tally, over_reward_tally
 from demerit.evaluate.metrics.ordering import ordering_tally
 from demerit.evaluate.reports.report import About, Judged, Line, Report, Shown, Versus
-from demerit.models.baselines import Clock, Constant, Random
+from demerit.models.baselines import Clock, Constant, Noise
 from demerit.models.protocol import ModelCard, example_card
 from fakes.drawn_sample import BEHAVIOURS, FPS, FRAMES, draw_episode
 
@@ -93,7 +93,7 @@ def report_of(
         *extra,
     ]
     rewards = {card.name: [score(one, rng) for one in judged] for card, score in made}
-    controls = [Clock(), Constant(), Random()]
+    controls = [Clock(), Constant(), Noise()]
     rewards |= {model.card.name: model.score(list(episodes)) for model in controls}
     cards = [card for card, _ in made] + [model.card for model in controls]
     names = tuple(model.card.name for model in controls)

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from demerit.models.compact.info import FILES, INFO, TEMPORAL, TOWER, WORDS
-from demerit.models.compact.words import PIECE, WEIGHTS, save_words
-from demerit.models.compact.words import WIDTH as WORDS_WIDTH
+from demerit.models.compact.engine import FILES, INFO, TEMPORAL, TOWER, WORDS
+from demerit.models.compact.text import PIECE, WEIGHTS, save_text_encoder
+from demerit.models.compact.text import WIDTH as WORDS_WIDTH
 
 FEATURES, VECTOR, HIDDEN, BINS = 12, 8, 10, 5
 PIECES = [*"abcdefghijklmnopqrstuvwxyz", *(f"##{one}" for one in "abcdefghijklmnopqrstuvwxyz"), "push", "the", "cup"]
@@ -25,7 +25,7 @@ def make_network(folder: Path, seed: int = 0, size: int = 128, kind: str | None 
     _save(folder / TOWER, _tower(rng, size))
     _save(folder / TEMPORAL, _temporal(rng))
     weights = {name: rng.normal(0, 0.05, shape).astype(np.float32) for name, shape in WEIGHTS.items()}
-    save_words(folder / WORDS, PIECES, rng.normal(0, 1, (len(PIECES), PIECE)).astype(np.float32), weights, {})
+    save_text_encoder(folder / WORDS, PIECES, rng.normal(0, 1, (len(PIECES), PIECE)).astype(np.float32), weights, {})
     write_info(folder, size=size)
     if kind is not None:
         (folder / "model.json").write_text(json.dumps({"format": 1, "kind": kind}))

@@ -172,14 +172,14 @@ def test_different_looks_in_a_real_ensemble() -> None:
 def test_an_unreadable_video_is_that_videos(tmp_path: Path) -> None:
     from demerit.data.dataset import Dataset
     from demerit.data.store import RewardStore
-    from demerit.models.score import Job, score
+    from demerit.models.score import ScoreJob, score
     from fakes.coded_episodes import Listed
 
     (tmp_path / "bad.mp4").write_text("no video")
     good = make_episodes()[0]
     bad = replace(Episode.from_video(tmp_path / "bad.mp4"), id="bad")
     model = load_model("ensemble:change+motion")
-    score(Job(model, Dataset(Listed([good, bad])), tmp_path / "out", workers=0))
+    score(ScoreJob(model, Dataset(Listed([good, bad])), tmp_path / "out", workers=0))
     found = {reward.episode: reward for reward in RewardStore(tmp_path / "out")}
     assert found[good.id].scored and "cannot be opened" in found["bad"].why_missing
     assert found[good.id].given["disagreement"]["end"] >= 0

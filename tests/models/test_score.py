@@ -24,7 +24,7 @@ from demerit.models import load_model
 from demerit.models.baselines import Clock
 from demerit.models.protocol import ModelCard, example_card
 from demerit.models.reward_store import RewardStore
-from demerit.models.score import Job, Progress, rewards_folder, score
+from demerit.models.score import ScoreJob, ScoreProgress, rewards_folder, score
 
 
 class Brightness:
@@ -44,9 +44,9 @@ class Brightness:
         return Reward(self.card.name, episode.id, at, value.astype(np.float32))
 
 
-def run(model: object, source: Path | Dataset, out: Path, **options: object) -> tuple[Progress, dict[str, Reward]]:
+def run(model: object, source: Path | Dataset, out: Path, **options: object) -> tuple[ScoreProgress, dict[str, Reward]]:
     dataset = source if isinstance(source, Dataset) else open_dataset(f"videos:{source}")
-    progress = score(Job(model, dataset, out, **options))  # type: ignore[arg-type]
+    progress = score(ScoreJob(model, dataset, out, **options))  # type: ignore[arg-type]
     return progress, {reward.episode: reward for reward in RewardStore(out)}
 
 
@@ -141,7 +141,7 @@ def test_limits_and_nonsense(sample: Path, tmp_path: Path) -> None:
     assert run(Clock(), sample, tmp_path / "r")[0].kept == 4
     for name, value in {"frames": 0, "batch": 0, "workers": -1, "limit": 0}.items():
         with pytest.raises(BadInput, match=f"{name}: expected a number from"):
-            Job(Clock(), open_dataset(f"videos:{sample}"), tmp_path, **{name: value})  # type: ignore[arg-type]
+            ScoreJob(Clock(), open_dataset(f"videos:{sample}"), tmp_path, **{name: value})  # type: ignore[arg-type]
 
 
 def test_rewards_lie_beside_the_dataset(tmp_path: Path, sample: Path) -> None:

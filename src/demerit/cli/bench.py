@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from demerit.evaluate.metrics import Measure
     from demerit.evaluate.reports.report import Report
     from demerit.models.protocol import RewardModel
-    from demerit.models.score import Progress
+    from demerit.models.score import ScoreProgress
 
 PROMPTED = "gvl"
 REPORT_JSON, REPORT_HTML = "report.json", "report.html"
@@ -144,7 +144,7 @@ def _ablate(
     with bar(f"{benchmark.name}: {len(gathered.episodes)} episodes a model", None) as shown:
         seen: dict[str, int] = {}
 
-        def told(what: str, progress: Progress, shown: Bar = shown) -> None:
+        def told(what: str, progress: ScoreProgress, shown: Bar = shown) -> None:
             seen[what] = progress.seen  # several are asked at once
             shown.update(sum(seen.values()), f"{what}; {contexts.chat.spent.answers} answers")
 
@@ -170,7 +170,7 @@ def _run(
     gathered = gather(benchmark, data, options)
     with bar(f"{benchmark.name}: {len(gathered.episodes)} episodes", None) as shown:
 
-        def told(what: str, progress: Progress, shown: Bar = shown) -> None:
+        def told(what: str, progress: ScoreProgress, shown: Bar = shown) -> None:
             shown.update(progress.seen, what)
 
         report = run_benchmark(benchmark, models, gathered, folder, options, told)

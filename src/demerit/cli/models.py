@@ -13,7 +13,7 @@ from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, Sou
 
 if TYPE_CHECKING:
     from demerit.models.protocol import RewardModel
-    from demerit.models.score import Progress
+    from demerit.models.score import ScoreProgress
 
 
 def score(
@@ -45,7 +45,7 @@ def score(
 
     from demerit.cli.bars import bar, out  # noqa: PLC0415
     from demerit.data.formats import open_dataset  # noqa: PLC0415
-    from demerit.models.score import Job, rewards_folder  # noqa: PLC0415
+    from demerit.models.score import ScoreJob, rewards_folder  # noqa: PLC0415
     from demerit.models.score import score as run  # noqa: PLC0415
 
     waiting = _loaded(model)
@@ -56,7 +56,7 @@ def score(
         if out_folder is not None:
             folder = out_folder / folder.name
         given: dict[str, Any] = {} if workers is None else {"workers": workers}
-        job = Job(loaded, opened, folder, frames=frames, batch=batch, retry=retry, limit=limit, **given)
+        job = ScoreJob(loaded, opened, folder, frames=frames, batch=batch, retry=retry, limit=limit, **given)
         if (estimate := getattr(loaded, "estimate", None)) is not None:
             out.print(f"[bold]{loaded.card.name}[/bold]: {escape(str(estimate(islice(opened, limit))))}")
         with bar(f"scoring with {loaded.card.name}", limit or opened.expected()) as shown:
@@ -211,11 +211,11 @@ def _benchmark_rows() -> tuple[list[str], list[list[str]]]:
     return ["benchmark", "headline", "data", "what a good score supports"], rows
 
 
-def _note(progress: Progress) -> str:
+def _note(progress: ScoreProgress) -> str:
     return f"{progress.unscored} unscored" if progress.unscored else ""
 
 
-def _summary(progress: Progress) -> str:
+def _summary(progress: ScoreProgress) -> str:
     parts = [f"{progress.scored} scored ({progress.frames} frames)"]
     parts += [f"{progress.unscored} unscored"] if progress.unscored else []
     parts += [f"{progress.kept} were scored already"] if progress.kept else []

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from demerit.cli.bars import Bar
-    from demerit.training.teach.findings import Findings
-    from demerit.training.teach.job import Taught
+    from demerit.training.teach.job import TeachOutcome
+    from demerit.training.teach.report import TeachResults
 
 INTERRUPTED = 130
 SHOWN = 5
@@ -58,7 +58,6 @@ def teach(
     # they work (up to nine times slower); on an idle one a single thread is hardly slower.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from demerit.data.formats import open_dataset  # noqa: PLC0415
-    from demerit.models.taught.network import Network  # noqa: PLC0415
     from demerit.training.teach.job import teach as run  # noqa: PLC0415
 
     opened = open_dataset(dataset, strict=strict, **reader_options(options, trust_pickles))
@@ -70,12 +69,12 @@ def teach(
             cameras=[name.strip() for name in cameras.split(",") if name.strip()],
             limit=limit,
             seed=seed,
-            maker=None if network is None else Network.load(network),
+            network=network,
             workers=workers,
             on_progress=bars.told,
         )
     if as_json:
-        print(json.dumps(result.findings.as_dict()["teaching"] | {"model": str(out_folder)}, ensure_ascii=False))
+        print(json.dumps(result.results.as_dict()["teaching"] | {"model": str(out_folder)}, ensure_ascii=False))
     else:
         _print(result, out_folder)
     if result.stopped:
@@ -104,12 +103,12 @@ class _Bars:
         self._shown.update(done)
 
 
-def _print(result: Taught, folder: Path) -> None:
+def _print(result: TeachOutcome, folder: Path) -> None:
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
 
-    found = result.findings
+    found = result.results
     if result.stopped:
         out.print(f"[yellow]{escape(result.stopped)}[/yellow]; the same command goes on from there.")
     out.print(f"[bold]{escape(found.title)}[/bold]")
@@ -127,7 +126,7 @@ def _print(result: Taught, folder: Path) -> None:
     out.print(f"The report: {escape(str(folder / 'report.html'))}")
 
 
-def _table(found: Findings) -> Table:
+def _table(found: TeachResults) -> Table:
     from rich.table import Table  # noqa: PLC0415
 
     from demerit.cli.bench import _cell  # noqa: PLC0415

@@ -29,7 +29,7 @@ UNREADABLE = "unreadable"
 
 
 @dataclass
-class Progress:
+class ScoreProgress:
     """How far a scoring job is; the same object is passed on after every batch."""
 
     expected: int | None
@@ -53,7 +53,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Job:
+class ScoreJob:
     """What to do: everything that changes the result or how it is reached."""
 
     model: RewardModel
@@ -77,12 +77,12 @@ class Job:
                 raise BadInput(name, f"a number from {least} on", number)
 
 
-def score(job: Job, on_progress: Callable[[Progress], None] = lambda progress: None) -> Progress:
+def score(job: ScoreJob, on_progress: Callable[[ScoreProgress], None] = lambda progress: None) -> ScoreProgress:
     """Score what is not scored yet. Interrupt it as you like: what was done stays done, the rest is done next time."""
     card = job.model.card
     header = {"dataset": job.dataset.name, "address": job.dataset.address, "frames": job.frames}
     store = RewardStore.open_or_create(job.out, card, header)
-    progress = Progress(job.dataset.expected())
+    progress = ScoreProgress(job.dataset.expected())
     started = last_commit = time.monotonic()
     waiting: list[tuple[Reward, str]] = []
     with store.writer(card) as writer:
@@ -120,7 +120,7 @@ def rewards_folder(dataset: Dataset, model: str, frames: int | None = None) -> P
 class _Todo:
     """Decides what is scored, and remembers what each episode looked like when it was."""
 
-    def __init__(self, job: Job, store: RewardStore, progress: Progress) -> None:
+    def __init__(self, job: ScoreJob, store: RewardStore, progress: ScoreProgress) -> None:
         self.job, self.progress = job, progress
         self.card_hash = job.model.card.hash()
         self.on_record = store.on_record()
@@ -165,7 +165,7 @@ class _Todo:
         return replace(episode, views=views, outcomes=(), signals={})
 
 
-def _batches(job: Job, episodes: Iterator[Episode]) -> Iterator[list[Loaded]]:
+def _batches(job: ScoreJob, episodes: Iterator[Episode]) -> Iterator[list[Loaded]]:
     """Group episodes, with the frames that the model will look at decoded; a model that looks at none needs none."""
     model = job.model
     wanted = getattr(model, "wanted", model.card.wanted)  # a model may choose frames by their times
@@ -210,7 +210,7 @@ def _score_together(model: RewardModel, episodes: list[Episode]) -> list[Reward]
         return [reward for episode in episodes for reward in _score_together(model, [episode])]
 
 
-def _count(progress: Progress, reward: Reward) -> None:
+def _count(progress: ScoreProgress, reward: Reward) -> None:
     if reward.scored:
         progress.scored += 1
         progress.frames += int(np.sum(~np.isnan(reward.value)))
@@ -219,7 +219,7 @@ def _count(progress: Progress, reward: Reward) -> None:
         progress.reasons[reward.why_missing] += 1
 
 
-def _check_hope(progress: Progress, card: ModelCard) -> None:
+def _check_hope(progress: ScoreProgress, card: ModelCard) -> None:
     if progress.scored == 0 and progress.kept == 0 and progress.unscored >= HOPELESS:
         reason, _ = progress.reasons.most_common(1)[0]
         raise BadReward(card.name, "all", f"the first {progress.unscored} episodes all failed, e.g. with: {reason}")

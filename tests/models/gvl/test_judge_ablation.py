@@ -29,7 +29,7 @@ from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.reports.page import write_page
 from demerit.evaluate.reports.report import Report
 from demerit.llm import ChatClient, ChatRequest, Endpoint, Message
-from demerit.models.score import Progress
+from demerit.models.score import ScoreProgress
 from fakes.judge.faults import Faults
 from fakes.judge.server import ScriptedServer
 from fakes.judge.truth import NAME, NOT_ASKED, SimulatedJudge
@@ -146,7 +146,7 @@ def test_with_faults_nothing_is_lost_nothing_billed_twice_and_every_gap_explaine
 def test_an_interrupted_ablation_goes_on_and_asks_nothing_twice(
     rollouts: Path, server: ScriptedServer, tmp_path: Path
 ) -> None:
-    def stop(what: str, progress: Progress) -> None:
+    def stop(what: str, progress: ScoreProgress) -> None:
         if what == "gvl+text":
             raise KeyboardInterrupt
 

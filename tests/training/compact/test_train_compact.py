@@ -30,7 +30,7 @@ from demerit.data.labels import Outcome
 from demerit.errors import BadInput, DemeritError, Diverged, StoreError, UnknownName
 from demerit.models import load_model
 from demerit.models.compact.engine import Engine
-from demerit.models.compact.words import Words
+from demerit.models.compact.text import TextEncoder
 from demerit.training.compact import clips, fit
 from demerit.training.compact.clips import Clip, Drawer, is_for_training, telling
 from demerit.training.compact.corpus import AUXILIARY, Corpus, Row
@@ -64,8 +64,8 @@ TRAIN_SIDE = {
 
 
 @pytest.fixture(scope="module")
-def words() -> Words:
-    return Words.load(shipped_words())
+def words() -> TextEncoder:
+    return TextEncoder.load(shipped_words())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -498,7 +498,7 @@ def test_weights_come_from_a_file_of_tensors_alone(tmp_path: Path) -> None:
 # --- the loop -----------------------------------------------------------------------------------------------------
 
 
-def fitting(words: Words, folder: Path, corpus: Corpus | None = None, **changes: object) -> Fitting:
+def fitting(words: TextEncoder, folder: Path, corpus: Corpus | None = None, **changes: object) -> Fitting:
     return Fitting(corpus or toy(), small_recipe(**changes), words, folder, device="cpu")
 
 
@@ -515,7 +515,7 @@ def _numbers(run: Fitting) -> Iterator[torch.Tensor]:
         yield from state.values()
 
 
-def test_a_run_that_was_stopped_ends_like_one_that_was_not(words: Words, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(words: TextEncoder, tmp_path: Path) -> None:
     whole = fitting(words, tmp_path / "whole")
     whole.run()
     stopped = fitting(words, tmp_path / "stopped")
@@ -536,7 +536,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(words: Words, tmp_pat
 
 
 def test_an_error_within_a_step_leaves_the_last_whole_one(
-    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: TextEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fit, "SAVE_EVERY", -1.0)
     whole, torn = fitting(words, tmp_path / "whole", steps=3), fitting(words, tmp_path / "torn", steps=3)
@@ -557,7 +557,7 @@ def test_an_error_within_a_step_leaves_the_last_whole_one(
 
 @pytest.mark.parametrize("times", [torch.nan, torch.inf])
 def test_a_run_ends_at_the_first_loss_that_is_no_number(
-    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float
+    words: TextEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float
 ) -> None:
     monkeypatch.setattr(fit, "SAVE_EVERY", -1.0)
     run, seen = fitting(words, tmp_path), fit.look
@@ -571,7 +571,7 @@ def test_a_run_ends_at_the_first_loss_that_is_no_number(
 
 
 def test_last_weights_that_are_no_numbers_are_not_exported(
-    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: TextEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = fitting(words, tmp_path, steps=1)
     monkeypatch.setattr(run, "_average", lambda: next(run.averaged.parameters()).fill_(torch.nan))
@@ -580,7 +580,7 @@ def test_last_weights_that_are_no_numbers_are_not_exported(
     assert not (tmp_path / CHECKPOINT).exists()
 
 
-def test_an_error_while_drawing_is_raised(words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_drawing_is_raised(words: TextEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = fitting(words, tmp_path)
     draw = run.drawer.draw
     calls: list[int] = []
@@ -597,7 +597,7 @@ def test_an_error_while_drawing_is_raised(words: Words, tmp_path: Path, monkeypa
     assert fitting(words, tmp_path).step == 1
 
 
-def test_another_runs_checkpoint_is_refused(words: Words, tmp_path: Path) -> None:
+def test_another_runs_checkpoint_is_refused(words: TextEncoder, tmp_path: Path) -> None:
     fitting(words, tmp_path).save()
     with pytest.raises(BadInput, match="this recipe and these episodes"):
         fitting(words, tmp_path, seed=1)
@@ -615,7 +615,7 @@ def test_another_runs_checkpoint_is_refused(words: Words, tmp_path: Path) -> Non
         fitting(words, tmp_path / "file" / "run")
 
 
-def test_devices_are_told_by_name(words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_told_by_name(words: TextEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert chosen_device(None).type == "cpu"
     with pytest.raises(BadInput, match="there is none"):
@@ -625,7 +625,7 @@ def test_devices_are_told_by_name(words: Words, tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_loss_goes_down_on_what_can_be_learned(
-    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: TextEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fit, "WARM_UP", 2)
     said: list[float] = []
@@ -643,7 +643,7 @@ def test_the_loss_goes_down_on_what_can_be_learned(
 # --- what comes out -----------------------------------------------------------------------------------------------
 
 
-def test_the_exported_network_says_what_the_trained_one_says(tmp_path: Path, words: Words) -> None:
+def test_the_exported_network_says_what_the_trained_one_says(tmp_path: Path, words: TextEncoder) -> None:
     torch.manual_seed(3)
     network = Network(Shape(size=SIZE)).eval()
     for one in network.modules():  # as if it had seen something: fresh statistics and words would hide mistakes

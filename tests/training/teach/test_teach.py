@@ -25,27 +25,25 @@ from demerit.models import load_model
 from demerit.models.check import check_model
 from demerit.models.protocol import Comparer, Online, Prepares
 from demerit.models.reward_store import RewardStore
-from demerit.models.score import Job, score
-from demerit.models.taught.features import Stream, beats, followed_rows
-from demerit.training.teach import looking
-from demerit.training.teach.job import Taught, teach
-from demerit.training.teach.labels import Label
-from demerit.training.teach.lesson import groups_of, label_at, tasks_of
-from demerit.training.teach.looking import frame_budget, stride_for
-from demerit.training.teach.page import write_page
-from demerit.training.teach.settings import Settings
+from demerit.models.score import ScoreJob, score
+from demerit.models.taught.features import FeatureStream, stream_features, stride_indices
+from demerit.training.teach import TeachConfig, TeachOutcome, features, teach
+from demerit.training.teach.data import TeachLabel, gather_data
+from demerit.training.teach.features import EmbeddedEpisode, choose_stride, frame_budget
+from demerit.training.teach.report import write_teach_page
+from demerit.training.teach.training_set import group_episodes, move_label, name_tasks
 from fakes import lesson_data as data
 from fakes.fake_network import FakeNetwork
 
-QUICK = Settings(folds=4, rows=12, views=1)
+QUICK = TeachConfig(folds=4, rows=12, views=1)
 
 
-def taught(records: Sequence[Record], out: Path | None = None, **options: object) -> Taught:
-    given = {"maker": FakeNetwork(), "settings": QUICK, "workers": 0, **options}
+def taught(records: Sequence[Record], out: Path | None = None, **options: object) -> TeachOutcome:
+    given = {"network": FakeNetwork(), "config": QUICK, "workers": 0, **options}
     return teach(data.dataset(records), out, **given)  # type: ignore[arg-type]
 
 
-def finals(result: Taught, episodes: Sequence[Episode]) -> np.ndarray:
+def finals(result: TeachOutcome, episodes: Sequence[Episode]) -> np.ndarray:
     return np.array([reward.final for reward in result.model.score(episodes)])
 
 
@@ -56,7 +54,7 @@ def refused(records: Sequence[Record], **options: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Taught, Path]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[TeachOutcome, Path]:
     folder = tmp_path_factory.mktemp("taught") / "squares"
     return taught([*data.episodes(6, 6), *data.episodes(2, 2, data.unlabelled, first=20)], folder, risk=0.2), folder
 
@@ -76,10 +74,10 @@ def test_successes_alone_teach_and_the_report_says_what_failures_would_add() -> 
     result = taught(data.episodes(4, 0))
     assert finals(result, data.episodes(5, 0, first=30)).mean() > 0.7
     assert finals(result, data.episodes(0, 5, first=30)).mean() < 0.6
-    assert "Label failures" in result.findings.advice[0]
-    assert result.model.recipe.threshold is None
-    assert "no failure is labelled" in result.findings.calibration.note
-    assert result.findings.title == "Taught, and not yet tested"
+    assert "Label failures" in result.results.advice[0]
+    assert result.model.config.threshold is None
+    assert "no failure is labelled" in result.results.calibration.note
+    assert result.results.title == "Taught, and not yet tested"
 
 
 def test_preferences_alone_teach_an_order() -> None:
@@ -90,17 +88,17 @@ def test_preferences_alone_teach_an_order() -> None:
     choices += [Preference(good[0].id, good[1].id, "tie", "human")]
     result = taught([*episodes, *choices])
     assert finals(result, data.episodes(5, 0, first=30)).mean() > finals(result, data.episodes(0, 5, first=30)).mean()
-    measured = result.findings.measure("judgement_agreement")
+    measured = result.results.measure("judgement_agreement")
     assert measured is not None
     assert measured.value > 0.6
-    assert any("the level of a finished task is not known" in one for one in result.findings.advice)
+    assert any("the level of a finished task is not known" in one for one in result.results.advice)
 
 
-def test_figures_are_of_left_out_episodes_beside_controls(model: tuple[Taught, Path]) -> None:
-    findings = model[0].findings
-    report = findings.report
+def test_figures_are_of_left_out_episodes_beside_controls(model: tuple[TeachOutcome, Path]) -> None:
+    results = model[0].results
+    report = results.report
     assert {card.name for card in report.cards} >= {"squares", "untaught", "taught-cues", "clock", "change", "motion"}
-    area = findings.measure("auroc")
+    area = results.measure("auroc")
     assert area is not None
     assert area.value > 0.8
     assert area.n == 12
@@ -110,9 +108,9 @@ def test_figures_are_of_left_out_episodes_beside_controls(model: tuple[Taught, P
     assert [line.measure for line in again.lines] == [line.measure for line in report.lines]
 
 
-def test_success_is_calibrated_and_says_so(model: tuple[Taught, Path]) -> None:
+def test_success_is_calibrated_and_says_so(model: tuple[TeachOutcome, Path]) -> None:
     result = model[0]
-    calibration = result.findings.calibration
+    calibration = result.results.calibration
     assert calibration.failures == 6
     assert calibration.needed == 4
     assert calibration.threshold is not None
@@ -123,19 +121,19 @@ def test_success_is_calibrated_and_says_so(model: tuple[Taught, Path]) -> None:
     assert reward.given["risk"] == 0.2
     assert "At most 20.0% of failures" in result.model.card.about
     # none of the failures that it rests on passes but the share that may: 6 failures, risk 0.2: one
-    left_out = result.findings.report.rewards_of("squares")
+    left_out = result.results.report.rewards_of("squares")
     passing = sum(
         float(one.success[-1]) >= calibration.threshold  # type: ignore[index]
         for id, one in left_out.items()
         if id.startswith("bad")
     )
     assert passing <= 1
-    few = taught(data.episodes(3, 3)).findings.calibration
+    few = taught(data.episodes(3, 3)).results.calibration
     assert few.threshold is None
     assert "needs 19 labelled failures and there are 3. Label 16 more, or ask for --risk 0.25." in few.note
 
 
-def test_the_folder_is_a_model_like_any_other(model: tuple[Taught, Path], tmp_path: Path) -> None:
+def test_the_folder_is_a_model_like_any_other(model: tuple[TeachOutcome, Path], tmp_path: Path) -> None:
     result, folder = model
     loaded = load_model(str(folder), network=FakeNetwork())
     assert loaded.card == result.model.card
@@ -148,12 +146,12 @@ def test_the_folder_is_a_model_like_any_other(model: tuple[Taught, Path], tmp_pa
     assert isinstance(loaded, Prepares)
     assert loaded.prefer([(episodes[0], episodes[1])])[0] > 0.5
     check_model(loaded).raise_if_broken()
-    done = score(Job(loaded, data.dataset(episodes), tmp_path / "rewards", workers=0))
+    done = score(ScoreJob(loaded, data.dataset(episodes), tmp_path / "rewards", workers=0))
     assert done.scored == 4
     assert len(list(RewardStore(tmp_path / "rewards"))) == 4
 
 
-def test_following_live_is_scoring(model: tuple[Taught, Path]) -> None:
+def test_following_live_is_scoring(model: tuple[TeachOutcome, Path]) -> None:
     loaded = model[0].model
     episode = data.episode(True, 33)
     whole = loaded.score([episode])[0].value
@@ -164,7 +162,7 @@ def test_following_live_is_scoring(model: tuple[Taught, Path]) -> None:
         loaded.step(episode.main.all())
 
 
-def test_another_network_and_damage_are_refused(model: tuple[Taught, Path], tmp_path: Path) -> None:
+def test_another_network_and_damage_are_refused(model: tuple[TeachOutcome, Path], tmp_path: Path) -> None:
     _, folder = model
     with pytest.raises(BadInput, match="the network that it was taught on"):
         load_model(str(folder), network=FakeNetwork(seed=1))
@@ -184,14 +182,14 @@ def test_another_network_and_damage_are_refused(model: tuple[Taught, Path], tmp_
             load_model(str(broken), network=FakeNetwork())
 
 
-def test_what_to_label_next(model: tuple[Taught, Path]) -> None:
-    suggestions = model[0].findings.suggestions
+def test_what_to_label_next(model: tuple[TeachOutcome, Path]) -> None:
+    suggestions = model[0].results.suggestions
     assert {one.episode for one in suggestions} == {"good-20", "good-21", "bad-20", "bad-21"}
     assert all(one.reason and 0 <= one.probability <= 1 for one in suggestions)
-    assert taught(data.episodes(3, 3)).findings.every_labelled
+    assert taught(data.episodes(3, 3)).results.every_labelled
 
 
-def test_the_report_is_one_page_and_numbers(model: tuple[Taught, Path], tmp_path: Path) -> None:
+def test_the_report_is_one_page_and_numbers(model: tuple[TeachOutcome, Path], tmp_path: Path) -> None:
     result, folder = model
     page = (folder / "report.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
@@ -203,19 +201,19 @@ def test_the_report_is_one_page_and_numbers(model: tuple[Taught, Path], tmp_path
     facts = json.loads((folder / "report.json").read_text())["teaching"]
     assert facts["calibration"]["failures"] == 6
     assert len(facts["label next"]) == 4
-    write_page(result.findings, tmp_path / "page.html")  # without videos
+    write_teach_page(result.results, tmp_path / "page.html")  # without videos
     with pytest.raises(BadInput, match="embed"):
-        write_page(result.findings, tmp_path / "page.html", embed=-1)
+        write_teach_page(result.results, tmp_path / "page.html", embed=-1)
 
 
 def test_nothing_is_looked_at_twice(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     first, second = FakeNetwork(), FakeNetwork()
-    before = taught(data.episodes(3, 3), folder, maker=first)
+    before = taught(data.episodes(3, 3), folder, network=first)
     assert first.looked == 6 * data.FRAMES
-    after = taught(data.episodes(4, 3), folder, maker=second)  # one more was labelled
+    after = taught(data.episodes(4, 3), folder, network=second)  # one more was labelled
     assert second.looked == data.FRAMES
-    assert after.model.recipe.taught_on["episodes"] == 7
+    assert after.model.config.taught_on["episodes"] == 7
     assert len(list(folder.glob("head-*.npz"))) == 1
     assert before.model.card.weights_hash != after.model.card.weights_hash
     again = taught(data.episodes(4, 3), folder)
@@ -226,7 +224,7 @@ def test_another_model_is_never_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     taught(data.episodes(2, 2), folder)
     with pytest.raises(StoreError, match="taught on squares:memory, not on other:memory"):
-        teach(data.dataset(data.episodes(2, 2), "other"), folder, maker=FakeNetwork(), settings=QUICK, workers=0)
+        teach(data.dataset(data.episodes(2, 2), "other"), folder, network=FakeNetwork(), config=QUICK, workers=0)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("x")
     with pytest.raises(StoreError, match="nothing is overwritten"):
@@ -244,7 +242,7 @@ def test_too_little_is_a_sentence() -> None:
     assert "none of them a success" in refused(data.episodes(0, 4, data.verdict))
     assert "expected episodes to teach from, got none" in refused([])
     opinion = [replace(one, outcomes=(Outcome("model", success=True),)) for one in data.episodes(2, 2)]
-    assert "4 of them with a model's opinion only, which is no label" in refused(opinion)
+    assert "4 of them with a model's opinion only, which is not a label" in refused(opinion)
     flat = [replace(one, outcomes=(Outcome("human", curve=np.full(24, 0.4)),)) for one in data.episodes(2, 2)]
     assert "curves that are 0.4 at every frame" in refused(flat)
     for sentence, options in (("risk", {"risk": 0.0}), ("limit", {"limit": 0}), ("top", {"cameras": ["top"]})):
@@ -259,14 +257,14 @@ def test_contradictions_are_left_out_or_refused() -> None:
 
     assert "that all contradict another" in refused([*twice(0), *twice(1)])
     result = taught([*data.episodes(3, 3, first=10), *twice(0)])
-    assert result.model.recipe.taught_on["episodes"] == 6
-    assert any("2 episodes were left out because their labels contradict" in one for one in result.findings.notes)
+    assert result.model.config.taught_on["episodes"] == 6
+    assert any("2 episodes were skipped because their labels contradict" in one for one in result.results.notes)
     split = replace(data.episode(True, 0), outcomes=(Outcome("human", success=True), Outcome("human", success=False)))
     assert "one human says it succeeded, another that it failed" in refused([split])
     settled = replace(split, outcomes=(Outcome("human", success=True), Outcome("rule", success=False)))
-    assert taught([settled, *data.episodes(2, 2, first=5)]).model.recipe.taught_on["episodes"] == 5
+    assert taught([settled, *data.episodes(2, 2, first=5)]).model.config.taught_on["episodes"] == 5
     both = [Preference("good-0", "bad-0", "a", "human"), Preference("good-0", "bad-0", "b", "human")]
-    notes = taught([*data.episodes(2, 2), *both]).findings.notes
+    notes = taught([*data.episodes(2, 2), *both]).results.notes
     assert any("each of the two was preferred" in one for one in notes)
 
 
@@ -300,13 +298,13 @@ def test_unreadable_videos_are_left_out_with_the_reason() -> None:
 
     episodes = data.episodes(4, 4)
     result = taught([broken(episodes[0]), *episodes[1:]])
-    assert result.model.recipe.taught_on["episodes"] == 7
-    assert any("broken on purpose" in note for note in result.findings.notes)
+    assert result.model.config.taught_on["episodes"] == 7
+    assert any("broken on purpose" in note for note in result.results.notes)
     said = refused([*map(broken, episodes[:5]), *episodes[5:]])
     assert "5 of 8 labelled episodes that cannot, 1 of them because" in said
     wrong = replace(episodes[0], outcomes=(Outcome("human", success=True, curve=np.zeros(7)),))
-    notes = taught([wrong, *episodes[1:]]).findings.notes
-    assert "good-0 was left out: its curve has 7 values and its video 24 frames." in notes
+    notes = taught([wrong, *episodes[1:]]).results.notes
+    assert "good-0 was skipped: its curve has 7 values and its video 24 frames." in notes
 
 
 def test_cameras_are_taught_together() -> None:
@@ -316,7 +314,7 @@ def test_cameras_are_taught_together() -> None:
 
     episodes = [seen_twice(one) for one in data.episodes(4, 4)]
     result = taught(episodes)
-    assert result.model.recipe.cameras == ("top", "side")
+    assert result.model.config.cameras == ("top", "side")
     test = [seen_twice(one) for one in data.episodes(3, 3, first=30)]
     values = finals(result, test)
     assert values[::2].mean() > values[1::2].mean() + 0.2
@@ -326,18 +324,18 @@ def test_cameras_are_taught_together() -> None:
     assert "the camera 'side', which this model was taught with" in reward.why_missing
     result.model.reset("push")
     assert np.isfinite(result.model.step({name: view.take([0])[0] for name, view in test[0].views.items()}))
-    with pytest.raises(BadInput, match="a picture by camera"):
+    with pytest.raises(BadInput, match="an image per camera"):
         result.model.step(test[0].main.take([0])[0])
     one = taught(episodes, cameras=["side"])
-    assert one.model.recipe.cameras == ("side",)
+    assert one.model.config.cameras == ("side",)
     uneven = replace(episodes[0], views={"top": episodes[0].views["top"].select(range(9)), "side": episodes[0].main})
-    assert any("cameras of one length" in note for note in taught([uneven, *episodes[1:]]).findings.notes)
+    assert any("cameras of one length" in note for note in taught([uneven, *episodes[1:]]).results.notes)
 
 
 def test_many_frames_are_looked_at_in_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "FRAMES_A_SECOND", 2)
+    monkeypatch.setattr(features, "FRAMES_PER_SECOND", 2)
     result = taught(data.episodes(4, 4, data.marked))
-    assert result.model.recipe.stride == 2
+    assert result.model.config.stride == 2
     reward = result.model.score([data.episode(True, 33)])[0]
     assert reward.at.tolist() == [*range(0, 24, 2), 23]
     check_model(result.model).raise_if_broken()
@@ -348,21 +346,21 @@ def test_many_frames_are_looked_at_in_strides(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_budget_of_frames() -> None:
-    assert stride_for([100] * 10, 1) == 1
-    assert stride_for([2000] * 10, 1) == 3
-    assert stride_for([300] * 40, 2) == 1
-    assert stride_for([200] * 500, 1) == 1
+    assert choose_stride([100] * 10, 1) == 1
+    assert choose_stride([2000] * 10, 1) == 3
+    assert choose_stride([300] * 40, 2) == 1
+    assert choose_stride([200] * 500, 1) == 1
     assert frame_budget(1000) == 2 * frame_budget(500)
-    assert beats(7, 3).tolist() == [0, 3, 6]
-    assert beats(9, 3).tolist() == [0, 3, 6, 8]
-    assert beats(0, 3).tolist() == []
+    assert stride_indices(7, 3).tolist() == [0, 3, 6]
+    assert stride_indices(9, 3).tolist() == [0, 3, 6, 8]
+    assert stride_indices(0, 3).tolist() == []
 
 
 def test_labels_move_to_the_frames_that_were_looked_at() -> None:
     curve = np.full(9, np.nan, dtype=np.float32)
     curve[[1, 4, 8]] = (0.1, 0.5, 1.0)
-    label = Label(curve=curve, events=(demerit.Event("dropped", 4, 5),))
-    moved = label_at(label, beats(9, 3), 9)
+    label = TeachLabel(curve=curve, events=(demerit.Event("dropped", 4, 5),))
+    moved = move_label(label, stride_indices(9, 3), 9)
     assert moved.curve is not None
     assert np.array_equal(moved.curve, np.array([0.1, 0.5, np.nan, 1.0], np.float32), equal_nan=True)
     assert (moved.events[0].first, moved.events[0].last) == (1, 2)
@@ -373,56 +371,52 @@ def test_streams_in_pieces_are_streams(tmp_path: Path) -> None:
     maker = FakeNetwork()
     images = data.pictures(data.course(True, 0), 0)
     parts = ["tower", "change", "recent", "hidden", "outputs"]
-    whole = Stream(maker, "do it", parts)
-    tower = whole.look(maker.prepare(images))
+    whole = FeatureStream(maker, "do it", parts)
+    tower = whole.embed(maker.prepare(images))
     wanted = whole.follow(tower)
-    pieces = Stream(maker, "do it", parts)
+    pieces = FeatureStream(maker, "do it", parts)
     found = []
     for start in range(0, len(tower), 7):
         some = tower[start : start + 7]
         pieces.peek(some) if start else None
         found.append(pieces.follow(some))
     assert np.allclose(np.concatenate(found), wanted, atol=1e-6)
-    rows = followed_rows(Stream(maker, "do it", parts), tower[beats(24, 5)], 24, 5)
+    rows = stream_features(FeatureStream(maker, "do it", parts), tower[stride_indices(24, 5)], 24, 5)
     assert len(rows) == 6
 
 
-def test_successes_and_failures_are_looked_at_in_turns() -> None:
-    from demerit.training.teach.gather import gather
-
+def test_successes_and_failures_are_interleaved() -> None:
     listed = [*data.episodes(3, 0), *data.episodes(0, 3), *data.episodes(1, 1, data.unlabelled, first=9)]
-    assert [one.id for one in gather(data.dataset(listed)).in_turns()] == [
+    assert [one.id for one in gather_data(data.dataset(listed)).interleave()] == [
         "good-0", "bad-0", "good-1", "bad-1", "good-2", "bad-2",
     ]  # fmt: skip
 
 
 def test_labels_that_do_not_fit_together_are_named() -> None:
     odd = replace(data.episode(True, 0), outcomes=(Outcome("human", success=True, progress=0.2),))
-    notes = taught([odd, *data.episodes(2, 2, first=5)]).findings.notes
+    notes = taught([odd, *data.episodes(2, 2, first=5)]).results.notes
     assert "1 episodes are called a success though their progress ends below a half, e.g. good-0." in notes
 
 
 def test_groups_are_what_was_recorded_together() -> None:
-    from demerit.training.teach.lesson import Seen
-
     episodes = data.episodes(3, 1)
     child = replace(episodes[0], id="child", origin=replace(episodes[0].origin, group="", parent="good-1"))
     copy = replace(episodes[2], id="copy", origin=replace(episodes[2].origin, group="elsewhere"))
     alone = data.episode(False, 9)
-    those = [Seen(one, 24, beats(24, 1), {}) for one in (*episodes, child, copy, alone)]
-    groups = dict(zip((one.id for one in those), groups_of(those), strict=True))
+    those = [EmbeddedEpisode(one, 24, stride_indices(24, 1), {}) for one in (*episodes, child, copy, alone)]
+    groups = dict(zip((one.id for one in those), group_episodes(those), strict=True))
     assert groups["good-0"] == groups["child"] == groups["good-1"]  # the same video, the same original
     assert groups["copy"] == groups[episodes[2].id]
     assert len(set(groups.values())) == 4
-    names = tasks_of(["open the drawer", "pull the drawer open", "close the drawer"])
+    names = name_tasks(["open the drawer", "pull the drawer open", "close the drawer"])
     assert names["open the drawer"] == names["pull the drawer open"] != names["close the drawer"]
 
 
 def test_one_session_is_said_to_be_one() -> None:
     together = [replace(one, origin=replace(one.origin, group="monday")) for one in data.episodes(3, 3)]
     result = taught(together)
-    assert any("recorded together" in note for note in result.findings.notes)
-    assert result.findings.measure("auroc") is not None
+    assert any("recorded together" in note for note in result.results.notes)
+    assert result.results.measure("auroc") is not None
 
 
 def test_two_tasks_and_their_words() -> None:
@@ -435,7 +429,7 @@ def test_two_tasks_and_their_words() -> None:
     ]  # fmt: skip
     result = taught([*right, *left])
     assert result.model.card.reads_instruction
-    assert set(result.model.recipe.taught_on["tasks"]) == {"push the square to the right", "close the drawer"}
+    assert set(result.model.config.taught_on["tasks"]) == {"push the square to the right", "close the drawer"}
     assert result.model.score([right[0]])[0].given["task"] == "as taught"
     other = replace(right[0], instruction="fly")
     assert result.model.score([other])[0].given["task"] == "not among those taught"
@@ -444,15 +438,15 @@ def test_two_tasks_and_their_words() -> None:
 def test_real_files_as_users_have_them(tmp_path: Path) -> None:
     """A folder of videos, the same as LeRobot, and the sample that ships."""
     videos = data.write_videos(tmp_path / "videos", 3, 3, blank=2)
-    result = teach(videos, tmp_path / "one", maker=FakeNetwork(), settings=QUICK, workers=2)
-    assert result.model.recipe.taught_on["episodes"] == 6
-    assert len(result.findings.suggestions) == 2
-    assert result.findings.report.environment["frames"] == "all"
+    result = teach(videos, tmp_path / "one", network=FakeNetwork(), config=QUICK, workers=2)
+    assert result.model.config.taught_on["episodes"] == 6
+    assert len(result.results.suggestions) == 2
+    assert result.results.report.environment["frames"] == "all"
     write_lerobot(open_dataset(f"videos:{videos}"), tmp_path / "robot")
-    again = teach(f"lerobot:{tmp_path / 'robot'}", tmp_path / "two", maker=FakeNetwork(), settings=QUICK, workers=1)
-    assert again.model.recipe.taught_on["episodes"] == 6
+    again = teach(f"lerobot:{tmp_path / 'robot'}", tmp_path / "two", network=FakeNetwork(), config=QUICK, workers=1)
+    assert again.model.config.taught_on["episodes"] == 6
     assert demerit.teach is teach
     sample = Path(demerit.__file__).parent / "assets" / "sample"
-    shipped = teach(sample, maker=FakeNetwork(), settings=QUICK, workers=1)
-    assert shipped.model.recipe.taught_on["episodes"] == 28
+    shipped = teach(sample, network=FakeNetwork(), config=QUICK, workers=1)
+    assert shipped.model.config.taught_on["episodes"] == 28
     assert shipped.folder is None

@@ -35,8 +35,8 @@ from demerit.evaluate.benchmarks.run import RunOptions, gather, run_benchmark
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.reports.report import Judged, Report
 from demerit.models import load_model
-from demerit.training.teach.benchmark import taught as questions
 from demerit.training.teach.job import teach
+from demerit.training.teach.report import taught_benchmark as questions
 
 DONE = "demo.json"
 FORMAT = 1
@@ -94,7 +94,7 @@ def run_demo(folder: str | Path, on_progress: Watch = lambda what, done, total: 
         report.write(folder / "report" / "report.json")
     with clock.timed("writing the report"):
         on_progress("writing the report", 0, 1)
-        write_page(report, lesson.findings.report, folder / "report" / "report.html", frames)
+        write_page(report, lesson.results.report, folder / "report" / "report.html", frames)
     write_atomic(folder / DONE, (json.dumps(facts, indent=1) + "\n").encode())
     return _result(folder, clock.seconds)
 

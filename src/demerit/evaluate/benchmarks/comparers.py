@@ -19,7 +19,7 @@ from demerit.evaluate.metrics import Tally
 from demerit.evaluate.metrics.bootstrap import mean_tally
 from demerit.evaluate.reports.report import Choice
 from demerit.models.protocol import Comparer, RewardModel
-from demerit.models.score import Progress
+from demerit.models.score import ScoreProgress
 
 HALF = 0.5
 MOST_REASONS = 3
@@ -33,7 +33,7 @@ def ask_both_orders(
     about: tuple[Sequence[Episode], Sequence[Preference]],
     batch: int,
     frames: int | None,
-    on_progress: Callable[[str, Progress], None],
+    on_progress: Callable[[str, ScoreProgress], None],
 ) -> Iterator[Choice]:
     """Ask a model about every pair that people decided, as (a, b) and as (b, a); one without `prefer` says nothing.
 
@@ -49,7 +49,7 @@ def ask_both_orders(
     shown = {one.id: one for one in about[0]}
     # people's ties say nothing about who is right, so they are not asked about
     pairs = list(dict.fromkeys((one.a, one.b) for one in about[1] if one.verdict != "tie"))
-    progress = Progress(len(pairs))
+    progress = ScoreProgress(len(pairs))
     for start in range(0, len(pairs), batch):
         some = pairs[start : start + batch]
         ours = [(_bare(shown[a], frames), _bare(shown[b], frames)) for a, b in some]

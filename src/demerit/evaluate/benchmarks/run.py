@@ -33,7 +33,7 @@ from demerit.evaluate.reports.report import AS_RECORDED, About, Judged, Report, 
 from demerit.models import load_model
 from demerit.models.protocol import ModelCard, RewardModel
 from demerit.models.reward_store import RewardStore
-from demerit.models.score import Job, score
+from demerit.models.score import ScoreJob, score
 
 MOST_REASONS = 3
 
@@ -235,7 +235,7 @@ def _rewards(
     folder = rewards_folder(out, card, way.name, options.frames)
     reader = _InMemory(gathered.address, [way.show(one) for one in gathered.episodes if one.id in way.episodes])
     given: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
-    job = Job(
+    job = ScoreJob(
         model, Dataset(reader, gathered.address), folder, options.frames, options.batch, retry=options.retry, **given
     )
     what = card.name if way.name == AS_RECORDED else f"{card.name} ({way.name})"

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from demerit.models.score import Progress
+from demerit.models.score import ScoreProgress
 
-Watch = Callable[[str, Progress], None]
+Watch = Callable[[str, ScoreProgress], None]
 """called with what is being done and how far it is"""
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Halt:
         self._halted.set()
         self._stop()
 
-    def watch(self, what: str, progress: Progress) -> None:
+    def watch(self, what: str, progress: ScoreProgress) -> None:
         """Pass progress on; a job that should stop leaves here, and its writer keeps what is done."""
         if self._halted.is_set():
             raise KeyboardInterrupt

@@ -1,13 +1,14 @@
-"""The fitted part of a taught model: numbers per frame in, progress and success out. Plain numpy, no pickle.
+"""The fitted part of a taught model: features in, progress and success out. Plain numpy arrays, no pickle.
 
-z = (x - centre) * scale
-linear   y = z B + b
-rbf      y = sum_j exp(-gamma |z - z_j|^2) A_j + a
-y is the mean of whichever of the two there are, plus the task's own correction z B_task + b_task.
-progress is the first column and `done` the second, both cut to 0..1;
-value = scale((1 - blend) progress + blend done), cut to 0..1: what is nearly done is worth less than what is done; the
-scale is straight between a few places and makes it progress again;
-p(success) = 1 / (1 + exp(-steep (s - middle))) with s = (progress + done) / 2.
+    z = (x - centre) * scale
+    linear   y = z B + b
+    rbf      y = sum_j exp(-gamma |z - z_j|^2) A_j + a
+
+y is the mean of the parts present, plus the task's own correction z B_task + b_task. Its columns are progress and
+`done` (whether the task is finished), both clipped to 0..1.
+
+    value      = calibration((1 - blend) progress + blend done), piecewise linear, clipped to 0..1
+    p(success) = 1 / (1 + exp(-steep (s - middle))) with s = (progress + done) / 2
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from demerit.data.files import write_atomic
 from demerit.errors import BadInput, StoreError
 
 Floats = npt.NDArray[np.float64]
@@ -30,8 +31,8 @@ ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Linear:
-    """Columns to outputs, and a constant."""
+class LinearPart:
+    """A linear map with a bias."""
 
     weights: Floats
     """(columns, 2)"""
@@ -39,54 +40,54 @@ class Linear:
     """(2,)"""
 
     def __call__(self, z: Floats) -> Floats:
-        """Apply."""
+        """Apply the map to (rows, columns)."""
         return np.asarray(z @ self.weights + self.bias)
 
 
 @dataclass(frozen=True, eq=False)
-class Rbf:
-    """Likeness to remembered frames."""
+class RbfPart:
+    """A kernel machine on stored frames (landmarks)."""
 
     near: Floats
-    """(m, columns): the remembered frames"""
+    """(m, columns): the landmarks"""
     gamma: float
     weights: Floats
     """(m, 2)"""
     bias: Floats
 
     def __call__(self, z: Floats) -> Floats:
-        """Apply."""
+        """Apply it to (rows, columns)."""
         blocks = [z[i : i + ROWS_AT_ONCE] for i in range(0, len(z), ROWS_AT_ONCE)]
-        return np.concatenate([likeness(one, self.near, self.gamma) @ self.weights for one in blocks]) + self.bias
+        return np.concatenate([rbf_kernel(rows, self.near, self.gamma) @ self.weights for rows in blocks]) + self.bias
 
 
-def likeness(a: Floats, b: Floats, gamma: float) -> Floats:
-    """exp(-gamma |a_i - b_j|^2) for all pairs."""
+def rbf_kernel(a: Floats, b: Floats, gamma: float) -> Floats:
+    """Return exp(-gamma |a_i - b_j|^2) for all pairs of rows."""
     squared = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
     return np.asarray(np.exp(-gamma * np.maximum(squared, 0.0)))
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class TaughtHead:
     """Everything that teaching fitted."""
 
     centre: Floats
     scale: Floats
-    linear: Linear | None = None
-    rbf: Rbf | None = None
-    tasks: Mapping[str, Linear] = field(default_factory=dict)
-    """corrections by task, where several were taught"""
+    linear: LinearPart | None = None
+    rbf: RbfPart | None = None
+    tasks: Mapping[str, LinearPart] = field(default_factory=dict)
+    """corrections by task, when several tasks were taught"""
     steep: float = 8.0
     middle: float = 0.5
     blend: float = 0.0
-    places: Floats = field(default_factory=lambda: np.array([0.0, 1.0]))
-    worth: Floats = field(default_factory=lambda: np.array([0.0, 1.0]))
-    """the scale: what a mixture at each of these growing places is worth"""
+    calibration_x: Floats = field(default_factory=lambda: np.array([0.0, 1.0]))
+    calibration_y: Floats = field(default_factory=lambda: np.array([0.0, 1.0]))
+    """the value at each x, increasing; linear in between"""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """what was chosen while fitting; kept beside the numbers, not among them"""
+    """what was chosen while fitting; not part of the file"""
 
     def __post_init__(self) -> None:
-        """Refuse a head that could not answer."""
+        """Validate."""
         if self.linear is None and self.rbf is None:
             raise BadInput("a head", "a linear or an rbf part", "neither")
         if self.centre.shape != self.scale.shape or self.centre.ndim != 1:
@@ -94,19 +95,19 @@ class Head:
 
     @property
     def columns(self) -> int:
-        """How many numbers per frame it takes."""
+        """Number of features per frame."""
         return len(self.centre)
 
-    def standard(self, x: npt.ArrayLike) -> Floats:
-        """Centre and scale."""
+    def standardize(self, x: npt.ArrayLike) -> Floats:
+        """Centre and scale (frames, columns)."""
         rows = np.asarray(x, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.columns:  # noqa: PLR2004
             raise BadInput("features", f"rows of {self.columns} numbers", f"an array of shape {rows.shape}")
         return (rows - self.centre) * self.scale
 
     def raw(self, x: npt.ArrayLike, task: str = "") -> Floats:
-        """Both outputs at every frame, not cut: (frames, 2)."""
-        z = self.standard(x)
+        """Both outputs at every frame, not clipped: (frames, 2)."""
+        z = self.standardize(x)
         found = [part(z) for part in (self.linear, self.rbf) if part is not None]
         total = sum(found[1:], start=found[0]) / len(found)
         return np.asarray(total + self.tasks[task](z)) if task in self.tasks else np.asarray(total)
@@ -120,19 +121,19 @@ class Head:
         return self.value(self.outputs(x, task))
 
     def value(self, outputs: Floats) -> Floats:
-        """What frames are worth, from both outputs: (frames, 2) to (frames,)."""
+        """The value of frames from both outputs: (frames, 2) to (frames,)."""
         mixed = (1 - self.blend) * outputs[..., 0] + self.blend * outputs[..., 1]
-        return np.asarray(np.clip(np.interp(mixed, self.places, self.worth), 0, 1))
+        return np.asarray(np.clip(np.interp(mixed, self.calibration_x, self.calibration_y), 0, 1))
 
     def success(self, outputs: Floats) -> Floats:
         """Probability of success from both outputs."""
         return probability(success_score(outputs), self.steep, self.middle)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Every number, by name."""
+        """Return every fitted array by its name in the file."""
         found: dict[str, npt.NDArray[Any]] = {"centre": self.centre, "scale": self.scale}
         found["scalars"] = np.array([self.steep, self.middle, self.blend])
-        found["places"], found["worth"] = self.places, self.worth
+        found["places"], found["worth"] = self.calibration_x, self.calibration_y
         if self.linear is not None:
             found |= {"linear.weights": self.linear.weights, "linear.bias": self.linear.bias}
         if self.rbf is not None:
@@ -140,53 +141,49 @@ class Head:
             found["rbf.gamma"] = np.array([self.rbf.gamma])
         if self.tasks:
             found["tasks.names"] = np.array(list(self.tasks))
-            found["tasks.weights"] = np.stack([one.weights for one in self.tasks.values()])
-            found["tasks.bias"] = np.stack([one.bias for one in self.tasks.values()])
+            found["tasks.weights"] = np.stack([part.weights for part in self.tasks.values()])
+            found["tasks.bias"] = np.stack([part.bias for part in self.tasks.values()])
         return found
 
     def content(self) -> bytes:
-        """Everything as a file; the same numbers give the same bytes."""
+        """Return the file's bytes; the same arrays give the same bytes."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **self.arrays())  # type: ignore[arg-type]
         return buffer.getvalue()
 
-    def save(self, path: Path) -> None:
-        """Write the file in one step."""
-        write_atomic(path, self.content())
-
     @classmethod
-    def load(cls, path: Path) -> Head:
-        """Read what `save` wrote; anything missing, odd or damaged is refused."""
+    def load(cls, path: Path) -> TaughtHead:
+        """Read a head file; refuse missing, damaged or non-finite arrays."""
         try:
-            # from memory: numpy leaves the file open where it is damaged
+            # from memory: numpy leaves a damaged file open
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-                return cls._of({name: file[name] for name in file.files})
+                return cls._from_arrays({name: file[name] for name in file.files})
         except FileNotFoundError:
-            raise StoreError(path, "it is missing, so the model cannot be loaded") from None
-        except (OSError, ValueError, KeyError, EOFError, IndexError, BadInput, _zip_error()) as error:
-            raise StoreError(path, f"it is damaged or no head of a taught model ({error})") from error
+            raise StoreError(path, "the file is missing, so the model cannot be loaded") from None
+        except (OSError, ValueError, KeyError, EOFError, IndexError, BadInput, BadZipFile) as error:
+            raise StoreError(path, f"damaged, or not the head of a taught model ({error})") from error
 
     @classmethod
-    def _of(cls, found: Mapping[str, npt.NDArray[Any]]) -> Head:
+    def _from_arrays(cls, found: Mapping[str, npt.NDArray[Any]]) -> TaughtHead:
         columns = len(found["centre"])
         shapes = {"linear.weights": (columns, OUTPUTS), "linear.bias": (OUTPUTS,), "rbf.bias": (OUTPUTS,)}
         for name, array in found.items():
             if name in shapes and array.shape != shapes[name]:
                 raise ValueError(f"{name} has shape {array.shape} instead of {shapes[name]}")
             if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
-                raise ValueError(f"{name} holds numbers that are not finite")
-        linear = Linear(found["linear.weights"], found["linear.bias"]) if "linear.weights" in found else None
+                raise ValueError(f"{name} has non-finite values")
+        linear = LinearPart(found["linear.weights"], found["linear.bias"]) if "linear.weights" in found else None
         rbf = None
         if "rbf.near" in found:
             gamma = float(found["rbf.gamma"][0])
-            rbf = Rbf(found["rbf.near"].astype(np.float64), gamma, found["rbf.weights"], found["rbf.bias"])
+            rbf = RbfPart(found["rbf.near"].astype(np.float64), gamma, found["rbf.weights"], found["rbf.bias"])
             if rbf.near.shape[1] != columns or rbf.weights.shape != (len(rbf.near), OUTPUTS):
-                raise ValueError("the parts of rbf do not fit together")
+                raise ValueError("the rbf arrays have different sizes")
         tasks = {}
         if "tasks.names" in found:
-            listed = zip(found["tasks.names"].tolist(), found["tasks.weights"], found["tasks.bias"], strict=True)
-            tasks = {str(name): Linear(weights, bias) for name, weights, bias in listed}
-        steep, middle, blend = (float(one) for one in found["scalars"])
+            rows = zip(found["tasks.names"].tolist(), found["tasks.weights"], found["tasks.bias"], strict=True)
+            tasks = {str(name): LinearPart(weights, bias) for name, weights, bias in rows}
+        steep, middle, blend = (float(number) for number in found["scalars"])
         fitted = (found["centre"], found["scale"], linear, rbf, tasks)
         return cls(*fitted, steep, middle, blend, found["places"], found["worth"])
 
@@ -197,11 +194,5 @@ def probability(score: Floats, steep: float, middle: float) -> Floats:
 
 
 def success_score(outputs: Floats) -> Floats:
-    """What success is judged by: the mean of progress and `done`."""
+    """The score behind p(success): the mean of progress and `done`."""
     return np.asarray(outputs.mean(axis=-1))
-
-
-def _zip_error() -> type[Exception]:
-    from zipfile import BadZipFile  # noqa: PLC0415
-
-    return BadZipFile

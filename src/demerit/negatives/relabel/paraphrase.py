@@ -1,6 +1,6 @@
 """Whether two commands say the same, by the distance of their vectors.
 
-The text tower that ships (`models.compact.words`) gives an instruction a vector of four parts. The sentence part alone
+The text tower that ships (`models.compact.text`) gives an instruction a vector of four parts. The sentence part alone
 would take "open the drawer" for "close the drawer", so that two commands count as paraphrases only when they are near
 in all of them: what it is about (cosine), which thing, which place, and which of two opposites (distances). The tower
 does not hear "half way" or "twice", and a wish that is added at the end hardly moves it: words decide these.
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.instructions import content_words, normalize_instruction
-from demerit.models.compact.words import PARTS, Words
+from demerit.models.compact.text import PARTS, TextEncoder
 
 Floats = npt.NDArray[np.float32]
 
@@ -73,7 +73,7 @@ def vector(command: str) -> Floats | None:
 
 
 @cache
-def tower() -> Words:
+def tower() -> TextEncoder:
     """Load the text tower that ships, once."""
     # Not through the engine, which would load the machinery of the pictures too.
-    return Words.load(Path(str(files("demerit"))) / "assets" / "compact" / "words.npz")
+    return TextEncoder.load(Path(str(files("demerit"))) / "assets" / "compact" / "words.npz")

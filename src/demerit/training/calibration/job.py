@@ -21,7 +21,7 @@ from demerit.models.calibrated import KIND, METHODS, Calibrated, Evidence, Metho
 from demerit.models.folder import DESCRIPTION, FORMAT, name_of, read_description
 from demerit.models.protocol import ModelCard, RewardModel
 from demerit.models.reward_store import RewardStore
-from demerit.models.score import Job, Progress, score
+from demerit.models.score import ScoreJob, ScoreProgress, score
 from demerit.training.calibration.examples import Example, examples, labelled
 from demerit.training.calibration.fit import Fitted, fit, refuse_too_few
 from demerit.training.calibration.left_out import doubts, left_out
@@ -70,7 +70,7 @@ def calibrate(
     model: str | RewardModel,
     out: str | Path,
     options: Options | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[ScoreProgress], None] = lambda progress: None,
 ) -> Calibration:
     """Calibrate a model on the labelled episodes of a dataset and write it to a folder.
 
@@ -164,13 +164,13 @@ def _scored(
     inner: RewardModel,
     folder: Path,
     options: Options,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[ScoreProgress], None],
 ) -> list[Reward]:
     """Score the labelled episodes; what an interrupted run had scored is kept."""
     rewards = folder.with_name(folder.name + BESIDE) / "rewards" / safe_name(inner.card.name)
     given: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
     chosen = Dataset(_Chosen(dataset.name, episodes), dataset.address)
-    score(Job(inner, chosen, rewards, batch=options.batch, **given), on_progress)
+    score(ScoreJob(inner, chosen, rewards, batch=options.batch, **given), on_progress)
     ids = {one.id for one in episodes}
     return [reward for reward in RewardStore(rewards) if reward.episode in ids]
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from demerit.errors import BadInput
-from demerit.models.compact.info import FILES, FORMAT, INFO, TEMPORAL, TOWER, WORDS
+from demerit.models.compact.engine import FILES, FORMAT, INFO, TEMPORAL, TOWER, WORDS
 from demerit.training.compact.augment import MIDDLE, SCALE
 from demerit.training.compact.network import Head, Network, Shape, Tower, progress
 

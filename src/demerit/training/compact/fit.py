@@ -22,7 +22,7 @@ from torch import Tensor
 
 from demerit.data.frames import short_hash
 from demerit.errors import BadInput, Diverged
-from demerit.models.compact.words import WIDTH, Words
+from demerit.models.compact.text import WIDTH, TextEncoder
 from demerit.training.compact.augment import vary
 from demerit.training.compact.clips import Clip, Drawer
 from demerit.training.compact.corpus import Corpus, Row
@@ -61,7 +61,7 @@ class Fitting:
         self,
         corpus: Corpus,
         recipe: Recipe,
-        words: Words,
+        words: TextEncoder,
         folder: str | Path,
         imagenet: Mapping[str, Tensor] | None = None,
         device: str | None = None,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from demerit.errors import BadInput, UnknownName
-from demerit.models.compact.words import WIDTH, Words
+from demerit.models.compact.text import WIDTH, TextEncoder
 from demerit.training.compact.augment import as_input
 from demerit.training.compact.corpus import Corpus
 
@@ -75,7 +75,7 @@ def _parts(frames: npt.NDArray[np.uint8], size: int = 20_000) -> Iterator[npt.ND
 class Vocabulary:
     """Word vectors of every instruction of the corpus."""
 
-    def __init__(self, corpus: Corpus, words: Words, device: torch.device) -> None:
+    def __init__(self, corpus: Corpus, words: TextEncoder, device: torch.device) -> None:
         """Compute them once."""
         said = sorted({row.instruction for row in corpus.rows if row.instruction})
         vectors = [words.vector(one) for one in said]

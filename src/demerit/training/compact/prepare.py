@@ -22,7 +22,7 @@ from demerit.data.episode import Episode
 from demerit.data.frames import Indices, spread
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput
-from demerit.models.compact.resize import resized
+from demerit.models.compact.resize import resize_square
 from demerit.training.compact.corpus import AUXILIARY, Corpus, Row
 from demerit.training.compact.growing import Growing
 from demerit.training.compact.labels import check_apart, labels_of
@@ -145,7 +145,7 @@ def _fill(
         if problem:
             done.leave_out(problem)
         else:
-            images = resized(episode.main.take(places), size)
+            images = resize_square(episode.main.take(places), size)
             row = _row(told, episode, growing.total, len(places))
             growing.add(told.number, row, images, _curve(told.outcome, places), auxiliary(episode, places))
         done.episodes, done.frames = len(growing.rows), growing.total
@@ -173,7 +173,7 @@ def _decoded(
             told.append(one)
             yield episode
 
-    shrink = partial(resized, side=size)  # where the decoding is done: small pictures travel, and long videos fit
+    shrink = partial(resize_square, side=size)  # where the decoding is done: small pictures travel, and long videos fit
     for batch in load_ahead(episodes(), wanted, TOGETHER, workers, prepare=shrink):
         for loaded in batch:
             one = told.pop(0)

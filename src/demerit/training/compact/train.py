@@ -60,13 +60,13 @@ def train(
         device: `cpu` or `cuda`; a GPU when there is one unless told.
     """
     check_asked(recipe, words, imagenet, device)
-    from demerit.models.compact.words import Words  # noqa: PLC0415
+    from demerit.models.compact.text import TextEncoder  # noqa: PLC0415
     from demerit.training.compact.export import export  # noqa: PLC0415
     from demerit.training.compact.fit import Fitting  # noqa: PLC0415
 
     out, words = Path(out), Path(words or shipped_words())
     start = None if imagenet is None else load_weights(imagenet)
-    fitting = Fitting(corpus, recipe, Words.load(words), out / "run", start, device)
+    fitting = Fitting(corpus, recipe, TextEncoder.load(words), out / "run", start, device)
     network = fitting.run(report, EVERY)
     rows = fitting.drawer.rows
     credits = [*credits_of(rows), SHIPPED_WORDS if _same(words, shipped_words()) else f"text tower: {words.name}"]
@@ -81,14 +81,14 @@ def train(
 def check_asked(recipe: Recipe, words: str | Path | None, imagenet: str | Path | None, device: str | None) -> None:
     """Refuse what could not be trained with, before hours are spent on anything; arguments are those of `train`."""
     check_installed()
-    from demerit.models.compact.words import Words  # noqa: PLC0415
+    from demerit.models.compact.text import TextEncoder  # noqa: PLC0415
     from demerit.training.compact.export import check_size  # noqa: PLC0415
     from demerit.training.compact.on_device import chosen_device  # noqa: PLC0415
 
     check_size(recipe.size)
     chosen_device(device)
     if words is not None:
-        Words.load(Path(words))
+        TextEncoder.load(Path(words))
     if imagenet is not None:
         load_weights(imagenet)
 

@@ -1,20 +1,22 @@
-"""teach: a dataset in, a model out, in an order that leaves something usable at every moment.
+"""teach: a dataset in, a model out. There is something usable at every moment.
 
-gather          labels read, contradictions left out; too little is a sentence
-look            every frame through the network, kept on disk         Ctrl-C: go on with what was seen
-fit             the head, on everything; the model is written
-leave out       folds, probabilities, the threshold; written again    Ctrl-C: keep what is written
-report          controls, the wrongest episodes, what to label next; written
+1. gather labels; too few, or contradictory ones, are an error before anything is decoded
+2. extract features of every frame (cached)          Ctrl-C: continue with the episodes done
+3. fit the head on everything; write the model
+4. cross-validate, calibrate; write the model again  Ctrl-C: keep what is written
+5. write the report
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,67 +24,60 @@ import numpy as np
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
-from demerit.data.files import lock_folder
+from demerit.data.files import lock_folder, write_atomic
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, DemeritError, StoreError
-from demerit.models.folder import DESCRIPTION, name_of
-from demerit.models.taught.features import FeatureMaker, checked_parts
-from demerit.models.taught.head import Head
-from demerit.models.taught.model import KIND, Recipe, TaughtModel
-from demerit.training.teach.building import build_lesson
-from demerit.training.teach.calibrate import Calibration, calibrate
-from demerit.training.teach.crossval import CrossValidated, CurvePoint, cross_validate, learning_curve
-from demerit.training.teach.findings import Findings, find
-from demerit.training.teach.folder import check_out, sealed, shelf_folder, write_model
-from demerit.training.teach.gather import Gathered, gather
-from demerit.training.teach.lesson import Lesson, Room, Seen
-from demerit.training.teach.looking import Shelf, Unseen, common_cameras, look, stride_for
-from demerit.training.teach.next_labels import Suggestion, suggest
-from demerit.training.teach.page import write_page
-from demerit.training.teach.settings import Settings
+from demerit.models.folder import DESCRIPTION, FORMAT, name_of, read_description
+from demerit.models.taught.features import FeatureNetwork, load_network
+from demerit.models.taught.head import TaughtHead
+from demerit.models.taught.model import KIND, TaughtConfig, TaughtModel, head_file
+from demerit.training.teach.config import TeachConfig
+from demerit.training.teach.data import TeachData, gather_data
+from demerit.training.teach.features import (
+    EmbeddedEpisode,
+    FeatureCache,
+    FeatureSpec,
+    UnreadableEpisode,
+    choose_stride,
+    common_cameras,
+    extract_features,
+)
+from demerit.training.teach.report import (
+    LabelSuggestion,
+    TeachResults,
+    build_results,
+    suggest_labels,
+    write_teach_page,
+)
+from demerit.training.teach.training_set import TrainingSet, build_training_set
+from demerit.training.teach.validate import (
+    CrossValidation,
+    CurvePoint,
+    SuccessCalibration,
+    calibrate_success,
+    cross_validate,
+    learning_curve,
+)
 
-Watch = Callable[[str, int, int], None]
-"""called with what is being done, how much of it is done and how much there is"""
-CHEAP = 60
-"""up to so many groups a learning curve is drawn as well"""
-UNLABELLED = (20, 200)
-"""unlabelled episodes that are looked at for what to label next: as many as are labelled, but at least and at most"""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What changes the model or how it is reached, beside the data."""
-
-    risk: float = 0.05
-    """share of failures that may be called a success"""
-    cameras: tuple[str, ...] = ()
-    """empty: every camera that all taught episodes have"""
-    limit: int | None = None
-    workers: int | None = None
-    """decoding processes; None = one a core, 0 = none"""
-    settings: Settings = field(default_factory=Settings)
-    embed: int = 8
-    """videos that the report carries in itself"""
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
-        if not 0 < self.risk < 1:
-            raise BadInput("risk", "a number between 0 and 1", self.risk)
-        for name, least in (("limit", 1), ("workers", 0), ("embed", 0)):
-            number = getattr(self, name)
-            if number is not None and number < least:
-                raise BadInput(name, f"a number from {least} on", number)
+OnProgress = Callable[[str, int, int], None]
+"""called with the current stage, how much of it is done, and how much there is"""
+CURVE_GROUPS = 60
+"""up to this many groups, a learning curve is computed"""
+UNLABELLED_EPISODES = (20, 200)
+"""unlabelled episodes considered for suggestions: as many as are labelled, within these bounds"""
+CACHE_SUFFIX = ".teaching"
+"""the feature cache lies beside the model folder, under its name with this suffix"""
 
 
 @dataclass(frozen=True, eq=False)
-class Taught:
-    """What came of a lesson."""
+class TeachOutcome:
+    """What `teach` returns."""
 
     model: TaughtModel
-    findings: Findings
+    results: TeachResults
     folder: Path | None
     stopped: str = ""
-    """what an interruption left undone, as a sentence; empty when all is done"""
+    """after an interruption: what was not done; else empty"""
 
 
 def teach(
@@ -93,199 +88,249 @@ def teach(
     cameras: Sequence[str] = (),
     limit: int | None = None,
     seed: int = 0,
-    settings: Settings | None = None,
-    maker: FeatureMaker | None = None,
+    config: TeachConfig | None = None,
+    network: FeatureNetwork | str | Path | None = None,
     workers: int | None = None,
-    on_progress: Watch = lambda what, done, total: None,
-) -> Taught:
-    """Teach a model from your own episodes: some of them labelled, in whatever way.
+    on_progress: OnProgress = lambda stage, done, total: None,
+) -> TeachOutcome:
+    """Teach a model from your own episodes, some of them labelled in any way.
 
     Args:
-        dataset: a folder whose format its files tell, `format:path`, or an open dataset.
-        out: the model's folder; None = nothing is written.
+        dataset: a folder, `format:path`, or an open dataset.
+        out: the model folder to write; None = write nothing.
         risk: the share of failures that may be called a success.
-        cameras: which to look through; none = all that every taught episode has.
-        limit: only the first so many episodes.
-        seed: draws folds and negatives.
-        settings: everything that can be tuned.
-        maker: another network than the one that ships.
-        workers: decoding processes.
-        on_progress: told how far it is.
+        cameras: cameras to use; empty = all that every taught episode has.
+        limit: use only the first N episodes.
+        seed: seed for folds and negatives; ignored when `config` is given.
+        config: everything that can be tuned.
+        network: another network than the shipped one, or its folder.
+        workers: decoding processes; None = one per core, 0 = decode in this process.
+        on_progress: called with stage, done and total.
     """
-    chosen = settings or replace(Settings(), seed=seed)
-    options = Options(risk, tuple(cameras), limit, workers, chosen)
+    if not 0 < risk < 1:
+        raise BadInput("risk", "a number between 0 and 1", risk)
+    for name, number, least in (("limit", limit, 1), ("workers", workers, 0)):
+        if number is not None and number < least:
+            raise BadInput(name, f"a number, {least} or more", number)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(str(dataset))
-    if maker is None:
-        from demerit.models.taught.network import Network  # noqa: PLC0415  # a tenth of a second
-
-        maker = Network.shipped()
-    gathered = gather(opened, options.limit)
-    with _shelf(out, gathered.address) as shelf:
-        return _Teaching(gathered, maker, options, None if out is None else Path(out), shelf, on_progress).run()
-
-
-@contextmanager
-def _shelf(out: str | Path | None, address: str) -> Iterator[Path]:
-    """Give the folder for what was seen, locked; one that vanishes where no model is written."""
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="demerit-teach-") as folder:
-            yield Path(folder)
-        return
-    check_out(Path(out), address)
-    beside = shelf_folder(Path(out))
-    try:
-        beside.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(beside, f"the folder cannot be made ({error.strerror})") from error
-    with lock_folder(beside):
-        yield beside
+    loaded = load_network(network)
+    data = gather_data(opened, limit)
+    spec = _feature_spec(data, loaded, tuple(cameras), config or TeachConfig(seed=seed))
+    folder = None if out is None else Path(out)
+    with _open_cache(folder, data.address) as cache:
+        processes = os.cpu_count() or 1 if workers is None else workers
+        return _TeachJob(data, spec, risk, folder, cache, processes, on_progress).run()
 
 
-class _Teaching:
-    """One lesson, stage by stage."""
-
-    def __init__(
-        self, gathered: Gathered, maker: FeatureMaker, options: Options, out: Path | None, shelf: Path, watch: Watch
-    ) -> None:
-        self.gathered, self.maker, self.options, self.out, self.watch = gathered, maker, options, out, watch
-        self.shelf = shelf
-        self.notes: list[str] = list(gathered.notes)
-        self.stopped = ""
-        self.name = KIND if out is None else name_of(out)
-
-    def run(self) -> Taught:
-        room = self._room()
-        lesson, left = build_lesson(self.gathered, room, self._seen(room))
-        self.notes += left
-        head = lesson.fit()
-        left_out = CrossValidated(np.full(len(lesson), -1))
-        calibration = calibrate(lesson, left_out, self.options.risk)
-        if self.out is None or not (self.out / DESCRIPTION).exists():
-            self._write(lesson, head, calibration)  # an earlier lesson's model is better than this one without figures
-        curve: list[CurvePoint] = []
-        suggestions: list[Suggestion] = []
-        try:
-            cross_validate(lesson, lambda done, total: self.watch("leaving episodes out", done, total), left_out)
-            if len(set(lesson.groups)) <= CHEAP:
-                curve = learning_curve(lesson)
-            if not self.stopped:
-                suggestions = self._suggestions(room, lesson, left_out, head)
-        except KeyboardInterrupt:
-            self.stopped = self.stopped or "interrupted while episodes were left out: the figures rest on some of them"
-        calibration = calibrate(lesson, left_out, self.options.risk)
-        model = self._write(lesson, head, calibration)
-        findings = find(self.gathered, lesson, left_out, calibration, model, curve, suggestions, tuple(self.notes))
-        return self._reported(Taught(model, findings, self.out, self.stopped))
-
-    def _room(self) -> Room:
-        gathered, settings = self.gathered, self.options.settings
-        cameras = self.options.cameras or common_cameras(gathered.taught)
-        if not cameras:
-            raise BadInput(gathered.address, "a camera that every labelled episode has (or --cameras)", "none")
-        known = {name for one in gathered.taught for name in one.views}
-        unknown = [name for name in cameras if name not in known]
-        if unknown:
-            raise BadInput("cameras", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
-        lengths = [_length(one, cameras[0]) for one in gathered.taught]
-        return Room(self.maker, tuple(cameras), stride_for(lengths, len(cameras)), settings)
-
-    def _seen(self, room: Room) -> list[Seen]:
-        """Look at everything that is taught from; Ctrl-C ends looking, not the lesson."""
-        episodes = self.gathered.in_turns()
-        seen: list[Seen] = []
-        lost: list[Unseen] = []
-        try:
-            for one in self._look(room, episodes, "looking at episodes"):
-                if isinstance(one, Seen):
-                    seen.append(one)
-                else:
-                    lost.append(one)
-        except KeyboardInterrupt:
-            if not seen:
-                raise
-            done = len(seen) + len(lost)
-            self.stopped = f"interrupted after {done} of {len(episodes)} episodes: the model was taught on those"
-        if len(lost) * 2 > len(episodes) or not seen:
-            reason, count = Counter(one.reason for one in lost).most_common(1)[0]
-            raise BadInput(
-                self.gathered.address,
-                "videos that can be read",
-                f"{len(lost)} of {len(episodes)} labelled episodes that cannot, {count} of them because: {reason}",
-            )
-        for one in lost:
-            self.notes.append(f"{one.id} was left out: {one.reason}.")
-        order = {episode.id: place for place, episode in enumerate(self.gathered.taught)}
-        return sorted(seen, key=lambda one: order[one.id])
-
-    def _look(self, room: Room, episodes: Sequence[Episode], what: str) -> Iterator[Seen | Unseen]:
-        workers = self.options.workers if self.options.workers is not None else os.cpu_count() or 1
-        total = len(episodes)
-        return look(
-            episodes, room, Shelf(self.shelf, room), min(workers, total), lambda done: self.watch(what, done, total)
-        )
-
-    def _suggestions(self, room: Room, lesson: Lesson, left_out: CrossValidated, head: Head) -> list[Suggestion]:
-        most = int(np.clip(len(lesson), *UNLABELLED))
-        asked = list(self.gathered.unlabelled[:most])
-        found = [one for one in self._look(room, asked, "looking for what to label next") if isinstance(one, Seen)]
-        calibration = calibrate(lesson, left_out, self.options.risk)
-        return suggest(lesson, left_out.heads, head, calibration, found)
-
-    def _write(self, lesson: Lesson, head: Head, calibration: Calibration) -> TaughtModel:
-        head = replace(head, steep=calibration.steep, middle=calibration.middle)
-        recipe = Recipe(
-            network=self.maker.hash,
-            cameras=lesson.room.cameras,
-            parts=checked_parts(list(lesson.room.settings.parts)),
-            stride=lesson.room.stride,
-            threshold=calibration.threshold,
-            risk=calibration.risk,
-            promise=calibration.note,
-            taught_on=self._taught_on(lesson),
-            licence=_licence(self.maker, lesson),
-            lesson={"head": dict(head.about), "settings": lesson.room.settings.as_facts(), "stopped": self.stopped},
-        )
-        if self.out is None:
-            return TaughtModel(sealed(recipe, head)[0], head, self.maker, self.name)
-        return TaughtModel(write_model(self.out, recipe, head), head, self.maker, self.name)
-
-    def _taught_on(self, lesson: Lesson) -> dict[str, Any]:
-        verdicts = Counter(label.verdict for label in lesson.labels)
-        kinds = self.gathered.kinds()
-        return {
-            "address": self.gathered.address,
-            "dataset": self.gathered.name,
-            "episodes": len(lesson),
-            "successes": verdicts[True],
-            "failures": verdicts[False],
-            "labels": ", ".join(f"{kind}: {count}" for kind, count in kinds.items()),
-            "tasks": lesson.tasks,
-        }
-
-    def _reported(self, taught: Taught) -> Taught:
-        if self.out is not None:
-            self.watch("writing the report", 0, 1)
-            camera = taught.model.recipe.cameras[0]
-            frames = {one.id: one.views[camera] for one in self.gathered.taught if camera in one.views}
-            try:
-                taught.findings.write(self.out / "report.json")
-                embed = 0 if taught.stopped else self.options.embed
-                write_page(taught.findings, self.out / "report.html", frames, embed)
-            except KeyboardInterrupt:
-                said = taught.stopped or "interrupted while the report was written: the model is complete"
-                return replace(taught, stopped=said)
-            self.watch("writing the report", 1, 1)
-        return taught
+def _feature_spec(
+    data: TeachData, network: FeatureNetwork, cameras: tuple[str, ...], config: TeachConfig
+) -> FeatureSpec:
+    cameras = cameras or common_cameras(data.taught)
+    if not cameras:
+        raise BadInput(data.address, "a camera that every labelled episode has (or --cameras)", "none")
+    known = {name for episode in data.taught for name in episode.views}
+    unknown = [name for name in cameras if name not in known]
+    if unknown:
+        raise BadInput("cameras", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
+    lengths = [_length(episode, cameras[0]) for episode in data.taught]
+    return FeatureSpec(network, cameras, choose_stride(lengths, len(cameras)), config)
 
 
 def _length(episode: Episode, camera: str) -> int:
     try:
         return len(episode.views[camera]) if camera in episode.views else 0
     except DemeritError:
-        return 0  # it is met again, with its reason, where it is decoded
+        return 0  # reported with its reason when it is decoded
 
 
-def _licence(maker: FeatureMaker, lesson: Lesson) -> str:
-    data = sorted({one.episode.origin.licence for one in lesson.seen} - {""})
-    of_network = str(maker.facts.get("licence", "")) or "unknown"
-    return of_network if not data else f"{of_network}, taught on data under {', '.join(data)}"
+@contextmanager
+def _open_cache(out: Path | None, address: str) -> Iterator[Path]:
+    """Lock and return the folder of the feature cache; a temporary one when no model is written."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="demerit-teach-") as folder:
+            yield Path(folder)
+        return
+    _check_out(out, address)
+    cache = _make_folder(out.with_name(out.name + CACHE_SUFFIX))
+    with lock_folder(cache):
+        yield cache
+
+
+class _TeachJob:
+    """One run of `teach`, stage by stage."""
+
+    def __init__(
+        self,
+        data: TeachData,
+        spec: FeatureSpec,
+        risk: float,
+        out: Path | None,
+        cache: Path,
+        workers: int,
+        on_progress: OnProgress,
+    ) -> None:
+        self.data, self.spec, self.risk, self.out = data, spec, risk, out
+        self.cache, self.workers, self.on_progress = cache, workers, on_progress
+        self.notes: list[str] = list(data.notes)
+        self.stopped = ""
+        self.name = KIND if out is None else name_of(out)
+
+    def run(self) -> TeachOutcome:
+        training_set, skipped = build_training_set(self.data, self.spec, self._embed_taught())
+        self.notes += skipped
+        head = training_set.fit()
+        held_out = CrossValidation(np.full(len(training_set), -1))
+        if self.out is None or not (self.out / DESCRIPTION).exists():
+            # an earlier model with figures is better than this one without
+            self._write(training_set, head, calibrate_success(training_set, held_out, self.risk))
+        curve: list[CurvePoint] = []
+        suggestions: list[LabelSuggestion] = []
+        try:
+            cross_validate(
+                training_set, held_out, lambda done, total: self.on_progress("cross-validating", done, total)
+            )
+            if len(set(training_set.groups)) <= CURVE_GROUPS:
+                curve = learning_curve(training_set)
+            if not self.stopped:
+                suggestions = self._suggest(training_set, held_out, head)
+        except KeyboardInterrupt:
+            self.stopped = self.stopped or "interrupted during cross-validation: the figures use only some folds"
+        calibration = calibrate_success(training_set, held_out, self.risk)
+        model = self._write(training_set, head, calibration)
+        results = build_results(
+            self.data, training_set, held_out, calibration, model, curve, suggestions, tuple(self.notes)
+        )
+        self._write_report(results)
+        return TeachOutcome(model, results, self.out, self.stopped)
+
+    def _embed_taught(self) -> list[EmbeddedEpisode]:
+        """Extract the features of everything taught; Ctrl-C ends this stage, not the job."""
+        episodes = self.data.interleave()
+        found: list[EmbeddedEpisode] = []
+        lost: list[UnreadableEpisode] = []
+        try:
+            for result in self._extract(episodes, "extracting features"):
+                if isinstance(result, EmbeddedEpisode):
+                    found.append(result)
+                else:
+                    lost.append(result)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            done = len(found) + len(lost)
+            self.stopped = f"interrupted after {done} of {len(episodes)} episodes: the model was taught on those"
+        if len(lost) * 2 > len(episodes) or not found:
+            reason, count = Counter(episode.reason for episode in lost).most_common(1)[0]
+            got = f"{len(lost)} of {len(episodes)} labelled episodes that cannot, {count} of them because: {reason}"
+            raise BadInput(self.data.address, "videos that can be read", got)
+        self.notes += [f"{episode.id} was skipped: {episode.reason}." for episode in lost]
+        order = {episode.id: place for place, episode in enumerate(self.data.taught)}
+        return sorted(found, key=lambda embedded: order[embedded.id])
+
+    def _extract(self, episodes: Sequence[Episode], stage: str) -> Iterator[EmbeddedEpisode | UnreadableEpisode]:
+        total = len(episodes)
+        cache, workers = FeatureCache(self.cache, self.spec), min(self.workers, total)
+        return extract_features(episodes, self.spec, cache, workers, lambda done: self.on_progress(stage, done, total))
+
+    def _suggest(self, training_set: TrainingSet, held_out: CrossValidation, head: TaughtHead) -> list[LabelSuggestion]:
+        most = int(np.clip(len(training_set), *UNLABELLED_EPISODES))
+        results = self._extract(self.data.unlabelled[:most], "looking for what to label next")
+        found = [result for result in results if isinstance(result, EmbeddedEpisode)]
+        calibration = calibrate_success(training_set, held_out, self.risk)
+        return suggest_labels(training_set, held_out.heads, head, calibration, found)
+
+    def _write(self, training_set: TrainingSet, head: TaughtHead, calibration: SuccessCalibration) -> TaughtModel:
+        spec = self.spec
+        head = replace(head, steep=calibration.steep, middle=calibration.middle)
+        content = head.content()
+        config = TaughtConfig(
+            network=spec.network.hash,
+            cameras=spec.cameras,
+            parts=spec.parts,
+            stride=spec.stride,
+            threshold=calibration.threshold,
+            risk=calibration.risk,
+            promise=calibration.note,
+            taught_on=self._taught_on(training_set),
+            licence=_combine_licences(spec.network, training_set),
+            head=hashlib.sha256(content).hexdigest(),
+            lesson={"head": dict(head.about), "settings": spec.config.as_facts(), "stopped": self.stopped},
+        )
+        if self.out is not None:
+            _write_model(self.out, config, content)
+        return TaughtModel(config, head, spec.network, self.name)
+
+    def _taught_on(self, training_set: TrainingSet) -> dict[str, Any]:
+        verdicts = Counter(label.verdict for label in training_set.labels)
+        return {
+            "address": self.data.address,
+            "dataset": self.data.name,
+            "episodes": len(training_set),
+            "successes": verdicts[True],
+            "failures": verdicts[False],
+            "labels": ", ".join(f"{kind}: {count}" for kind, count in self.data.count_kinds().items()),
+            "tasks": training_set.tasks,
+        }
+
+    def _write_report(self, results: TeachResults) -> None:
+        if self.out is None:
+            return
+        self.on_progress("writing the report", 0, 1)
+        camera = self.spec.cameras[0]
+        frames = {episode.id: episode.views[camera] for episode in self.data.taught if camera in episode.views}
+        try:
+            results.write(self.out / "report.json")
+            write_teach_page(results, self.out / "report.html", frames, 0 if self.stopped else 8)
+        except KeyboardInterrupt:
+            self.stopped = self.stopped or "interrupted while the report was written: the model is complete"
+            return
+        self.on_progress("writing the report", 1, 1)
+
+
+def _combine_licences(network: FeatureNetwork, training_set: TrainingSet) -> str:
+    data = sorted({embedded.episode.origin.licence for embedded in training_set.episodes} - {""})
+    weights = network.licence or "unknown"
+    return weights if not data else f"{weights}, taught on data under {', '.join(data)}"
+
+
+# The model folder
+
+
+def _check_out(out: Path, address: str) -> None:
+    """Refuse a folder that holds anything but a model taught on the same dataset."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise StoreError(out, "it is a file; choose a folder for the model")
+    if not (out / DESCRIPTION).exists():
+        # a killed run may leave these
+        if not all(path.name.startswith(("head-", "report.", ".")) or path.suffix == ".part" for path in out.iterdir()):
+            raise StoreError(out, "it holds something else; nothing is overwritten, choose another folder")
+        return
+    facts = read_description(out)
+    before = facts.get("taught_on", {}).get("address") if facts["kind"] == KIND else None
+    if before is None:
+        reason = f"it holds a model of kind {facts['kind']!r}; nothing is overwritten, choose another folder"
+        raise StoreError(out, reason)
+    if before != address:
+        raise StoreError(out, f"it holds a model taught on {before}, not on {address}; choose another folder")
+
+
+def _write_model(out: Path, config: TaughtConfig, head: bytes) -> None:
+    """Write the head under its hash first, then model.json, which switches to it atomically."""
+    _make_folder(out)
+    name = head_file(config.head)
+    write_atomic(out / name, head)
+    facts = {"format": FORMAT, "kind": KIND, **config.as_facts()}
+    write_atomic(out / DESCRIPTION, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+    for path in out.glob("head-*.npz"):
+        if path.name != name:
+            path.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(folder, f"the folder cannot be created ({error.strerror})") from error
+    return folder

@@ -7,8 +7,8 @@ import pytest
 
 from demerit.data.episode import Episode
 from demerit.models import load_model
+from demerit.models.baselines import LOOKS, small_grey
 from demerit.models.check import check_model
-from demerit.models.trivial import LOOKS, small_grey
 
 
 def grey_episode(levels: list[int], size: tuple[int, int] = (40, 60)) -> Episode:

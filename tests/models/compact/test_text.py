@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import demerit
 from demerit.data.instructions import plain_words
 from demerit.errors import BadInput
-from demerit.models.compact.words import (
+from demerit.models.compact.text import (
     HEADS,
     MOST_PIECES,
     PARTS,
@@ -26,8 +26,8 @@ from demerit.models.compact.words import (
     WEIGHTS,
     WIDTH,
     Floats,
-    Words,
-    save_words,
+    TextEncoder,
+    save_text_encoder,
     split_word,
 )
 from measure_words import OPPOSED, SWAPS, THINGS, agreement, cosines, nearer
@@ -37,11 +37,11 @@ SHIPPED = Path(demerit.__file__).parent / "assets" / "compact" / "words.npz"
 
 
 @pytest.fixture(scope="module")
-def words() -> Words:
-    return Words.load(SHIPPED)
+def words() -> TextEncoder:
+    return TextEncoder.load(SHIPPED)
 
 
-def vector(words: Words, text: str) -> Floats:
+def vector(words: TextEncoder, text: str) -> Floats:
     found = words.vector(text)
     assert found is not None
     return found
@@ -51,7 +51,9 @@ def small(path: Path, pieces: list[str], seed: int = 0) -> Path:
     """Write a tower with random weights."""
     draw = np.random.default_rng(seed)
     weights = {name: draw.normal(0, 0.1, shape).astype(np.float32) for name, shape in WEIGHTS.items()}
-    save_words(path, pieces, draw.normal(size=(len(pieces), PIECE)).astype(np.float32), weights, {"licence": "none"})
+    save_text_encoder(
+        path, pieces, draw.normal(size=(len(pieces), PIECE)).astype(np.float32), weights, {"licence": "none"}
+    )
     return path
 
 
@@ -81,12 +83,12 @@ def test_cutting_agrees_with_a_naive_recursion(word: str, starts: set[str], ends
 
 
 @given(st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=40))
-def test_any_plain_word_gives_pieces_that_spell_it(words: Words, word: str) -> None:
+def test_any_plain_word_gives_pieces_that_spell_it(words: TextEncoder, word: str) -> None:
     assert "".join(piece.removeprefix("##") for piece in words.pieces(word)) == word
 
 
 @given(st.text(max_size=60))
-def test_any_text_gives_a_finite_vector_or_none(words: Words, text: str) -> None:
+def test_any_text_gives_a_finite_vector_or_none(words: TextEncoder, text: str) -> None:
     found = words.vector(text)
     if found is None:
         assert not re.search("[a-z0-9]", text.lower()) or any(ord(one) > 127 for one in text)
@@ -100,18 +102,18 @@ def test_words_are_plain(text: str) -> None:
         assert word == word.lower() and not any(unicodedata.combining(one) for one in word)
 
 
-def test_capitals_accents_and_punctuation_do_not_matter(words: Words) -> None:
+def test_capitals_accents_and_punctuation_do_not_matter(words: TextEncoder) -> None:
     plain = vector(words, "put the cup on the table")
     for text in ("Put the CUP on the table.", "  püt thé cup -- on\tthe\ntable!", "Ｐut the cup on the table"):
         assert np.array_equal(vector(words, text), plain)
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t", "...", "!?", "___", "漢字", "подними чашку"])
-def test_no_known_piece_is_none(words: Words, text: str) -> None:
+def test_no_known_piece_is_none(words: TextEncoder, text: str) -> None:
     assert words.vector(text) is None
 
 
-def test_long_text_is_read_to_a_bound(words: Words) -> None:
+def test_long_text_is_read_to_a_bound(words: TextEncoder) -> None:
     text = "put the cup on the table " * 100
     assert len(words.pieces(text)) == MOST_PIECES
     assert np.array_equal(vector(words, text), vector(words, text + "left"))
@@ -120,7 +122,7 @@ def test_long_text_is_read_to_a_bound(words: Words) -> None:
 # The vector
 
 
-def slow_vector(words: Words, text: str) -> Floats:
+def slow_vector(words: TextEncoder, text: str) -> Floats:
     """Compute the docstring's network piece by piece, in float64."""
     table, weights = words._vectors, {name: value.astype(np.float64) for name, value in words._weights.items()}
     seen = [table[words._index[piece]].astype(np.float64) for piece in words.pieces(text)]
@@ -145,11 +147,11 @@ def slow_vector(words: Words, text: str) -> Floats:
 
 
 @pytest.mark.parametrize("text", ["open", "put the red cup on the plate", "use the zyzzyva to poke it, then stop"])
-def test_the_network_agrees_with_a_slow_one(words: Words, text: str) -> None:
+def test_the_network_agrees_with_a_slow_one(words: TextEncoder, text: str) -> None:
     assert np.allclose(vector(words, text), slow_vector(words, text), atol=1e-3)
 
 
-def test_training_computes_the_same_as_running(words: Words) -> None:
+def test_training_computes_the_same_as_running(words: TextEncoder) -> None:
     torch = pytest.importorskip("torch")
     from distil_words import _forward
 
@@ -165,8 +167,8 @@ def test_parts_fill_the_vector() -> None:
     assert PARTS["signs"].stop - PARTS["signs"].start == len(OPPOSITES) == 20
 
 
-def test_the_same_text_gives_the_same_bits_from_two_loads(words: Words) -> None:
-    again = Words.load(SHIPPED)
+def test_the_same_text_gives_the_same_bits_from_two_loads(words: TextEncoder) -> None:
+    again = TextEncoder.load(SHIPPED)
     for text in ("open the drawer", "Pick up the pen and put it in the cup", "x"):
         assert np.array_equal(vector(words, text), vector(again, text))
 
@@ -183,7 +185,7 @@ def test_the_same_text_gives_the_same_bits_from_two_loads(words: Words) -> None:
         ("open the drawer then close it", "close the drawer then open it"),
     ],
 )
-def test_order_and_opposites_are_heard(words: Words, one: str, other: str) -> None:
+def test_order_and_opposites_are_heard(words: TextEncoder, one: str, other: str) -> None:
     meaning = slice(PARTS["what"].start, WIDTH)
     apart = np.linalg.norm(vector(words, one)[meaning] - vector(words, other)[meaning])
     assert apart > 1.5
@@ -199,12 +201,12 @@ def test_order_and_opposites_are_heard(words: Words, one: str, other: str) -> No
         ("push/pull", "push the chair", "pull the chair"),
     ],
 )
-def test_opposites_have_opposite_signs(words: Words, opposite: str, one: str, other: str) -> None:
+def test_opposites_have_opposite_signs(words: TextEncoder, opposite: str, one: str, other: str) -> None:
     place = PARTS["signs"].start + OPPOSITES.index(opposite)
     assert vector(words, one)[place] > 1.5 and vector(words, other)[place] < -1.5
 
 
-def test_what_and_where_change_places_with_the_words(words: Words) -> None:
+def test_what_and_where_change_places_with_the_words(words: TextEncoder) -> None:
     right = 0
     pairs = list(permutations(THINGS, 2))
     for one, other in pairs:
@@ -214,7 +216,7 @@ def test_what_and_where_change_places_with_the_words(words: Words) -> None:
     assert right / len(pairs) > 0.95
 
 
-def test_paraphrases_are_nearer_than_exchanges_and_opposites(words: Words) -> None:
+def test_paraphrases_are_nearer_than_exchanges_and_opposites(words: TextEncoder) -> None:
     def encode(texts: Any) -> Floats:
         return np.stack([vector(words, text) for text in texts])
 
@@ -231,14 +233,14 @@ def test_agreement_by_hand() -> None:
 # The file
 
 
-def test_the_file_is_small_and_names_its_licences(words: Words) -> None:
+def test_the_file_is_small_and_names_its_licences(words: TextEncoder) -> None:
     assert SHIPPED.stat().st_size <= 2_500_000
     assert words.about["licence"] == "Apache-2.0"
     assert [one.endswith("Apache-2.0") for one in words.about["made_from"]] == [True, True]
 
 
 def test_written_and_read_again(tmp_path: Path) -> None:
-    tower = Words.load(small(tmp_path / "words.npz", ["a", "b", "##b"]))
+    tower = TextEncoder.load(small(tmp_path / "words.npz", ["a", "b", "##b"]))
     assert tower.about == {"format": 1, "licence": "none"}
     assert tower.pieces("ab ba B") == ["a", "##b", "b"]
     again = small(tmp_path / "again.npz", ["a", "b", "##b"])
@@ -246,8 +248,8 @@ def test_written_and_read_again(tmp_path: Path) -> None:
 
 
 def test_no_file_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"none\.npz: expected the words of a network .*, got no such file"):
-        Words.load(tmp_path / "none.npz")
+    with pytest.raises(BadInput, match=r"none\.npz: expected the text encoder of a network .*, got no such file"):
+        TextEncoder.load(tmp_path / "none.npz")
 
 
 @pytest.mark.parametrize("cut", [0, 10, 1000, -100])
@@ -255,7 +257,7 @@ def test_a_file_cut_short_is_a_sentence(tmp_path: Path, cut: int) -> None:
     path = small(tmp_path / "words.npz", ["a", "b"])
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(BadInput, match=r"copy words\.npz again"):
-        Words.load(path)
+        TextEncoder.load(path)
 
 
 @pytest.fixture(scope="module")
@@ -266,12 +268,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=40)
 @given(st.integers(0, 10**9), st.integers(1, 255))
 def test_a_changed_byte_never_loads_as_other_numbers(whole: Path, place: int, flips: int) -> None:
-    before, data = vector(Words.load(whole), "a b"), bytearray(whole.read_bytes())
+    before, data = vector(TextEncoder.load(whole), "a b"), bytearray(whole.read_bytes())
     data[-1 - place % min(len(data), 10 ** (place % 7))] ^= flips  # often near the end, where the directory is
     changed = whole.with_name("changed.npz")
     changed.write_bytes(data)
     try:
-        after = vector(Words.load(changed), "a b")
+        after = vector(TextEncoder.load(changed), "a b")
     except BadInput:
         return
     assert np.array_equal(before, after)
@@ -304,14 +306,14 @@ def rewritten(path: Path, **changes: Any) -> Path:
 def test_what_does_not_fit_is_a_sentence(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
     path = rewritten(small(tmp_path / "words.npz", ["a", "b"]), **changes)
     with pytest.raises(BadInput, match=sentence):
-        Words.load(path)
+        TextEncoder.load(path)
 
 
 def test_a_file_of_another_kind_is_a_sentence(tmp_path: Path) -> None:
     with (tmp_path / "words.npz").open("wb") as file:
         np.save(file, np.zeros(3))
     with pytest.raises(BadInput, match="not a zip file"):
-        Words.load(tmp_path / "words.npz")
+        TextEncoder.load(tmp_path / "words.npz")
 
 
 # The grammar

@@ -1,19 +1,19 @@
-"""The text tower: an instruction becomes 192 numbers, with numpy alone.
+"""The text encoder: an instruction becomes 192 numbers, with numpy alone.
 
-The vector of an instruction has four parts, named in `PARTS`:
+The vector has four parts (`PARTS`):
 
-    sentence 112   what the instruction is about: follows a sentence model's geometry (compare these by cosine)
-    what      30   the thing that is moved or handled
+    sentence 112   what the instruction is about; follows a sentence model's geometry (compare by cosine)
+    what      30   the object that is moved or handled
     where     30   the place it goes to or comes from (near zero when none is named)
-    signs     20   opposites: open/close, left/right, into/out of ... (`sentences.OPPOSITES`), about -3 to 3
+    signs     20   opposites: open/close, left/right, into/out of ..., about -3 to 3
 
-so that "put the cup on the plate" and "put the plate on the cup" differ, which a mean of word vectors cannot say.
+So "put the cup on the plate" and "put the plate on the cup" differ, which a mean of word vectors cannot express.
 
-How: words are cut into known pieces (greedy, longest first, as BERT does), each piece has a vector, two small
-convolutions read every piece with its neighbours, four heads pick pieces, and one linear map gives the parts.
+TextEncoder are split into known pieces (greedy, longest first, as BERT does), each piece has a vector, two small
+convolutions mix neighbours, four attention heads pool the pieces, and a linear map gives the parts.
 
-It is distilled by `distil_words` from sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0); most pieces
-are of BERT's uncased vocabulary (Apache-2.0). The file's own `about` says the same.
+Distilled from sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0); most pieces are from BERT's uncased vocabulary
+(Apache-2.0). The file's own `about` says the same.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ FORMAT = 1
 PIECE, HIDDEN, HEADS, SPAN = 128, 96, 4, 5
 PARTS = {"sentence": slice(0, 112), "what": slice(112, 142), "where": slice(142, 172), "signs": slice(172, 192)}
 WIDTH = 192
-MOST_PIECES = 128  # an instruction is read this far; what comes after is not an instruction any more
+MOST_PIECES = 128  # longer instructions are truncated
 READ_OUT = PIECE + HEADS * PIECE + HIDDEN
 
-# Every array of the file but the three of the vocabulary, with its shape.
+# Every array of the file and its shape, except the three of the vocabulary.
 WEIGHTS: dict[str, tuple[int, ...]] = {
     "near": (SPAN * PIECE, HIDDEN),
     "whole": (PIECE, HIDDEN),
@@ -55,7 +55,7 @@ WEIGHTS: dict[str, tuple[int, ...]] = {
     "out_bias": (WIDTH,),
 }
 _NAMES = {"about", "pieces", "vectors", "scales", *WEIGHTS}
-# What the zip and array readers of Python and numpy raise on damaged files, tried byte by byte.
+# What zipfile and numpy raise on damaged files.
 _UNREADABLE = (
     *(OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error),
     *(struct.error, lzma.LZMAError),
@@ -63,9 +63,9 @@ _UNREADABLE = (
 
 
 def split_word(word: str, known: Container[str], longest: int) -> list[str]:
-    """Cut a word into known pieces, the longest first; nothing when some part of it is not known.
+    """Split a word into known pieces, longest first; empty when a part of it is unknown.
 
-    Pieces after the first are written with "##" in front, as in BERT's vocabulary. `longest` is in letters.
+    Pieces after the first start with "##", as in BERT's vocabulary. `longest` is in letters.
     """
     found: list[str] = []
     start = 0
@@ -82,22 +82,22 @@ def split_word(word: str, known: Container[str], longest: int) -> list[str]:
     return found
 
 
-class Words:
-    """The text tower, loaded; `vector` is all it does."""
+class TextEncoder:
+    """A loaded text encoder."""
 
     def __init__(
         self, pieces: list[str], vectors: Floats, weights: Mapping[str, Floats], about: dict[str, Any]
     ) -> None:
-        """Hold a vocabulary, one vector per piece, and the network's weights by name (`WEIGHTS`)."""
+        """Take a vocabulary, a vector per piece and the weights by name (see `WEIGHTS`)."""
         self.about = about
         self._index = {piece: i for i, piece in enumerate(pieces)}
         self._longest = max((len(piece.removeprefix("##")) for piece in pieces), default=0)
         self._vectors, self._weights = vectors, dict(weights)
 
     @classmethod
-    def load(cls, path: str | Path) -> Words:
-        """Read the file; anything missing, extra or of another shape is refused."""
-        arrays = _arrays(Path(path))
+    def load(cls, path: str | Path) -> TextEncoder:
+        """Read a file; refuse missing or extra arrays and other shapes."""
+        arrays = _read_arrays(Path(path))
         try:
             about = json.loads(arrays.pop("about").tobytes())
             pieces = arrays.pop("pieces").tobytes().decode("ascii").split("\n")
@@ -120,11 +120,11 @@ class Words:
         return cls(pieces, vectors, floats, about)
 
     def knows(self, word: str) -> bool:
-        """Whether a word, in lower case, is in the vocabulary whole."""
+        """Whether a lower-case word is one piece of the vocabulary."""
         return word in self._index
 
     def pieces(self, instruction: str) -> list[str]:
-        """Return the known pieces of an instruction, in order; words with unknown letters are left out."""
+        """Return the known pieces of an instruction in order; words with unknown letters are skipped."""
         pieces: list[str] = []
         for word in plain_words(instruction):
             if word in self._index:
@@ -136,28 +136,24 @@ class Words:
         return pieces[:MOST_PIECES]
 
     def vector(self, instruction: str) -> Floats | None:
-        """Return the instruction's vector (`WIDTH`,), or None when it is blank or has no known piece.
-
-        None means "no instruction": nobody's guess is put in its place.
-        """
+        """Return the instruction's vector (`WIDTH`,), or None when it is blank or has no known piece."""
         pieces = self.pieces(instruction)
         if not pieces:
             return None
-        return self._read(self._vectors[[self._index[piece] for piece in pieces]])
+        return self._encode(self._vectors[[self._index[piece] for piece in pieces]])
 
-    def _read(self, seen: Floats) -> Floats:
-        """Run the network over the vectors of an instruction's pieces, one row each."""
+    def _encode(self, seen: Floats) -> Floats:
         weights, share = self._weights, np.float32(1 / len(seen))
         whole = np.add.reduce(seen) * share
-        near = _beside(seen, weights["near"]) + np.add.reduce(seen @ weights["whole"]) * share
+        near = _convolve(seen, weights["near"]) + np.add.reduce(seen @ weights["whole"]) * share
         near += weights["near_bias"]
-        far = _beside(np.maximum(near, 0), weights["far"]) + weights["far_bias"]
+        far = _convolve(np.maximum(near, 0), weights["far"]) + weights["far_bias"]
         far = np.maximum(far, 0)
         picks = far @ weights["heads"]
         picks = np.exp(picks - picks.max(axis=0))
         picks /= picks.sum(axis=0)
         summary = np.concatenate([whole, (picks.T @ seen).ravel(), np.add.reduce(far) * share])
-        # Two rows and two halves: a product of this size stays on one thread, and waking others costs more than it.
+        # Two rows and two halves: products of this size stay on one thread, which is faster.
         pair, middle = np.stack([summary, summary]), PARTS["sentence"].stop
         sentence, meaning = (pair @ weights["out"][:, half] for half in (slice(0, middle), slice(middle, WIDTH)))
         found: Floats = np.concatenate([sentence[0], meaning[0]]) + weights["out_bias"]
@@ -165,10 +161,10 @@ class Words:
         return found
 
 
-def save_words(
+def save_text_encoder(
     path: Path, pieces: list[str], vectors: Floats, weights: Mapping[str, Floats], about: dict[str, Any]
 ) -> None:
-    """Write the file that `Words.load` reads: vectors as int8 with a scale each, weights as float16, no pickle."""
+    """Write the file that `TextEncoder.load` reads: vectors as int8 with a scale each, weights as float16."""
     scales = (np.abs(vectors).max(axis=1) / 127).astype(np.float16)
     scales = np.maximum(scales, np.float16(1e-6))
     whole = np.clip(np.rint(vectors / scales.astype(np.float32)[:, None]), -127, 127).astype(np.int8)
@@ -180,8 +176,8 @@ def save_words(
         np.savez_compressed(file, **arrays)
 
 
-def _beside(rows: Floats, weight: Floats) -> Floats:
-    """Return a convolution: each row with its neighbours, `SPAN` in all, by `weight`; zeros beyond the ends."""
+def _convolve(rows: Floats, weight: Floats) -> Floats:
+    """Convolve rows over a window of `SPAN`, zero-padded."""
     count, width = rows.shape
     padded = np.zeros((count + SPAN - 1, width), np.float32)
     padded[SPAN // 2 : SPAN // 2 + count] = rows
@@ -191,14 +187,14 @@ def _beside(rows: Floats, weight: Floats) -> Floats:
     return total
 
 
-def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         data = io.BytesIO(path.read_bytes())
     except OSError as error:
         got = "no such file" if isinstance(error, FileNotFoundError) else error
-        raise BadInput(str(path), "the words of a network (words.npz)", got) from error
+        raise BadInput(str(path), "the text encoder of a network (words.npz)", got) from error
     try:
-        with zipfile.ZipFile(data) as file:  # members are read whole, so that their checksums are compared
+        with zipfile.ZipFile(data) as file:  # reading members whole verifies their checksums
             names = {name.removesuffix(".npy"): name for name in file.namelist()}
             if set(names) != _NAMES:
                 odd = ", ".join(sorted(set(names) ^ _NAMES))
@@ -214,4 +210,4 @@ def _array(data: bytes) -> npt.NDArray[Any]:
 
 
 def _damaged(path: str | Path, got: str) -> BadInput:
-    return BadInput(str(path), "the words of a network, whole (install demerit again, or copy words.npz again)", got)
+    return BadInput(str(path), "an undamaged text encoder (reinstall demerit, or copy words.npz again)", got)

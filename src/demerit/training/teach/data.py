@@ -1,0 +1,438 @@
+"""What a dataset offers to teach from: labels read, contradictions found, and targets per frame. Nothing is decoded.
+
+Only what somebody said gets full weight; what fills a gap gets little. Origins of a frame's target:
+
+    measured   a curve with a value at every frame
+    marked     a curve with values at some frames; `between` them straight lines
+    end        a verdict, a grade or a final progress: the last frames
+    capped     a failure without a known final progress: the last frames are *at most* `cap`
+    event      frames after a failure event: at most `cap`
+    start      the first frame: 0
+    made_up    a straight line from start to end
+    words      a success paired with another task's instruction: 0
+
+Bounds (`capped`, `event`) are not values: the fit decides how far below they lie. Every frame with a weight also has a
+target for `done`: whether the task is finished at that frame.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.dataset import Dataset
+from demerit.data.episode import Episode
+from demerit.data.frames import spread
+from demerit.data.labels import LABEL_SOURCES, Event, Outcome, Preference
+from demerit.data.splits import seed_of
+from demerit.errors import BadInput, NotApplicable, UnreadableVideo
+from demerit.training.teach.config import LabelWeights, TeachConfig
+
+Floats = npt.NDArray[np.float64]
+DONE, HALF = 1 - 1e-3, 0.5
+"""final progress that counts as a success from here on, and as a failure up to here, when nobody says"""
+FEWEST_EPISODES, FEWEST_CHOICES = 2, 3
+REACHED = 0.95
+"""at least one episode must get this far: otherwise nobody knows what a finished task looks like"""
+LABEL_KINDS = "success, a grade, progress, a curve, failure events or A/B preferences (see: demerit list sources)"
+ORIGINS = ("measured", "marked", "between", "end", "start", "made_up", "capped", "event", "words")
+"""origins of targets; fields of `LabelWeights`"""
+_CODE = {name: code for code, name in enumerate(ORIGINS, start=1)}
+
+
+# Labels
+
+
+@dataclass(frozen=True, eq=False)
+class TeachLabel:
+    """What is known about an episode; each fact from the most trusted source that has it. None = unknown."""
+
+    success: bool | None = None
+    progress: float | None = None
+    grade: int | None = None
+    curve: npt.NDArray[np.float32] | None = None
+    events: tuple[Event, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known."""
+        return self.end is not None or self.success is not None or self.curve is not None or bool(self.events)
+
+    @property
+    def end(self) -> float | None:
+        """Final progress: as labelled, or from the grade, the curve's end or success."""
+        if self.progress is not None:
+            return self.progress
+        if self.grade is not None:
+            return (self.grade - 1) / 4
+        if self.curve is not None and not np.isnan(self.curve[-1]):
+            return float(self.curve[-1])
+        return 1.0 if self.success else None
+
+    @property
+    def verdict(self) -> bool | None:
+        """Success or failure, as labelled or from the final progress; between a half and done is None."""
+        if self.success is not None or self.end is None:
+            return self.success
+        return True if self.end >= DONE else False if self.end <= HALF else None
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of labels, for people."""
+        kinds = []
+        if self.curve is not None:
+            kinds.append("a curve" if not np.isnan(self.curve).any() else "marked moments")
+        kinds += ["success"] if self.success is not None else []
+        kinds += ["a grade"] if self.grade is not None else []
+        kinds += ["final progress"] if self.progress is not None and self.curve is None else []
+        kinds += ["failure events"] if self.events else []
+        return kinds
+
+
+UNLABELLED = TeachLabel()
+
+
+def label_of(episode: Episode) -> TeachLabel:
+    """Combine what people, simulators, rules and edits say. A model's opinion is not a label."""
+    outcomes = sorted(_trusted_outcomes(episode), key=lambda outcome: LABEL_SOURCES.index(outcome.source))
+
+    def first(name: str) -> Any:
+        return next((value for outcome in outcomes if (value := getattr(outcome, name)) is not None), None)
+
+    return TeachLabel(
+        success=first("success"),
+        progress=first("progress"),
+        grade=first("grade"),
+        curve=next((c for outcome in outcomes if (c := outcome.curve) is not None and not np.isnan(c).all()), None),
+        events=next((outcome.events for outcome in outcomes if outcome.events), ()),
+    )
+
+
+def _trusted_outcomes(episode: Episode) -> Iterable[Outcome]:
+    return (outcome for outcome in episode.outcomes if outcome.source != "model")
+
+
+def _has_model_opinion(episode: Episode) -> bool:
+    facts = ("success", "progress", "grade", "curve")
+    return any(
+        outcome.source == "model" and (outcome.events or any(getattr(outcome, name) is not None for name in facts))
+        for outcome in episode.outcomes
+    )
+
+
+def _source_conflict(episode: Episode) -> str:
+    """Say how equally trusted sources contradict each other on success; empty when they do not."""
+    by_source: dict[str, set[bool]] = defaultdict(set)
+    for outcome in _trusted_outcomes(episode):
+        if outcome.success is not None:
+            by_source[outcome.source].add(outcome.success)
+    for source in LABEL_SOURCES:
+        if len(by_source[source]) > 1:
+            return f"one {source} says it succeeded, another that it failed"
+        if by_source[source]:
+            return ""
+    return ""
+
+
+def _find_conflicts(episodes: Sequence[Episode], labels: Mapping[str, TeachLabel]) -> dict[str, str]:
+    """Find episodes with contradictory labels: id to reason."""
+    same_video: dict[str, list[str]] = defaultdict(list)
+    for episode in episodes:
+        if episode.id in labels and labels[episode.id].verdict is not None:
+            try:
+                same_video[episode.fingerprint()].append(episode.id)
+            except UnreadableVideo:
+                continue  # reported with its reason when it is decoded
+    found = {}
+    for ids in same_video.values():
+        if len({labels[id].verdict for id in ids}) > 1:
+            for id in ids:
+                other = next(other for other in ids if labels[other].verdict != labels[id].verdict)
+                mine, theirs = ("success" if labels[name].verdict else "failure" for name in (id, other))
+                found[id] = f"the same video is called a {mine} here and a {theirs} in {other}"
+    return {**found, **{episode.id: reason for episode in episodes if (reason := _source_conflict(episode))}}
+
+
+def _conflicting_pairs(preferences: Sequence[Preference]) -> set[frozenset[str]]:
+    """Find pairs in which each episode was preferred to the other by equally trusted sources."""
+    winners: dict[tuple[frozenset[str], str], set[str | None]] = defaultdict(set)
+    for preference in preferences:
+        winners[frozenset((preference.a, preference.b)), preference.source].add(preference.better)
+    return {pair for (pair, _), names in winners.items() if len(names - {None}) > 1}
+
+
+# The dataset
+
+
+@dataclass(frozen=True, eq=False)
+class TeachData:
+    """The episodes of a dataset by what is known about them."""
+
+    address: str
+    name: str
+    taught: tuple[Episode, ...]
+    """labelled, or compared with another"""
+    labels: Mapping[str, TeachLabel]
+    unlabelled: tuple[Episode, ...]
+    preferences: tuple[Preference, ...]
+    conflicts: Mapping[str, str] = field(default_factory=dict)
+    """skipped episodes with contradictory labels, and the contradiction"""
+    notes: tuple[str, ...] = ()
+
+    def interleave(self) -> list[Episode]:
+        """Return the taught episodes, successes and failures in turns, so that an interrupted run has seen both."""
+        sides: dict[bool | None, list[Episode]] = {True: [], False: [], None: []}
+        for episode in self.taught:
+            sides[self.labels[episode.id].verdict if episode.id in self.labels else None].append(episode)
+        return [episode for turn in zip_longest(*sides.values()) for episode in turn if episode is not None]
+
+    def count_kinds(self) -> dict[str, int]:
+        """Count episodes by kind of label."""
+        counts = Counter(kind for label in self.labels.values() for kind in label.kinds)
+        if self.preferences:
+            counts["A/B preferences"] = len(self.preferences)
+        return dict(counts.most_common())
+
+
+def gather_data(dataset: Dataset, limit: int | None = None) -> TeachData:
+    """Read a dataset's labels and decide what to teach from. Raises BadInput when that is too little."""
+    episodes: list[Episode] = []
+    choices: list[Preference] = []
+    for record in dataset.records():
+        if isinstance(record, Preference):
+            choices += [record] if record.source != "model" else []
+        elif limit is None or len(episodes) < limit:
+            episodes.append(record)
+    address = dataset.address or dataset.name
+    if not episodes:
+        raise BadInput(address, "episodes to teach from", "none")
+    labels = {episode.id: label for episode in episodes if (label := label_of(episode)).known}
+    conflicts = _find_conflicts(episodes, labels)
+    kept = {id: label for id, label in labels.items() if id not in conflicts}
+    split = _conflicting_pairs(choices)
+    known = {episode.id for episode in episodes} - set(conflicts)
+    pairs = tuple(
+        choice for choice in choices if {choice.a, choice.b} <= known and frozenset((choice.a, choice.b)) not in split
+    )
+    used = {*kept, *(id for pair in pairs for id in (pair.a, pair.b))}
+    rest = [episode for episode in episodes if episode.id not in used and episode.id not in conflicts]
+    found = TeachData(
+        address,
+        dataset.name,
+        tuple(episode for episode in episodes if episode.id in used),
+        kept,
+        tuple(sorted(rest, key=lambda episode: seed_of("unlabelled", episode.id))),
+        pairs,
+        conflicts,
+        tuple(_data_notes(dataset, kept, conflicts, len(split))),
+    )
+    _check_enough(found, episodes, labels)
+    return found
+
+
+def _check_enough(found: TeachData, episodes: Sequence[Episode], labels: Mapping[str, TeachLabel]) -> None:
+    usable = found.labels
+    if labels and not usable and not found.preferences:
+        id, reason = next(iter(found.conflicts.items()))
+        got = f"{len(labels)} labelled episodes that all contradict another, e.g. {id}: {reason}"
+        raise BadInput(found.address, "labels that agree with each other", got)
+    if not usable and not found.preferences:
+        opinions = sum(map(_has_model_opinion, episodes))
+        only = f", {opinions} of them with a model's opinion only, which is not a label" if opinions else ""
+        got = f"{len(episodes)} episodes, none labelled{only}"
+        raise BadInput(found.address, f"labelled episodes: {LABEL_KINDS}", got)
+    if len(found.preferences) >= FEWEST_CHOICES:
+        return
+    if len(usable) < FEWEST_EPISODES:
+        expected = f"at least {FEWEST_EPISODES} labelled episodes, or {FEWEST_CHOICES} comparisons"
+        raise BadInput(found.address, expected, f"{len(usable)} labelled and {len(found.preferences)} compared")
+    curves = [label.curve for label in usable.values() if label.curve is not None]
+    if len(curves) == len(usable):
+        values = np.concatenate([curve[~np.isnan(curve)] for curve in curves])
+        if float(values.min()) == float(values.max()):
+            got = f"{len(curves)} curves that are {values[0]:g} at every frame"
+            raise BadInput(found.address, "curves that rise and fall", got)
+    if max(map(_highest, usable.values()), default=0.0) < REACHED:
+        expected = "at least one success, to know what a finished task looks like"
+        raise BadInput(found.address, expected, f"{len(usable)} labelled episodes, none of them a success")
+
+
+def _highest(label: TeachLabel) -> float:
+    curve = 0.0 if label.curve is None else float(np.nanmax(label.curve))
+    return max(curve, label.end or 0.0, 1.0 if label.verdict else 0.0)
+
+
+def _data_notes(
+    dataset: Dataset, labels: Mapping[str, TeachLabel], conflicts: Mapping[str, str], split: int
+) -> Iterable[str]:
+    if conflicts:
+        id, reason = next(iter(conflicts.items()))
+        yield f"{len(conflicts)} episodes were skipped because their labels contradict, e.g. {id}: {reason}."
+    if split:
+        yield f"{split} comparisons were skipped: each of the two was preferred by somebody."
+    for row in dataset.problems.rows():
+        kept = "kept" if row["kept"] else "skipped"
+        yield f"The dataset has a problem: {row['problem']}, {row['episodes']} episodes ({kept}), {row['first']}."
+    odd = [id for id, label in labels.items() if label.success and label.end is not None and label.end < HALF]
+    if odd:
+        yield f"{len(odd)} episodes are called a success though their progress ends below a half, e.g. {odd[0]}."
+
+
+# Targets
+
+
+@dataclass(frozen=True, eq=False)
+class FrameTargets:
+    """Targets and weights for the frames of one episode."""
+
+    value: Floats
+    """progress; NaN where unknown; an upper bound where `capped`"""
+    done: Floats
+    """1, 0 or NaN: whether the task is finished"""
+    capped: npt.NDArray[np.bool_]
+    """where `value` is only an upper bound"""
+    origin: npt.NDArray[np.int8]
+    """where each value comes from: 0 = unknown, else an index into ORIGINS, plus 1"""
+    weights: LabelWeights
+    share: float = 1.0
+    """multiplies all weights"""
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return len(self.value)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The origins that occur."""
+        return tuple(name for name in ORIGINS if bool((self.origin == _CODE[name]).any()))
+
+    @property
+    def highest(self) -> float:
+        """The highest known value; NaN when nothing is known."""
+        known = self.value[(self.origin > 0) & ~self.capped]
+        return float(known.max()) if len(known) else float("nan")
+
+    def choose_rows(self, count: int, last: int) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Choose about `count` frames to fit, and their weights: an origin's weight is shared by its frames.
+
+        Spread evenly; the first, the `last` last and every marked frame are always included.
+        """
+        length = len(self)
+        chosen = np.zeros(length, dtype=bool)
+        chosen[spread(length, count)] = True
+        chosen[max(0, length - last) :] = True
+        chosen[self.origin == _CODE["marked"]] = True
+        chosen[self.origin == _CODE["start"]] = True
+        at = np.flatnonzero(chosen & (self.origin > 0))
+        weight = np.zeros(len(at))
+        for name in self.origins:
+            mine = self.origin[at] == _CODE[name]
+            if mine.any():
+                weight[mine] = self.share * getattr(self.weights, name) / mine.sum()
+        return at, weight
+
+
+class _TargetDraft:
+    """Targets being built; the first value set for a frame stays."""
+
+    def __init__(self, length: int) -> None:
+        self.value, self.done = np.full(length, np.nan), np.full(length, np.nan)
+        self.capped, self.origin = np.zeros(length, dtype=bool), np.zeros(length, dtype=np.int8)
+
+    def set(
+        self, frames: npt.NDArray[np.integer] | slice, value: npt.ArrayLike, origin: str, capped: bool = False
+    ) -> None:
+        at = np.arange(len(self.value))[frames]
+        free = self.origin[at] == 0
+        values = np.broadcast_to(np.asarray(value, dtype=np.float64), at.shape)
+        self.value[at[free]] = values[free]
+        self.capped[at[free]] = capped
+        self.origin[at[free]] = _CODE[origin]
+
+    def interpolate(self, points: dict[int, float], origin: str) -> None:
+        at = sorted(points)
+        inside = np.arange(at[0], at[-1] + 1)
+        self.set(inside, np.interp(inside, at, [points[i] for i in at]), origin)
+
+    def finish(self, config: TeachConfig, label: TeachLabel) -> FrameTargets:
+        known = self.origin > 0
+        # A success is done where it is as far as at its end; anything else only where progress is complete.
+        level = min(DONE, float(self.value[-1])) if label.verdict and known[-1] else DONE
+        self.done[known] = (self.value[known] >= level) & ~self.capped[known]
+        return FrameTargets(self.value, self.done, self.capped, self.origin, config.weights)
+
+
+def targets_of(label: TeachLabel, length: int, config: TeachConfig | None = None) -> FrameTargets:
+    """Make the targets of an episode of `length` frames.
+
+    Raises:
+        NotApplicable: nothing is known about it, or its curve is not as long as the video.
+    """
+    config = config or TeachConfig()
+    if length < 1:
+        raise NotApplicable("it has no frames")
+    if not label.known:
+        raise NotApplicable("it has no label")
+    draft = _TargetDraft(length)
+    if label.curve is not None:
+        if len(label.curve) != length:
+            raise NotApplicable(f"its curve has {len(label.curve)} values and its video {length} frames")
+        _use_curve(draft, label)
+    else:
+        _use_end(draft, label, config)
+    return draft.finish(config, label)
+
+
+def start_targets(length: int, config: TeachConfig) -> FrameTargets:
+    """Targets of an episode that was only compared with others: it starts at 0."""
+    draft = _TargetDraft(length)
+    draft.set(slice(0, 1), 0.0, "start")
+    return draft.finish(config, UNLABELLED)
+
+
+def wrong_task_targets(length: int, config: TeachConfig) -> FrameTargets:
+    """Targets of an episode paired with another task's instruction: 0 everywhere."""
+    draft = _TargetDraft(length)
+    draft.set(slice(None), 0.0, "words")
+    return draft.finish(config, TeachLabel(success=False))
+
+
+def _use_curve(draft: _TargetDraft, label: TeachLabel) -> None:
+    curve = np.asarray(label.curve, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(curve))
+    if len(known) == len(curve):
+        draft.set(slice(None), curve, "measured")
+        return
+    draft.set(known, curve[known], "marked")
+    points = dict(zip(known.tolist(), curve[known].tolist(), strict=True))
+    points.setdefault(0, 0.0)
+    if label.end is not None:
+        points.setdefault(len(curve) - 1, label.end)
+    draft.interpolate(points, "between")
+
+
+def _use_end(draft: _TargetDraft, label: TeachLabel, config: TeachConfig) -> None:
+    length, end = len(draft.value), label.end
+    last = slice(max(1, length - config.ending(length)), length) if length > 1 else slice(0, 1)
+    events = [event for event in label.events if event.first < length]
+    first = min((event.first for event in events), default=length)
+    if end is not None:
+        draft.set(last, end, "end")
+        draft.set(slice(0, 1), 0.0, "start")
+        # a failure gets no further after its first event
+        turn = {first: end} if end < DONE and 0 < first < length - 1 else {}
+        draft.interpolate({0: 0.0, **turn, length - 1: end}, "made_up")
+        return
+    if label.verdict is False:
+        draft.set(last, config.cap, "capped", capped=True)
+        draft.set(slice(first, length), config.cap, "event", capped=True)
+    elif events:
+        after = min(max(event.last for event in events), length - 1)
+        draft.set(slice(after, length), config.cap, "event", capped=True)
+    draft.set(slice(0, 1), 0.0, "start")

@@ -1,0 +1,254 @@
+"""Every frame of every episode through the network once, cached on disk: a repeated run decodes nothing twice."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.decode import load_ahead
+from demerit.data.episode import Episode
+from demerit.data.files import write_atomic
+from demerit.data.frames import short_hash
+from demerit.data.instructions import normalize_instruction
+from demerit.data.reward import Reward
+from demerit.errors import BadEpisode, DemeritError, StoreError
+from demerit.models.baselines import Change, Motion
+from demerit.models.taught.features import (
+    FeatureLayout,
+    FeatureNetwork,
+    Features,
+    FeatureStream,
+    part_widths,
+    stream_features,
+    stride_indices,
+    validate_parts,
+)
+from demerit.training.teach.config import TeachConfig
+
+BATCH = 2
+"""episodes decoded at once; the cache is written after each"""
+FRAMES_PER_SECOND = 150
+"""rate of two slow cores, decoding included; the frame budget uses it instead of measuring time"""
+SECONDS_ALLOWED = ((0, 40.0), (10, 60.0), (40, 180.0), (500, 900.0))
+"""(episodes, seconds for extracting their features); linear in between and beyond"""
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedEpisode:
+    """An episode and the tower's features of its frames."""
+
+    episode: Episode
+    length: int
+    """frames of the video"""
+    at: npt.NDArray[np.int32]
+    """the frames used"""
+    tower: Mapping[str, Features]
+    """(frames used, D) by camera"""
+    controls: tuple[Reward, ...] = ()
+    """rewards of the baselines that need pixels"""
+
+    @property
+    def id(self) -> str:
+        """The episode's id."""
+        return self.episode.id
+
+    @property
+    def instruction(self) -> str:
+        """The normalized instruction."""
+        return normalize_instruction(self.episode.instruction)
+
+
+@dataclass(frozen=True)
+class UnreadableEpisode:
+    """An episode without features, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSpec:
+    """What defines the features of all episodes: network, cameras, stride and parts."""
+
+    network: FeatureNetwork
+    cameras: tuple[str, ...]
+    stride: int
+    config: TeachConfig
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The feature parts in order."""
+        return validate_parts(list(self.config.parts))
+
+    def layout(self, embedded: EmbeddedEpisode) -> FeatureLayout:
+        """Return the columns' layout, from one episode."""
+        tower = next(iter(embedded.tower.values()))
+        hidden, pooled = 0, self.network.pooled_width
+        if {"hidden", "outputs"} & set(self.parts):
+            hidden = int(np.asarray(self.network.follow(np.asarray(tower[:1], np.float32), "").hidden).shape[-1])
+        return FeatureLayout(self.cameras, self.parts, part_widths(self.parts, pooled, tower.shape[1] - pooled, hidden))
+
+    def features(self, embedded: EmbeddedEpisode, instruction: str | None = None) -> Features:
+        """Return an episode's features (frames used, columns), optionally under another instruction."""
+        text = embedded.episode.instruction if instruction is None else instruction
+        return self._stream(embedded, np.arange(len(embedded.at)), text, embedded.length, self.stride)
+
+    def reordered(self, embedded: EmbeddedEpisode, order: npt.NDArray[np.integer]) -> Features:
+        """Return the features of the same frames in another order; only the recurrent part is computed again."""
+        return self._stream(embedded, order, embedded.episode.instruction, len(order), 1)
+
+    def _stream(
+        self, embedded: EmbeddedEpisode, order: npt.NDArray[np.integer], instruction: str, length: int, stride: int
+    ) -> Features:
+        found = []
+        for camera in self.cameras:
+            tower = np.asarray(embedded.tower[camera], dtype=np.float32)[order]
+            stream = FeatureStream(self.network, instruction, self.parts)
+            found.append(stream_features(stream, tower, length, stride))
+        return np.concatenate(found, axis=1)
+
+
+class FeatureCache:
+    """A folder with a file per episode, named by everything its features depend on."""
+
+    def __init__(self, folder: Path, spec: FeatureSpec) -> None:
+        """Use an existing folder."""
+        self.folder = folder
+        self._spec = json.dumps([spec.network.hash, list(spec.cameras), spec.stride]).encode()
+
+    def path(self, episode: Episode) -> Path:
+        """Return the file of an episode."""
+        return self.folder / f"{short_hash(self._spec, episode.fingerprint().encode())}.npz"
+
+    def put(self, embedded: EmbeddedEpisode) -> None:
+        """Write an episode's features atomically."""
+        arrays: dict[str, npt.NDArray[Any]] = {"at": embedded.at, "length": np.array([embedded.length])}
+        arrays |= {f"tower.{number}": tower for number, tower in enumerate(embedded.tower.values())}
+        for reward in embedded.controls:
+            arrays |= {f"control.{reward.model}.at": reward.at, f"control.{reward.model}.value": reward.value}
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+        write_atomic(self.path(embedded.episode), buffer.getvalue())
+
+    def get(self, episode: Episode, cameras: Sequence[str]) -> EmbeddedEpisode | None:
+        """Return cached features; None when there are none or the file is damaged."""
+        try:
+            # from memory: numpy leaves a damaged file open
+            with np.load(io.BytesIO(self.path(episode).read_bytes()), allow_pickle=False) as file:
+                found = {name: file[name] for name in file.files}
+            tower = {camera: found[f"tower.{number}"] for number, camera in enumerate(cameras)}
+            names = sorted({name.split(".")[1] for name in found if name.startswith("control.")})
+            controls = tuple(
+                Reward(name, episode.id, found[f"control.{name}.at"], found[f"control.{name}.value"]) for name in names
+            )
+            return EmbeddedEpisode(episode, int(found["length"][0]), found["at"], tower, controls)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, StoreError):
+            return None
+
+
+def extract_features(
+    episodes: Sequence[Episode],
+    spec: FeatureSpec,
+    cache: FeatureCache,
+    workers: int,
+    on_done: Callable[[int], None] = lambda done: None,
+) -> Iterator[EmbeddedEpisode | UnreadableEpisode]:
+    """Yield every episode with its features, cached ones first; `on_done` gets the number done before each."""
+    todo: list[Episode] = []
+    done = 0
+    for episode in episodes:
+        found = _look_up(episode, spec, cache)
+        if found is None:
+            todo.append(episode)
+            continue
+        done += 1
+        on_done(done)
+        yield found
+    wanted = partial(stride_indices, stride=spec.stride)
+    originals = {episode.id: episode for episode in todo}
+    for batch in load_ahead(todo, wanted, BATCH, workers, lambda episode: list(spec.cameras), spec.network.prepare):
+        for loaded in batch:
+            original = originals[loaded.episode.id]
+            result: EmbeddedEpisode | UnreadableEpisode = UnreadableEpisode(original.id, loaded.error)
+            if not loaded.error:
+                try:
+                    result = replace(_embed(loaded.episode, spec), episode=original)
+                except DemeritError as error:
+                    result = UnreadableEpisode(original.id, str(error))
+            if isinstance(result, EmbeddedEpisode):
+                cache.put(result)
+            done += 1
+            on_done(done)
+            yield result
+
+
+def common_cameras(episodes: Sequence[Episode]) -> tuple[str, ...]:
+    """Return the cameras that all episodes have, in the first one's order."""
+    shared = set.intersection(*(set(episode.views) for episode in episodes)) if episodes else set()
+    return tuple(name for name in episodes[0].views if name in shared) if episodes else ()
+
+
+def choose_stride(lengths: Sequence[int], cameras: int) -> int:
+    """Return the stride that keeps the number of frames within the budget."""
+    frames = sum(lengths) * max(1, cameras)
+    return max(1, -(-frames // frame_budget(len(lengths))))
+
+
+def frame_budget(episodes: int) -> int:
+    """Return how many frames may be used for this many episodes."""
+    counts, seconds = zip(*SECONDS_ALLOWED, strict=True)
+    if episodes > counts[-1]:
+        return int(FRAMES_PER_SECOND * seconds[-1] * episodes / counts[-1])
+    return int(FRAMES_PER_SECOND * np.interp(episodes, counts, seconds))
+
+
+def to_half(numbers: Features) -> Any:
+    """Convert to float16, clipping what would overflow."""
+    most = float(np.finfo(np.float16).max)
+    return np.clip(numbers, -most, most).astype(np.float16)
+
+
+def _look_up(episode: Episode, spec: FeatureSpec, cache: FeatureCache) -> EmbeddedEpisode | UnreadableEpisode | None:
+    missing = [name for name in spec.cameras if name not in episode.views]
+    if missing:
+        return UnreadableEpisode(episode.id, f"it has no camera {missing[0]!r}")
+    try:
+        return cache.get(episode, spec.cameras)
+    except DemeritError as error:
+        return UnreadableEpisode(episode.id, str(error))
+
+
+def _embed(episode: Episode, spec: FeatureSpec) -> EmbeddedEpisode:
+    lengths = {name: len(episode.views[name]) for name in spec.cameras}
+    if len(set(lengths.values())) > 1:
+        raise BadEpisode(episode.id, "cameras of one length (choose some with --cameras)", lengths)
+    length = next(iter(lengths.values()))
+    if not length:
+        raise BadEpisode(episode.id, "at least one frame", "none")
+    at = stride_indices(length, spec.stride)
+    tower: Mapping[str, Features] = {
+        name: to_half(
+            FeatureStream(spec.network, "", ["tower"]).embed(
+                episode.views[name].take_prepared(at, spec.network.prepare)
+            )
+        )
+        for name in spec.cameras
+    }
+    return EmbeddedEpisode(episode, length, at, tower, _score_controls(episode, spec, at))
+
+
+def _score_controls(episode: Episode, spec: FeatureSpec, at: npt.NDArray[np.int32]) -> tuple[Reward, ...]:
+    """Score the baselines that need pixels while the images are decoded."""
+    frames = episode.views[spec.cameras[0]].select(at)
+    view = replace(episode, views={spec.cameras[0]: frames}, outcomes=(), signals={})
+    rewards = [model.score([view])[0] for model in (Change(), Motion())]
+    return tuple(Reward(reward.model, reward.episode, at[reward.at], reward.value) for reward in rewards)

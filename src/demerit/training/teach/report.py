@@ -1,0 +1,524 @@
+"""TeachResults: held-out figures beside controls, what they mean, what to label next; as JSON and as an HTML page."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demerit.data.files import write_atomic
+from demerit.data.frames import Frames
+from demerit.data.reward import Reward
+from demerit.errors import BadInput
+from demerit.evaluate.benchmarks.benchmark import Benchmark
+from demerit.evaluate.benchmarks.curve_questions import MOMENT, TRUTH
+from demerit.evaluate.benchmarks.evidence import Evidence
+from demerit.evaluate.benchmarks.evidence import Settings as MeasureSettings
+from demerit.evaluate.benchmarks.findings import find as measure
+from demerit.evaluate.benchmarks.judging import judge, plain
+from demerit.evaluate.benchmarks.question import Question
+from demerit.evaluate.benchmarks.questions import CALIBRATION, DETECTION, GRADES, JUDGEMENT, RANKED
+from demerit.evaluate.metrics import Measure, Resampling, Tally
+from demerit.evaluate.metrics.ordering import ordering_tally
+from demerit.evaluate.reports.page import environment, shared
+from demerit.evaluate.reports.page.picks import LISTED, picks
+from demerit.evaluate.reports.page.tables import headline
+from demerit.evaluate.reports.page.words import Lead, joined, number
+from demerit.evaluate.reports.report import About, Judged, Report, Shown
+from demerit.models.baselines import Change, Clock, Constant, Length, Motion, Noise
+from demerit.models.protocol import RewardModel
+from demerit.models.taught.head import Floats, TaughtHead
+from demerit.models.taught.model import TaughtModel
+from demerit.training.teach.data import TeachData
+from demerit.training.teach.features import EmbeddedEpisode
+from demerit.training.teach.training_set import TrainingSet
+from demerit.training.teach.validate import (
+    CUES,
+    NOT_HELD_OUT,
+    CrossValidation,
+    CurvePoint,
+    SuccessCalibration,
+    score_cues,
+)
+
+UNTAUGHT = "untaught"
+RESAMPLES = 2000
+FEW_GROUPS = 10
+FORMAT = 1
+TEMPLATE = "teaching.html.j2"
+WIDTH, HEIGHT, PAD = 420, 150, 28
+"""of the learning curve's drawing"""
+MOST_SUGGESTIONS = 20
+SUGGESTION_WEIGHTS = {"torn": 0.4, "near": 0.3, "novel": 0.3}
+NEAR = 0.2
+"""distance from the threshold at which a probability is still near it"""
+LITTLE = 0.15
+"""a suggestion with a lower score would teach little"""
+
+
+@dataclass(frozen=True, eq=False)
+class TeachResults:
+    """Everything in the report of a taught model."""
+
+    report: Report
+    """figures, rewards and episodes, as in any benchmark report"""
+    title: str
+    text: str
+    advice: tuple[str, ...]
+    """what to do next, most useful first"""
+    notes: tuple[str, ...]
+    """caveats"""
+    calibration: SuccessCalibration
+    curve: tuple[CurvePoint, ...]
+    suggestions: tuple[LabelSuggestion, ...]
+    every_labelled: bool
+    """nothing is left to label"""
+
+    def measure(self, name: str, model: str | None = None) -> Measure | None:
+        """Return one figure, of the taught model unless another is named."""
+        return self.report.line(model or self.report.cards[0].name, name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values: a benchmark report plus `teaching`."""
+        curve = [{**vars(point), **_nan_as_none(auroc=point.auroc, error=point.error)} for point in self.curve]
+        return {
+            **self.report.as_dict(),
+            "teaching": {
+                "format": FORMAT,
+                "title": self.title,
+                "text": self.text,
+                "advice": list(self.advice),
+                "notes": list(self.notes),
+                "calibration": self.calibration.as_facts(),
+                "learning curve": curve,
+                "label next": [asdict(suggestion) for suggestion in self.suggestions],
+            },
+        }
+
+    def write(self, path: Path) -> None:
+        """Write the JSON file atomically."""
+        write_atomic(path, (json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def build_results(
+    data: TeachData,
+    training_set: TrainingSet,
+    held_out: CrossValidation,
+    calibration: SuccessCalibration,
+    model: TaughtModel,
+    curve: Sequence[CurvePoint],
+    suggestions: Sequence[LabelSuggestion],
+    notes: tuple[str, ...],
+) -> TeachResults:
+    """Measure the held-out predictions beside the controls and describe the result."""
+    report = _build_report(data, training_set, held_out, model)
+    title, text = _summarize(report, training_set, calibration)
+    caveats = (*_caveats(training_set, held_out), *notes, *report.warnings)
+    advice = tuple(_advice(data, training_set, calibration, report))
+    labelled = not data.unlabelled
+    return TeachResults(report, title, text, advice, caveats, calibration, tuple(curve), tuple(suggestions), labelled)
+
+
+# The benchmark behind the report
+
+
+def taught_benchmark() -> Benchmark:
+    """Return the benchmark of a taught model's report; its rewards are those of held-out episodes."""
+    return Benchmark(
+        name="taught@1",
+        claim="How good a model taught on some of these episodes is on the others: every value comes from a head that "
+        "had not seen the episode, nor any that was recorded with it. It says nothing about other robots, tasks or "
+        "cameras.",
+        data="the report.json that demerit teach wrote",
+        get="demerit teach DATASET -o MODEL",
+        questions=(*DETECTION, *TRUTH, PAIRS, *JUDGEMENT, *GRADES, *CALIBRATION, *MOMENT),
+        headline=("auroc", "over_reward_rate", "progress_error", "judgement_agreement"),
+    )
+
+
+def _count_pairs(evidence: Evidence, finals: Floats) -> Tally:
+    """Count pairs within one instruction; clusters are recordings, and a pair spans two of them."""
+    return ordering_tally(finals, evidence.scores[0], evidence.contexts, how="final")
+
+
+PAIRS = Question(
+    "preference_ordering_by_final",
+    numbers=lambda evidence, model: evidence.finals(model),
+    counting=_count_pairs,
+    needs=RANKED,
+)
+
+
+def _build_report(data: TeachData, training_set: TrainingSet, held_out: CrossValidation, model: TaughtModel) -> Report:
+    benchmark = taught_benchmark()
+    controls: list[RewardModel] = [Constant(), Clock(), Noise(), Change(), Motion(), Length()]
+    settings = MeasureSettings(Resampling(resamples=RESAMPLES, alone="rows"))
+    cue_card, cue_rewards = score_cues(training_set, held_out)
+    rewards = [*_held_out_rewards(training_set, held_out, model), *_untaught_rewards(training_set), *cue_rewards]
+    for control in controls:
+        for embedded in training_set.episodes:
+            kept = next((reward for reward in embedded.controls if reward.model == control.card.name), None)
+            rewards.append(kept if kept is not None else control.score([embedded.episode])[0])
+    about = "The network that the model was taught on, as it ships: what teaching starts from."
+    network = model.config.network
+    untaught = replace(model.card, name=UNTAUGHT, revision=network[:12], weights_hash=network, about=about)
+    names = (CUES, *(control.card.name for control in controls))
+    ids = {embedded.id for embedded in training_set.episodes}
+    report = Report(
+        about=About(benchmark.name, benchmark.claim, data.address),
+        cards=(model.card, untaught, cue_card, *(control.card for control in controls)),
+        controls=names,
+        episodes=tuple(_report_episode(training_set, index) for index in range(len(training_set))),
+        preferences=tuple(choice for choice in data.preferences if {choice.a, choice.b} <= ids),
+        rewards=tuple(Shown(reward) for reward in rewards),
+        environment=_environment(training_set, settings),
+    )
+    found = measure(benchmark, Evidence.of(report, settings), names)
+    lower = tuple(question.name for question in benchmark.questions if question.lower_is_better)
+    return replace(
+        report,
+        about=replace(report.about, headline=found.headline, lower_is_better=lower),
+        lines=found.lines,
+        comparisons=found.comparisons,
+        verdicts=found.verdicts,
+        # missing labels and few recordings are described in our own notes
+        warnings=tuple(
+            text
+            for text in found.warnings
+            if " not measured: " not in text and not text.startswith("Intervals rest on ")
+        ),
+    )
+
+
+def _report_episode(training_set: TrainingSet, index: int) -> Judged:
+    """An episode's row: clusters are groups, ranking is within one instruction."""
+    embedded, label = training_set.episodes[index], training_set.labels[index]
+    context = plain(embedded.episode.instruction) or "all"
+    row = judge(embedded.episode)
+    return replace(row, task=training_set.groups[index], context=context, success=label.verdict, frames=embedded.length)
+
+
+def _held_out_rewards(training_set: TrainingSet, held_out: CrossValidation, model: TaughtModel) -> Iterator[Reward]:
+    name = model.card.name
+    for index, embedded in enumerate(training_set.episodes):
+        if index not in held_out.outputs:
+            yield Reward.unscored(name, embedded.id, NOT_HELD_OUT)
+            continue
+        outputs = held_out.outputs[index]
+        given = {"left out in fold": int(held_out.fold[index]), "frames": len(embedded.at)}
+        success = model.head.success(outputs).astype(np.float32)
+        value = model.head.value(outputs).astype(np.float32)
+        yield Reward(name, embedded.id, embedded.at, value, success, given=given)
+
+
+def _untaught_rewards(training_set: TrainingSet) -> Iterator[Reward]:
+    """The network's own outputs, the mean over the cameras."""
+    network = training_set.spec.network
+    for embedded in training_set.episodes:
+        cameras = [
+            network.follow(np.asarray(tower, np.float32), embedded.episode.instruction)
+            for tower in embedded.tower.values()
+        ]
+        value = np.mean([np.asarray(outputs.progress) for outputs in cameras], axis=0)
+        success = np.mean([np.asarray(outputs.success) for outputs in cameras], axis=0)
+        yield Reward(UNTAUGHT, embedded.id, embedded.at, np.clip(value, 0, 1), np.clip(success, 0, 1))
+
+
+def _environment(training_set: TrainingSet, settings: MeasureSettings) -> dict[str, str]:
+    stride = training_set.spec.stride
+    return {
+        "demerit": version("demerit"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "numpy": np.__version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "frames": "all" if stride == 1 else f"every {stride}th",
+        "network": training_set.spec.network.hash,
+        **settings.as_facts(),
+    }
+
+
+# Text
+
+
+def _summarize(report: Report, training_set: TrainingSet, calibration: SuccessCalibration) -> tuple[str, str]:
+    """Return title and text; the main point is whether it tells success from failure."""
+    name = report.cards[0].name
+    area, error = report.line(name, "auroc"), report.line(name, "progress_error")
+    agree = report.line(name, "judgement_agreement")
+    parts = []
+    if area is not None and area.known:
+        shown = area.low > 1 / 2  # False also when the interval is unknown
+        title = f"It tells success from failure {area.value:.0%} of the time"
+        title = title if shown else "It has not shown that it tells success from failure"
+        if shown and (rival := _rival(report)):
+            title = f"It does no better than {rival}"
+        parts.append(f"Of a success and a failure that it had not seen, it ranks the success higher {area.value:.0%} "
+                     f"of the time{_interval(area)}; chance is 50%.")  # fmt: skip
+    elif agree is not None and agree.known:
+        title = f"It agrees with {agree.value:.0%} of the choices"
+        parts.append(f"Of two held-out episodes it prefers the one that people preferred {agree.value:.0%} of the time"
+                     f"{_interval(agree)}; chance is 50%.")  # fmt: skip
+    else:
+        title = "Taught, and not yet tested"
+        missing = "failure" if (training_set.success == 1).any() else "verdict"
+        parts.append(f"No {missing} is labelled, so it is unknown whether it tells successes from failures.")
+    if error is not None and error.known:
+        parts.append(f"Its progress is {error.value:.2f} off on average{_interval(error)}.")
+    if calibration.threshold is not None and not math.isnan(calibration.caught):
+        parts.append(f"At a false-positive risk of at most {calibration.risk:g} it recognises "
+                     f"{calibration.caught:.0%} of the successes.")  # fmt: skip
+    return title, " ".join(parts)
+
+
+def _interval(found: Measure) -> str:
+    if math.isnan(found.low):
+        return ""
+    if found.low == found.high:  # every resample is the same: a sign of few episodes, not of certainty
+        return " (too few episodes for an interval)"
+    style = ".2f" if found.name == "progress_error" else ".0%"
+    return f" ({found.level:.0%} interval {found.low:{style}} to {found.high:{style}})"
+
+
+def _caveats(training_set: TrainingSet, held_out: CrossValidation) -> Iterator[str]:
+    groups, stride = len(set(training_set.groups)), training_set.spec.stride
+    if held_out.by_episode:
+        yield "All episodes were recorded together, so single episodes were held out: another day may look worse."
+    elif groups < FEW_GROUPS:
+        yield f"Only {groups} independent recordings: every figure here is rough."
+    unmeasured = sum("measured" not in targets.origins for targets in training_set.targets)
+    if unmeasured:
+        yield (
+            f"{unmeasured} of {len(training_set)} episodes have no measured curve: between labels, progress is "
+            "interpolated (a straight line to success, unknown on the way to failure) and counts little."
+        )
+    if stride > 1:
+        yield f"To limit the time, only every {stride}th frame was used; the model does the same."
+
+
+def _advice(
+    data: TeachData, training_set: TrainingSet, calibration: SuccessCalibration, report: Report
+) -> Iterator[str]:
+    failures, successes = int((training_set.success == 0).sum()), int((training_set.success == 1).sum())
+    if not failures:
+        yield (
+            "Label failures: none is labelled. From successes alone a model learns what success looks like, not what "
+            "to reject. At an equal number of labels, failures lower the share of failures that are rewarded, and "
+            f"a false-positive risk of {calibration.risk:g} needs {calibration.needed} of them."
+        )
+    elif calibration.threshold is None:
+        yield calibration.note
+    elif failures < successes / 2:
+        yield f"Label more failures ({failures} beside {successes} successes): fewer failures are then rewarded."
+    if successes == 0:
+        yield "Label a success or two: the level of a finished task is not known, only the order."
+    if not any(label.curve is not None for label in training_set.labels):
+        yield (
+            "Mark a few moments in each episode (grasped, lifted, placed: progress at those frames). Progress labels "
+            "teach more than a verdict about the end."
+        )
+    rival = _rival(report)
+    if rival:
+        yield f"Do not use it yet: {rival} does as well without looking at the task. Harder failures would tell."
+    if data.conflicts:
+        yield f"Look at the {len(data.conflicts)} contradictory labels."
+
+
+def _rival(report: Report) -> str:
+    """Return the best control that is not clearly behind in AUROC; empty when there is none."""
+    mine = report.line(report.cards[0].name, "auroc")
+    if mine is None or not mine.known or math.isnan(mine.low):
+        return ""
+    rivals = {name: line.value for name in report.controls if (line := report.line(name, "auroc")) and line.known}
+    best = max(rivals, key=lambda name: rivals[name], default="")
+    return f"the control {best}" if best and rivals[best] >= mine.low else ""
+
+
+def _nan_as_none(**values: float) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+
+# What to label next
+
+
+@dataclass(frozen=True)
+class LabelSuggestion:
+    """An unlabelled episode worth labelling."""
+
+    episode: str
+    instruction: str
+    probability: float
+    """p(success) now"""
+    torn: float
+    """disagreement between the heads of the folds, 0 to 1"""
+    near: float
+    """closeness to the threshold, 0 to 1"""
+    novel: float
+    """distance to all taught episodes, 0 to 1"""
+    reason: str
+
+
+def suggest_labels(
+    training_set: TrainingSet,
+    heads: Sequence[TaughtHead],
+    head: TaughtHead,
+    calibration: SuccessCalibration,
+    unlabelled: Sequence[EmbeddedEpisode],
+) -> list[LabelSuggestion]:
+    """Rank unlabelled episodes by what a label would teach, penalising likeness to earlier suggestions."""
+    if not unlabelled:
+        return []
+    calibrated = [replace(fold, steep=calibration.steep, middle=calibration.middle) for fold in (heads or [head])]
+    features = [training_set.spec.features(embedded) for embedded in unlabelled]
+    tasks = [training_set.tasks.get(embedded.instruction, "") for embedded in unlabelled]
+    probabilities = np.array(
+        [[fold.success(fold.outputs(x[-1:], task))[0] for fold in calibrated]
+         for x, task in zip(features, tasks, strict=True)]
+    )  # fmt: skip
+    ends = np.stack([_describe_episode(head, x) for x in features])
+    taught = np.stack([_describe_episode(head, training_set.x(index)) for index in range(len(training_set))])
+    threshold = calibration.threshold if calibration.threshold is not None else 0.5
+    mean = probabilities.mean(axis=1)
+    parts = {
+        "torn": np.clip(2 * probabilities.std(axis=1), 0, 1),
+        "near": np.exp(-(((mean - threshold) / NEAR) ** 2)),
+        "novel": _novelty(ends, taught),
+    }
+    score = np.sum([SUGGESTION_WEIGHTS[name] * values for name, values in parts.items()], axis=0)
+    chosen = _pick_diverse(score, ends, min(MOST_SUGGESTIONS, len(unlabelled)))
+    return [_suggestion(unlabelled[i], float(mean[i]), {k: float(v[i]) for k, v in parts.items()}) for i in chosen]
+
+
+def _suggestion(embedded: EmbeddedEpisode, probability: float, parts: dict[str, float]) -> LabelSuggestion:
+    reasons = {
+        "torn": f"the heads of different folds disagree ({parts['torn']:.2f})",
+        "near": f"it is near the line between success and failure ({probability:.2f})",
+        "novel": "it looks unlike anything that was taught",
+    }
+    weighted = {name: SUGGESTION_WEIGHTS[name] * value for name, value in parts.items()}
+    reason = reasons[max(weighted, key=lambda name: weighted[name])]
+    if sum(weighted.values()) < LITTLE:
+        reason = "little would be learned from it: similar episodes were taught"
+    rounded = {name: round(value, 4) for name, value in parts.items()}
+    return LabelSuggestion(embedded.id, embedded.episode.instruction, round(probability, 4), reason=reason, **rounded)
+
+
+def _describe_episode(head: TaughtHead, x: np.ndarray[Any, Any]) -> Floats:
+    """Return the standardised features of the last and the middle frame."""
+    z = head.standardize(np.asarray(x, dtype=np.float64))
+    return np.concatenate([z[-1], z[len(z) // 2]])
+
+
+def _distances(a: Floats, b: Floats) -> Floats:
+    squared = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
+    return np.asarray(np.sqrt(np.maximum(squared, 0)))
+
+
+def _novelty(ends: Floats, taught: Floats) -> Floats:
+    """D / (d + 2 usual): d = distance to the nearest taught episode, usual = the median of that among the taught."""
+    among = _distances(taught, taught)
+    np.fill_diagonal(among, np.inf)
+    usual = float(np.median(among.min(axis=1))) if len(taught) > 1 else 1.0
+    nearest = _distances(ends, taught).min(axis=1)
+    return np.asarray(nearest / (nearest + 2 * max(usual, 1e-9)))
+
+
+def _pick_diverse(score: Floats, ends: Floats, count: int) -> Iterator[int]:
+    apart = _distances(ends, ends)
+    usual = max(float(np.median(apart)), 1e-9)
+    to_chosen = np.full(len(score), np.inf)
+    left = np.ones(len(score), dtype=bool)
+    for _ in range(count):
+        value = np.where(left, score * (0.5 + 0.5 * np.minimum(1, to_chosen / usual)), -np.inf)
+        best = int(np.argmax(value))
+        yield best
+        left[best] = False
+        to_chosen = np.minimum(to_chosen, apart[best])
+
+
+# The page
+
+
+@dataclass(frozen=True)
+class LearningCurveDot:
+    """A point of the learning curve in drawing coordinates."""
+
+    x: float
+    y: float
+    groups: int
+    text: str
+
+
+def write_teach_page(
+    results: TeachResults, path: str | Path, frames: Mapping[str, Frames] | None = None, embed: int = 8
+) -> Path:
+    """Write the report as one self-contained HTML file, atomically.
+
+    Args:
+        results: what to show.
+        path: the file; its folder must exist.
+        frames: videos by episode id; without them only curves are shown.
+        embed: number of videos to embed, worst episodes first.
+    """
+    if embed < 0:
+        raise BadInput("embed", "a number of videos, 0 or more", embed)
+    path = Path(path)
+    report = results.report
+    chosen = picks(replace(report, controls=(*report.controls, UNTAUGHT)), max(embed, LISTED))
+    columns, rows, apart = headline(report)
+    page = (
+        environment()
+        .get_template(TEMPLATE)
+        .render(
+            **shared(report, chosen, frames or {}, embed),
+            results=results,
+            card=report.cards[0],
+            lead=Lead(results.title, results.text),
+            facts=_page_facts(results),
+            columns=columns,
+            rows=rows,
+            apart=apart,
+            points=_learning_dots(results.curve),
+            size=(WIDTH, HEIGHT, PAD),
+        )
+    )
+    write_atomic(path, page.encode())
+    return path
+
+
+def _learning_dots(curve: tuple[CurvePoint, ...]) -> list[LearningCurveDot]:
+    """Place the points: groups on a log scale to the right, AUROC from 1/2 upwards."""
+    known = [point for point in curve if not math.isnan(point.auroc)]
+    if len(known) < 2:  # noqa: PLR2004
+        return []
+    step = (WIDTH - 2 * PAD) / (len(known) - 1)
+    return [
+        LearningCurveDot(
+            round(PAD + i * step, 1),
+            round(HEIGHT - PAD - (HEIGHT - 2 * PAD) * max(0.0, (point.auroc - 0.5) * 2), 1),
+            point.groups,
+            f"taught on {point.groups}: AUROC {number(point.auroc)}, final progress {number(point.error)} off",
+        )
+        for i, point in enumerate(known)
+    ]
+
+
+def _page_facts(results: TeachResults) -> list[str]:
+    report = results.report
+    outcomes = Counter(episode.success for episode in report.episodes)
+    counts = {"successes": outcomes[True], "failures": outcomes[False], "of unknown outcome": outcomes[None]}
+    parts = joined(f"{count} {word}" for word, count in counts.items() if count)
+    sources = joined(sorted({episode.vouched_by for episode in report.episodes if episode.vouched_by}))
+    facts = [f"{len(report.episodes)} episodes" + (f": {parts}" if parts else "")]
+    facts += [f"{len({episode.task for episode in report.episodes})} independent recordings"]
+    facts += [f"{len(report.preferences)} comparisons"] if report.preferences else []
+    return [*facts, *([f"labels by {sources}"] if sources else [])]

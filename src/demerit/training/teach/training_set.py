@@ -1,0 +1,265 @@
+"""TrainingSet: labelled episodes with features, targets, groups and negatives, to fit on some and predict others.
+
+Its negatives need no decoding: a success paired with another task's instruction, and, when the head sees frame order, a
+success with its frames rewound, frozen or undone. Clips of successes serve as failures when probabilities are
+calibrated (`unfinished_frames`): the head is causal, so its output at a cut is its output there anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.episode import Episode
+from demerit.data.frames import Frames
+from demerit.data.instructions import normalize_instruction, same_task
+from demerit.data.labels import Outcome, Preference
+from demerit.data.splits import seed_of
+from demerit.errors import BadInput, NotApplicable
+from demerit.models.taught.features import FeatureLayout, Features
+from demerit.models.taught.head import Floats, TaughtHead
+from demerit.negatives import load_negative
+from demerit.negatives.mix import Pool
+from demerit.training.teach.config import TeachConfig
+from demerit.training.teach.data import (
+    UNLABELLED,
+    FrameTargets,
+    TeachData,
+    TeachLabel,
+    start_targets,
+    targets_of,
+    wrong_task_targets,
+)
+from demerit.training.teach.features import EmbeddedEpisode, FeatureSpec, to_half
+from demerit.training.teach.fit import FitExample, PreferencePair, fit_head
+
+REORDERINGS = ("rewind", "freeze", "undo")
+"""negatives that change the order of frames"""
+MADE_UP_SHARE = 0.5
+"""weight factor of a reordered success whose own progress is interpolated"""
+UNFINISHED = 0.6
+"""a clip of a success counts as a failure when it ends below this progress"""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """Labelled examples in a fixed order; an example is named by its index."""
+
+    spec: FeatureSpec
+    episodes: Sequence[EmbeddedEpisode]
+    labels: Sequence[TeachLabel]
+    targets: Sequence[FrameTargets]
+    """at the frames used"""
+    groups: Sequence[str]
+    """what was recorded together; never split between fitting and testing"""
+    pairs: Sequence[PreferencePair] = ()
+    negatives: Sequence[tuple[int, FitExample]] = ()
+    """negatives, each with the index of its original"""
+    _features: dict[int, Features] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self.episodes)
+
+    @cached_property
+    def layout(self) -> FeatureLayout:
+        """The columns' layout."""
+        return self.spec.layout(self.episodes[0])
+
+    @cached_property
+    def success(self) -> Floats:
+        """1, 0 or NaN by example."""
+        return np.array([np.nan if label.verdict is None else float(label.verdict) for label in self.labels])
+
+    @cached_property
+    def tasks(self) -> dict[str, str]:
+        """The task of each normalized instruction; instructions that may mean the same share one."""
+        return name_tasks(dict.fromkeys(embedded.instruction for embedded in self.episodes))
+
+    def task(self, index: int) -> str:
+        """Return the task of an example."""
+        return self.tasks[self.episodes[index].instruction]
+
+    def x(self, index: int) -> Features:
+        """Return an example's features; kept in memory as float16."""
+        if index not in self._features:
+            self._features[index] = to_half(self.spec.features(self.episodes[index]))
+        return self._features[index].astype(np.float32)
+
+    def fit(self, indices: Iterable[int] | None = None) -> TaughtHead:
+        """Fit a head on some examples (None = all), their negatives and the pairs among them."""
+        chosen = list(range(len(self))) if indices is None else sorted(indices)
+        where = {index: i for i, index in enumerate(chosen)}
+        examples = [FitExample(self.x(i), self.targets[i], self.groups[i], self.task(i)) for i in chosen]
+        examples += [negative for index, negative in self.negatives if index in where]
+        pairs = [
+            PreferencePair(where[pair.better], where[pair.worse], pair.tie)
+            for pair in self.pairs
+            if pair.better in where and pair.worse in where
+        ]
+        return fit_head(examples, self.spec.config, pairs=pairs, layout=self.layout)
+
+    def outputs(self, head: TaughtHead, index: int) -> Floats:
+        """Return a head's outputs for an example: (frames used, 2)."""
+        return head.outputs(self.x(index), self.task(index))
+
+    def unfinished_frames(self, index: int) -> npt.NDArray[np.int64]:
+        """Return the frames at which a clip of this success would be a failure."""
+        targets = self.targets[index]
+        return np.flatnonzero((targets.origin > 0) & ~targets.capped & (targets.value < UNFINISHED))[1:]
+
+
+def build_training_set(
+    data: TeachData, spec: FeatureSpec, episodes: Sequence[EmbeddedEpisode]
+) -> tuple[TrainingSet, list[str]]:
+    """Build the training set; also return a note for each skipped episode."""
+    kept: list[EmbeddedEpisode] = []
+    labels: list[TeachLabel] = []
+    targets: list[FrameTargets] = []
+    skipped: list[str] = []
+    for embedded in episodes:
+        label = data.labels.get(embedded.id, UNLABELLED)
+        try:
+            targets.append(_targets_at_frames(label, embedded, spec.config))
+        except NotApplicable as error:
+            skipped.append(f"{embedded.id} was skipped: {error.reason}.")
+            continue
+        kept.append(embedded)
+        labels.append(label)
+    if not kept:
+        raise BadInput(data.address, "labels that fit their videos", "; ".join(skipped[-3:]))
+    pairs = list(_preference_pairs(data.preferences, {embedded.id: index for index, embedded in enumerate(kept)}))
+    if not pairs and max(np.nan_to_num(target.highest) for target in targets) <= 0:
+        raise BadInput(data.address, "a success among the episodes that can be read", "none")
+    training_set = TrainingSet(spec, kept, labels, targets, group_episodes(kept), pairs)
+    negatives = list(_wrong_task_negatives(training_set))
+    if spec.config.sees_order:
+        negatives += _reordered_negatives(training_set)
+    return replace(training_set, negatives=negatives), skipped
+
+
+def _targets_at_frames(label: TeachLabel, embedded: EmbeddedEpisode, config: TeachConfig) -> FrameTargets:
+    if not label.known:
+        return start_targets(len(embedded.at), config)
+    return targets_of(move_label(label, embedded.at, embedded.length), len(embedded.at), config)
+
+
+def _preference_pairs(preferences: Sequence[Preference], index: Mapping[str, int]) -> Iterator[PreferencePair]:
+    for preference in preferences:
+        a, b = preference.a, preference.b
+        if a in index and b in index:
+            better, worse = (b, a) if preference.better == b else (a, b)
+            yield PreferencePair(index[better], index[worse], tie=preference.better is None)
+
+
+def move_label(label: TeachLabel, at: npt.NDArray[np.int32], length: int) -> TeachLabel:
+    """Move marks and events to the nearest of the frames used."""
+    if len(at) == length:
+        return label
+    curve = label.curve
+    if curve is not None and len(curve) == length:
+        marked = np.full(len(at), np.nan, dtype=np.float32)
+        known = np.flatnonzero(~np.isnan(curve))
+        marked[_nearest(at, known)] = curve[known]
+        full = curve[at]
+        curve = np.where(np.isnan(full), marked, full)
+    events = tuple(
+        replace(event, first=first, last=last)
+        for event in label.events
+        if event.first < length
+        for first, last in [_nearest(at, np.array([event.first, event.last])).tolist()]
+    )
+    return replace(label, curve=curve, events=events)
+
+
+def _nearest(at: npt.NDArray[np.int32], frames: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    right = np.clip(np.searchsorted(at, frames), 0, len(at) - 1)
+    left = np.maximum(right - 1, 0)
+    return np.where(np.abs(at[left] - frames) <= np.abs(at[right] - frames), left, right).astype(np.int64)
+
+
+def name_tasks(instructions: Iterable[str]) -> dict[str, str]:
+    """Map instructions that may mean the same task to the first of them."""
+    names: dict[str, str] = {}
+    for instruction in instructions:
+        known = (name for other, name in names.items() if same_task(instruction, other))
+        names[instruction] = next(known, instruction)
+    return names
+
+
+def group_episodes(episodes: Sequence[EmbeddedEpisode]) -> list[str]:
+    """Group episodes that share a session, an original or a video, directly or through others; return group names."""
+    parent = list(range(len(episodes)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    first: dict[tuple[str, str], int] = {}
+    for i, embedded in enumerate(episodes):
+        origin = embedded.episode.origin
+        names = [("group", origin.group), ("id", origin.parent or embedded.id), ("id", embedded.id)]
+        names += [("video", frames.source.identity()) for frames in embedded.episode.views.values()]
+        for name in names:
+            if name[1]:
+                parent[root(i)] = root(first.setdefault(name, i))
+    return [episodes[root(i)].id for i in range(len(episodes))]
+
+
+# Negatives
+
+
+def _wrong_task_negatives(training_set: TrainingSet) -> Iterator[tuple[int, FitExample]]:
+    """Pair successes with another taught task's instruction; never where the two may mean the same task."""
+    if len(set(training_set.tasks.values())) < 2:  # noqa: PLR2004
+        return
+    spec, successes = training_set.spec, list(_blank_successes(training_set))
+    pool = Pool.of(episode for _, episode in successes)
+    named = {e.instruction: e.episode.origin.tags.get("task", "") for e in training_set.episodes}
+    rng = np.random.default_rng(spec.config.seed)
+    for index, episode in successes:
+        drawn = pool.other_words(episode, rng, easy=0.5)
+        embedded = training_set.episodes[index]
+        if drawn is None:
+            continue
+        other = normalize_instruction(drawn[0])
+        if named[embedded.instruction] and named[embedded.instruction] == named.get(other):
+            continue
+        x = spec.features(embedded, drawn[0])
+        targets = wrong_task_targets(len(x), spec.config)
+        yield index, FitExample(x, targets, training_set.groups[index], training_set.tasks[other], wrong_task=True)
+
+
+def _reordered_negatives(training_set: TrainingSet) -> Iterator[tuple[int, FitExample]]:
+    config = training_set.spec.config
+    for index, episode in _blank_successes(training_set):
+        measured = "measured" in training_set.targets[index].origins
+        for number in range(config.views):
+            name = REORDERINGS[(index + number) % len(REORDERINGS)]
+            try:
+                negative = load_negative(name).seeded(episode, seed_of(config.seed, episode.id, name, number))
+            except NotApplicable:
+                continue
+            order = np.arange(len(episode)) if negative.main.indices is None else negative.main.indices
+            label = TeachLabel(success=negative.outcomes[0].success, curve=negative.outcomes[0].curve)
+            share = config.weights.view * (1.0 if measured else MADE_UP_SHARE)
+            targets = replace(targets_of(label, len(order), config), share=share)
+            x = training_set.spec.reordered(training_set.episodes[index], order)
+            yield index, FitExample(x, targets, training_set.groups[index], training_set.task(index))
+
+
+def _blank_successes(training_set: TrainingSet) -> Iterator[tuple[int, Episode]]:
+    """Yield successes with blank frames, as many as are used, to make negatives of."""
+    for index, (embedded, targets) in enumerate(zip(training_set.episodes, training_set.targets, strict=True)):
+        if training_set.labels[index].verdict and len(targets) > 1:
+            known = np.where(targets.capped, np.nan, targets.value)
+            curve = known.astype(np.float32) if not np.isnan(known).any() else None
+            blank = Frames.from_array(np.zeros((len(targets), 1, 1, 3), dtype=np.uint8))
+            outcome = Outcome("rule", success=True, curve=curve, by="the label")
+            yield index, replace(embedded.episode, views={"main": blank}, outcomes=(outcome,), signals={}, edits=())

@@ -1,0 +1,287 @@
+"""How good and how sure: cross-validation, calibrated success, and a control taught on the same folds.
+
+Groups (one session, one original, one video) are never split. Everything that is chosen is chosen again in every fold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.reward import Reward
+from demerit.evaluate.metrics import Resampling
+from demerit.evaluate.metrics.conformal import ConformalThreshold, conformal_threshold
+from demerit.evaluate.metrics.detection import auroc
+from demerit.models.protocol import ModelCard
+from demerit.models.taught.head import Floats, TaughtHead, probability, success_score
+from demerit.training.teach.config import TeachConfig
+from demerit.training.teach.features import EmbeddedEpisode
+from demerit.training.teach.fit import FitExample, fit_head
+from demerit.training.teach.training_set import TrainingSet
+
+FEWEST_GROUPS = 2
+CURVE_SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
+CURVE_REPEATS = 3
+MOST_CURVE_FITS = 30
+STEEPS = np.geomspace(2, 64, 21)
+MIDDLES = np.linspace(0.05, 0.95, 91)
+PRIOR_STEEP, PRIOR_STEEP_SPREAD = 8.0, 0.7
+"""the spread is of the logarithm: about 4 to 16"""
+PRIOR_MIDDLE, PRIOR_MIDDLE_SPREAD = 0.6, 0.2
+CLIP_WEIGHT = 0.25
+"""weight of all clips of one success, as failures, against a real episode"""
+CUES = "taught-cues"
+CUE_FRAMES = 100.0
+"""frames that count as one unit of elapsed time"""
+NOT_HELD_OUT = "it was not left out: the lesson was too small or was interrupted"
+
+
+# Cross-validation
+
+
+@dataclass(eq=False)
+class CrossValidation:
+    """Predictions for held-out examples, and the heads that made them."""
+
+    fold: npt.NDArray[np.int64]
+    """the fold of each example, -1 = none"""
+    outputs: dict[int, Floats] = field(default_factory=dict)
+    """by example: (frames used, 2), from the head that never saw the example's group"""
+    heads: list[TaughtHead] = field(default_factory=list)
+    by_episode: bool = False
+    """there is only one group, so episodes were held out instead: optimistic"""
+
+    def final_scores(self) -> tuple[list[int], Floats]:
+        """Return the examples and their success scores at the last frame."""
+        indices = sorted(self.outputs)
+        return indices, np.array([float(success_score(self.outputs[index][-1])) for index in indices])
+
+
+def assign_folds(groups: Sequence[str], verdicts: Floats, most: int, seed: int) -> npt.NDArray[np.int64]:
+    """Assign groups to at most `most` folds, balancing successes and failures, large groups first."""
+    sizes = Counter(groups)
+    count = min(most, len(sizes))
+    outcomes: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for group, verdict in zip(groups, verdicts, strict=True):
+        outcomes[group][0] += int(verdict == 1)
+        outcomes[group][1] += int(verdict == 0)
+    lot = {group: place for place, group in enumerate(np.random.default_rng(seed).permutation(sorted(sizes)))}
+    order = sorted(sizes, key=lambda group: (-sizes[group], outcomes[group], lot[group]))
+    held = np.zeros((count, 3))
+    fold = {}
+    for group in order:
+        mine = np.array([*outcomes[group], sizes[group]], dtype=np.float64)
+        # the fold with the fewest episodes of this group's outcomes, then the smallest
+        best = min(range(count), key=lambda f: (float(held[f] @ mine) / max(mine.sum(), 1), held[f][2], f))
+        held[best] += mine
+        fold[group] = best
+    return np.array([fold[group] for group in groups], dtype=np.int64)
+
+
+def cross_validate(
+    training_set: TrainingSet, found: CrossValidation, on_fold: Callable[[int, int], None] = lambda done, total: None
+) -> None:
+    """Hold out one fold after the other and fill `found`; after an interruption it holds the finished folds."""
+    groups = list(training_set.groups)
+    alone = len(set(groups)) < FEWEST_GROUPS
+    names = [embedded.id for embedded in training_set.episodes] if alone else groups
+    config = training_set.spec.config
+    fold = assign_folds(names, training_set.success, config.folds, config.seed)
+    found.fold, found.by_episode = fold, alone
+    if len(names) < FEWEST_GROUPS:
+        return
+    total = int(fold.max()) + 1
+    for number in range(total):
+        head = training_set.fit(np.flatnonzero(fold != number).tolist())
+        for index in np.flatnonzero(fold == number).tolist():
+            found.outputs[index] = training_set.outputs(head, index)
+        found.heads.append(head)
+        on_fold(number + 1, total)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Quality on held-out groups after teaching on so many groups."""
+
+    groups: int
+    auroc: float
+    error: float
+    """mean distance to known progress at the last frame"""
+
+
+def learning_curve(training_set: TrainingSet) -> list[CurvePoint]:
+    """Teach on 2, 4, 8 ... groups and test on the others."""
+    names = sorted(set(training_set.groups))
+    fits = 0
+    points = []
+    rng = np.random.default_rng(training_set.spec.config.seed)
+    for size in CURVE_SIZES:
+        if size > len(names) // 2 or fits >= MOST_CURVE_FITS:
+            break
+        rounds = []
+        for _ in range(CURVE_REPEATS):
+            chosen = set(rng.permutation(names)[:size].tolist())
+            inside = [i for i, group in enumerate(training_set.groups) if group in chosen]
+            highest = [training_set.targets[i].highest for i in inside]
+            if not max((value for value in highest if not np.isnan(value)), default=0.0) > 1 / 2:
+                continue  # nothing gets far enough to learn from
+            head = training_set.fit(inside)
+            fits += 1
+            outside = [i for i, group in enumerate(training_set.groups) if group not in chosen]
+            rounds.append(_measure(training_set, head, outside))
+        if rounds:
+            points.append(CurvePoint(size, *(_mean(column) for column in np.array(rounds).T)))
+    return points
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _measure(training_set: TrainingSet, head: TaughtHead, indices: Sequence[int]) -> tuple[float, float]:
+    final = np.array([float(head.value(training_set.outputs(head, index)[-1])) for index in indices])
+    ends = [training_set.labels[index].end for index in indices]
+    truth = np.array([math.nan if end is None else end for end in ends])
+    area = auroc(final, training_set.success[list(indices)], resampling=Resampling(resamples=1))
+    known = ~np.isnan(truth)
+    return area.value, float(np.abs(final - truth)[known].mean()) if known.any() else math.nan
+
+
+# Calibrated success
+
+
+@dataclass(frozen=True)
+class SuccessCalibration:
+    """How scores become probabilities, the threshold for success, and its false-positive guarantee."""
+
+    steep: float
+    middle: float
+    risk: float
+    threshold: float | None
+    """p(success) from which success is reported; None = too few failures for a guarantee"""
+    failures: int
+    """held-out failures the guarantee is based on"""
+    successes: int
+    needed: int
+    """failures needed for this risk"""
+    caught: float
+    """share of held-out successes above the threshold; NaN when there is no threshold"""
+    made_up: int
+    """clips of successes used as failures to fit the probabilities"""
+    note: str
+
+    def as_facts(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**vars(self), "caught": None if math.isnan(self.caught) else self.caught}
+
+
+def calibrate_success(training_set: TrainingSet, held_out: CrossValidation, risk: float) -> SuccessCalibration:
+    """Fit probabilities to held-out episodes; find the threshold that at most a share `risk` of failures passes."""
+    indices, scores = held_out.final_scores()
+    verdict = training_set.success[indices] if indices else np.zeros(0)
+    known = ~np.isnan(verdict)
+    clips = np.concatenate(
+        [
+            *(
+                success_score(outputs[training_set.unfinished_frames(index)])
+                for index, outputs in held_out.outputs.items()
+                if training_set.labels[index].verdict
+            ),
+            np.zeros(0),
+        ]
+    )
+    labels = np.concatenate([verdict[known], np.zeros(len(clips))])
+    clip_weight = CLIP_WEIGHT * max(1, int((verdict == 1).sum())) / max(1, len(clips))
+    weights = np.concatenate([np.ones(int(known.sum())), np.full(len(clips), clip_weight)])
+    steep, middle = fit_probabilities(np.concatenate([scores[known], clips]), labels, weights)
+    bounds = conformal_threshold(scores[verdict == 0], risk)
+    needed = math.ceil(1 / risk - 1e-9) - 1
+    threshold = _as_probability(bounds.threshold, steep, middle) if bounds.enough else None
+    good = scores[verdict == 1]
+    caught = float((good >= bounds.threshold).mean()) if len(good) and bounds.enough else math.nan
+    note = describe_guarantee(bounds, needed, held_out.by_episode)
+    return SuccessCalibration(steep, middle, risk, threshold, bounds.n, len(good), needed, caught, len(clips), note)
+
+
+def fit_probabilities(scores: Floats, labels: Floats, weights: Floats) -> tuple[float, float]:
+    """Return the most likely steep and middle of p = 1 / (1 + exp(-steep (s - middle))), on a grid, with a prior."""
+    steep, middle = STEEPS[:, None, None], MIDDLES[None, :, None]
+    exponent = steep * (scores[None, None, :] - middle)
+    # log p for a success, log (1 - p) for a failure, without overflow
+    signed = np.where(labels == 1, exponent, -exponent)
+    fits = -(weights * np.logaddexp(0, -signed)).sum(axis=2)
+    prior = -0.5 * (np.log(STEEPS / PRIOR_STEEP) / PRIOR_STEEP_SPREAD)[:, None] ** 2
+    prior = prior - 0.5 * ((MIDDLES - PRIOR_MIDDLE) / PRIOR_MIDDLE_SPREAD)[None, :] ** 2
+    best = np.unravel_index(int(np.argmax(fits + prior)), fits.shape)
+    return float(STEEPS[best[0]]), float(MIDDLES[best[1]])
+
+
+def describe_guarantee(bounds: ConformalThreshold, needed: int, by_episode: bool) -> str:
+    """Describe the false-positive guarantee, or why there is none and what it would take."""
+    if not bounds.n:
+        return (
+            f"No false-positive risk is promised: no failure is labelled, and {bounds.alpha:g} needs {needed} of them."
+        )
+    if not bounds.enough:
+        affordable = f"{math.ceil(100 / (bounds.n + 1)) / 100:g}"
+        return (
+            f"No false-positive risk is promised: a risk of {bounds.alpha:g} needs {needed} labelled failures and "
+            f"there are {bounds.n}. Label {needed - bounds.n} more, or ask for --risk {affordable}."
+        )
+    text = (
+        f"At most {bounds.alpha:.1%} of failures are called a success, if they resemble the {bounds.n} labelled "
+        f"failures, each scored by a head that had not seen it."
+    )
+    if by_episode:
+        text += " All were recorded together: on another day, with another camera or robot, nothing is promised."
+    return text
+
+
+def _as_probability(score: float, steep: float, middle: float) -> float:
+    """Return the threshold as the next larger float32 probability, so that no stored one rounds up to it."""
+    above = np.nextafter(np.float32(probability(np.array(score), steep, middle)), np.float32(2))
+    return float(min(above, np.float32(1)))
+
+
+# The cue control
+
+
+def score_cues(training_set: TrainingSet, held_out: CrossValidation) -> tuple[ModelCard, list[Reward]]:
+    """Teach change, motion and elapsed time on the same folds: a control that never sees the task."""
+    card = ModelCard(
+        name=CUES,
+        revision="1",
+        licence="Apache-2.0",
+        quantity="progress",
+        low=0.0,
+        high=1.0,
+        causal=False,
+        comparable=True,
+        reads_instruction=False,
+        about="Change, motion and elapsed time, taught on the same episodes: what teaching gets without seeing a task.",
+    )
+    columns = [_cue_columns(embedded) for embedded in training_set.episodes]
+    rows = zip(columns, training_set.targets, training_set.groups, strict=True)
+    examples = [FitExample(x, targets, group) for x, targets, group in rows]
+    config = TeachConfig(kind="linear", seed=training_set.spec.config.seed)
+    rewards = [Reward.unscored(CUES, embedded.id, NOT_HELD_OUT) for embedded in training_set.episodes]
+    for fold in sorted({int(held_out.fold[index]) for index in held_out.outputs}):
+        head = fit_head([examples[i] for i in np.flatnonzero(held_out.fold != fold)], config)
+        for index in np.flatnonzero(held_out.fold == fold).tolist():
+            embedded = training_set.episodes[index]
+            value = head.progress(columns[index]).astype(np.float32)
+            rewards[index] = Reward(CUES, embedded.id, embedded.at, value)
+    return card, rewards
+
+
+def _cue_columns(embedded: EmbeddedEpisode) -> Floats:
+    controls = sorted(embedded.controls, key=lambda reward: reward.model)
+    columns = [np.interp(embedded.at, reward.at, reward.value) for reward in controls]
+    return np.stack([*columns, embedded.at / CUE_FRAMES], axis=1)
