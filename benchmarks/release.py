@@ -1,15 +1,16 @@
-"""How long a release takes and how large it is: the samples that ship, and 1,000 simulated episodes.
+"""How long a release takes and how large it is: the samples, and some simulated episodes.
 
-    python benchmarks/release.py [--simulated STORE] [--episodes 1000] [--keep DIR]
+    python benchmarks/release.py [--small] [--simulated STORE] [--episodes 1000] [--keep DIR]
 
-Each is released as our folder and as LeRobot v3.0, imported again, and compared: ids, labels and fingerprints have to
-come back as the release has them. LeRobot has one frame rate: there all are written at 10 a second. STORE is a folder
-that `demerit simulate` made; without one, the samples alone.
+Each dataset is released as our folder and as LeRobot v3.0 (at 10 frames per second), imported again and compared: ids,
+labels, origins and fingerprints must be the same. STORE is a folder that `demerit simulate` made. `--small` releases
+the drawn sample only.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,16 +18,18 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
 from demerit.data.dataset import Dataset, Record
 from demerit.data.formats import open_dataset
 from demerit.data.importing import import_dataset
 from demerit.data.store import Store
-from demerit.use.release import Settings, release, verify
+from demerit.use.release import ReleaseConfig, release, verify
 from fakes.drawn_sample import make_sample
 
 
 @dataclass(frozen=True)
-class Spread:
+class SpreadReader:
     """Some of a store's episodes, spread evenly over it."""
 
     store: Store
@@ -46,42 +49,42 @@ class Spread:
                 yield episode
 
 
-def compared(folder: Path, again: Path) -> str:
+def compare(folder: Path, again: Path) -> str:
     """Say whether an import of the release gives back what the release has."""
-    before, after = ({one.id: one for one in Store(place).episodes()} for place in (folder, again))
+    before, after = ({episode.id: episode for episode in Store(place).episodes()} for place in (folder, again))
     same = before.keys() == after.keys() and all(
-        one.fingerprint() == after[id].fingerprint()
-        and one.outcomes == after[id].outcomes
-        and one.instruction == after[id].instruction
-        and one.origin == after[id].origin
-        for id, one in before.items()
+        episode.fingerprint() == after[id].fingerprint()
+        and episode.outcomes == after[id].outcomes
+        and episode.instruction == after[id].instruction
+        and episode.origin == after[id].origin
+        for id, episode in before.items()
     )
     return "the same" if same else "DIFFERENT"
 
 
 def measure(name: str, dataset: Dataset, place: Path, layout: str) -> None:
-    dest = place / f"{name}-{layout}"
+    dest, again = place / f"{name}-{layout}", place / f"{name}-{layout}-again"
     started = time.monotonic()
-    settings = Settings(licence="MIT", layout="lerobot", fps=10.0) if layout == "lerobot" else Settings(licence="MIT")
-    made = release(dataset, dest, settings)
+    config = ReleaseConfig(licence="MIT", layout=layout, fps=10.0 if layout == "lerobot" else None)
+    made = release(dataset, dest, config)
     seconds = time.monotonic() - started
     started = time.monotonic()
-    imported = import_dataset(open_dataset(dest), place / f"{name}-{layout}-again")
-    again = time.monotonic() - started
+    import_dataset(open_dataset(dest), again)
+    imported = time.monotonic() - started
     assert not verify(dest)
-    read = sum(1 for _ in open_dataset(f"lerobot:{dest}")) if layout == "lerobot" else imported.durable
-    steps = ", ".join(f"{what} {value:.1f}" for what, value in made.seconds.items())
+    steps = ", ".join(f"{step} {value:.1f}" for step, value in made.seconds.items())
     videos = sum(path.stat().st_size for path in (dest / "videos").rglob("*.mp4")) / 1e6
+    card = (dest / "card.html").stat().st_size / 1e6
     print(
         f"| {name} | {layout} | {made.facts['episodes']} | {seconds:.1f} ({steps}) | {made.bytes / 1e6:.1f} | "
-        f"{videos:.1f} | {(dest / 'card.html').stat().st_size / 1e6:.2f} | {again:.1f} | "
-        f"{compared(dest, place / f'{name}-{layout}-again')}, {imported.durable} and {read} read |",
+        f"{videos:.1f} | {card:.2f} | {imported:.1f} | {compare(dest, again)} |",
         flush=True,
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="the drawn sample only")
     parser.add_argument("--simulated", help="a folder that `demerit simulate` made")
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--keep", help="an empty folder to leave the releases in")
@@ -94,10 +97,11 @@ def main() -> None:
         drawn = make_sample(Path(temporary) / "drawn")
         for layout in ("folder", "lerobot"):
             measure("drawn", open_dataset(f"videos:{drawn}"), place, layout)
-            measure("sample", open_dataset(f"videos:{files('demerit') / 'data' / 'sample'}"), place, layout)
-            if given.simulated:
-                some = Spread(Store(given.simulated), given.episodes)
-                measure("simulated", Dataset(some, f"simulated:{given.simulated}"), place, layout)
+            if not given.small:
+                measure("sample", open_dataset(f"videos:{files('demerit') / 'assets' / 'sample'}"), place, layout)
+            if given.simulated and not given.small:
+                reader = SpreadReader(Store(given.simulated), given.episodes)
+                measure("simulated", Dataset(reader, f"simulated:{given.simulated}"), place, layout)
 
 
 if __name__ == "__main__":

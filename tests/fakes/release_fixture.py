@@ -15,7 +15,7 @@ SECRETS = ("Anna", "Schmidt", "Rosenheim", "anna@lab.example", "52.5200", "robot
 MARK = "086f3693-b7b3-4f2c-9653-21492feee5b8"
 
 
-def talking_video(path: Path, frames: int = 20, seed: int = 0, size: tuple[int, int] = (64, 48)) -> Path:
+def write_recording(path: Path, frames: int = 20, seed: int = 0, size: tuple[int, int] = (64, 48)) -> Path:
     """Write an mp4 with sound, tags and a clock; every frame has a bright square where somebody's face may be."""
     rng = np.random.default_rng(seed)
     width, height = size
@@ -41,7 +41,7 @@ def talking_video(path: Path, frames: int = 20, seed: int = 0, size: tuple[int, 
     return path
 
 
-def with_user_data(source: Path, target: Path, words: str, mark: str = MARK) -> Path:
+def add_user_data(source: Path, target: Path, words: str, mark: str = MARK) -> Path:
     """Put words into the pictures' own stream, as cameras do with positions and clocks."""
     with av.open(str(source)) as given, av.open(str(target), "w", format="mp4") as made:
         stream = given.streams.video[0]
@@ -83,7 +83,7 @@ def messy_rollouts(folder: Path, count: int = 6) -> Path:
     lines = []
     for number in range(count):
         file = f"anna_2025-05-03_14:32_{number}.mp4".replace(":", "-")
-        talking_video(folder / file, seed=number)
+        write_recording(folder / file, seed=number)
         done = number % 2 == 0
         lines.append(
             {

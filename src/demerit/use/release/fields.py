@@ -1,191 +1,192 @@
-"""Which fields of an episode are about people, places, machines or moments, told by the words in their names."""
+"""The allow-list: a released episode is built from the fields named here. Everything else is dropped and counted."""
 
 from __future__ import annotations
 
-import re
-from typing import Literal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from demerit.use.release.everyday import is_everyday
-from demerit.use.release.guesses import is_somebody
+import numpy as np
+import numpy.typing as npt
 
-About = Literal["person", "place", "machine", "moment", "text", "thing"]
+from demerit.data.episode import Edit, Episode, Origin
+from demerit.data.frames import Frames
+from demerit.data.labels import Outcome, Preference
+from demerit.errors import BadInput
+from demerit.use.release.config import ReleaseConfig, load_hook
 
-WORDS: dict[About, frozenset[str]] = {
-    "machine": frozenset(
-        """email mail phone telephone host hostname ip mac serial path file filename folder dir directory url uri wifi
-        ssid bssid machine computer workstation pc server timezone password passwd secret credential credentials
-        """.split()
-    ),
-    "person": frozenset(
-        """person people user username author annotator evaluator operator teleoperator collector rater labeler labeller
-        subject participant owner worker student judge creator recorder demonstrator demonstrators experimenter uploader
-        contributor maintainer supervisor researcher scientist engineer technician tester reviewer assistant intern
-        investigator volunteer login account initials surname nickname firstname lastname fullname who whom
-        authors annotators evaluators operators collectors participants users creators contributors""".split()
-    ),
-    "place": frozenset(
-        """location site lab laboratory room building address city country street institution university company
-        organization organisation affiliation gps latitude longitude lat lon""".split()
-    ),
-    "moment": frozenset("time timestamp date datetime day created recorded modified started ended when".split()),
-    "text": frozenset(
-        "note notes comment comments feedback description remark remarks why reason rationale check".split()
-    ),
-}
-"""in order: the first that fits wins, and what is about machines goes"""
-KNOWN = frozenset(WORDS["machine"] | WORDS["person"] | WORDS["place"])
-ENDINGS = ("id", "ids", "name", "names", "no", "nr", "number", "email", "code", "key")
-"""what is glued to a word that says what a field is about: operatorid"""
-NOT_BY_PEOPLE = frozenset(
-    """caused blocked followed preceded sorted grouped scaled divided multiplied triggered limited bounded indexed keyed
-    ordered offset shifted rotated""".split()
-)
-"""what stands before "by" where nobody did it"""
-FULL = frozenset({"first", "last", "full", "family", "given"})
-PERHAPS_PEOPLE = frozenset({"contact", "contacts", "credit", "credits"})
-"""about somebody if no everyday word stands in it: a contact may be a finger's"""
-THINGS = frozenset(
-    """policy model checkpoint robot embodiment gripper camera task subtask object skill scene simulator simulation
-    environment env dataset verb action category method algorithm benchmark subset suite policies body link joint geom
-    mesh""".split()
-)
-"""whose values are what the dataset calls things, whatever they look like"""
-MEASURES = frozenset("length format model policy checkpoint type kind count size".split())
-"""what makes a thing of whatever stands before it, as the last word: a path's length is no path"""
-NUMBERS = frozenset({"num", "n", "nr", "count"})
-"""the same as the first word: num_workers"""
-OF_SCENES = frozenset(
-    "target goal object start end initial final source destination drop pick place grasp receptacle container".split()
-)
-"""whose location is in a scene, if an everyday word says where"""
-DOERS = frozenset(
-    """policy model robot gripper simulator simulation script rule rules planner oracle controller random gravity
-    automatic scripted algorithm program""".split()
-)
-"""what does things and is nobody"""
-MODELS = re.compile(
-    r"(?:act|dp|bc|o[134])(?:[-_ ](?:v?\d{1,3}|policy|mini|chunk\w{0,10}))?"
-    r"|(?:pi[-_]?0|gpt|openvla|octo|diffusion|smolvla|tinyvla|cogact|gr00t|groot|rt[-_]?[12x]|llama|qwen|gemini|gemma|"
-    r"internvl|llava|deepseek|mistral|vlm|vla|claude(?=[-_ ]?\d|[-_ ](?:opus|sonnet|haiku)))"
-    r"(?:[-_.:/ ]?v?\d[\w.:/-]*|[-_.:/ ](?:fast|policy|mini|base|small|large|droid|oft|ft|pro|flash|opus|sonnet|haiku)"
-    r"[\w.:/-]*)?"
-)
-"""policies and models that generate, drive and judge, as a whole value in small letters"""
-PROSE = 3
-"""everyday words in small letters that make the value of a field about people a text"""
-MANY_WORDS = 5
-"""a value of this many words is text, whatever its field is called"""
-GLOBE = frozenset(
-    """gps gnss glonass rtk navsat navsatfix nmea wgs utm ecef geo geodetic geohash geolocation latitude longitude lat
-    lon lng latlon latlng latlong lonlat lla llh gpslat gpslon""".split()
-)
-_sideways = frozenset(
-    "acc accel acceleration vel velocity speed jerk force torque err error dist distance gain".split()
-)
-NOT_ON_GLOBE = {"lat": _sideways, "lon": _sideways, "geo": frozenset("mean std dist distance error err loss".split())}
-"""short words that are something else before these: lateral acceleration, a geometric mean"""
-CLOCKS = frozenset(
-    """time timestamp timestamps stamp epoch clock datetime utc gmt unix posix walltime date dates day ymd ymdhm ymdhms
-    filetime dotnet""".split()
-)
-COUNTED = frozenset(
-    """seed seeds step steps hash hashes checksum sha md crc digest version versions ver sw fw software firmware
-    build revision rev commit count counts counter tick ticks index indices idx""".split()
-)
-"""whose numbers may look like moments and are none"""
-CODE = re.compile(
-    r"v?\d[\d.+_-]*(?:[-.]?(?:a|b|rc|dev|post|alpha|beta)\.?\d{0,6})?|(?:0x|sha\d{1,3}:)?[0-9a-f]{6,128}", re.I
-)
-"""a number, a version, a hash"""
-IDS = frozenset("id ids uid uids uuid uuids".split())
-"""the same among numbers; an id that is text is as often made of the moment"""
+VERBATIM_ORIGIN = ("dataset", "revision", "licence", "embodiment", "split")
+SIGNALS = ("state", "action", "actions")
+"""released by default, if they are numbers"""
+TIME_SIGNALS = ("timestamp", "timestamps", "time")
+"""begin at zero when they are kept"""
+EDIT_IDS, EDIT_TEXTS, EDIT_NAMES = ("partner",), ("words", "was"), ("model", "prompts")
+"""text parameters of edits that are released; numbers always are"""
 
 
-def about(field: str, value: str = "") -> About:
-    """Say what a field is about, by its name and, for lack of better, by what stands in it."""
-    parts = _parts(field)
-    kind = "person" if _says_by_whom(field) else next((kind for kind, words in WORDS.items() if parts & words), None)
-    if kind is not None and not _is_thing_after_all(field, kind, value):
-        return "text" if kind == "person" and _is_prose(value) else kind
-    if len(value.split()) >= MANY_WORDS:
-        return "text"
-    if kind is not None or is_of_things(field):
-        return "thing"
-    is_contact = bool(parts & PERHAPS_PEOPLE) and not all(map(is_everyday, re.findall(r"[^\W\d_]+", value)))
-    return "person" if is_contact or is_somebody(value) else "thing"
+@dataclass
+class Numbering:
+    """Gives private names public numbers, in the order in which they are first used."""
+
+    form: str
+    """a format string for the number"""
+    given: dict[str, str] = field(default_factory=dict)
+    """private name to public name"""
+
+    def __call__(self, name: str) -> str:
+        """Return the public name; empty stays empty."""
+        if name and name not in self.given:
+            self.given[name] = self.form.format(len(self.given) + 1)
+        return self.given[name] if name else ""
 
 
-def is_of_things(field: str) -> bool:
-    """Whether a field's values are what the dataset calls things: a policy, a robot, an object."""
-    return any(part in THINGS or part.removesuffix("s") in THINGS for part in _parts(field))
+@dataclass(frozen=True, eq=False)
+class _AllowedSignals(Mapping[str, npt.NDArray[Any]]):
+    """Some signals of an episode, read when asked for. Time signals begin at zero."""
+
+    source: Mapping[str, npt.NDArray[Any]]
+    names: Mapping[str, str]
+    """released name to the source's name"""
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        values = np.asarray(self.source[self.names[name]])
+        if self.names[name] in TIME_SIGNALS and values.size and values.dtype.kind in "fiuM":
+            values = np.asarray(values - values.flat[0])
+            return np.asarray(values / np.timedelta64(1, "s")) if values.dtype.kind == "m" else values
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
-def is_counted(field: str, value: str | None = None) -> bool:
-    """Whether a number is none of a calendar, by the name of its field: a seed, a step, a hash, a version.
+class ReleaseFields:
+    """Builds released episodes and preferences, and remembers what was renamed and dropped."""
 
-    Args:
-        field: the name of a field or a signal.
-        value: a text, in which has to be nothing but a number or a code; None = its type says that it is a number.
-    """
-    parts = _parts(field)
-    words = COUNTED | IDS if value is None else COUNTED
-    is_code = value is None or CODE.fullmatch(value.strip()) is not None
-    return is_code and bool(parts & words) and not parts & (CLOCKS | WORDS["moment"])
+    def __init__(self, config: ReleaseConfig, episodes: Iterable[Episode]) -> None:
+        """Number the episodes in their order; `config.scrub` is imported here."""
+        self.unreleased = Numbering("unreleased_{:06d}")
+        released = {episode.id: f"episode_{number:06d}" for number, episode in enumerate(episodes, start=1)}
+        self._released = released
+        self.annotators, self.groups = Numbering("annotator_{}"), Numbering("group_{}")
+        self.dropped: Counter[str] = Counter()
+        """field to the number of episodes or labels that had it"""
+        self.texts: set[str] = set()
+        """instructions as released, also those that only an edit mentions"""
+        self.unused = set(config.replacements)
+        """replacements that matched nothing so far"""
+        self._config = config
+        self._scrub: Callable[[Any], Any] | None = load_hook(config.scrub, "--scrub") if config.scrub else None
+
+    def id(self, id: str) -> str:
+        """Return the released id; episodes that are not part of the release get numbers of their own."""
+        return self._released.get(id) or self.unreleased(id)
+
+    def name(self, text: str) -> str:
+        """Return a released name (camera, split, kind of failure ...): verbatim unless the owner replaces it."""
+        self.unused.discard(text)
+        return self._config.replacements.get(text, text)
+
+    def episode(self, episode: Episode) -> Episode:
+        """Build the released episode; its frames are still the source's."""
+        views: dict[str, Frames] = {self.name(camera): frames for camera, frames in episode.views.items()}
+        if len(views) < len(episode.views):
+            raise BadInput("--replace", "different names for different cameras", ", ".join(views))
+        return Episode(
+            id=self.id(episode.id),
+            instruction=self._instruction(episode.instruction),
+            views=views,
+            outcomes=tuple(self._outcome(outcome) for outcome in episode.outcomes),
+            origin=self._origin(episode.origin),
+            signals=_AllowedSignals(episode.signals, self._signals(episode.signals)),
+            edits=tuple(replace(edit, params=self._params(edit)) for edit in episode.edits),
+        )
+
+    def preference(self, preference: Preference) -> Preference:
+        """Build the released preference."""
+        return Preference(
+            a=self.id(preference.a),
+            b=self.id(preference.b),
+            verdict=preference.verdict,
+            source=preference.source,
+            why=self._note(preference.why),
+            by=self._by(preference),
+        )
+
+    def _outcome(self, outcome: Outcome) -> Outcome:
+        events = tuple(
+            replace(event, kind=self.name(event.kind), note=self._note(event.note)) for event in outcome.events
+        )
+        return replace(outcome, events=events, note=self._note(outcome.note), by=self._by(outcome))
+
+    def _by(self, label: Outcome | Preference) -> str:
+        return self.annotators(label.by) if label.source == "human" else self.name(label.by)
+
+    def _origin(self, origin: Origin) -> Origin:
+        tags = {}
+        for name, value in origin.tags.items():
+            if self._config.keeps("tags", name):
+                tags[name] = value
+            else:
+                self.dropped[f"tags.{name}"] += 1
+        site = origin.site if self._config.keeps("site") else ""
+        self.dropped["site"] += bool(origin.site) and not site
+        texts = {name: self.name(getattr(origin, name)) for name in VERBATIM_ORIGIN}
+        parent = self.id(origin.parent) if origin.parent else ""
+        return Origin(**texts, site=site, group=self.groups(origin.group), parent=parent, tags=tags)
+
+    def _signals(self, signals: Mapping[str, npt.NDArray[Any]]) -> dict[str, str]:
+        kept = {}
+        for name in signals:
+            allowed = name in SIGNALS and np.asarray(signals[name]).dtype.kind in "fiub"
+            if allowed or self._config.keeps("signals", name):
+                kept[self.name(name)] = name
+            else:
+                self.dropped[f"signals.{name}"] += 1
+        return kept
+
+    def _params(self, edit: Edit) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        for name, value in edit.params.items():
+            if _is_numeric(value):
+                kept[name] = value
+            elif isinstance(value, str) and name in EDIT_IDS:
+                kept[name] = self.id(value)
+            elif isinstance(value, str) and name in EDIT_TEXTS:
+                kept[name] = self._instruction(value)
+            elif isinstance(value, str) and name in EDIT_NAMES:
+                kept[name] = self.name(value)
+            else:
+                self.dropped[f"edits.{name}"] += 1
+        return kept
+
+    def _instruction(self, text: str) -> str:
+        released = self.name(text) if text in self._config.replacements else self._scrubbed(text)
+        self.texts.add(released)
+        return released
+
+    def _note(self, text: str) -> str:
+        if not text or self._config.keeps("notes"):
+            return self._scrubbed(text)
+        self.dropped["notes"] += 1
+        return ""
+
+    def _scrubbed(self, text: str) -> str:
+        if self._scrub is None or not text:
+            return text
+        try:
+            clean = self._scrub(text)
+        except Exception as error:  # the owner's code may raise anything
+            raise BadInput("--scrub", "a text", f"{type(error).__name__}: {error}") from error
+        if not isinstance(clean, str):
+            raise BadInput("--scrub", "a text", type(clean).__name__)
+        return clean
 
 
-def _is_thing_after_all(field: str, kind: About, value: str) -> bool:
-    """Whether a field that seems to be about somebody or somewhere is about a thing."""
-    in_order, words = _in_order(field), re.findall(r"[^\W\d_]+", value)
-    if kind in ("person", "place", "machine") and not is_somebody(value) and _is_measure(in_order):
-        return True
-    is_plain = bool(words) and value == value.lower() and all(map(is_everyday, words))
-    match kind:
-        case "person":
-            low = value.strip()
-            is_subject = set(in_order) & WORDS["person"] == {"subject"} and is_plain and value.strip().isalpha()
-            return is_subject or low in DOERS or MODELS.fullmatch(low) is not None
-        case "place":
-            return is_plain and "location" in in_order and bool(set(in_order) & OF_SCENES)
-        case "machine":  # "washing machine"; a computer has a name of one word
-            return is_plain and len(value.split()) > 1 and _parts(field) & WORDS["machine"] == {"machine"}
-    return False
-
-
-def _is_measure(in_order: list[str]) -> bool:
-    return in_order[-1] in MEASURES or (len(in_order) > 1 and in_order[0] in NUMBERS)
-
-
-def _says_by_whom(field: str) -> bool:
-    """Whether a field says by whom: "recorded_by" is about somebody, and no moment."""
-    *before, last = _in_order(field)
-    return (last == "by" and not set(before) & NOT_BY_PEOPLE) or (last == "name" and bool(set(before) & FULL))
-
-
-def _is_prose(value: str) -> bool:
-    return sum(word.islower() and is_everyday(word) for word in value.split()) >= PROSE
-
-
-def is_clock(signal: str) -> bool:
-    """Whether a signal is a clock: absolute times say when somebody was in the room."""
-    return bool(_parts(signal) & CLOCKS)
-
-
-def is_on_globe(signal: str) -> bool:
-    """Whether a signal is a position on the globe."""
-    return bool(_parts(signal) & GLOBE)
-
-
-def _parts(field: str) -> set[str]:
-    """The words of a field's name, also those that something is glued to; numbers do not count."""
-    in_order = _in_order(field)
-    parts = {
-        word
-        for word, behind in zip(in_order, [*in_order[1:], ""], strict=True)
-        if behind not in NOT_ON_GLOBE.get(word, ())
-    }
-    return parts | {word.removesuffix(ending) for word in parts - KNOWN for ending in ENDINGS} & KNOWN
-
-
-def _in_order(field: str) -> list[str]:
-    spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", field).lower()
-    return [word for word in re.split(r"[^a-z]+", spaced) if word] or [""]
+def _is_numeric(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_numeric(inner) for inner in value)
+    return value is None or isinstance(value, bool | int | float)

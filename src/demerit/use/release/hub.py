@@ -1,71 +1,54 @@
-"""Pushing a release to a hub, through the client that the user has. Nothing is sent before it is told twice."""
+"""Pushing a release to the Hugging Face hub. Nothing is sent until the owner confirms."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from demerit.errors import BadInput, MissingExtra, RemoteError, StoreError
-from demerit.use.release.checksums import files_of, verify
 from demerit.use.release.job import Released
+from demerit.use.release.layouts import list_files, verify
 
-NAME = re.compile(r"[\w.-]+/[\w.-]+")
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 CONFLICT = 409
 
 
-@dataclass(frozen=True)
-class Push:
-    """What a push would do."""
-
-    release: Released
-    repository: str
-
-    def plan(self) -> list[str]:
-        """Say what would be sent and where to, a line each."""
-        files = [*files_of(self.release.folder), self.release.folder / "SHA256SUMS"]
-        size = sum(path.stat().st_size for path in files)
-        facts = self.release.facts
-        return [
-            f"make the private dataset repository {self.repository} (it must not exist)",
-            f"send {len(files)} files, {size / 1e6:.1f} MB: {facts['episodes']} episodes under {facts['licence']}",
-            "make it public yourself, on the hub, after PRIVACY.md's checklist",
-        ]
-
-
-def prepared(release: Released, repository: str) -> Push:
-    """Check everything that can be checked without sending anything: the name, the sums, the client."""
-    if not NAME.fullmatch(repository):
+def plan_push(release: Released, repository: str) -> list[str]:
+    """Check the name, the checksums and the client without sending anything; return what a push would do."""
+    if not REPOSITORY.fullmatch(repository):
         raise BadInput("--push", "OWNER/NAME of a dataset repository", repr(repository))
-    wrong = verify(release.folder)
-    if wrong:
-        raise StoreError(release.folder, f"it is not as it was made ({wrong[0]}); make it again before pushing it")
+    changes = verify(release.folder)
+    if changes:
+        raise StoreError(release.folder, f"files differ from SHA256SUMS ({changes[0]}); make the release again")
     _client()
-    return Push(release, repository)
+    files = list_files(release.folder)
+    return [
+        f"create the private dataset repository {repository} (it must not exist)",
+        f"send {len(files) + 1} files, {release.bytes / 1e6:.1f} MB: {release.facts['episodes']} episodes under "
+        f"{release.facts['licence']}",
+        "leave it private: make it public on the hub after you have read the card",
+    ]
 
 
-def push(planned: Push) -> str:
-    """Make the repository and send everything; return its address."""
-    client = _client()
-    api: Any = client.HfApi()
-    name = planned.repository
+def push(release: Released, repository: str) -> str:
+    """Create a private repository and send everything; return its address."""
+    plan_push(release, repository)
+    api: Any = _client().HfApi()
     try:
-        address = api.create_repo(repo_id=name, repo_type="dataset", private=True, exist_ok=False)
+        address = api.create_repo(repo_id=repository, repo_type="dataset", private=True, exist_ok=False)
         api.upload_folder(
-            repo_id=name,
+            repo_id=repository,
             repo_type="dataset",
-            folder_path=str(planned.release.folder),
-            commit_message=f"Release {planned.release.facts['name']}",
+            folder_path=str(release.folder),
+            commit_message=f"Release {release.facts['name']}",
         )
-    except Exception as error:  # the client's errors come from several libraries; each becomes a sentence
+    except Exception as error:  # the client raises errors of several libraries
         status = getattr(getattr(error, "response", None), "status_code", 0) or 0
         if status == CONFLICT:
-            raise BadInput("--push", "a repository that does not exist yet", f"{name}, which does") from error
-        said = str(error).strip().splitlines()
-        raise RemoteError(
-            f"the hub ({name})", status, (said[0] if said else type(error).__name__).rstrip(".")
-        ) from error
+            raise BadInput("--push", "a repository that does not exist yet", repository) from error
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise RemoteError(f"the hub ({repository})", status, lines[0].rstrip(".")) from error
     return str(address)
 
 

@@ -1,274 +1,383 @@
-"""The release job: everything is made in a hidden folder beside the destination and renamed when it is whole.
+"""The release job: everything is written into a hidden folder, which becomes the release in one rename.
 
-.NAME.release/plan.json    what this is going to be; a run with the same plan goes on, another begins anew
-.NAME.release/notes/       how each video came about
+.NAME.release/plan.json    hash of the source and the config; a run with the same plan resumes
+.NAME.release/records/     how each video was made
 .NAME.release/tree/        the release; becomes DEST in one rename
-NAME-private.json          beside DEST: who is behind which stand-in, and what to look at; for the owner alone
+NAME-private.json          beside DEST, for the owner alone: source ids, annotators, groups, dropped fields
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode, safe_name
-from demerit.data.files import lock_folder, sync_path, write_atomic
+from demerit.data.dataset import Dataset, Problem
+from demerit.data.episode import Episode
+from demerit.data.files import lock_folder, make_folder, sync_path, sync_tree, write_json
+from demerit.data.labels import Preference
 from demerit.data.parts import FORMAT_VERSION
-from demerit.data.splits import describe_leaks
-from demerit.data.store import Store
-from demerit.errors import StoreError
+from demerit.data.splits import Leak, find_leaks
+from demerit.data.store import Store, episode_row
+from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from demerit.use.release.card import write_card
-from demerit.use.release.checksums import damage, files_of, write_sums
-from demerit.use.release.cleaned import Cleaner
-from demerit.use.release.composition import compose
+from demerit.use.release.config import EVERY_CAMERA, ReleaseConfig
+from demerit.use.release.fields import ReleaseFields
 from demerit.use.release.layouts import (
-    in_order_of_splits,
-    words_are_the_same,
+    SUCCESS_TEXT,
+    check_lerobot,
+    order_by_split,
+    verify,
     write_as_lerobot,
     write_folder,
+    write_origins,
     write_rows,
+    write_sums,
 )
-from demerit.use.release.origins import write_origins
-from demerit.use.release.owners_file import kept_in, private_facts, refuse_other, salt_for, salted
-from demerit.use.release.places import refuse_place
-from demerit.use.release.privacy import Removal, write_privacy
-from demerit.use.release.settings import CAME_AS, RULES, Settings
-from demerit.use.release.shown import unseen_frames
-from demerit.use.release.survey import Survey, survey
-from demerit.use.release.videos import Videos
+from demerit.use.release.licences import combine_licences, licence_doubts, parse_licence
+from demerit.use.release.video import ReleaseVideos, VideoSource
 
-FORMAT_NAME, RELEASE_VERSION = "demerit-release", 2
+FORMAT_NAME, RELEASE_VERSION = "demerit-release", 3
 FACTS = "release.json"
+REFUSED_LEAKS = ("video", "recording", "original")
+"""one task in two splits may be intended and is only noted"""
 MOST_NAMED = 5
-"""files that an error names"""
 
-Told = Callable[[str, int, int], None]
-"""called with what is being done, how much of it is done and how much there is"""
+Progress = Callable[[str, int, int], None]
+"""called with the step, how much of it is done and how much there is"""
 
 
 @dataclass(frozen=True)
 class Released:
-    """A release that is whole."""
+    """A complete release."""
 
     folder: Path
     facts: dict[str, Any]
-    """what release.json says"""
+    """release.json"""
     seconds: dict[str, float] = field(default_factory=dict)
-    """how long each step took; empty when it was there already"""
-    key: Path | None = None
-    """the owner's private file, where this run wrote one"""
+    """duration of each step; empty when the release existed already"""
+    private: Path | None = None
+    """the owner's private file, where this run wrote it"""
+    dropped: tuple[str, ...] = ()
+    """fields that were not released"""
+    unused: tuple[str, ...] = ()
+    """texts of --replace that occur nowhere"""
 
     @property
     def bytes(self) -> int:
-        """How much there is."""
+        """Total size of the files."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+
+@dataclass(frozen=True, eq=False)
+class ReleaseSource:
+    """The episodes to release as the source has them, after all checks."""
+
+    episodes: tuple[Episode, ...]
+    preferences: tuple[Preference, ...]
+    licence: str
+    doubts: tuple[str, ...]
+    leaks: tuple[str, ...]
+    left_out: int
+    """episodes whose videos cannot be read"""
+    plan: str
+    """hash of episodes, labels and config. Private: it covers dropped fields, so guesses could be tested against it"""
 
 
 def release(
     dataset: Dataset,
     dest: str | Path,
-    settings: Settings | None = None,
-    on_progress: Told = lambda what, done, all: None,
+    config: ReleaseConfig | None = None,
+    on_progress: Progress = lambda step, done, total: None,
 ) -> Released:
-    """Make a release. Run it again after an interruption and it goes on; done twice, it is left as it is.
+    """Make a release. After an interruption the same call resumes; nothing is ever overwritten.
 
     Args:
         dataset: what to release; it is only read.
-        dest: the folder to make; one that holds anything else is left alone.
-        settings: what it is to be.
-        on_progress: told how far it is.
+        dest: the folder to make.
+        config: what the release contains.
+        on_progress: called with the step and how far it is.
     """
-    settings = settings or Settings()
     dest = Path(dest).expanduser().absolute()
-    refuse_place(dataset, dest)
+    config = config or ReleaseConfig()
+    config = replace(config, name=config.name or dest.resolve().name)
+    _check_destination(dataset, dest)
     started = time.monotonic()
     on_progress("reading", 0, dataset.expected() or 0)
-    found = survey(dataset, settings)
-    stage = dest.with_name(f".{dest.name}.release")
-    key = dest.with_name(f"{dest.name}-private.json")
-    there = _already(dest, key, found.plan, on_progress)
-    if there is not None:
-        if stage.is_dir() and not (stage / "tree").exists():  # killed right after the last rename
+    source = _read_source(dataset, config)
+    stage, private = dest.with_name(f".{dest.name}.release"), dest.with_name(f"{dest.name}-private.json")
+    existing = _find_existing(dest, private, source.plan, on_progress)
+    if existing is not None:
+        if stage.is_dir() and not (stage / "tree").exists():  # killed right after the rename
             shutil.rmtree(stage, ignore_errors=True)
-        return there
-    refuse_other(key, {found.plan, kept_in(stage / "plan.json", "plan")})
-    try:
-        stage.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(stage, f"the folder cannot be made ({error.strerror})") from error
-    with lock_folder(stage):
+        return existing
+    plan = _read_text(private, "plan")
+    if private.exists() and (plan is None or plan not in (source.plan, _read_text(stage / "plan.json", "plan"))):
+        raise StoreError(private, "it belongs to another release and would be lost; move it or choose another folder")
+    with lock_folder(make_folder(stage)):
+        _prepare_stage(stage, source.plan, config)
         seconds = {"reading": time.monotonic() - started}
-        _begin(stage, found.plan, settings)
-        facts = _make(stage, found, settings, _name(dataset, settings), seconds, on_progress, key)
-        _finish(stage, dest)
+        facts, fields = _write(stage, source, config, private, seconds, on_progress)
+        _publish(stage / "tree", dest)
     shutil.rmtree(stage, ignore_errors=True)
-    return Released(dest, facts, seconds, key)
+    return Released(dest, facts, seconds, private, tuple(sorted(+fields.dropped)), tuple(sorted(fields.unused)))
 
 
-def opened(folder: str | Path) -> Released:
-    """Open a release that is there."""
+def open_release(folder: str | Path) -> Released:
+    """Open a release that exists."""
     path = Path(folder) / FACTS
     try:
         facts = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise StoreError(folder, f"it is no release ({error})") from error
+        raise StoreError(folder, f"it is not a release ({error})") from error
     if facts.get("format") != FORMAT_NAME or not isinstance(facts.get("version"), int):
-        raise StoreError(path, "it is not the description of a release")
+        raise StoreError(path, "it does not describe a release")
     if facts["version"] > RELEASE_VERSION:
-        raise StoreError(path, f"it is of version {facts['version']}, and this demerit knows up to {RELEASE_VERSION}")
+        raise StoreError(path, f"version: expected up to {RELEASE_VERSION}, got {facts['version']}; upgrade demerit")
     return Released(Path(folder), facts)
 
 
-def _make(
-    stage: Path, found: Survey, settings: Settings, name: str, seconds: dict[str, float], told: Told, key: Path
-) -> dict[str, Any]:
-    """Write everything below stage/tree but the sums; return what release.json says."""
+def _write(
+    stage: Path,
+    source: ReleaseSource,
+    config: ReleaseConfig,
+    private: Path,
+    seconds: dict[str, float],
+    on_progress: Progress,
+) -> tuple[dict[str, Any], ReleaseFields]:
+    """Write everything below stage/tree, and the private file."""
     started = time.monotonic()
-    tree, cleaner = stage / "tree", Cleaner(found.names, settings.notes)
-    chosen = in_order_of_splits(found.episodes) if settings.layout == "lerobot" else list(found.episodes)
-    # In the source's order first, so that ids are the same in both layouts.
-    for one in found.episodes:
-        cleaner.id(one.id)
-    clean = {one.id: cleaner.episode(one) for one in found.episodes}
-    preferences = [cleaner.preference(one) for one in found.preferences]
-    episodes, sources = [clean[one.id] for one in chosen], {one.id: one.fingerprint() for one in chosen}
-    before = [sources[one.id] if words_are_the_same(one, clean[one.id]) else "" for one in chosen]
-    # Masks are told by the names that cameras have, and found by those that they got.
-    masks = tuple(replace(one, camera=cleaner.camera(one.camera)) for one in settings.masks)
-    videos = Videos(tree, stage / "notes", replace(settings, masks=masks))
-    salt = salt_for(key, found.plan)
+    tree, fields = stage / "tree", ReleaseFields(config, source.episodes)
+    episodes = [fields.episode(episode) for episode in source.episodes]
+    preferences = [fields.preference(preference) for preference in source.preferences]
+    masks = tuple(replace(mask, camera=fields.name(mask.camera)) for mask in config.masks)
+    videos = ReleaseVideos(tree, stage / "records", replace(config, masks=masks), episodes)
+    made: dict[str, VideoSource] = {}
 
-    def watched(done: int) -> None:
-        told("writing videos", done, len(episodes))
+    def report(done: int) -> None:
+        on_progress("writing videos", done, len(episodes))
 
-    if settings.layout == "lerobot":
-        written = write_as_lerobot(episodes, before, tree, videos, settings, watched)
+    if config.layout == "lerobot":
+        made = dict.fromkeys((episode.id for episode in episodes), "re-encoded")
+        written = write_as_lerobot(order_by_split(episodes), tree, videos, config, report)
     else:
-        written = write_folder(episodes, before, tree, videos, watched)
-    write_rows(tree, cleaner.names.in_name(name, Counter()), found.licence, written, preferences)
+        written = write_folder(episodes, videos, made, report)
+    write_rows(tree, config.name, source.licence, written, preferences)
     seconds["videos and rows"] = time.monotonic() - started
     started = time.monotonic()
-    told("writing the card", 0, 1)
-    store = Store(tree)
-    released = list(store.episodes())
-    warnings = describe_leaks(found.leaks)
-    removal = Removal(cleaner.report(), videos.written, unseen_frames(released), settings, len(cleaner.suspects))
-    facts = {**_facts(store, found, settings, released, warnings), "plan": salted(found.plan, salt)}
-    write_atomic(tree / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-    write_origins(tree, released)
-    write_privacy(tree, removal, released)
-    write_card(tree, compose(store.name, released, preferences), facts, removal, released)
-    write_atomic(key, private_facts(found.plan, salt, cleaner, sources))
-    os.chmod(key, 0o600)
-    seconds["card"] = time.monotonic() - started
-    started = time.monotonic()
-    write_sums(tree)
-    seconds["sums"] = time.monotonic() - started
-    return facts
-
-
-def _facts(
-    store: Store, found: Survey, settings: Settings, released: list[Episode], warnings: list[str]
-) -> dict[str, Any]:
-    pixels = Counter(one.origin.tags.get(CAME_AS, "same file") for one in released)
-    return {
+    on_progress("writing the card", 0, 1)
+    # The same plan keeps its id: a release that was moved away and made again is still the private file's.
+    release_id = _read_text(private, "release_id") if _read_text(private, "plan") == source.plan else None
+    facts = {
         "format": FORMAT_NAME,
         "version": RELEASE_VERSION,
         "dataset_version": FORMAT_VERSION,
-        "layout": settings.layout,
-        "name": store.name,
-        "licence": found.licence,
-        "licence_doubts": list(found.doubts),
-        "episodes": len(released),
-        "preferences": len(found.preferences),
-        "left_out": found.left_out,
-        "videos": dict(pixels),
-        "materialized": settings.materialize,
-        "masks": len(settings.masks),
-        "blurred": bool(settings.blur),
-        "notes": settings.notes,
-        "dates": settings.dates,
-        "leaks": warnings,
+        "release_id": release_id or secrets.token_hex(16),
+        "layout": config.layout,
+        "name": config.name,
+        "licence": source.licence,
+        "licence_doubts": list(source.doubts),
+        "episodes": len(episodes),
+        "preferences": len(preferences),
+        "left_out": source.left_out,
+        "videos": dict(Counter(made.values())),
+        "kept": list(config.keep),
+        "replaced": len(config.replacements) - len(fields.unused),
+        "scrubbed": bool(config.scrub),
+        "masks": len(config.masks),
+        "blurred": bool(config.blur),
+        "blurred_frames": videos.hidden_frames,
+        "leaks": list(source.leaks),
         "made_with": f"demerit {version('demerit')}",
-        "rules": RULES,
+    }
+    released = list(Store(tree).episodes())
+    write_json(tree / FACTS, facts)
+    write_origins(tree, released, made)
+    write_card(tree, facts, released, preferences, fields, made)
+    write_json(private, _private_facts(source, facts, fields))
+    os.chmod(private, 0o600)
+    write_sums(tree)
+    seconds["card and checksums"] = time.monotonic() - started
+    return facts, fields
+
+
+def _private_facts(source: ReleaseSource, facts: dict[str, Any], fields: ReleaseFields) -> dict[str, Any]:
+    return {
+        "about": "PRIVATE: which source ids, people and recordings are behind the release. Do not share this file.",
+        "plan": source.plan,
+        "release_id": facts["release_id"],
+        "episodes": {fields.id(episode.id): episode.id for episode in source.episodes},
+        "unreleased": {number: id for id, number in fields.unreleased.given.items()},
+        "annotators": {number: name for name, number in fields.annotators.given.items()},
+        "groups": {number: name for name, number in fields.groups.given.items()},
+        "dropped": dict(sorted((+fields.dropped).items())),
+        "fingerprints_of_sources": {fields.id(episode.id): episode.fingerprint() for episode in source.episodes},
     }
 
 
-def _name(dataset: Dataset, settings: Settings) -> str:
-    return settings.name or safe_name(dataset.name)
+def _read_source(dataset: Dataset, config: ReleaseConfig) -> ReleaseSource:
+    """Read everything once and refuse what must not be released before a byte is written."""
+    episodes: dict[str, Episode] = {}
+    preferences, left_out = [], 0
+    for record in dataset.records():
+        if isinstance(record, Preference):
+            preferences.append(record)
+            continue
+        if not all(_column(record, name) == value for name, value in config.where.items()):
+            continue
+        licence = parse_licence(record.origin.licence or config.licence)
+        if _is_readable(dataset, record):
+            episodes[record.id] = replace(record, origin=replace(record.origin, licence=licence))
+        else:
+            left_out += 1
+    listed = tuple(episodes.values())
+    if not listed:
+        raise BadInput(dataset.address or dataset.name, "at least one episode to release", "none")
+    cameras = {camera for episode in listed for camera in episode.views}
+    for mask in config.masks:
+        if mask.camera not in (EVERY_CAMERA, *cameras):
+            raise UnknownName("camera to mask", mask.camera, cameras)
+    if config.layout == "lerobot":
+        check_lerobot(listed, config)
+    licences = Counter(episode.origin.licence for episode in listed)
+    changed = config.changes_pixels or config.layout == "lerobot" or any(episode.edits for episode in listed)
+    whole = combine_licences(licences, changed)
+    kept = tuple(pair for pair in preferences if pair.a in episodes and pair.b in episodes)
+    return ReleaseSource(
+        episodes=listed,
+        preferences=kept,
+        licence=whole,
+        doubts=tuple(licence_doubts(licences)),
+        leaks=_check_leaks(find_leaks(listed), config.allow_leaks),
+        left_out=left_out,
+        plan=_plan(listed, kept, config),
+    )
 
 
-def _already(dest: Path, key: Path, plan: str, told: Told) -> Released | None:
-    """What is at the destination: nothing, the very same release, or something that is left alone."""
+def _check_leaks(leaks: Sequence[Leak], allowed: bool) -> tuple[str, ...]:
+    """Refuse splits that share videos, recordings or originals; describe the others without names."""
+    refused = [leak for leak in leaks if leak.kind in REFUSED_LEAKS]
+    if refused and not allowed:
+        expected = "splits that share no video, recording or original (--allow-leaks releases them with a warning)"
+        raise BadInput("splits", expected, str(refused[0]))
+    lines = []
+    for kind in dict.fromkeys(leak.kind for leak in leaks):
+        found = [leak for leak in leaks if leak.kind == kind]
+        splits = ", ".join(sorted({split for leak in found for split in leak.splits}))
+        episodes = len({id for leak in found for id in leak.episodes})
+        noun = kind if len(found) == 1 else f"{kind}s"
+        lines.append(f"Splits leak: {len(found)} {noun} in more than one of {splits} ({episodes} episodes).")
+    return tuple(lines)
+
+
+def _is_readable(dataset: Dataset, episode: Episode) -> bool:
+    try:
+        for frames in episode.views.values():
+            frames.identity(), frames.times()
+    except UnreadableVideo as error:
+        dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False))
+        return False
+    return True
+
+
+def _column(episode: Episode, name: str) -> str:
+    """Return a --where column as text: yes, no or empty for success, empty for unknown."""
+    if name in ("id", "instruction"):
+        return str(getattr(episode, name))
+    if name in ("success", "grade", "vouched_by"):
+        outcome = episode.outcome
+        value = None if outcome is None else getattr(outcome, "source" if name == "vouched_by" else name)
+        return SUCCESS_TEXT[value] if name == "success" else "" if value is None else str(value)
+    return str(getattr(episode.origin, name))
+
+
+def _plan(episodes: Iterable[Episode], preferences: Iterable[Preference], config: ReleaseConfig) -> str:
+    digest = hashlib.sha256(str(RELEASE_VERSION).encode() + config.digest())
+    for episode in episodes:
+        row = episode_row(replace(episode, signals={}), Path("/"))
+        digest.update(json.dumps(row, sort_keys=True, default=str).encode())
+    for preference in preferences:
+        digest.update(json.dumps(vars(preference), sort_keys=True).encode())
+    return digest.hexdigest()[:32]
+
+
+def _check_destination(dataset: Dataset, dest: Path) -> None:
+    """Refuse a destination inside or around the source, and a link, which cannot be renamed to."""
+    if dest.is_symlink() and not (dest / FACTS).is_file():
+        raise BadInput(f"destination {dest}", "a folder that does not exist yet", "a link")
+    _, colon, rest = dataset.address.partition(":")
+    source = Path(rest)
+    if not colon or not source.is_absolute() or not source.exists():
+        return
+    source, place = source.resolve(), dest.resolve()
+    if (source.is_dir() and place.is_relative_to(source)) or source.is_relative_to(place):
+        raise BadInput(f"destination {dest}", f"a folder outside of {source}", "one inside or around it")
+
+
+def _find_existing(dest: Path, private: Path, plan: str, on_progress: Progress) -> Released | None:
+    """Return the same release if it is there and complete, None if nothing is there; refuse anything else."""
     if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
         return None
     try:
-        there = opened(dest)
+        existing = open_release(dest)
     except StoreError:
         raise StoreError(dest, "it exists and is not an empty folder; nothing is overwritten") from None
-    if there.facts.get("rules") != RULES:
-        rules = there.facts.get("rules")
-        which = "newer" if isinstance(rules, int) and rules > RULES else "older"
-        said = f"a release by {which} rules of cleaning; nothing is overwritten (choose another folder)"
-        raise StoreError(dest, f"it holds {said}")
-    where = dest.resolve()  # a link to a release: the owner's file lies beside the release
-    salt = kept_in(key if key.exists() else where.with_name(f"{where.name}-private.json"), "salt")
-    if salt is None:
-        said = f"without {key.name} beside it, which cannot be read, nobody can tell whether it is this very one"
+    place = dest.resolve()  # the private file lies beside the release, not beside a link to it
+    private = private if private.exists() else place.with_name(f"{place.name}-private.json")
+    if _read_text(private, "release_id") != existing.facts.get("release_id"):
+        raise StoreError(dest, f"it holds a release that is not the one of {private.name}; nothing is overwritten")
+    if _read_text(private, "plan") != plan:
+        raise StoreError(dest, "it holds another release (other episodes, labels or options); nothing is overwritten")
+    on_progress("verifying checksums", 0, 0)
+    changes = verify(dest, extra=False)
+    if changes:
+        more = f", and {len(changes) - MOST_NAMED} more" if len(changes) > MOST_NAMED else ""
         raise StoreError(
-            dest, f"it holds a release; {said}; nothing is overwritten (bring that file back, or choose another folder)"
+            dest, f"the release is damaged: {', '.join(changes[:MOST_NAMED])}{more}; move it and run again"
         )
-    if there.facts.get("plan") != salted(plan, salt):
-        what = "another release (other episodes, labels or settings)"
-        raise StoreError(dest, f"it holds {what}; nothing is overwritten")
-    told("checking what is there", 0, 0)
-    lost = damage(dest)
-    if lost:
-        more = f", and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
-        said = f"{', '.join(lost[:MOST_NAMED])}{more}"
-        raise StoreError(
-            dest, f"this release is there, but not as it was made: {said}; move it away and run this again"
-        )
-    return there
+    return existing
 
 
-def _begin(stage: Path, plan: str, settings: Settings) -> None:
-    """Keep what an earlier run with this plan has finished; throw away what it left half done."""
-    # LeRobot keeps many episodes in one video: half of it is worth nothing.
-    if kept_in(stage / "plan.json", "plan") != plan or settings.layout == "lerobot":
-        for path in stage.iterdir():
-            if path.name != ".lock":
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        write_atomic(stage / "plan.json", json.dumps({"plan": plan}).encode())
-    (stage / "notes").mkdir(exist_ok=True)
-    tree = stage / "tree"
-    for path in [*tree.iterdir()] if tree.is_dir() else []:
-        if path.name != "videos":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in stage.rglob(".*.part"):
-        path.unlink(missing_ok=True)
+def _prepare_stage(stage: Path, plan: str, config: ReleaseConfig) -> None:
+    """Keep the finished videos of an earlier run with this plan; delete everything else."""
+    # A LeRobot video holds many episodes, so half of one cannot be reused.
+    if _read_text(stage / "plan.json", "plan") != plan or config.layout == "lerobot":
+        _delete(path for path in stage.iterdir() if path.name != ".lock")
+        write_json(stage / "plan.json", {"plan": plan})
+    (stage / "records").mkdir(exist_ok=True)
+    if (stage / "tree").is_dir():
+        _delete(path for path in (stage / "tree").iterdir() if path.name != "videos")
+    _delete(stage.rglob(".*.part"))
 
 
-def _finish(stage: Path, dest: Path) -> None:
-    tree = stage / "tree"
-    folders = {tree}
-    for path in files_of(tree):
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-        folders.add(path.parent)
-    for folder in folders:
-        sync_path(folder)
+def _delete(paths: Iterable[Path]) -> None:
+    for path in list(paths):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _publish(tree: Path, dest: Path) -> None:
+    """Make every file durable, then rename."""
+    sync_tree(tree)
     try:
         tree.rename(dest)
         sync_path(dest.parent)
     except OSError as error:
         raise StoreError(dest, f"the release cannot be put there ({error.strerror}); nothing is overwritten") from error
+
+
+def _read_text(path: Path, name: str) -> str | None:
+    """Read one text from a JSON file; None if it cannot be read."""
+    try:
+        value = json.loads(path.read_text("utf-8")).get(name)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return value if isinstance(value, str) else None

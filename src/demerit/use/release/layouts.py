@@ -1,92 +1,97 @@
-"""The two layouts of a release: our folder, or LeRobot v3.0 with our own labels beside it.
+"""Files of a release: the demerit folder or LeRobot v3.0, ORIGINS.csv and SHA256SUMS.
 
-A LeRobot release is both at once. LeRobot's tools read meta/, data/ and videos/; demerit reads dataset.json and
-episodes/, whose views are clips of the very same videos, so that ids, every account of what happened, edits and origins
-come back whole, and fingerprints are the same whichever way the folder is read.
+A LeRobot release is both layouts at once. LeRobot's tools read meta/, data/ and videos/; demerit reads dataset.json and
+episodes/, whose views are clips of the same videos. Labels, edits and origins are complete either way.
 """
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from demerit.data.episode import Episode
+from demerit.data.files import make_folder, write_atomic
 from demerit.data.formats.lerobot.metadata import NOT_SIGNALS
 from demerit.data.formats.lerobot.reader import LeRobotReader
 from demerit.data.formats.lerobot.writer import DTYPES, MATRIX, plan_of, write_lerobot
 from demerit.data.labels import Preference
 from demerit.data.parts import Manifest, write_manifest
 from demerit.data.store import FORMAT_NAME, MANIFEST, Store
-from demerit.use.release.settings import CAME_AS, CAME_FROM, Settings
-from demerit.use.release.videos import Videos
+from demerit.errors import StoreError
+from demerit.use.release.config import ReleaseConfig
+from demerit.use.release.video import ReleaseVideos, VideoSource
 
-Told = Callable[[int], None]
+SUMS, ORIGINS = "SHA256SUMS", "ORIGINS.csv"
+ORIGIN_COLUMNS = (
+    *("episode", "licence", "dataset", "revision", "embodiment", "site", "split", "recorded_with", "made_from"),
+    *("edits", "success", "vouched_by", "video", "fingerprint", "instruction"),
+)
+SUCCESS_TEXT = {True: "yes", False: "no", None: ""}
+
+Progress = Callable[[int], None]
 
 
 def write_folder(
-    episodes: Sequence[Episode], before: Sequence[str], root: Path, videos: Videos, on_progress: Told
+    episodes: Sequence[Episode], videos: ReleaseVideos, made: dict[str, VideoSource], on_progress: Progress
 ) -> Iterator[Episode]:
-    """Write the videos and yield the episodes as they are in the release."""
-    for number, (episode, fingerprint) in enumerate(zip(episodes, before, strict=True), start=1):
-        treated, how = videos.treated(episode)
-        yield _noted(treated, fingerprint, how)
+    """Write the videos and yield the episodes that show them; `made` gets how each one's videos were made."""
+    for number, episode in enumerate(episodes, start=1):
+        released, made[episode.id] = videos.write(episode)
+        yield released
         on_progress(number)
 
 
 def write_as_lerobot(
-    episodes: Sequence[Episode], before: Sequence[str], root: Path, videos: Videos, settings: Settings, told: Told
+    episodes: Sequence[Episode], root: Path, videos: ReleaseVideos, config: ReleaseConfig, on_progress: Progress
 ) -> Iterator[Episode]:
-    """Write the LeRobot dataset, which has to come in one go; then yield the episodes as clips of its videos."""
+    """Write the LeRobot dataset at once; return the episodes as clips of its videos."""
 
-    def painted() -> Iterator[Episode]:
+    def cover_episodes() -> Iterator[Episode]:
         for number, episode in enumerate(episodes, start=1):
-            yield videos.painted(episode)
-            told(number)
+            yield videos.cover(episode)
+            on_progress(number)
 
-    write_lerobot(painted(), root, fps=settings.fps, signals=common_signals(episodes))
-    return _as_clips(episodes, before, root)
+    write_lerobot(cover_episodes(), root, fps=config.fps, signals=_shared_signals(episodes))
+    return _show_clips(episodes, root)
 
 
-def _as_clips(episodes: Sequence[Episode], before: Sequence[str], root: Path) -> Iterator[Episode]:
-    read = (record for record in LeRobotReader(root).records() if isinstance(record, Episode))
+def _show_clips(episodes: Sequence[Episode], root: Path) -> Iterator[Episode]:
+    clips = (record for record in LeRobotReader(root).records() if isinstance(record, Episode))
     cameras: dict[str, str] = {}
-    for episode, fingerprint, clip in zip(episodes, before, read, strict=True):
+    for episode, clip in zip(episodes, clips, strict=True):
         cameras = cameras or dict(zip(episode.views, clip.views, strict=True))
         views = {cameras[name]: clip.views[cameras[name]] for name in episode.views}
-        # As LeRobot's metadata gives it back: without the spaces around it.
-        seen = replace(episode, instruction=clip.instruction, views=views)
-        yield _noted(seen, fingerprint, "encoded anew")
+        # The instruction as LeRobot's metadata returns it, so that both readings have one fingerprint.
+        yield replace(episode, instruction=clip.instruction, views=views)
 
 
-def check_fits_lerobot(episodes: Iterable[Episode], settings: Settings) -> None:
-    """Refuse episodes that no LeRobot dataset can hold together, such as two frame rates; decodes one picture."""
-    listed = in_order_of_splits(episodes)
-    plan = plan_of(listed[0], settings.fps, None, [], False)
-    for one in listed:
-        plan.check(one)
+def check_lerobot(episodes: Iterable[Episode], config: ReleaseConfig) -> None:
+    """Refuse episodes that one LeRobot dataset cannot hold, such as two frame rates. Decodes one image."""
+    ordered = order_by_split(episodes)
+    plan = plan_of(ordered[0], config.fps, None, [], False)
+    for episode in ordered:
+        plan.check(episode)
 
 
-def words_are_the_same(one: Episode, other: Episode) -> bool:
-    """Whether two fingerprints differ by their pictures alone."""
-    return one.instruction == other.instruction and list(one.views) == list(other.views)
-
-
-def in_order_of_splits(episodes: Iterable[Episode]) -> list[Episode]:
-    """LeRobot's splits are ranges of episodes: those of one split are put together."""
+def order_by_split(episodes: Iterable[Episode]) -> list[Episode]:
+    """Put the episodes of each split together, because LeRobot's splits are ranges."""
     listed = list(episodes)
-    order = {split: place for place, split in enumerate(dict.fromkeys(one.origin.split for one in listed))}
-    return sorted(listed, key=lambda one: order[one.origin.split])
+    order = {split: place for place, split in enumerate(dict.fromkeys(episode.origin.split for episode in listed))}
+    return sorted(listed, key=lambda episode: order[episode.origin.split])
 
 
-def common_signals(episodes: Sequence[Episode]) -> list[str]:
-    """Signals that LeRobot's tables can hold: of one kind in every episode; our own rows keep the others as well."""
+def _shared_signals(episodes: Sequence[Episode]) -> list[str]:
+    """Find signals that LeRobot's tables can hold: of one type and shape in every episode."""
     kinds: dict[str, set[object]] = {}
     counts: Counter[str] = Counter()
-    for one in episodes:
-        frames = len(one)
-        for name, values in one.signals.items():
+    for episode in episodes:
+        frames = len(episode)
+        for name, values in episode.signals.items():
             counts[name] += 1
             fits = len(values) == frames and values.dtype.kind in DTYPES and 1 <= values.ndim <= MATRIX
             kinds.setdefault(name, set()).add((DTYPES[values.dtype.kind], values.shape[1:]) if fits else None)
@@ -97,27 +102,68 @@ def common_signals(episodes: Sequence[Episode]) -> list[str]:
 def write_rows(
     root: Path, name: str, licence: str, episodes: Iterable[Episode], preferences: Iterable[Preference]
 ) -> None:
-    """Write dataset.json and its parts anew, whatever a run that was killed has left of them."""
-    root.mkdir(parents=True, exist_ok=True)
-    # Where it was made from is a path on somebody's machine: a release does not say.
+    """Write dataset.json and its parts; the path of the source is not recorded."""
+    make_folder(root)
     write_manifest(root / MANIFEST, FORMAT_NAME, Manifest({"name": name, "licence": licence, "source": ""}))
     with Store(root).writer() as writer:
         for episode in episodes:
             writer.add(episode)
         for preference in preferences:
             writer.add(preference)
-    # The lock file names the machine and the command.
-    (root / ".lock").unlink(missing_ok=True)
+    (root / ".lock").unlink(missing_ok=True)  # names the machine and the command
 
 
-def _noted(episode: Episode, before: str, how: str) -> Episode:
-    """Record where an episode came from if its fingerprint is not that one any more.
+def write_origins(root: Path, episodes: Iterable[Episode], made: Mapping[str, VideoSource]) -> None:
+    """Write ORIGINS.csv: licence and origin of every episode, a row each."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(ORIGIN_COLUMNS)
+    for episode in episodes:
+        origin, outcome = episode.origin, episode.outcome
+        edits = "; ".join(edit.name for edit in episode.edits)
+        success = SUCCESS_TEXT[outcome.success if outcome else None]
+        writer.writerow(
+            [
+                *(episode.id, origin.licence, origin.dataset, origin.revision, origin.embodiment, origin.site),
+                *(origin.split, origin.group, origin.parent, edits, success, outcome.source if outcome else ""),
+                *(made[episode.id], episode.fingerprint(), episode.instruction),
+            ]
+        )
+    write_atomic(root / ORIGINS, text.getvalue().encode())
 
-    No fingerprint (`before` is empty) is told where words were removed: it is a hash of them, and whoever has the video
-    could try one name after the other until it fits.
+
+def list_files(root: Path) -> list[Path]:
+    """List every file of a release but SHA256SUMS, by name."""
+    return sorted(path for path in root.rglob("*") if path.is_file() and path.name != SUMS)
+
+
+def write_sums(root: Path) -> None:
+    """Write SHA256SUMS in the form that `sha256sum -c` reads."""
+    lines = [f"{_sum(path)}  {path.relative_to(root).as_posix()}\n" for path in list_files(root)]
+    write_atomic(root / SUMS, "".join(lines).encode())
+
+
+def verify(root: str | Path, *, extra: bool = True) -> list[str]:
+    """Compare a release with its SHA256SUMS; return one line per difference, empty when all is unchanged.
+
+    Args:
+        root: the release.
+        extra: whether files that are not listed count as differences.
     """
-    if episode.fingerprint() == before:
-        return episode
-    how = "same file, other words" if how == "same file" else how
-    tags = {**episode.origin.tags, **({CAME_FROM: before} if before else {}), CAME_AS: how}
-    return replace(episode, origin=replace(episode.origin, tags=tags))
+    root = Path(root)
+    try:
+        lines = (root / SUMS).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(root, f"{SUMS} cannot be read ({error})") from error
+    listed = {name: digest for digest, space, name in (line.partition("  ") for line in lines) if space}
+    there = {path.relative_to(root).as_posix(): path for path in list_files(root)}
+    return [
+        *(f"{name} is missing" for name in listed if name not in there),
+        *(f"{name} is not listed" for name in there if extra and name not in listed),
+        *(f"{name} has changed" for name in listed if name in there and _sum(there[name]) != listed[name]),
+    ]
+
+
+def _sum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
