@@ -18,7 +18,7 @@ import av
 import numpy as np
 
 from demerit.data.frames import Frames, spread
-from demerit.data.video import Encoding, VideoClip, _held, scanned, write_video
+from demerit.data.video import Encoding, VideoClip, _last_opened, scan_video, write_video
 
 FRAMES, SAMPLES, ROUNDS, CLIPS = 300, 16, 30, 4
 
@@ -46,8 +46,8 @@ def linear(path: Path, wanted: np.ndarray) -> np.ndarray:
 
 
 def ours(path: Path, wanted: np.ndarray) -> np.ndarray:
-    scanned.cache_clear()  # every call is a first look at the file
-    _held.key = None
+    scan_video.cache_clear()  # every call is a first look at the file
+    _last_opened.key = None
     return Frames(VideoClip(str(path))).take(wanted)
 
 

@@ -76,7 +76,7 @@ def test_a_cut_off_video_is_left_out_and_said(tmp_path: Path, make_episode: Call
     progress, store = imported(tmp_path, make_episode("good"), bad)
     assert store.ids() == ["good"]
     assert kinds(progress) == {"unreadable video": (1, False)}
-    assert "it is cut off" in progress.problems.rows()[0]["first"]
+    assert "28 of 40" in progress.problems.rows()[0]["first"]
     assert [problem.episode for problem in store.problems()] == ["bad"]
 
 
@@ -95,7 +95,7 @@ def test_a_wrong_frame_count_is_corrected_and_said(tmp_path: Path, make_video: C
     clip = VideoClip(str(make_video("v.mp4", frames=12)), length=15)
     progress, store = imported(tmp_path, Episode("one", "x", {"main": Frames(clip)}))
     assert len(store.episode("one")) == 12
-    assert progress.problems.rows()[0]["first"] == "one: camera 'main': 15 frames announced, 12 in the video"
+    assert progress.problems.rows()[0]["first"] == "one: camera 'main': 15 frames declared, 12 in the video"
 
 
 def test_labels_that_do_not_fit_their_frames_are_dropped(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
@@ -155,7 +155,7 @@ def test_copies_are_shared_and_stand_alone(tmp_path: Path, make_video: Callable[
 
 def test_a_folder_of_another_import_is_left_alone(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     imported(tmp_path, make_episode("a"))
-    with pytest.raises(StoreError, match="it holds an import of given:x; choose another folder"):
+    with pytest.raises(StoreError, match="given:x"):
         import_dataset(Dataset(Given(), "given:y"), tmp_path / "set")
 
 

@@ -150,7 +150,7 @@ def test_rewards_are_never_invented() -> None:
     assert reward([0, 3], [0.1, 0.2]).final == pytest.approx(0.2)
     for at, value, more, message in [
         ([0, 1], [0.1], {}, "2 frame indices but 1 values"),
-        ([1, 1], [0.1, 0.2], {}, "do not grow"),
+        ([1, 1], [0.1, 0.2], {}, "not increasing"),
         ([0], [math.inf], {}, "infinite"),
         ([0], [math.nan], {}, "no reason is given"),
         ([], [], {}, "no reason is given"),

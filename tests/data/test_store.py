@@ -169,7 +169,7 @@ def test_folders_that_are_something_else_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     with pytest.raises(StoreError, match="nothing is overwritten"):
         Store.create(tmp_path / "mine", "set")
-    with pytest.raises(StoreError, match=r"there is no dataset\.json"):
+    with pytest.raises(StoreError, match=r"dataset\.json"):
         Store(tmp_path / "mine")
     Store.create(tmp_path / "set", "set")
     with pytest.raises(StoreError, match="a dataset in this folder already"):
@@ -180,8 +180,8 @@ def test_folders_that_are_something_else_are_left_alone(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ('{"format": "demerit-dataset", "version": 2}', "upgrade demerit"),
-        ('{"format": "other", "version": 1}', "no demerit-dataset manifest"),
-        ("[]", "no demerit-dataset manifest"),
+        ('{"format": "other", "version": 1}', "not a demerit-dataset"),
+        ("[]", "not a demerit-dataset"),
         ("{", "cannot be read"),
     ],
 )

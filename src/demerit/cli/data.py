@@ -72,14 +72,14 @@ def inspect(
     """
     from demerit.cli.bars import bar, out  # noqa: PLC0415
     from demerit.data.formats import open_dataset  # noqa: PLC0415
-    from demerit.data.summary import survey  # noqa: PLC0415
+    from demerit.data.summary import summarize  # noqa: PLC0415
 
     opened = open_dataset(dataset, camera=camera, **reader_options(options, False))
     if sheet is not None:
         _draw_sheet(opened, episode, sheet)
         return
     with bar("reading", opened.expected()) as shown:
-        overview = survey(opened, shown.update)
+        overview = summarize(opened, shown.update)
     if as_json:
         print(json.dumps(overview.as_dict(), indent=2, ensure_ascii=False))
         return

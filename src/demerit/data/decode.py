@@ -1,8 +1,8 @@
-"""Decoding ahead in processes of their own, so that a model never waits for a video and a bad video kills nothing.
+"""Decoding ahead in worker processes, so that a model never waits for a video and a bad video crashes only its worker.
 
-Each worker decodes one episode's frames at a time and writes them into a block of shared memory that this process
-opened beforehand; only a few bytes go through the pipe. Workers are started as plain `python -c` processes rather than
-with multiprocessing: nothing is forked, and scripts need no `if __name__ == "__main__"`.
+Each worker decodes the frames of one episode at a time into a block of shared memory that this process opened; only a
+few bytes go through the pipe. Workers are plain `python -c` processes, not multiprocessing ones: nothing is forked, and
+scripts need no `if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from demerit.data.episode import Episode
 from demerit.data.frames import DecodesInto, Frames, FrameSource, Images, Indices, Prepare, Times
 from demerit.errors import DemeritError
 
-# A worker has one task at hand and one in its pipe, so that it never waits for us.
+# A worker has one task in work and one in its pipe, so that it never waits for us.
 TASKS_PER_WORKER = 2
 MOST_DEATHS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class LoadedEpisode:
     """An episode whose wanted frames are in memory, or the reason why they are not."""
 
     episode: Episode
@@ -40,7 +40,7 @@ class Loaded:
 
 
 def main_camera(episode: Episode) -> list[str]:
-    """Name the main camera alone."""
+    """The main camera alone."""
     return [episode.main_camera]
 
 
@@ -51,310 +51,80 @@ def load_ahead(
     workers: int,
     cameras: Callable[[Episode], Sequence[str]] = main_camera,
     prepare: Prepare | None = None,
-) -> Iterator[list[Loaded]]:
-    """Yield batches of episodes, in order, with the wanted frames of their main camera, or of more, decoded.
+) -> Iterator[list[LoadedEpisode]]:
+    """Yield batches of episodes, in order, with the wanted frames decoded.
 
-    `wanted` tells from a number of frames which of them to decode. It is called where the decoding is done, so it must
-    be picklable: a bound method such as `card.wanted`, or a function of a module. So is `prepare`, which makes pictures
-    smaller there: the episodes' frames are then the prepared ones. `cameras` is called here, and may refuse an episode.
-    A batch's frames are valid until the next batch is asked for; `take` gives copies, so models need not care.
+    The frames of a batch are valid until the next batch is requested; `take` returns copies, so models need not care.
+
+    Args:
+        episodes: read lazily.
+        wanted: number of frames -> indices to decode; with a method `by_time`, that is called with the frame times
+            instead. Runs in the workers, so it must be picklable: a bound method or a module-level function.
+        batch: episodes per batch.
+        workers: number of processes; 0 decodes in this process.
+        cameras: episode -> cameras to decode. Runs in this process and may raise to refuse an episode.
+        prepare: per-image preprocessing in the workers; must be picklable.
     """
 
-    def look(episode: Episode) -> Look:
-        return Look({name: episode.views[name] for name in cameras(episode)}, wanted, prepare)
+    def request(episode: Episode) -> DecodeRequest:
+        return DecodeRequest({name: episode.views[name] for name in cameras(episode)}, wanted, prepare)
 
     if workers == 0:
-        yield from _load_here(episodes, look, batch)
+        yield from _load_here(episodes, request, batch)
         return
-    # One batch with the model, one ahead of it, and what the workers have at hand.
+    # One batch is with the model, one is being decoded, and each worker has its queue.
     most = 2 * batch + TASKS_PER_WORKER * workers
-    with _Pool(workers, slots=most) as pool:
-        pending: deque[_Task] = deque()
+    with _Decoders(workers, slots=most) as decoders:
+        pending: deque[_DecodeTask] = deque()
         stream = iter(episodes)
 
         def top_up() -> None:
-            ahead = islice(stream, min(most - batch - len(pending), len(pool.free)))
-            pending.extend(pool.submit(episode, look) for episode in ahead)
+            ahead = islice(stream, min(most - batch - len(pending), len(decoders.free)))
+            pending.extend(decoders.submit(episode, request) for episode in ahead)
 
         top_up()
         while pending:
             group = [pending.popleft() for _ in range(min(batch, len(pending)))]
             top_up()  # the next batch is decoded while this one is with the model
             for task in group:
-                pool.finish(task)
-            yield [pool.loaded(task) for task in group]
+                decoders.finish(task)
+            yield [decoders.load(task) for task in group]
             for task in group:
-                pool.release(task)
+                decoders.release(task)
             top_up()
 
 
-def _load_here(episodes: Iterable[Episode], look: Callable[[Episode], Look], batch: int) -> Iterator[list[Loaded]]:
-    group: list[Loaded] = []
-    for episode in episodes:
-        try:
-            group.append(Loaded(_looked_at(episode, look(episode))))
-        except DemeritError as error:
-            group.append(Loaded(episode, str(error)))
-        if len(group) == batch:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _looked_at(episode: Episode, look: Look) -> Episode:
-    """Decode in this process."""
-    seen: dict[str, Frames] = {}
-    for camera, frames in look.views.items():
-        decoded = Decoded(len(frames), look.chosen(frames))
-        if look.prepare is None:
-            images = frames.take(decoded.indices)
-        else:
-            images = frames.take_prepared(decoded.indices, look.prepare)
-        seen[camera] = read_ahead(frames, decoded, images, look.prepare)
-    return replace(episode, views={**episode.views, **seen})
-
-
-@dataclass(eq=False)
-class _Task:
-    """One episode on its way through the pool."""
-
-    episode: Episode
-    look: Look | None = None
-    slot: int | None = None
-    decoded: Mapping[str, Decoded] | None = None
-    error: str = ""
-    deaths: int = 0
-    """workers that died while this was their oldest task"""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing is left to wait for."""
-        return self.slot is None or self.decoded is not None or bool(self.error)
-
-
-class _Worker:
-    """One decoding process and the tasks it was given, oldest first."""
-
-    def __init__(self, slots: Sequence[int]) -> None:
-        ours, theirs = Pipe()
-        call = f"from demerit.data.decode import work; work({theirs.fileno()}, {list(slots)})"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", call],
-            pass_fds=[theirs.fileno(), *slots],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            # Ctrl-C goes to the terminal's whole group; the workers must survive it to be shut down in order.
-            start_new_session=True,
-        )
-        theirs.close()
-        self.pipe: Connection[Any, Any] = ours
-        self.tasks: deque[_Task] = deque()
-
-    def stop(self) -> None:
-        self.pipe.close()
-        self.process.kill()
-        self.process.wait()
-
-
-class _Pool:
-    """The workers and the blocks of shared memory between them and us."""
-
-    def __init__(self, workers: int, slots: int) -> None:
-        self._slots = [_shared_block() for _ in range(slots)]
-        self._maps: dict[int, mmap.mmap] = {}
-        self.free = list(range(slots))
-        self._workers = [_Worker(self._slots) for _ in range(workers)]
-        self._waiting: deque[_Task] = deque()
-
-    def __enter__(self) -> _Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.stop()
-        for slot in self._slots:
-            os.close(slot)
-
-    def submit(self, episode: Episode, look: Callable[[Episode], Look]) -> _Task:
-        task = _Task(episode)
-        try:
-            whole = look(episode)
-        except DemeritError as error:
-            task.error = str(error)
-            return task
-        # arrays are in memory already
-        views = {name: frames for name, frames in whole.views.items() if frames.source.kind != "array"}
-        if views:
-            task.look = replace(whole, views=views)
-            task.slot = self.free.pop()
-            self._waiting.append(task)
-            self._hand_out()
-        return task
-
-    def finish(self, task: _Task) -> None:
-        """Work until this task is done; others may get done on the way."""
-        while not task.is_done:
-            busy = {worker.pipe: worker for worker in self._workers if worker.tasks}
-            for pipe in wait(list(busy)):
-                self._receive(busy[pipe])  # type: ignore[index]
-            self._hand_out()
-
-    def loaded(self, task: _Task) -> Loaded:
-        if task.error:
-            return Loaded(task.episode, task.error)
-        if task.slot is None or task.decoded is None or task.look is None:
-            return Loaded(task.episode)
-        seen = {
-            name: read_ahead(task.look.views[name], decoded, self._images(task.slot, decoded), task.look.prepare)
-            for name, decoded in task.decoded.items()
-        }
-        return Loaded(replace(task.episode, views={**task.episode.views, **seen}))
-
-    def release(self, task: _Task) -> None:
-        if task.slot is not None:
-            self.free.append(task.slot)
-
-    def _images(self, slot: int, decoded: Decoded) -> Images:
-        handle, size = self._slots[slot], int(np.prod(decoded.shape))
-        if slot not in self._maps or len(self._maps[slot]) < decoded.offset + size:
-            self._maps[slot] = mmap.mmap(handle, os.fstat(handle).st_size, prot=mmap.PROT_READ)
-        return np.frombuffer(self._maps[slot], np.uint8, size, decoded.offset).reshape(decoded.shape)
-
-    def _hand_out(self) -> None:
-        for worker in sorted(self._workers, key=lambda worker: len(worker.tasks)):
-            while self._waiting and len(worker.tasks) < TASKS_PER_WORKER:
-                task = self._waiting.popleft()
-                worker.tasks.append(task)
-                # A worker that died is noticed where answers are received.
-                with suppress(OSError):
-                    worker.pipe.send((task.slot, task.look))
-
-    def _receive(self, worker: _Worker) -> None:
-        try:
-            decoded, error = worker.pipe.recv()
-        except (EOFError, OSError):
-            self._replace(worker)
-            return
-        task = worker.tasks.popleft()
-        task.decoded, task.error = decoded, error
-
-    def _replace(self, worker: _Worker) -> None:
-        """A worker died: on its oldest task, if on any. That one gets a second chance, in case it was chance."""
-        code = worker.process.wait()
-        suspect = worker.tasks[0]
-        suspect.deaths += 1
-        if suspect.deaths == MOST_DEATHS:
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            suspect.error = f"the decoder died on this video ({how})"
-            worker.tasks.popleft()
-        self._waiting.extendleft(reversed(worker.tasks))
-        worker.stop()
-        self._workers[self._workers.index(worker)] = _Worker(self._slots)
-
-
-def _shared_block() -> int:
-    """Open an empty block of memory that vanishes with the last process that has it open."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("demerit-frames")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
 @dataclass(frozen=True, eq=False)
-class Look:
-    """What is to be decoded of an episode: which frames of which cameras, and what becomes of them at once."""
+class DecodeRequest:
+    """Which frames of which cameras to decode, and how to preprocess them."""
 
     views: Mapping[str, Frames]
     wanted: Callable[[int], Indices]
-    """tells from a camera's number of frames which of them, or by its method `by_time` from their times"""
     prepare: Prepare | None = None
 
-    def chosen(self, frames: Frames) -> Indices:
-        """Return the frames of a camera that are to be decoded."""
+    def indices(self, frames: Frames) -> Indices:
+        """The frames of a camera to decode."""
         by_time = getattr(self.wanted, "by_time", None)
         indices: Indices = self.wanted(len(frames)) if by_time is None else by_time(frames.times())
         return indices
 
 
 @dataclass(frozen=True, eq=False)
-class Decoded:
-    """What a worker found out and did about one camera."""
+class DecodedView:
+    """A worker's answer for one camera."""
 
     length: int
-    """frames of the camera, a view's own where it is one"""
+    """number of frames of the camera"""
     indices: Indices
     """the decoded ones"""
     shape: tuple[int, ...] = ()
     offset: int = 0
-    """where in the block they begin"""
-
-
-def work(pipe: int, slots: Sequence[int]) -> None:
-    """Be a worker: decode what comes in until the pipe closes."""
-    connection: Connection[Any, Any] = Connection(pipe)
-    blocks = [_Block(handle) for handle in slots]
-    with suppress(EOFError, ConnectionError):  # whoever asked is gone, perhaps without having read the last answer
-        while True:
-            slot, look = connection.recv()
-            connection.send(_answer(blocks[slot], look))
-
-
-def _answer(block: _Block, look: Look) -> tuple[dict[str, Decoded] | None, str]:
-    try:
-        return block.fill(look), ""
-    except (DemeritError, OSError, MemoryError, ValueError) as error:
-        return None, str(error) or type(error).__name__
-
-
-class _Block:
-    """A block of shared memory as a worker sees it."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-        self._map: mmap.mmap | None = None
-
-    def fill(self, look: Look) -> dict[str, Decoded]:
-        """Decode every camera into the block, one behind the other."""
-        done: dict[str, Decoded] = {}
-        end = 0
-        for camera, frames in look.views.items():
-            length = len(frames)
-            indices = look.chosen(frames)
-            shape = self._fill(frames, indices, look.prepare, end)
-            done[camera] = Decoded(length, indices, shape, end)
-            end += int(np.prod(shape))
-        return done
-
-    def _fill(self, frames: Frames, indices: Indices, prepare: Prepare | None, offset: int) -> tuple[int, ...]:
-        """Decode one camera, straight into the block where the source can, and return the shape."""
-
-        def room(shape: tuple[int, ...]) -> Images:
-            return self._room(shape, offset)
-
-        if prepare is not None:
-            images = frames.take_prepared(indices, prepare, room)
-        elif isinstance(frames.source, DecodesInto):
-            of_source = indices if frames.indices is None else frames.indices[indices]
-            images = frames.source.take_into(of_source.tolist(), room)
-        else:
-            images = frames.take(indices)
-        place = room(images.shape)
-        if not np.shares_memory(place, images):
-            place[...] = images
-        return images.shape
-
-    def _room(self, shape: tuple[int, ...], offset: int) -> Images:
-        size = int(np.prod(shape))
-        if self._map is None or len(self._map) < offset + size:
-            os.ftruncate(self._handle, max(offset + size, os.fstat(self._handle).st_size, 1))
-            self._map = mmap.mmap(self._handle, os.fstat(self._handle).st_size)
-        return np.frombuffer(self._map, np.uint8, size, offset).reshape(shape)
+    """where in the memory block they start"""
 
 
 @dataclass(frozen=True, eq=False)
-class ReadAhead:
-    """A source of which some frames are decoded, and prepared, already; the others still can be."""
+class DecodedFrames:
+    """A frame source of which some frames are decoded and preprocessed already; others are decoded on request."""
 
     source: FrameSource
     length: int
@@ -364,36 +134,339 @@ class ReadAhead:
 
     @property
     def kind(self) -> str:
-        """What it is underneath."""
+        """The kind of the source."""
         return self.source.kind
 
     def __len__(self) -> int:
-        """How many frames there are, as found while decoding."""
+        """The number of frames of the source."""
         return self.length
 
     def times(self) -> Times:
-        """The source's times."""
+        """The times of the source."""
         return self.source.times()
 
     def take(self, indices: Sequence[int]) -> Images:
-        """Copy frames that are here; decode when one is not."""
+        """Copy decoded frames; decode them from the source if one is missing."""
         if all(index in self.places for index in indices):
             return self.images[[self.places[index] for index in indices]]
-        late = self.source.take(indices)
-        return late if self.prepare is None else self.prepare(late)
+        images = self.source.take(indices)
+        return images if self.prepare is None else self.prepare(images)
 
     def identity(self) -> str:
-        """The source's identity."""
+        """The identity of the source."""
         return self.source.identity()
 
     def describe(self) -> dict[str, Any]:
-        """The source's address."""
+        """The arguments that rebuild the source."""
         return self.source.describe()
 
 
-def read_ahead(frames: Frames, decoded: Decoded, images: Images, prepare: Prepare | None) -> Frames:
-    """Put decoded frames in the place of the source that they come from."""
+def _with_decoded(frames: Frames, decoded: DecodedView, images: Images, prepare: Prepare | None) -> Frames:
     of_source = decoded.indices if frames.indices is None else frames.indices[decoded.indices]
     places = {int(index): place for place, index in enumerate(of_source)}
     length = decoded.length if frames.indices is None else len(frames.source)
-    return Frames(ReadAhead(frames.source, length, places, images, prepare), frames.indices)
+    return Frames(DecodedFrames(frames.source, length, places, images, prepare), frames.indices)
+
+
+def _load_here(
+    episodes: Iterable[Episode], request: Callable[[Episode], DecodeRequest], batch: int
+) -> Iterator[list[LoadedEpisode]]:
+    group: list[LoadedEpisode] = []
+    for episode in episodes:
+        try:
+            group.append(LoadedEpisode(_decode_here(episode, request(episode))))
+        except DemeritError as error:
+            group.append(LoadedEpisode(episode, str(error)))
+        if len(group) == batch:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _decode_here(episode: Episode, request: DecodeRequest) -> Episode:
+    views: dict[str, Frames] = {}
+    for camera, frames in request.views.items():
+        decoded = DecodedView(len(frames), request.indices(frames))
+        if request.prepare is None:
+            images = frames.take(decoded.indices)
+        else:
+            images = frames.take_prepared(decoded.indices, request.prepare)
+        views[camera] = _with_decoded(frames, decoded, images, request.prepare)
+    return replace(episode, views={**episode.views, **views})
+
+
+# --- processes
+
+
+@dataclass(frozen=True)
+class WorkerDeath:
+    """The answer to a task on which a worker process died twice."""
+
+    code: int
+    """exit code; negative = signal"""
+
+    def __str__(self) -> str:
+        """Describe how it died."""
+        return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+
+
+class _WorkerProcess:
+    """A process and its tasks, oldest first."""
+
+    def __init__(self, call: str, fds: Sequence[int], env: Mapping[str, str]) -> None:
+        ours, theirs = Pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", call.format(pipe=theirs.fileno())],
+            pass_fds=[theirs.fileno(), *fds],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **env},
+            # Ctrl-C goes to the terminal's whole process group; workers must survive it to be stopped in order.
+            start_new_session=True,
+        )
+        theirs.close()
+        self.pipe: Connection[Any, Any] = ours
+        self.tasks: deque[_PoolTask] = deque()
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass(eq=False)
+class _PoolTask:
+    key: Any
+    message: Any
+    deaths: int = 0
+
+
+class WorkerPool:
+    """Processes that each answer their tasks in order; use it in a with block.
+
+    Each process runs `call` (Python code; {pipe} is the file descriptor of its pipe), receives messages and sends one
+    answer per message (`serve_tasks`). A process that dies is replaced and its oldest task retried once; a second death
+    is answered with a `WorkerDeath`.
+
+    Args:
+        call: the code.
+        workers: number of processes.
+        fds: open file descriptors that they inherit.
+        env: additional environment variables.
+        refill: a worker with this many tasks or fewer gets new ones,
+        queue: up to this many.
+    """
+
+    def __init__(
+        self,
+        call: str,
+        workers: int,
+        fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+        refill: int = TASKS_PER_WORKER - 1,
+        queue: int = TASKS_PER_WORKER,
+    ) -> None:
+        """Start the processes."""
+        self._call, self._fds, self._env = call, fds, env or {}
+        self._refill, self._queue = refill, queue
+        self._workers = [self._start() for _ in range(workers)]
+        self._waiting: deque[_PoolTask] = deque()
+
+    def __enter__(self) -> WorkerPool:
+        """Return the pool."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill the processes."""
+        for worker in self._workers:
+            worker.stop()
+
+    def submit(self, tasks: Iterable[tuple[Any, Any]]) -> None:
+        """Queue (key, message) tasks; `receive` returns each answer with its key."""
+        self._waiting.extend(_PoolTask(key, message) for key, message in tasks)
+        self._hand_out()
+
+    def receive(self) -> list[tuple[Any, Any]]:
+        """Wait for at least one answer or death; return (key, answer) pairs, possibly none."""
+        busy = {worker.pipe: worker for worker in self._workers if worker.tasks}
+        answers = []
+        for pipe in wait(list(busy)):
+            worker = busy[pipe]  # type: ignore[index]
+            try:
+                answer = worker.pipe.recv()
+                answers.append((worker.tasks.popleft().key, answer))
+            except (EOFError, OSError):
+                answers += self._replace(worker)
+        self._hand_out()
+        return answers
+
+    def _start(self) -> _WorkerProcess:
+        return _WorkerProcess(self._call, self._fds, self._env)
+
+    def _hand_out(self) -> None:
+        for worker in sorted(self._workers, key=lambda worker: len(worker.tasks)):
+            if len(worker.tasks) <= self._refill:
+                while self._waiting and len(worker.tasks) < self._queue:
+                    task = self._waiting.popleft()
+                    worker.tasks.append(task)
+                    with suppress(OSError):  # a dead worker is noticed by `receive`
+                        worker.pipe.send(task.message)
+
+    def _replace(self, worker: _WorkerProcess) -> list[tuple[Any, WorkerDeath]]:
+        code = worker.process.wait()
+        worker.stop()
+        suspect = worker.tasks[0]
+        suspect.deaths += 1
+        failed = [(worker.tasks.popleft().key, WorkerDeath(code))] if suspect.deaths == MOST_DEATHS else []
+        self._waiting.extendleft(reversed(worker.tasks))
+        self._workers[self._workers.index(worker)] = self._start()
+        return failed
+
+
+def serve_tasks(pipe: int, answer: Callable[[Any], Any]) -> None:
+    """Answer the messages of a pool, in a worker process, until the pool closes the pipe."""
+    connection: Connection[Any, Any] = Connection(pipe)
+    with suppress(EOFError, ConnectionError):
+        while True:
+            connection.send(answer(connection.recv()))
+
+
+@dataclass(eq=False)
+class _DecodeTask:
+    episode: Episode
+    request: DecodeRequest | None = None
+    slot: int | None = None
+    decoded: Mapping[str, DecodedView] | None = None
+    error: str = ""
+
+
+class _Decoders:
+    """The decoding workers and the shared memory blocks."""
+
+    def __init__(self, workers: int, slots: int) -> None:
+        self._slots = [_shared_block() for _ in range(slots)]
+        self._maps: dict[int, mmap.mmap] = {}
+        self.free = list(range(slots))
+        call = f"from demerit.data.decode import decode_worker; decode_worker({{pipe}}, {self._slots})"
+        self._pool = WorkerPool(call, workers, self._slots)
+
+    def __enter__(self) -> _Decoders:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.__exit__()
+        for slot in self._slots:
+            os.close(slot)
+
+    def submit(self, episode: Episode, request: Callable[[Episode], DecodeRequest]) -> _DecodeTask:
+        task = _DecodeTask(episode)
+        try:
+            whole = request(episode)
+        except DemeritError as error:
+            task.error = str(error)
+            return task
+        # arrays are in memory already
+        views = {name: frames for name, frames in whole.views.items() if frames.source.kind != "array"}
+        if views:
+            task.request = replace(whole, views=views)
+            task.slot = self.free.pop()
+            self._pool.submit([(task, (task.slot, task.request))])
+        return task
+
+    def finish(self, task: _DecodeTask) -> None:
+        """Wait until this task is done; others may get done as well."""
+        while task.slot is not None and task.decoded is None and not task.error:
+            for done, answer in self._pool.receive():
+                if isinstance(answer, WorkerDeath):
+                    done.error = f"the decoder died on this video ({answer})"
+                else:
+                    done.decoded, done.error = answer
+
+    def load(self, task: _DecodeTask) -> LoadedEpisode:
+        if task.error:
+            return LoadedEpisode(task.episode, task.error)
+        if task.slot is None or task.decoded is None or task.request is None:
+            return LoadedEpisode(task.episode)
+        views = {
+            name: _with_decoded(
+                task.request.views[name], decoded, self._images(task.slot, decoded), task.request.prepare
+            )
+            for name, decoded in task.decoded.items()
+        }
+        return LoadedEpisode(replace(task.episode, views={**task.episode.views, **views}))
+
+    def release(self, task: _DecodeTask) -> None:
+        if task.slot is not None:
+            self.free.append(task.slot)
+
+    def _images(self, slot: int, decoded: DecodedView) -> Images:
+        handle, size = self._slots[slot], int(np.prod(decoded.shape))
+        if slot not in self._maps or len(self._maps[slot]) < decoded.offset + size:
+            self._maps[slot] = mmap.mmap(handle, os.fstat(handle).st_size, prot=mmap.PROT_READ)
+        return np.frombuffer(self._maps[slot], np.uint8, size, decoded.offset).reshape(decoded.shape)
+
+
+def _shared_block() -> int:
+    """Open an empty memory block that vanishes with the last process that has it open."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("demerit-frames")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def decode_worker(pipe: int, slots: Sequence[int]) -> None:
+    """Run a decoding process."""
+    blocks = [_SharedBlock(handle) for handle in slots]
+
+    def answer(message: tuple[int, DecodeRequest]) -> tuple[dict[str, DecodedView] | None, str]:
+        slot, request = message
+        try:
+            return blocks[slot].fill(request), ""
+        except (DemeritError, OSError, MemoryError, ValueError) as error:
+            return None, str(error) or type(error).__name__
+
+    serve_tasks(pipe, answer)
+
+
+class _SharedBlock:
+    """A shared memory block in a worker."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._map: mmap.mmap | None = None
+
+    def fill(self, request: DecodeRequest) -> dict[str, DecodedView]:
+        """Decode every camera into the block, one after the other."""
+        done: dict[str, DecodedView] = {}
+        end = 0
+        for camera, frames in request.views.items():
+            indices = request.indices(frames)
+            shape = self._decode(frames, indices, request.prepare, end)
+            done[camera] = DecodedView(len(frames), indices, shape, end)
+            end += int(np.prod(shape))
+        return done
+
+    def _decode(self, frames: Frames, indices: Indices, prepare: Prepare | None, offset: int) -> tuple[int, ...]:
+        """Decode one camera, directly into the block if the source can, and return the shape."""
+
+        def allocate(shape: tuple[int, ...]) -> Images:
+            return self._array(shape, offset)
+
+        if prepare is not None:
+            images = frames.take_prepared(indices, prepare, allocate)
+        elif isinstance(frames.source, DecodesInto):
+            of_source = indices if frames.indices is None else frames.indices[indices]
+            images = frames.source.take_into(of_source.tolist(), allocate)
+        else:
+            images = frames.take(indices)
+        place = allocate(images.shape)
+        if not np.shares_memory(place, images):
+            place[...] = images
+        return images.shape
+
+    def _array(self, shape: tuple[int, ...], offset: int) -> Images:
+        size = int(np.prod(shape))
+        if self._map is None or len(self._map) < offset + size:
+            os.ftruncate(self._handle, max(offset + size, os.fstat(self._handle).st_size, 1))
+            self._map = mmap.mmap(self._handle, os.fstat(self._handle).st_size)
+        return np.frombuffer(self._map, np.uint8, size, offset).reshape(shape)

@@ -1,4 +1,4 @@
-"""An episode: one attempt at one instruction, as seen by one or more cameras."""
+"""An episode: one attempt at one instruction, recorded by one or more cameras."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Origin:
     site: str = ""
     split: str = ""
     group: str = ""
-    """what was recorded together (a session, a scene, an original video): splits never cut through it"""
+    """episodes recorded together (a session, a scene, an original video); splits never separate a group"""
     parent: str = ""
     """the id of the episode that this one was made from"""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """whatever else the source says: policy, subset, language ..."""
+    """anything else the source says: policy, subset, language ..."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One recorded change: its name, parameters and seed are enough to make it again."""
+    """A recorded change. Name, parameters and seed are enough to repeat it."""
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -49,18 +49,18 @@ class Episode:
 
     id: str
     instruction: str
-    """what the robot was told; empty when nobody wrote it down"""
+    """the task given to the robot; empty when unknown"""
     views: Mapping[str, Frames]
     """cameras by name; the first is the main one"""
     outcomes: tuple[Outcome, ...] = ()
-    """what happened, an account per voucher; `outcome` is the most trusted"""
+    """one per label source; `outcome` is the most trusted"""
     origin: Origin = field(default_factory=Origin)
     signals: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """per-frame numbers such as state and action; may load when first read"""
+    """per-frame arrays such as state and action; may load on first access"""
     edits: tuple[Edit, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an episode that cannot be named or seen."""
+        """Check that the episode has an id and a camera."""
         if not self.id or not self.id.isprintable():
             raise BadEpisode(self.id, "a printable, non-empty id", repr(self.id))
         if not self.views:
@@ -79,7 +79,7 @@ class Episode:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The most trusted account of what happened, None when there is none."""
+        """The most trusted outcome, None when there is none."""
         return most_trusted(self.outcomes)
 
     @property
@@ -93,7 +93,7 @@ class Episode:
         return next(iter(self.views))
 
     def __len__(self) -> int:
-        """How many frames the main camera has."""
+        """The number of frames of the main camera."""
         return len(self.main)
 
     def with_camera(self, name: str) -> Episode:
@@ -104,7 +104,7 @@ class Episode:
         return replace(self, views={name: self.views[name], **rest})
 
     def select(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Episode:
-        """Keep only the chosen frames of every camera and signal; per-frame labels go, the others stay."""
+        """Keep only the given frames of every camera and signal. Curves and events are dropped, other labels stay."""
         lengths = {name: len(frames) for name, frames in self.views.items()}
         if len(set(lengths.values())) > 1:
             raise BadEpisode(self.id, "cameras of one length (choose one with with_camera)", lengths)
@@ -117,19 +117,19 @@ class Episode:
         )
 
     def fingerprint(self) -> str:
-        """Hash what a model may see: the words and every camera's pixels. Labels are not part of it."""
+        """Hash what a model may see: the instruction and every camera's frames. Labels are not included."""
         views = [[name, frames.identity()] for name, frames in self.views.items()]
         return short_hash(json.dumps([self.instruction, views]).encode())
 
     def __repr__(self) -> str:
-        """Say what it is without opening a video."""
+        """Describe the episode without opening a video."""
         outcome = self.outcome
         label = "" if outcome is None else f", success={outcome.success} ({outcome.source})"
         return f"Episode({self.id!r}, {self.instruction!r}, cameras={list(self.views)}{label})"
 
 
 def safe_name(text: str) -> str:
-    """Turn a name into one that is safe as a file name on every system; the empty string is refused."""
+    """Turn a name into a safe file name; raise if nothing is left."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-+=@") else "-" for c in text).strip(".-")
     if not safe:
         raise BadInput("name", "some letters or digits", repr(text))

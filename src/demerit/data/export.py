@@ -1,4 +1,4 @@
-"""A contact sheet: an episode at a glance, as a PNG."""
+"""Episodes for people and other tools: mp4 files with a label file, and contact sheets."""
 
 from __future__ import annotations
 
@@ -22,63 +22,63 @@ from demerit.errors import StoreError, UnreadableVideo
 
 LABELS = "labels.jsonl"
 LONGEST_STEM = 100
-AT_ONCE = 64
 
 
 def materialize(dataset: Dataset, dest: str | Path, on_progress: Callable[[int], None] = lambda written: None) -> int:
-    """Write every episode's cameras as small mp4 files; return how many episodes there are.
+    """Write every episode's cameras as mp4 files with a labels.jsonl; return the number of episodes.
 
-    The `videos` reader reads the folder back with the same ids, cameras, words and labels. The label file is written
-    last; videos of an interrupted run are not written again.
+    The `videos` reader reads the folder back with the same ids, cameras, instructions and labels. The label file is
+    written last; a rerun keeps the videos of an interrupted run.
     """
     folder = Path(dest).resolve()
     if (folder / LABELS).exists():
-        raise StoreError(folder, f"there is a {LABELS} in it already; nothing is overwritten")
+        raise StoreError(folder, f"it has a {LABELS} already; nothing is overwritten")
     make_folder(folder / "videos")
     lines = []
     for episode in dataset:
         try:
-            files = {camera: _written(folder, episode.id, camera, frames) for camera, frames in episode.views.items()}
+            files = {
+                camera: _write_camera(folder, episode.id, camera, frames) for camera, frames in episode.views.items()
+            }
         except UnreadableVideo as error:
             dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False))
             continue
-        lines.append(json.dumps(label(episode, files), ensure_ascii=False))
+        lines.append(json.dumps(label_row(episode, files), ensure_ascii=False))
         on_progress(len(lines))
     write_atomic(folder / LABELS, "".join(f"{line}\n" for line in lines).encode())
     return len(lines)
 
 
-def label(episode: Episode, files: dict[str, str]) -> dict[str, Any]:
-    """Write an episode as a row of the label file: the most trusted account, and the curve of whoever has one."""
-    origin, said = episode.origin, episode.outcome
+def label_row(episode: Episode, files: dict[str, str]) -> dict[str, Any]:
+    """Turn an episode into a row of the label file: the most trusted outcome, and the first curve."""
+    origin, outcome = episode.origin, episode.outcome
     row: dict[str, Any] = {"id": episode.id, "videos": files, "instruction": episode.instruction}
-    if said is not None:
-        row |= {name: getattr(said, name) for name in ("success", "progress", "grade", "note", "source", "by")}
-    if said is not None and said.events:
-        row["events"] = [vars(event) for event in said.events]
-    drawn = next((account for account in episode.outcomes if account.curve is not None), None)
-    if drawn is not None and drawn.curve is not None:
-        values = [None if np.isnan(value) else float(value) for value in drawn.curve]
-        row |= {"curve": values, "curve_source": drawn.source, "curve_by": drawn.by}
+    if outcome is not None:
+        row |= {name: getattr(outcome, name) for name in ("success", "progress", "grade", "note", "source", "by")}
+    if outcome is not None and outcome.events:
+        row["events"] = [vars(event) for event in outcome.events]
+    measured = next((label for label in episode.outcomes if label.curve is not None), None)
+    if measured is not None and measured.curve is not None:
+        values = [None if np.isnan(value) else float(value) for value in measured.curve]
+        row |= {"curve": values, "curve_source": measured.source, "curve_by": measured.by}
     row |= {name: getattr(origin, name) for name in ("split", "group", "site", "licence", "embodiment", "parent")}
     if episode.edits:
         row["edit"] = "; ".join(f"{edit.name} {json.dumps(dict(edit.params))}" for edit in episode.edits)
     return {name: value for name, value in row.items() if value not in (None, "")}
 
 
-def _written(folder: Path, id: str, camera: str, frames: Frames) -> str:
-    # The hash keeps names apart that are the same once they are safe, or cut short.
+def _write_camera(folder: Path, id: str, camera: str, frames: Frames) -> str:
+    # The hash separates names that become equal when made safe or cut.
     name = f"{safe_name(id)[:LONGEST_STEM]}-{short_hash(id.encode(), camera.encode())[:8]}.mp4"
     path = folder / "videos" / name
     if not path.exists():
-        write_video(path, _even(frames), times=frames.times().tolist())
+        write_video(path, _even_images(frames), times=frames.times().tolist())
     return f"videos/{name}"
 
 
-def _even(frames: Frames) -> Iterator[Images]:
-    """Decode a few at a time; an odd edge is doubled, because mp4 stores colours for pairs of pixels."""
-    for start in range(0, len(frames), AT_ONCE):
-        images = frames.take(np.arange(start, min(start + AT_ONCE, len(frames))))
+def _even_images(frames: Frames) -> Iterator[Images]:
+    """Duplicate odd edges: mp4 stores colours for pairs of pixels."""
+    for images in frames.chunks():
         odd = [(0, 0), (0, images.shape[1] % 2), (0, images.shape[2] % 2), (0, 0)]
         yield from np.pad(images, odd, mode="edge") if any(after for _, after in odd) else images
 
@@ -92,7 +92,7 @@ MARGIN, GAP, TITLE_SIZE, TEXT_SIZE, PLOT_HEIGHT = 16, 4, 18, 13, 110
 def contact_sheet(
     episode: Episode, path: str | Path, rewards: Sequence[Reward] = (), frames: int = 16, width: int = 192
 ) -> Path:
-    """Draw frames spread over an episode, every camera a strip, with its outcome and, under it, its curves."""
+    """Draw evenly spaced frames of every camera, the outcomes and the curves as an image file."""
     count = min(frames, len(episode))
     strips = [_strip(episode, camera, count, width) for camera in episode.views]
     columns = min(count, 8)
@@ -114,7 +114,7 @@ def contact_sheet(
     try:
         sheet.save(path)
     except (OSError, ValueError) as error:
-        raise StoreError(path, f"the picture cannot be written ({error})") from error
+        raise StoreError(path, f"the image cannot be written ({error})") from error
     return Path(path)
 
 
@@ -135,9 +135,9 @@ def _strip(episode: Episode, camera: str, count: int, width: int) -> Image.Image
 
 
 def _head(episode: Episode, width: int) -> Image.Image:
-    lines = _wrapped(episode.instruction or "(no instruction)", width, TITLE_SIZE)
-    outcomes = [_said(outcome) for outcome in episode.outcomes] or ["outcome unknown"]
-    details = [line for text in [episode.id, *outcomes] for line in _wrapped(text, width, TEXT_SIZE)]
+    lines = _wrap(episode.instruction or "(no instruction)", width, TITLE_SIZE)
+    outcomes = [_outcome_text(outcome) for outcome in episode.outcomes] or ["outcome unknown"]
+    details = [line for text in [episode.id, *outcomes] for line in _wrap(text, width, TEXT_SIZE)]
     height = len(lines) * (TITLE_SIZE + 6) + len(details) * (TEXT_SIZE + 5) + 6
     head = Image.new("RGB", (width, height), BACKGROUND)
     draw = ImageDraw.Draw(head)
@@ -151,7 +151,7 @@ def _head(episode: Episode, width: int) -> Image.Image:
     return head
 
 
-def _said(outcome: Outcome) -> str:
+def _outcome_text(outcome: Outcome) -> str:
     facts = [
         {True: "success", False: "failure", None: ""}[outcome.success],
         "" if outcome.progress is None else f"progress {outcome.progress:.2f}",
@@ -159,8 +159,8 @@ def _said(outcome: Outcome) -> str:
         *(f"{event.kind} at {event.first}-{event.last}" for event in outcome.events),
         outcome.note,
     ]
-    who = outcome.source + (f" ({outcome.by})" if outcome.by else "")
-    return f"{who}: " + (", ".join(fact for fact in facts if fact) or "a curve")
+    source = outcome.source + (f" ({outcome.by})" if outcome.by else "")
+    return f"{source}: " + (", ".join(fact for fact in facts if fact) or "a curve")
 
 
 def _curves(episode: Episode, rewards: Sequence[Reward]) -> dict[str, tuple[list[int], list[float]]]:
@@ -173,7 +173,7 @@ def _curves(episode: Episode, rewards: Sequence[Reward]) -> dict[str, tuple[list
 
 
 def _plot(curves: dict[str, tuple[list[int], list[float]]], episode: Episode, width: int) -> Image.Image:
-    """Draw the curves on one scale; a gap where nothing is known."""
+    """Draw the curves on one scale, with gaps where values are unknown."""
     plot = Image.new("RGB", (width, PLOT_HEIGHT + 30), BACKGROUND)
     draw = ImageDraw.Draw(plot)
     known = np.array([value for _, values in curves.values() for value in values if not np.isnan(value)])
@@ -197,12 +197,12 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 
-def _wrapped(text: str, width: int, size: int) -> list[str]:
-    """Break a text into lines that fit; a word that is too long is cut."""
-    room = max(10, int((width - 2 * MARGIN) / (size * 0.55)))
+def _wrap(text: str, width: int, size: int) -> list[str]:
+    """Break a text into at most four lines; long words are cut."""
+    most = max(10, int((width - 2 * MARGIN) / (size * 0.55)))
     lines = [""]
     for word in text.split():
-        if len(lines[-1]) + len(word) + 1 > room and lines[-1]:
+        if len(lines[-1]) + len(word) + 1 > most and lines[-1]:
             lines.append("")
-        lines[-1] = f"{lines[-1]} {word[:room]}".strip()
+        lines[-1] = f"{lines[-1]} {word[:most]}".strip()
     return lines[:4]

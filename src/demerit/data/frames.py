@@ -1,14 +1,14 @@
 """Frames: a lazy sequence of (height, width, 3) uint8 RGB images with timestamps.
 
-A `Frames` is a source (a clip of a video file, an array, images inside an HDF5 file ...) and, when it is a view, the
-indices into that source. Selecting from a view gives another flat view over the same source, so clipped, rewound and
-frozen episodes cost a list of integers and never a copy of the video.
+A `Frames` is a source (a clip of a video file, an array, images in an HDF5 file ...) and, for a view, indices into that
+source. Selecting from a view gives another view of the same source: clipped, rewound and frozen episodes are lists of
+integers, never copies of the video.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,7 @@ Images: TypeAlias = npt.NDArray[np.uint8]
 Times: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.int32]
 Prepare: TypeAlias = Callable[[Images], Images]
-"""makes (n, height, width, 3) pictures what a model looks at: smaller, as a rule"""
+"""preprocesses (n, height, width, 3) images for a model, usually by shrinking them"""
 
 RGB = 3
 IMAGES_DIMENSIONS = 4
@@ -35,15 +35,15 @@ PREPARED_AT_ONCE = 64
 
 @runtime_checkable
 class FrameSource(Protocol):
-    """Where images come from. Sources are small, picklable descriptions: they open files when asked, not before."""
+    """Where images come from. Sources are small and picklable; they open files only when asked for frames."""
 
     @property
     def kind(self) -> str:
-        """The name under which `frame_source` rebuilds it; 'array' cannot be rebuilt."""
+        """The registered name with which `frame_source` rebuilds it; 'array' cannot be rebuilt."""
         ...
 
     def __len__(self) -> int:
-        """How many frames there are."""
+        """The number of frames."""
         ...
 
     def times(self) -> Times:
@@ -55,22 +55,22 @@ class FrameSource(Protocol):
         ...
 
     def identity(self) -> str:
-        """A hash that changes when the pixels do and not when the file is moved."""
+        """A hash that changes when the pixels change, but not when the file moves."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """The arguments that rebuild this source: strings, numbers, booleans and None; `path` is the file."""
+        """The arguments that rebuild this source, as JSON values; `path` is the file."""
         ...
 
 
 @runtime_checkable
 class DecodesInto(Protocol):
-    """A source that decodes picture by picture and puts each where it is told, prepared if asked to."""
+    """A source that decodes frame by frame into a given array."""
 
     def take_into(
         self, indices: Sequence[int], allocate: Callable[[tuple[int, ...]], Images], prepare: Prepare | None = None
     ) -> Images:
-        """Decode these frames, in this order, into an array that `allocate` makes for their shape."""
+        """Decode these frames, in this order, into the array `allocate(shape)`, each preprocessed by `prepare`."""
         ...
 
 
@@ -81,7 +81,7 @@ FRAME_KINDS = Registry(
         "hdf5": "data.formats.hdf5:Hdf5Frames",
         "tfrecord": "data.formats.rlds:TfRecordFrames",
         "lerobot-images": "data.formats.lerobot.reader:ParquetImages",
-        "splice": "negatives.edits.splice:SplicedFrames.rebuilt",
+        "splice": "negatives.edits.splice:SplicedFrames.rebuild",
     },
 )
 
@@ -94,31 +94,31 @@ def frame_source(kind: str, fields: Mapping[str, Any]) -> FrameSource:
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """A sequence of images: every frame of a source, or the chosen ones."""
+    """A sequence of images: all frames of a source, or the given indices."""
 
     source: FrameSource
     indices: Indices | None = field(default=None)
 
     @classmethod
     def from_array(cls, images: npt.ArrayLike, fps: float = 10.0) -> Frames:
-        """Wrap images that are in memory already."""
+        """Wrap images in memory."""
         return cls(ArrayFrames(np.asarray(images), fps))
 
     @classmethod
     def from_video(cls, path: str | Path) -> Frames:
         """Open a video file lazily."""
-        from demerit.data.video import VideoClip  # noqa: PLC0415  # level 0 must import without PyAV
+        from demerit.data.video import VideoClip  # noqa: PLC0415  # video imports frames
 
         if not Path(path).is_file():
             raise UnreadableVideo(path, "there is no such file")
         return cls(VideoClip(str(Path(path).resolve())))
 
     def __len__(self) -> int:
-        """How many frames there are."""
+        """The number of frames."""
         return len(self.source) if self.indices is None else len(self.indices)
 
     def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Images:
-        """Decode the chosen frames: (n, height, width, 3) uint8 RGB, always the caller's own copy."""
+        """Decode the given frames: (n, height, width, 3) uint8 RGB, a copy."""
         return self.source.take(self._of_source(indices).tolist())
 
     def take_prepared(
@@ -127,29 +127,34 @@ class Frames:
         prepare: Prepare,
         allocate: Callable[[tuple[int, ...]], Images] | None = None,
     ) -> Images:
-        """Decode the chosen frames and prepare them as they come: a long video is never in memory at its full size.
+        """Decode and preprocess the given frames one by one, so a long video is never in memory at full size.
 
-        `allocate` makes the array for a shape, where it matters in whose memory that is.
+        `allocate(shape)` makes the output array.
         """
         chosen = self._of_source(indices).tolist()
         if isinstance(self.source, DecodesInto):
             return self.source.take_into(chosen, allocate or new_images, prepare)
-        some = range(0, len(chosen), PREPARED_AT_ONCE)
-        parts = [prepare(self.source.take(chosen[start : start + PREPARED_AT_ONCE])) for start in some]
+        starts = range(0, len(chosen), PREPARED_AT_ONCE)
+        parts = [prepare(self.source.take(chosen[start : start + PREPARED_AT_ONCE])) for start in starts]
         return np.concatenate(parts) if parts else new_images((0, 0, 0, RGB))
 
     def all(self) -> Images:
-        """Decode every frame. Memory: one byte per pixel and colour."""
+        """Decode every frame: one byte per pixel and channel."""
         return self.take(np.arange(len(self)))
 
+    def chunks(self, size: int = 64) -> Iterator[Images]:
+        """Decode every frame in chunks of `size`."""
+        for start in range(0, len(self), size):
+            yield self.take(range(start, min(start + size, len(self))))
+
     def select(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Frames:
-        """Make a view: the chosen frames, in the given order, repeats allowed."""
+        """Make a view of the given frames, in the given order, repeats allowed."""
         return Frames(self.source, self._of_source(indices))
 
     def times(self) -> Times:
-        """Seconds from the first frame, growing.
+        """Seconds from the first frame, increasing.
 
-        A view that goes back in time (rewound, frozen) is timed as it would be played: at the source's median step.
+        A view that goes back in time (rewound, frozen) is timed at the source's median step.
         """
         source_times = self.source.times()
         if self.indices is None:
@@ -161,14 +166,14 @@ class Frames:
         return np.asarray(np.arange(len(chosen)) * step, dtype=np.float64)
 
     def identity(self) -> str:
-        """A hash of what would be seen."""
+        """A hash of the visible frames."""
         source = self.source.identity()
         if self.indices is None:
             return source
         return short_hash(source.encode(), np.ascontiguousarray(self.indices, dtype="<i4").tobytes())
 
     def __repr__(self) -> str:
-        """Say what it is without opening it."""
+        """Describe the frames without opening the source."""
         view = "" if self.indices is None else f", {len(self.indices)} chosen"
         return f"Frames({self.source!r}{view})"
 
@@ -191,7 +196,7 @@ class ArrayFrames:
     fps: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse anything but (n, height, width, 3) uint8."""
+        """Check shape and type."""
         shape_is_good = self.images.ndim == IMAGES_DIMENSIONS and self.images.shape[-1] == RGB
         if not shape_is_good or self.images.dtype != np.uint8:
             got = f"{self.images.dtype} of shape {self.images.shape}"
@@ -201,11 +206,11 @@ class ArrayFrames:
 
     @property
     def kind(self) -> str:
-        """Arrays live in this process only."""
+        """'array': exists in this process only."""
         return "array"
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         return len(self.images)
 
     def times(self) -> Times:
@@ -213,7 +218,7 @@ class ArrayFrames:
         return np.arange(len(self.images)) / self.fps
 
     def take(self, indices: Sequence[int]) -> Images:
-        """Copy the chosen images."""
+        """Copy the given images."""
         return self.images[np.asarray(indices, dtype=np.int64)]
 
     def identity(self) -> str:
@@ -221,14 +226,14 @@ class ArrayFrames:
         return short_hash(repr(self.images.shape).encode(), np.ascontiguousarray(self.images).tobytes())
 
     def describe(self) -> dict[str, Any]:
-        """Refuse: an array has no address."""
+        """Raise: an array has no file."""
         raise BadInput("frames", "frames that live in a file", "images in memory (write them to a video first)")
 
 
 def spread(length: int, count: int) -> Indices:
-    """Spread `count` indices evenly over `length` frames; the first and the last are always in.
+    """Spread `count` indices evenly over `length` frames, first and last included.
 
-    rint(linspace(0, length - 1, count)), each index once; a shorter video gives all its frames.
+    rint(linspace(0, length - 1, count)). All indices if length <= count; the last one if count == 1.
     """
     if length <= count:
         return np.arange(length, dtype=np.int32)
@@ -238,7 +243,7 @@ def spread(length: int, count: int) -> Indices:
 
 
 def new_images(shape: tuple[int, ...]) -> Images:
-    """Make room for pictures."""
+    """Allocate an array of images."""
     return np.empty(shape, dtype=np.uint8)
 
 
@@ -254,8 +259,8 @@ def short_hash(*parts: bytes) -> str:
 def file_identity(path: str) -> str:
     """Hash a file's size and 16 blocks of 4 KiB spread over it (small files whole).
 
-    Scoring must not read gigabytes to learn that nothing changed. An edit that keeps the size and touches none of the
-    blocks goes unnoticed: re-encoding, trimming and replacing a video do not.
+    Reading gigabytes to learn that nothing changed would be slow. Re-encoding, trimming or replacing a video changes
+    the hash; a change that keeps the size and touches none of the blocks does not.
     """
     try:
         status = Path(path).stat()

@@ -1,40 +1,39 @@
-"""The import job: a foreign dataset becomes a dataset folder of ours, with every problem on record."""
+"""The import job: copy a dataset into a demerit folder and record every problem."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-
-import numpy as np
 
 from demerit.data.dataset import Dataset, Problem, Problems
 from demerit.data.episode import Episode, safe_name
-from demerit.data.files import copy_atomic
+from demerit.data.files import copy_atomic, make_folder
 from demerit.data.frames import Frames, file_identity
 from demerit.data.labels import Outcome, Preference
-from demerit.data.store import Store, StoreWriter
+from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.data.video import EXACT, VideoClip, write_video
-from demerit.errors import StoreError, UnreadableVideo
+from demerit.errors import UnreadableVideo
 
 
 @dataclass
 class ImportProgress:
-    """How far an import is."""
+    """The progress of an import."""
 
     expected: int | None
     added: int = 0
     kept: int = 0
-    """imported by an earlier run"""
+    """episodes imported by an earlier run"""
     preferences: int = 0
     durable: int = 0
-    """episodes in the folder that survive a crash"""
+    """episodes in the folder at the end"""
     problems: Problems = field(default_factory=Problems)
 
     @property
     def seen(self) -> int:
-        """Episodes dealt with so far."""
-        return self.added + self.kept + self.problems.left_out()
+        """The number of processed episodes."""
+        return self.added + self.kept + self.problems.skipped()
 
 
 def import_dataset(
@@ -45,16 +44,16 @@ def import_dataset(
     licence: str = "",
     on_progress: Callable[[ImportProgress], None] = lambda progress: None,
 ) -> ImportProgress:
-    """Bring a dataset into a folder of ours. Run it again after an interruption and it goes on where it was.
+    """Import a dataset into a demerit folder. Run it again after an interruption to resume.
 
     Args:
         dataset: what to read.
-        dest: the folder to make, or one that an earlier run of the same import made.
-        copy: copy videos into the folder; otherwise they are used where they are.
-        licence: the licence to record when the dataset does not say.
+        dest: a new folder, or that of an earlier run of the same import.
+        copy: copy videos into the folder; otherwise they are used in place.
+        licence: recorded where the dataset has none.
         on_progress: called after every record.
     """
-    store = _folder(dataset, dest, licence)
+    store = open_or_create(dest, dataset.name, licence, source=dataset.address)
     progress = ImportProgress(dataset.expected(), problems=dataset.problems)
     with store.writer() as writer:
         dataset.on_problem = writer.add
@@ -71,16 +70,6 @@ def import_dataset(
     return progress
 
 
-def _folder(dataset: Dataset, dest: str | Path, licence: str) -> Store:
-    if not Store.is_at(dest):
-        return Store.create(dest, dataset.name, licence, source=dataset.address)
-    store = Store(dest)
-    source = store.manifest.header.get("source")
-    if source != dataset.address:
-        raise StoreError(dest, f"it holds an import of {source or 'something else'}; choose another folder")
-    return store
-
-
 def _add_preference(dataset: Dataset, writer: StoreWriter, preference: Preference) -> int:
     absent = [id for id in (preference.a, preference.b) if id not in writer]
     if absent:
@@ -94,11 +83,11 @@ def _add_preference(dataset: Dataset, writer: StoreWriter, preference: Preferenc
 
 
 def _add_episode(dataset: Dataset, writer: StoreWriter, episode: Episode, copy: bool, licence: str) -> int:
-    """Look at the episode's videos and labels, report what is wrong, add what is left."""
+    """Check videos and labels, report problems, add what can be used."""
     views: dict[str, Frames] = {}
     for camera, frames in episode.views.items():
         try:
-            views[camera] = _probed(dataset, episode, camera, frames)
+            views[camera] = _check_length(dataset, episode, camera, frames)
         except UnreadableVideo as error:
             others = len(episode.views) > 1
             detail = f"camera {camera!r}: {error.path}: {error.reason}"
@@ -108,16 +97,17 @@ def _add_episode(dataset: Dataset, writer: StoreWriter, episode: Episode, copy: 
             dataset.report(Problem("no camera left", episode.id, "none of its videos can be read", kept=False))
         return 0
     if copy:
-        views = {camera: _copied(frames, writer.root, f"{episode.id}-{camera}") for camera, frames in views.items()}
+        views = {
+            camera: _copy_frames(frames, writer.root, f"{episode.id}-{camera}") for camera, frames in views.items()
+        }
     origin = episode.origin if episode.origin.licence else replace(episode.origin, licence=licence)
     whole = replace(episode, views=views, origin=origin)
-    fitting = tuple(_fitting(dataset, whole, outcome) for outcome in whole.outcomes)
-    writer.add(replace(whole, outcomes=fitting))
+    writer.add(replace(whole, outcomes=tuple(_fit_labels(dataset, whole, outcome) for outcome in whole.outcomes)))
     return 1
 
 
-def _probed(dataset: Dataset, episode: Episode, camera: str, frames: Frames) -> Frames:
-    """Find out how many frames there really are."""
+def _check_length(dataset: Dataset, episode: Episode, camera: str, frames: Frames) -> Frames:
+    """Count the frames of a video and compare with the declared number."""
     clip = frames.source
     if not isinstance(clip, VideoClip):
         len(frames)
@@ -125,17 +115,17 @@ def _probed(dataset: Dataset, episode: Episode, camera: str, frames: Frames) -> 
     index = clip.scan()
     readable = len(index.pts)
     if clip.start is None and clip.stop is None and 0 < readable < index.header_frames:
-        # How it ended is what labels speak of, and the end is what is missing.
-        raise UnreadableVideo(clip.path, f"it is cut off: {readable} of {index.header_frames} frames are there")
+        # Labels describe the end, and the end is missing.
+        raise UnreadableVideo(clip.path, f"it is truncated: it has {readable} of {index.header_frames} frames")
     if clip.length is not None and clip.length != readable:
-        detail = f"camera {camera!r}: {clip.length} frames announced, {readable} in the video"
+        detail = f"camera {camera!r}: {clip.length} frames declared, {readable} in the video"
         dataset.report(Problem("wrong frame count", episode.id, detail, kept=True))
         return replace(frames, source=replace(clip, length=readable))
     return frames
 
 
-def _fitting(dataset: Dataset, episode: Episode, outcome: Outcome) -> Outcome:
-    """Drop per-frame labels that do not fit the frames; a label that is off by some frames is no label."""
+def _fit_labels(dataset: Dataset, episode: Episode, outcome: Outcome) -> Outcome:
+    """Drop per-frame labels that do not match the number of frames."""
     length = len(episode)
     if outcome.curve is not None and len(outcome.curve) != length:
         detail = f"a curve of {len(outcome.curve)} values for {length} frames"
@@ -147,10 +137,9 @@ def _fitting(dataset: Dataset, episode: Episode, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _copied(frames: Frames, root: Path, name: str) -> Frames:
-    """Bring the frames' file into the folder: videos as they are, anything else as a lossless video."""
-    folder = root / "videos"
-    folder.mkdir(exist_ok=True)
+def _copy_frames(frames: Frames, root: Path, name: str) -> Frames:
+    """Copy the frames into the folder: video files unchanged, anything else as a lossless video."""
+    folder = make_folder(root / "videos")
     if isinstance(frames.source, VideoClip):
         source = Path(frames.source.path)
         target = folder / f"{safe_name(source.stem)[:80]}-{file_identity(str(source))[:12]}{source.suffix.lower()}"
@@ -159,11 +148,5 @@ def _copied(frames: Frames, root: Path, name: str) -> Frames:
         return replace(frames, source=replace(frames.source, path=str(target)))
     target = folder / f"{safe_name(name)[:80]}-{frames.identity()[:12]}.mp4"
     if not target.exists():
-        times = frames.times()
-        write_video(target, _images(frames), encoding=EXACT, times=times.tolist())
+        write_video(target, chain.from_iterable(frames.chunks()), encoding=EXACT, times=frames.times().tolist())
     return Frames(VideoClip(str(target)))
-
-
-def _images(frames: Frames, at_once: int = 64) -> Iterator[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
-    for start in range(0, len(frames), at_once):
-        yield from frames.take(np.arange(start, min(start + at_once, len(frames))))

@@ -1,9 +1,9 @@
-"""What happened in an episode, and who says so."""
+"""Labels: what happened in an episode, and the source of that information."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from demerit.errors import BadInput
 
 LabelSource = Literal["human", "simulator", "rule", "edit", "model"]
-"""Who vouches for a label, most trusted first: a person, measured physics, a rule (demonstrations are successes),
-an edit's construction (a video cut in half is half done), a model's opinion."""
+"""The source of a label, most trusted first: a person, measured physics, a rule (demonstrations are successes), an edit
+(a video cut in half is half done), a model."""
 
 LABEL_SOURCES: tuple[LabelSource, ...] = get_args(LabelSource)
 
@@ -22,7 +22,7 @@ Verdict = Literal["a", "b", "tie"]
 
 @dataclass(frozen=True)
 class Event:
-    """A failure that is seen between two frames (both included); `kind` is a word of the failure taxonomy."""
+    """A failure visible from frame `first` to frame `last` (inclusive); `kind` is a name of the failure taxonomy."""
 
     kind: str
     first: int
@@ -30,32 +30,31 @@ class Event:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse an event that ends before it begins."""
+        """Check the order of the frames."""
         if not 0 <= self.first <= self.last:
             raise BadInput(f"event {self.kind!r}", "0 <= first <= last", (self.first, self.last))
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One voucher's account of one episode. None and NaN mean unknown; nothing is filled in."""
+    """What one label source says about an episode. None and NaN mean unknown; nothing is filled in."""
 
     source: LabelSource
-    """who says so"""
     success: bool | None = None
     progress: float | None = None
-    """how far it got at the end, 0 to 1"""
+    """progress at the end, 0 to 1"""
     grade: int | None = None
     """1 (nothing done) to 5 (done as asked)"""
     curve: npt.NDArray[np.float32] | None = None
     """progress at every frame, 0 to 1, NaN where unknown"""
     events: tuple[Event, ...] = ()
     note: str = ""
-    """free text from whoever judged; never shown to a model that is being evaluated"""
+    """free text; never shown to a model under evaluation"""
     by: str = ""
-    """the person, simulator, rule or model by name"""
+    """name of the person, simulator, rule or model"""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
+        """Check the ranges."""
         if self.source not in LABEL_SOURCES:
             raise BadInput("outcome source", f"one of {', '.join(LABEL_SOURCES)}", repr(self.source))
         if self.progress is not None and not 0 <= self.progress <= 1:
@@ -63,42 +62,43 @@ class Outcome:
         if self.grade is not None and self.grade not in (1, 2, 3, 4, 5):
             raise BadInput("grade", "a whole number from 1 to 5", self.grade)
         if self.curve is not None:
-            object.__setattr__(self, "curve", _checked_curve(self.curve))
+            object.__setattr__(self, "curve", _check_curve(self.curve))
 
     def __eq__(self, other: object) -> bool:
-        """Compare by value; two unknown points of a curve are equal."""
+        """Compare by value; NaN equals NaN in curves."""
         if not isinstance(other, Outcome):
             return NotImplemented
-        same_curve = (self.curve is None) == (other.curve is None) and (
-            self.curve is None or other.curve is None or np.array_equal(self.curve, other.curve, equal_nan=True)
-        )
+        if self.curve is None or other.curve is None:
+            same_curve = self.curve is other.curve
+        else:
+            same_curve = np.array_equal(self.curve, other.curve, equal_nan=True)
         return same_curve and self._facts() == other._facts()
 
-    __hash__ = None  # type: ignore[assignment]  # curves are arrays: outcomes are compared, not looked up
+    __hash__ = None  # type: ignore[assignment]  # curves are arrays
 
     def _facts(self) -> tuple[object, ...]:
         return (self.source, self.success, self.progress, self.grade, self.events, self.note, self.by)
 
 
 def most_trusted(outcomes: Iterable[Outcome]) -> Outcome | None:
-    """Return the outcome of the most trusted voucher; among equals the first."""
+    """Return the outcome with the most trusted source; the first of equals."""
     return min(outcomes, key=lambda outcome: LABEL_SOURCES.index(outcome.source), default=None)
 
 
 @dataclass(frozen=True)
 class Preference:
-    """Somebody's choice between two episodes."""
+    """A choice between two episodes."""
 
     a: str
     b: str
     verdict: Verdict
-    """which of the two is better, or a tie"""
+    """the better episode, or a tie"""
     source: LabelSource
     why: str = ""
-    by: str = field(default="")
+    by: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a preference of an episode over itself."""
+        """Check the fields."""
         if self.a == self.b:
             raise BadInput("preference", "two different episodes", f"{self.a!r} twice")
         if self.verdict not in get_args(Verdict):
@@ -112,7 +112,7 @@ class Preference:
         return {"a": self.a, "b": self.b, "tie": None}[self.verdict]
 
 
-def _checked_curve(curve: npt.ArrayLike) -> npt.NDArray[np.float32]:
+def _check_curve(curve: npt.ArrayLike) -> npt.NDArray[np.float32]:
     values = np.array(curve, dtype=np.float32)
     if values.ndim != 1:
         raise BadInput("curve", "one number per frame", f"an array of shape {values.shape}")

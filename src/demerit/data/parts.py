@@ -1,7 +1,7 @@
-"""A manifest and the parquet parts that it lists.
+"""A manifest and the parquet files that it lists.
 
-A commit writes new parts, makes them durable, then replaces the manifest in one rename. A reader sees the state before
-or after a commit, never between; a crash leaves at most files that no manifest lists, and the next writer removes them.
+A commit writes new parts, syncs them, then replaces the manifest with one rename. A reader sees the state before or
+after a commit; a crash leaves at most files that no manifest lists, and the next writer removes them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from demerit.errors import StoreError
 FORMAT_VERSION = 1
 ROW = "row in its group"
 ROWS_PER_GROUP = 2048
-# Parts smaller than this are merged when a writer closes; larger ones are never touched again.
+# Parts smaller than this are merged when a writer closes; larger ones are never rewritten.
 FULL_PART_ROWS = 50_000
 MOST_SMALL_PARTS = 8
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """One parquet file."""
 
     file: str
@@ -41,37 +41,38 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is in a folder right now."""
+    """The contents of a folder."""
 
     header: Mapping[str, Any]
-    """name, licence, model card: whatever the folder says of itself"""
-    tables: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    """facts about the folder: name, licence, model card ..."""
+    tables: Mapping[str, tuple[TablePart, ...]] = field(default_factory=dict)
 
     def rows(self, table: str) -> int:
-        """How many rows a table has."""
+        """The number of rows of a table."""
         return sum(part.rows for part in self.tables.get(table, ()))
 
 
 def read_manifest(path: Path, format_name: str) -> Manifest:
-    """Read a manifest, or say in a sentence why this is none."""
+    """Read and check a manifest."""
     try:
         facts = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise StoreError(path.parent, f"there is no {path.name} in it, so it is no {format_name} folder") from None
+        raise StoreError(path.parent, f"it has no {path.name}, so it is not a {format_name} folder") from None
     except (OSError, ValueError) as error:
         raise StoreError(path, f"it cannot be read ({error})") from error
     if not isinstance(facts, dict) or facts.get("format") != format_name:
-        raise StoreError(path, f"it is no {format_name} manifest")
+        raise StoreError(path, f"it is not a {format_name} manifest")
     version = facts.get("version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
-        sentence = f"it was written in format {version}, and this demerit reads up to {FORMAT_VERSION}: upgrade demerit"
-        raise StoreError(path, sentence)
-    tables = {name: tuple(Part(**part) for part in parts) for name, parts in facts["tables"].items()}
+        raise StoreError(
+            path, f"its format is {version}, and this demerit reads up to {FORMAT_VERSION}: upgrade demerit"
+        )
+    tables = {name: tuple(TablePart(**part) for part in parts) for name, parts in facts["tables"].items()}
     return Manifest(facts["header"], tables)
 
 
 def write_manifest(path: Path, format_name: str, manifest: Manifest) -> None:
-    """Replace the manifest in one step."""
+    """Replace the manifest atomically."""
     facts = {
         "format": format_name,
         "version": FORMAT_VERSION,
@@ -86,20 +87,20 @@ class PartWriter:
     """Adds parts to a folder's tables. The caller holds the folder's lock."""
 
     def __init__(self, manifest_path: Path, format_name: str, manifest: Manifest) -> None:
-        """Begin from a manifest; remove what a crashed writer left behind."""
+        """Start from a manifest; remove the leftovers of a crashed writer."""
         self.path, self.format_name, self.manifest = manifest_path, format_name, manifest
         self.root = manifest_path.parent
         self._remove_orphans()
 
     def commit(self, tables: Mapping[str, pa.Table], header: Mapping[str, Any] | None = None) -> None:
-        """Add the tables' rows; when this returns they survive a crash."""
+        """Add the tables' rows; durable once this returns."""
         added = {name: self._write_part(name, [table]) for name, table in tables.items() if table.num_rows}
         new = {name: (*self.manifest.tables.get(name, ()), part) for name, part in added.items()}
         self._replace(new, header)
 
     def compact(self) -> None:
-        """Merge small neighbouring parts, where there are many; full parts stay as they are."""
-        merged: dict[str, tuple[Part, ...]] = {}
+        """Merge adjacent small parts if there are many."""
+        merged: dict[str, tuple[TablePart, ...]] = {}
         for name, parts in self.manifest.tables.items():
             if sum(part.rows < FULL_PART_ROWS for part in parts) > MOST_SMALL_PARTS:
                 merged[name] = tuple(self._merge(name, group) for group in _groups(parts))
@@ -107,7 +108,7 @@ class PartWriter:
             self._replace(merged, None)
             self._remove_orphans()
 
-    def _replace(self, tables: Mapping[str, tuple[Part, ...]], header: Mapping[str, Any] | None) -> None:
+    def _replace(self, tables: Mapping[str, tuple[TablePart, ...]], header: Mapping[str, Any] | None) -> None:
         manifest = replace(
             self.manifest,
             header=self.manifest.header if header is None else header,
@@ -116,21 +117,21 @@ class PartWriter:
         write_manifest(self.path, self.format_name, manifest)
         self.manifest = manifest
 
-    def _merge(self, name: str, group: Sequence[Part]) -> Part:
+    def _merge(self, name: str, group: Sequence[TablePart]) -> TablePart:
         if len(group) == 1:
             return group[0]
         return self._write_part(name, (table for part in group for table in read_batches(self.root, part, None)))
 
-    def _write_part(self, name: str, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> Part:
+    def _write_part(self, name: str, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> TablePart:
         folder = make_folder(self.root / name)
         numbers = [int(path.stem.rpartition("-")[2]) for path in folder.glob("part-*.parquet")]
         final = folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet"
         with atomic_file(final) as partial:
             rows = _write_parquet(partial, tables)
-        return Part(f"{name}/{final.name}", rows)
+        return TablePart(f"{name}/{final.name}", rows)
 
     def _remove_orphans(self) -> None:
-        """Remove parts that no manifest lists and half-written files: we hold the lock, nobody is at work on them."""
+        """Remove unlisted parts and half-written files. Safe under the lock."""
         listed = {part.file for parts in self.manifest.tables.values() for part in parts}
         for path in self.root.glob("*/part-*.parquet"):
             if f"{path.parent.name}/{path.name}" not in listed:
@@ -152,7 +153,7 @@ def _write_parquet(path: Path, tables: Sequence[pa.Table] | Iterator[pa.Table]) 
     return rows
 
 
-def read_batches(root: Path, part: Part, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+def read_batches(root: Path, part: TablePart, columns: Sequence[str] | None) -> Iterator[pa.Table]:
     """Stream a part in row groups."""
     with _readable(root / part.file) as file:
         for group in range(file.num_row_groups):
@@ -160,11 +161,11 @@ def read_batches(root: Path, part: Part, columns: Sequence[str] | None) -> Itera
 
 
 def read_matching(
-    root: Path, part: Part, columns: Sequence[str], where: Mapping[str, Any]
+    root: Path, part: TablePart, columns: Sequence[str], where: Mapping[str, Any]
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Stream a part's matching rows: the number of a row group's first row, and its matches, numbered in column ROW.
+    """Stream a part's matching rows as (number of the row group's first row, matches numbered in column ROW).
 
-    Only groups in which something matches are read in full.
+    Only row groups with a match are read in full.
     """
     first_row = 0
     with _readable(root / part.file) as file:
@@ -172,7 +173,7 @@ def read_matching(
             count = file.metadata.row_group(group).num_rows
             kept = np.arange(count)
             if where:
-                kept = matching(file.read_row_group(group, columns=list(where), use_threads=False), where)
+                kept = match_rows(file.read_row_group(group, columns=list(where), use_threads=False), where)
             if len(kept):
                 table = file.read_row_group(group, columns=columns, use_threads=False)
                 table = table if len(kept) == count else table.take(kept)
@@ -180,8 +181,8 @@ def read_matching(
             first_row += count
 
 
-def matching(table: pa.Table, where: Mapping[str, Any]) -> npt.NDArray[np.int64]:
-    """Row numbers whose columns equal the wanted values, growing; None matches what is unknown."""
+def match_rows(table: pa.Table, where: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+    """Row numbers, increasing, whose columns equal the given values; None matches null."""
     mask = np.ones(table.num_rows, dtype=bool)
     for name, wanted in where.items():
         column = table.column(name)
@@ -196,15 +197,14 @@ def _readable(path: Path) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(path) as file:
             yield file
     except FileNotFoundError:
-        sentence = "the manifest lists this part and it is gone: open the folder again, or restore it from a copy"
-        raise StoreError(path, sentence) from None
+        raise StoreError(path, "the manifest lists this file and it is gone: reopen the folder or restore it") from None
     except (OSError, pa.ArrowException) as error:
         raise StoreError(path, f"it is damaged ({error})") from error
 
 
-def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Group small neighbours up to a full part; order is kept."""
-    group: list[Part] = []
+def _groups(parts: Sequence[TablePart]) -> Iterator[list[TablePart]]:
+    """Group adjacent parts up to a full part, in order."""
+    group: list[TablePart] = []
     for part in parts:
         if group and sum(p.rows for p in group) + part.rows > FULL_PART_ROWS:
             yield group

@@ -1,4 +1,4 @@
-"""A reward: one model's verdict on one episode."""
+"""A reward: one model's values for one episode."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from demerit.errors import BadReward
 
 @dataclass(frozen=True, eq=False)
 class Reward:
-    """What a model said, frame by frame. What it did not score is NaN, with the reason; it is never filled in."""
+    """A model's values by frame. Unscored frames are NaN with a reason; nothing is filled in."""
 
     model: str
     episode: str
     at: npt.NDArray[np.int32]
-    """indices of the scored frames, growing"""
+    """indices of the scored frames, strictly increasing"""
     value: npt.NDArray[np.float32]
-    """one number per index, in the quantity and range of the model's card; NaN = unscored"""
+    """a value per index, in the quantity and range of the model's card; NaN = unscored"""
     success: npt.NDArray[np.float32] | None = None
-    """probability of success at each index, for models that give one"""
+    """probability of success at each index, if the model predicts it"""
     why_missing: str = ""
-    """why something is NaN, or why nothing was scored at all"""
+    """why values are NaN, or why nothing was scored"""
     given: Mapping[str, Any] = field(default_factory=dict)
-    """what the model really got: camera, number of frames, whether there was an instruction ..."""
+    """what the model was given: camera, number of frames, whether there was an instruction ..."""
 
     def __post_init__(self) -> None:
-        """Refuse an answer that breaks the rules of rewards."""
+        """Check the values and make them read-only."""
         object.__setattr__(self, "at", self._column("at", self.at, np.int32))
         object.__setattr__(self, "value", self._column("value", self.value, np.float32))
         if self.success is not None:
@@ -39,7 +39,7 @@ class Reward:
 
     @classmethod
     def unscored(cls, model: str, episode: str, reason: str, given: Mapping[str, Any] | None = None) -> Reward:
-        """Say that nothing was scored, and why."""
+        """Make a reward without values, with the reason."""
         nothing = np.empty(0)
         return cls(model, episode, nothing.astype(np.int32), nothing.astype(np.float32), None, reason, given or {})
 
@@ -50,11 +50,11 @@ class Reward:
 
     @property
     def final(self) -> float:
-        """The value at the last scored frame index; NaN when that frame is unscored."""
+        """The value at the last index; NaN when it is unscored."""
         return float(self.value[-1]) if len(self.value) else float("nan")
 
     def __repr__(self) -> str:
-        """Show the verdict in a line."""
+        """Summarize the reward in a line."""
         if not self.scored:
             return f"Reward({self.model!r}, {self.episode!r}, unscored: {self.why_missing})"
         missing = int(np.isnan(self.value).sum())
@@ -68,25 +68,25 @@ class Reward:
         if column.size and not np.issubdtype(column.dtype, np.number):
             raise BadReward(self.model, self.episode, f"{name} holds {column.dtype} instead of numbers")
         if dtype is np.int32 and column.size and not np.array_equal(column, column.astype(np.int32)):
-            raise BadReward(self.model, self.episode, f"{name} holds numbers that are no frame indices")
+            raise BadReward(self.model, self.episode, f"{name} holds numbers that are not frame indices")
         column = column.astype(dtype)
         column.setflags(write=False)
         return column
 
     def _check(self) -> None:
-        def refuse(reason: str) -> None:
+        def fail(reason: str) -> None:
             raise BadReward(self.model, self.episode, reason)
 
         if len(self.at) != len(self.value):
-            refuse(f"{len(self.at)} frame indices but {len(self.value)} values")
+            fail(f"{len(self.at)} frame indices but {len(self.value)} values")
         if self.success is not None and len(self.success) != len(self.at):
-            refuse(f"{len(self.at)} frame indices but {len(self.success)} success probabilities")
+            fail(f"{len(self.at)} frame indices but {len(self.success)} success probabilities")
         if len(self.at) and (self.at[0] < 0 or bool(np.any(np.diff(self.at) <= 0))):
-            refuse("frame indices do not grow from 0 on")
+            fail("frame indices are not increasing from 0")
         if bool(np.any(np.isinf(self.value))):
-            refuse("a value is infinite")
+            fail("a value is infinite")
         missing = not len(self.value) or bool(np.any(np.isnan(self.value)))
         if missing and not self.why_missing:
-            refuse("something is unscored and no reason is given")
+            fail("values are missing and no reason is given")
         if not missing and self.why_missing:
-            refuse(f"a reason for missing values ({self.why_missing!r}), but none is missing")
+            fail(f"a reason for missing values ({self.why_missing!r}), but none is missing")

@@ -1,4 +1,4 @@
-"""Store: a dataset folder that can be opened, filtered, streamed and appended to."""
+"""Store: a dataset folder (`dataset.json`, the parquet files it lists, videos): open, filter, stream and append to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from demerit.data.parts import (
     ROW,
     Manifest,
     PartWriter,
-    matching,
+    match_rows,
     read_batches,
     read_manifest,
     read_matching,
@@ -85,7 +85,7 @@ EPISODES = pa.schema(
         ("signals", pa.list_(_signal)),
     ]
 )
-# Signals are by far the largest column; they are read only when somebody asks for one.
+# Signals are by far the largest column; they are read on first access.
 LIGHT_COLUMNS = [name for name in EPISODES.names if name != "signals"]
 FILTER_COLUMNS = ("id", "instruction", *ORIGIN_COLUMNS, "success", "grade", "vouched_by")
 
@@ -107,19 +107,19 @@ COMMIT_SECONDS = 2.0
 
 
 class Store:
-    """A dataset folder, as it was when it was opened. Satisfies `demerit.data.dataset.Reader`."""
+    """A dataset folder, as of when it was opened. Satisfies `DatasetReader`."""
 
     def __init__(self, root: str | Path) -> None:
-        """Open a folder: reads its manifest and nothing else."""
+        """Open a folder. Reads only its manifest."""
         self.root = Path(root).resolve()
         self.manifest = read_manifest(self.root / MANIFEST, FORMAT_NAME)
 
     @classmethod
     def create(cls, root: str | Path, name: str, licence: str = "", source: str = "") -> Store:
-        """Make an empty dataset folder; a folder that holds anything else is left alone."""
+        """Create an empty dataset; the folder must be absent or empty."""
         root = Path(root).resolve()
         if (root / MANIFEST).exists():
-            raise StoreError(root, "there is a dataset in this folder already")
+            raise StoreError(root, "it contains a dataset already")
         check_free(root)
         make_folder(root)
         write_manifest(root / MANIFEST, FORMAT_NAME, Manifest({"name": name, "licence": licence, "source": source}))
@@ -127,7 +127,7 @@ class Store:
 
     @staticmethod
     def is_at(root: str | Path) -> bool:
-        """Whether a dataset folder is there."""
+        """Whether the folder contains a dataset."""
         return (Path(root) / MANIFEST).is_file()
 
     @property
@@ -136,20 +136,20 @@ class Store:
         return str(self.manifest.header["name"])
 
     def __len__(self) -> int:
-        """How many episodes there are."""
+        """The number of episodes."""
         return self.manifest.rows("episodes")
 
     def expected(self) -> int:
-        """How many episodes there are."""
+        """The number of episodes."""
         return len(self)
 
     def records(self) -> Iterator[Record]:
-        """Stream episodes and preferences; problems of the import are on record, not met again."""
+        """Stream episodes and preferences; the problems of the import are in `problems()`."""
         yield from self.episodes()
         yield from self.preferences()
 
     def episodes(self, where: Mapping[str, Any] | None = None) -> Iterator[Episode]:
-        """Stream episodes; `where` keeps those whose columns equal the given values (None = unknown)."""
+        """Stream episodes; `where` maps columns to required values (None = unknown)."""
         where = where or {}
         _check_columns(where)
         for part in self.manifest.tables.get("episodes", ()):
@@ -160,24 +160,24 @@ class Store:
                     yield row_episode(row, self.root, signals)
 
     def ids(self, where: Mapping[str, Any] | None = None) -> list[str]:
-        """List the ids of matching episodes; reads no other column than it needs."""
+        """List the ids of matching episodes. Reads only the needed columns."""
         where = where or {}
         _check_columns(where)
         found: list[str] = []
         for table in self._columns("episodes", ["id", *(name for name in where if name != "id")]):
-            found += table.column("id").take(matching(table, where)).to_pylist()
+            found += table.column("id").take(match_rows(table, where)).to_pylist()
         return found
 
     def columns(self, names: Sequence[str]) -> pa.Table:
-        """Read some flat columns of all episodes."""
+        """Read flat columns of all episodes."""
         schema = pa.schema([EPISODES.field(name) for name in names])
         return pa.concat_tables([schema.empty_table(), *self._columns("episodes", list(names))])
 
     def episode(self, id: str) -> Episode:
-        """Find one episode."""
+        """Find an episode by id."""
         for found in self.episodes({"id": id}):
             return found
-        raise BadEpisode(id, f"an id of dataset {self.name!r}", "one that is not in it")
+        raise BadEpisode(id, f"an id of dataset {self.name!r}", "an id that is not in it")
 
     def preferences(self) -> Iterator[Preference]:
         """Stream preferences."""
@@ -185,12 +185,12 @@ class Store:
             yield from (Preference(**row) for row in table.to_pylist())
 
     def problems(self) -> Iterator[Problem]:
-        """Stream what was wrong with the data when it was imported."""
+        """Stream the problems found when the data was imported."""
         for table in self._columns("problems", None):
             yield from (Problem(**row) for row in table.to_pylist())
 
     def writer(self) -> StoreWriter:
-        """Append to this dataset: `with store.writer() as writer: writer.add(episode)`."""
+        """Open the dataset for appending: `with store.writer() as writer: writer.add(episode)`."""
         return StoreWriter(self.root)
 
     def _columns(self, table: str, columns: list[str] | None) -> Iterator[pa.Table]:
@@ -198,19 +198,30 @@ class Store:
             yield from read_batches(self.root, part, columns)
 
 
+def open_or_create(dest: str | Path, name: str, licence: str, source: str) -> Store:
+    """Open the folder of an earlier run of the same job, or create it. `source` describes the job."""
+    if not Store.is_at(dest):
+        return Store.create(dest, name, licence, source)
+    store = Store(dest)
+    if store.manifest.header.get("source") != source:
+        other = store.manifest.header.get("source") or "something else"
+        raise StoreError(dest, f"it contains the result of another job ({other}); choose another folder")
+    return store
+
+
 class StoreWriter:
-    """Appends records; what `commit` has returned from survives anything. One writer at a time."""
+    """Appends records; durable once `commit` returns. One writer at a time."""
 
     def __init__(self, root: Path) -> None:
-        """Remember where; the lock is taken on entering."""
+        """The lock is taken on entering the with block."""
         self.root = root
         self._stack = ExitStack()
-        self._waiting: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
+        self._pending: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
         self._last_commit = time.monotonic()
         self.written: set[str] = set()
 
     def __enter__(self) -> StoreWriter:
-        """Take the lock and see what is there."""
+        """Take the lock and read the known ids."""
         self._stack.enter_context(lock_folder(self.root))
         try:
             store = Store(self.root)  # opened under the lock: another writer may just have finished
@@ -224,22 +235,22 @@ class StoreWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Commit what is waiting, also when leaving through Ctrl-C; nothing that was added is lost."""
+        """Commit pending records, also after an exception or Ctrl-C."""
         with self._stack:
             self.commit()
             if kind is None:
                 self._parts.compact()
 
     def __contains__(self, id: object) -> bool:
-        """Whether an episode of this id is in the dataset, or waiting to be."""
+        """Whether the dataset has, or is about to have, an episode of this id."""
         return id in self.written
 
     def add(self, record: Record) -> None:
-        """Add an episode, a preference or a problem; the same preference or problem again changes nothing."""
+        """Add a record; a preference or problem that exists already is ignored."""
         if isinstance(record, Episode):
             if record.id in self.written:
-                raise BadEpisode(record.id, "an id that is not in the dataset yet", "one that is")
-            self._waiting["episodes"].append(episode_row(record, self.root))
+                raise BadEpisode(record.id, "an id that is not in the dataset yet", "one that is in it")
+            self._pending["episodes"].append(episode_row(record, self.root))
             self.written.add(record.id)
         elif isinstance(record, Preference):
             self._add_once("preferences", preference_row(record))
@@ -249,11 +260,11 @@ class StoreWriter:
             self.commit()
 
     def commit(self) -> int:
-        """Make everything added so far durable; return how many episodes the dataset has now."""
-        if any(self._waiting.values()):
-            tables = {name: pa.Table.from_pylist(waiting, SCHEMAS[name]) for name, waiting in self._waiting.items()}
+        """Write pending records; return the number of episodes in the dataset."""
+        if any(self._pending.values()):
+            tables = {name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in self._pending.items()}
             self._parts.commit(tables)
-            self._waiting = {name: [] for name in SCHEMAS}
+            self._pending = {name: [] for name in SCHEMAS}
         self._last_commit = time.monotonic()
         return self._parts.manifest.rows("episodes")
 
@@ -261,10 +272,10 @@ class StoreWriter:
         key = tuple(row.values())
         if key not in self._known:
             self._known.add(key)
-            self._waiting[table].append(row)
+            self._pending[table].append(row)
 
     def _is_time(self) -> bool:
-        many = sum(map(len, self._waiting.values())) >= COMMIT_ROWS
+        many = sum(map(len, self._pending.values())) >= COMMIT_ROWS
         return many or time.monotonic() - self._last_commit > COMMIT_SECONDS
 
 
@@ -275,25 +286,13 @@ def _check_columns(where: Mapping[str, Any]) -> None:
 
 
 def episode_row(episode: Episode, root: Path) -> dict[str, Any]:
-    """Write an episode as a row; files inside `root` are named relative to it."""
-    outcome = episode.outcome
-    times = episode.main.times()
+    """Turn an episode into a row; paths below `root` become relative."""
     return {
-        "id": episode.id,
-        "instruction": episode.instruction,
-        **{name: getattr(episode.origin, name) for name in ORIGIN_COLUMNS},
+        **flat_columns(episode),
         "tags": list(episode.origin.tags.items()),
-        "cameras": list(episode.views),
-        "frames": len(episode),
-        "seconds": float(times[-1]) if len(times) else 0.0,
-        "success": outcome and outcome.success,
-        "progress": outcome and outcome.progress,
-        "grade": outcome and outcome.grade,
-        "vouched_by": outcome and outcome.source,
-        "has_curve": any(account.curve is not None for account in episode.outcomes),
         "fingerprint": episode.fingerprint(),
         "views": [_view_row(camera, frames, root) for camera, frames in episode.views.items()],
-        "outcomes": [_outcome_row(account) for account in episode.outcomes],
+        "outcomes": [_outcome_row(outcome) for outcome in episode.outcomes],
         "edits": [
             {"name": edit.name, "params": json.dumps(dict(edit.params), sort_keys=True), "seed": edit.seed}
             for edit in episode.edits
@@ -302,14 +301,33 @@ def episode_row(episode: Episode, root: Path) -> dict[str, Any]:
     }
 
 
+def flat_columns(episode: Episode) -> dict[str, Any]:
+    """The columns of an episode that are plain values: what can be counted and filtered."""
+    outcome = episode.outcome
+    times = episode.main.times()
+    return {
+        "id": episode.id,
+        "instruction": episode.instruction,
+        **{name: getattr(episode.origin, name) for name in ORIGIN_COLUMNS},
+        "cameras": list(episode.views),
+        "frames": len(episode),
+        "seconds": float(times[-1]) if len(times) else 0.0,
+        "success": outcome and outcome.success,
+        "progress": outcome and outcome.progress,
+        "grade": outcome and outcome.grade,
+        "vouched_by": outcome and outcome.source,
+        "has_curve": any(label.curve is not None for label in episode.outcomes),
+    }
+
+
 def row_episode(row: Mapping[str, Any], root: Path, signals: Mapping[str, npt.NDArray[Any]]) -> Episode:
-    """Rebuild an episode from its row."""
+    """Turn a row into an episode."""
     origin = Origin(**{name: row[name] for name in ORIGIN_COLUMNS}, tags=dict(row["tags"]))
     return Episode(
         id=row["id"],
         instruction=row["instruction"],
         views={view["camera"]: _row_view(view, root) for view in row["views"]},
-        outcomes=tuple(_row_outcome(account) for account in row["outcomes"]),
+        outcomes=tuple(_row_outcome(label) for label in row["outcomes"]),
         origin=origin,
         signals=signals,
         edits=tuple(Edit(edit["name"], json.loads(edit["params"]), edit["seed"]) for edit in row["edits"]),
@@ -317,18 +335,18 @@ def row_episode(row: Mapping[str, Any], root: Path, signals: Mapping[str, npt.ND
 
 
 def preference_row(preference: Preference) -> dict[str, Any]:
-    """Write a preference as a row."""
+    """Turn a preference into a row."""
     return {name: getattr(preference, name) for name in PREFERENCES.names}
 
 
 def problem_row(problem: Problem) -> dict[str, Any]:
-    """Write a problem as a row."""
+    """Turn a problem into a row."""
     return {name: getattr(problem, name) for name in PROBLEMS.names}
 
 
 @dataclass(frozen=True)
 class StoredSignals(Mapping[str, npt.NDArray[Any]]):
-    """One episode's signals, read from its part when first asked for."""
+    """The signals of an episode, read on access."""
 
     path: str
     row: int
@@ -346,7 +364,7 @@ class StoredSignals(Mapping[str, npt.NDArray[Any]]):
         return (signal["name"] for signal in self._rows())
 
     def __len__(self) -> int:
-        """How many signals there are."""
+        """The number of signals."""
         return len(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -364,7 +382,7 @@ def _signals_of(path: str, row: int) -> list[dict[str, Any]]:
                     return list(column.slice(row, 1).to_pylist()[0])
                 row -= rows
     except (OSError, pa.ArrowException) as error:
-        raise StoreError(path, f"signals can no longer be read from it ({error})") from error
+        raise StoreError(path, f"its signals cannot be read ({error})") from error
     raise StoreError(path, f"it has no row {row}")
 
 
@@ -395,7 +413,6 @@ def _outcome_row(outcome: Outcome) -> dict[str, Any]:
 def _row_outcome(row: Mapping[str, Any]) -> Outcome:
     curve = row["curve"]
     events = tuple(Event(**event) for event in row["events"])
-    # Parquet keeps NaN; an absent curve is None.
     known = {**row, "events": events, "curve": None if curve is None else np.asarray(curve, dtype=np.float32)}
     return Outcome(**known)
 

@@ -1,8 +1,8 @@
-"""Clips of video files, decoded frame by frame on request.
+"""Video files: clips decoded frame by frame on request, and writing videos.
 
-A clip is scanned once (packets only, nothing is decoded) to learn the presentation time of every frame and where the
-key frames are. Taking frames then decodes only the groups of pictures that hold them. The result is the same, pixel for
-pixel, as decoding the whole file from its beginning.
+A clip is scanned once (packets only, nothing is decoded) for the presentation time of every frame and the positions of
+the key frames. Taking frames then decodes only the groups of pictures that contain them. The result is equal, pixel for
+pixel, to decoding the whole file from its start.
 """
 
 from __future__ import annotations
@@ -15,60 +15,64 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import av
 import numpy as np
 import numpy.typing as npt
+from av.container import InputContainer, OutputContainer
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
 
 from demerit.data.files import atomic_file
 from demerit.data.frames import Images, Prepare, Times, file_identity, new_images, short_hash
 from demerit.errors import BadInput, UnreadableVideo
 
-if TYPE_CHECKING:
-    from av.container import InputContainer
-    from av.video.frame import VideoFrame
-    from av.video.stream import VideoStream
-
-
-# Decoding on through a gap of this many frames costs less than seeking over it.
+DECODER_ERRORS: tuple[type[Exception], ...] = (av.error.FFmpegError, ValueError)
+"""what PyAV raises on files that it cannot read"""
+# Decoding through a gap of this many frames costs less than seeking over it.
 SHORT_GAP = 2
+# Frames by which decoding order may run ahead of presentation order in H.264, HEVC and AV1.
+DEEPEST_REORDERING = 16
+# Codecs in which a packet is a frame and frames are stored in presentation order.
+IN_ORDER = ("av1", "vp9", "vp8", "mjpeg", "png", "ffv1")
+# Fine enough for any camera clock, and divisible by the usual frame rates.
+TICKS_PER_SECOND = 90_000
 
 
 @dataclass(frozen=True)
 class VideoClip:
-    """The frames of a video file between two moments, or all of them."""
+    """The frames of a video file between two times, or all of them."""
 
     path: str
     start: float | None = None
-    """seconds in the file's own time; None = from its first frame"""
+    """seconds on the file's clock; None = from the first frame"""
     stop: float | None = None
-    """seconds, the first frame that is no longer part of the clip; None = to its last frame"""
+    """seconds on the file's clock, exclusive; None = to the last frame"""
     length: int | None = None
-    """how many frames the dataset says there are: believed until a frame is taken, None = count them"""
+    """the number of frames according to the dataset, trusted until a frame is taken; None = count them"""
     rotate: int = 0
-    """degrees counter-clockwise, on top of what the file itself asks for"""
+    """degrees counter-clockwise, added to the rotation that the file asks for"""
 
     def __post_init__(self) -> None:
-        """Refuse what no video can have."""
+        """Check the rotation."""
         if self.rotate % 90:
             raise BadInput("rotate", "a multiple of 90 degrees", self.rotate)
 
     @property
     def kind(self) -> str:
-        """The name under which the store knows video files."""
+        """'video'."""
         return "video"
 
     def __len__(self) -> int:
-        """How many frames there are: as declared, else as counted."""
+        """The number of frames: as declared, else as counted."""
         return self.length if self.length is not None else len(self.scan().pts)
 
     def scan(self) -> VideoIndex:
-        """Find the clip's frames in the file without decoding them; remembered for the last few clips."""
-        try:
-            status = os.stat(self.path)
-        except OSError:
-            raise UnreadableVideo(self.path, "there is no such file") from None
-        return scanned(self.path, self.start, self.stop, status.st_size, status.st_mtime_ns)
+        """Find the clip's frames in the file without decoding them; cached for the last few clips."""
+        size, mtime = _file_state(self.path)
+        return scan_video(self.path, self.start, self.stop, size, mtime)
 
     def times(self) -> Times:
         """Seconds from the clip's first frame."""
@@ -77,29 +81,29 @@ class VideoClip:
         return np.asarray(seconds[: len(self)], dtype=np.float64)
 
     def take(self, indices: Sequence[int]) -> Images:
-        """Decode the wanted frames, in the wanted order."""
+        """Decode the given frames, in the given order."""
         return self.take_into(indices, new_images)
 
     def take_into(
         self, indices: Sequence[int], allocate: Callable[[tuple[int, ...]], Images], prepare: Prepare | None = None
     ) -> Images:
-        """Decode into an array that `allocate` makes for a shape; indices that do not grow cost a copy.
+        """Decode into the array `allocate(shape)`; `prepare` shrinks each image before the next is decoded.
 
-        `prepare` makes each picture smaller before the next is decoded.
+        Indices that are not strictly increasing cost a copy.
         """
         index = self.scan()
         if not len(indices):
             return np.empty((0, 0, 0, 3), dtype=np.uint8)
         if max(indices) >= len(index.pts):
-            reason = f"frame {max(indices)} was asked for, and only {len(index.pts)} frames can be read"
+            reason = f"frame {max(indices)} was requested, and only {len(index.pts)} frames can be read"
             raise UnreadableVideo(self.path, reason)
         wanted, places = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
-        images = _decode(self.path, index, wanted, _Painter(self.rotate, prepare), allocate)
+        images = _decode(self.path, index, wanted, _RgbConverter(self.rotate, prepare), allocate)
         is_in_order = np.array_equal(places, np.arange(len(wanted)))
         return images if is_in_order else images[places]
 
     def identity(self) -> str:
-        """Hash the file's content and what part of it is shown."""
+        """Hash the file's content and the part of it that is visible."""
         return short_hash(file_identity(self.path).encode(), repr((self.start, self.stop, self.rotate)).encode())
 
     def describe(self) -> dict[str, Any]:
@@ -107,133 +111,7 @@ class VideoClip:
         return {"path": self.path, "start": self.start, "stop": self.stop, "length": self.length, "rotate": self.rotate}
 
 
-def _decode(
-    path: str,
-    index: VideoIndex,
-    wanted: npt.NDArray[np.int64],
-    painter: _Painter,
-    allocate: Callable[[tuple[int, ...]], Images],
-) -> Images:
-    """Decode the wanted positions (growing, each once)."""
-    out: Images | None = None
-    done = 0
-    with opened(path, fresh=not index.seekable) as (container, stream):
-        found = _seek_frames(container, stream, index, wanted) if index.seekable else None
-        frames = _numbered(decoded(path, container, stream), wanted) if found is None else found
-        try:
-            for position, frame in frames:
-                if frame.is_corrupt:
-                    raise UnreadableVideo(path, f"frame {position} is damaged")
-                try:
-                    image = painter.rgb(frame)
-                except _SizeChanged as change:
-                    raise UnreadableVideo(path, f"the picture size changes {change} at frame {position}") from None
-                if out is None:
-                    out = allocate((len(wanted), *image.shape))
-                out[np.searchsorted(wanted, position)] = image
-                done += 1
-        except decoder_errors() as error:
-            raise UnreadableVideo(path, f"decoding stopped: {error}") from error
-    if out is None or done != len(wanted):
-        raise UnreadableVideo(path, f"only {done} of {len(wanted)} wanted frames could be decoded")
-    return out
-
-
-def _seek_frames(
-    container: InputContainer, stream: VideoStream, index: VideoIndex, wanted: npt.NDArray[np.int64]
-) -> Iterator[tuple[int, VideoFrame]]:
-    """Decode run by run: seek to a run's key frame, feed packets up to its last wanted frame, drain, go on."""
-    wanted_pts = index.pts[wanted]
-    key_of = np.searchsorted(index.keys, wanted_pts, side="right") - 1
-    position_of = dict(zip(wanted_pts.tolist(), wanted.tolist(), strict=True))
-    key_position = np.searchsorted(index.pts, index.keys)
-    starts_run = np.ones(len(wanted), dtype=bool)
-    starts_run[1:] = (np.diff(key_of) > 0) & (key_position[key_of[1:]] - wanted[:-1] > SHORT_GAP)
-    context = stream.codec_context
-    # Frames that nobody refers to and nobody wants need not be decoded at all; dav1d and libvpx cannot be told so.
-    may_skip = context.name in ("h264", "hevc")
-    for run in np.split(np.arange(len(wanted)), np.flatnonzero(starts_run)[1:]):
-        unfed = set(wanted_pts[run].tolist())
-        key = int(key_of[run[0]])
-        container.seek(int(index.key_dts[key]), stream=stream)
-        fed = False
-        for packet in container.demux(stream):
-            if not fed and packet.pts is not None and packet.pts > index.keys[key]:
-                # The container's own seek table aims later than the key frame: start over from an earlier one.
-                yield from _from_earlier(container, stream, index, key, wanted[run])
-                break
-            fed = fed or packet.pts == index.keys[key]
-            if not fed:
-                continue
-            if may_skip:
-                context.skip_frame = "DEFAULT" if packet.pts in unfed else "NONREF"
-            unfed.discard(packet.pts)
-            for frame in context.decode(packet):
-                if frame.pts in position_of:
-                    yield position_of.pop(frame.pts), frame
-            if not unfed:
-                for frame in context.decode(None):
-                    if frame.pts in position_of:
-                        yield position_of.pop(frame.pts), frame
-                break
-
-
-def _from_earlier(
-    container: InputContainer, stream: VideoStream, index: VideoIndex, key: int, wanted: npt.NDArray[np.int64]
-) -> Iterator[tuple[int, VideoFrame]]:
-    """Decode linearly from the file's first packet; slow, and only for containers whose seeks cannot be trusted."""
-    container.seek(int(index.key_dts[0]) - 1, stream=stream)
-    stream.codec_context.skip_frame = "DEFAULT"
-    missing = dict(zip(index.pts[wanted].tolist(), wanted.tolist(), strict=True))
-    for packet in container.demux(stream):
-        for frame in stream.codec_context.decode(packet if packet.size else None):
-            if frame.pts in missing:
-                yield missing.pop(frame.pts), frame
-        if not missing:
-            break
-
-
-def _numbered(frames: Iterator[VideoFrame], wanted: npt.NDArray[np.int64]) -> Iterator[tuple[int, VideoFrame]]:
-    chosen = set(wanted.tolist())
-    for position, frame in enumerate(frames):
-        if position in chosen:
-            yield position, frame
-        if position >= int(wanted[-1]):
-            return
-
-
-class _SizeChanged(Exception):
-    """A picture that is not as large as the first one."""
-
-
-class _Painter:
-    """Turns decoded pictures into RGB arrays with one conversion context for all of them."""
-
-    def __init__(self, rotate: int, prepare: Prepare | None) -> None:
-        from av.video.reformatter import VideoReformatter  # noqa: PLC0415
-
-        self._reformatter = VideoReformatter()
-        self._rotate, self._prepare = rotate, prepare
-        self._size: tuple[int, ...] = ()
-
-    def rgb(self, frame: VideoFrame) -> Images:
-        """Convert, turn as the file and the dataset ask, and prepare."""
-        picture = self._reformatter.reformat(frame, format="rgb24", threads=1)
-        plane = picture.planes[0]
-        rows = np.frombuffer(memoryview(plane), dtype=np.uint8).reshape(picture.height, plane.line_size)
-        image = rows[:, : picture.width * 3].reshape(picture.height, picture.width, 3)
-        quarter_turns = round((frame.rotation + self._rotate) / 90) % 4
-        image = np.rot90(image, quarter_turns) if quarter_turns else image
-        self._size = self._size or image.shape
-        if image.shape != self._size:
-            raise _SizeChanged(f"from {self._size[1]}x{self._size[0]} to {image.shape[1]}x{image.shape[0]}")
-        return image if self._prepare is None else self._prepare(image[None])[0]
-
-
-# Frames by which decoding order may run ahead of presentation order in H.264, HEVC and AV1.
-DEEPEST_REORDERING = 16
-# Codecs in which a packet is a frame and frames are stored in the order in which they are shown.
-IN_ORDER = ("av1", "vp9", "vp8", "mjpeg", "png", "ffv1")
+# --- scanning
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,34 +119,34 @@ class VideoIndex:
     """Where a clip's frames are in its file."""
 
     pts: npt.NDArray[np.int64]
-    """presentation time of every frame of the clip, growing, in ticks"""
+    """presentation time of every frame of the clip, increasing, in ticks"""
     keys: npt.NDArray[np.int64]
-    """presentation times of the key frames that the clip needs, growing"""
+    """presentation times of the key frames that the clip needs, increasing"""
     key_dts: npt.NDArray[np.int64]
-    """decoding times of the same key frames: what a seek is aimed at"""
+    """decoding times of the same key frames: the targets of seeks"""
     seconds_per_tick: float
     header_frames: int
-    """how many frames the file's header promises for the whole file; 0 = it does not say"""
+    """number of frames in the whole file according to its header; 0 = unknown"""
     seekable: bool
-    """false: times are frame counts, and the file is decoded from its beginning"""
+    """False: times are frame counts, and the file is decoded from its start"""
 
 
 @lru_cache(maxsize=64)
-def scanned(path: str, start: float | None, stop: float | None, size: int, _mtime_ns: int) -> VideoIndex:
-    """Find a clip's frames; size and time of change are part of the key, so a replaced file is scanned anew."""
-    with opened(path, fresh=start is None) as (container, stream):
+def scan_video(path: str, start: float | None, stop: float | None, size: int, _mtime_ns: int) -> VideoIndex:
+    """Find a clip's frames. Size and modification time are part of the cache key: a replaced file is scanned again."""
+    with open_video(path, fresh=start is None) as (container, stream):
         index = _scan_table(stream, size) if start is None and stop is None else None
         index = index or _scan_packets(container, stream, start, stop)
     if index is None:  # a container without usable times, such as AVI with B-frames
-        with opened(path, fresh=True) as (container, stream):
+        with open_video(path, fresh=True) as (container, stream):
             index = _scan_frames(path, container, stream, start, stop)
     if not len(index.pts):
-        raise UnreadableVideo(path, "it holds no frame" if start is None else f"it holds no frame from {start} s on")
+        raise UnreadableVideo(path, "it has no frame" if start is None else f"it has no frame after {start} s")
     return index
 
 
 def _scan_table(stream: VideoStream, size: int) -> VideoIndex | None:
-    """Read the container's own table of frames, where there is one and decoding order is presentation order."""
+    """Read the container's frame table, if it has one and decoding order is presentation order."""
     if stream.codec_context.codec.canonical_name not in IN_ORDER or not stream.frames:
         return None
     entries = [entry for entry in stream.index_entries if not entry.is_discard and entry.pos + entry.size <= size]
@@ -282,14 +160,14 @@ def _scan_table(stream: VideoStream, size: int) -> VideoIndex | None:
 def _scan_packets(
     container: InputContainer, stream: VideoStream, start: float | None, stop: float | None
 ) -> VideoIndex | None:
-    """Read packet headers; None when they do not give every frame a time of its own."""
+    """Read packet headers; None if they do not give every frame a time of its own."""
     tick = float(stream.time_base or 0)
-    # Datasets give cut points rounded to some decimals: a frame belongs to the side that it is nearer to.
+    # Datasets round cut points: a frame belongs to the side that it is nearer to.
     half_step = 0.5 / float(stream.average_rate or stream.guessed_rate or 30)
     first = -np.inf if start is None else (start - half_step) / tick
     last = np.inf if stop is None else (stop - half_step) / tick
     if start is not None:
-        # Seeks go by decoding time, which runs ahead of presentation by up to 16 frames: aim that much earlier.
+        # Seeks use decoding time, which runs ahead of presentation by up to 16 frames: seek that much earlier.
         container.seek(max(0, int(first - DEEPEST_REORDERING * 2 * half_step / tick)), stream=stream)
     pts: list[int] = []
     keys: list[tuple[int, int]] = []
@@ -309,112 +187,228 @@ def _scan_packets(
     times = np.sort(np.array(pts, dtype=np.int64))
     key_times = np.array(sorted(keys), dtype=np.int64).reshape(-1, 2)
     if len(times) and (not len(key_times) or key_times[0, 0] > times[0]):
-        return None  # frames before the first key frame: only a decoder knows what becomes of them
+        return None  # frames before the first key frame: only a decoder knows what happens to them
     return VideoIndex(times, key_times[:, 0], key_times[:, 1], tick, int(stream.frames), seekable=True)
 
 
 def _scan_frames(
     path: str, container: InputContainer, stream: VideoStream, start: float | None, stop: float | None
 ) -> VideoIndex:
-    """Count frames by decoding them all; the last resort, so clips of such files are refused."""
+    """Count frames by decoding them all. The last resort: clips of such files are refused."""
     if start is not None or stop is not None:
-        raise UnreadableVideo(path, "its frames carry no times, so a part of it cannot be found (re-encode it as mp4)")
-    count = sum(1 for _ in decoded(path, container, stream))
+        raise UnreadableVideo(path, "its frames have no times, so a part of it cannot be found (re-encode it as mp4)")
+    count = sum(1 for _ in _decode_all(path, container, stream))
     rate = float(stream.average_rate or stream.guessed_rate or 30)
     none = np.empty(0, dtype=np.int64)
     return VideoIndex(np.arange(count), none, none, 1 / rate, int(stream.frames), seekable=False)
 
 
-def decoded(path: str, container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
-    """Decode from where the container stands to the end."""
-    try:
-        yield from container.decode(stream)
-    except decoder_errors() as error:
-        raise UnreadableVideo(path, f"decoding stopped: {error}") from error
-
-
-class _Held(threading.local):
+class _LastOpened(threading.local):
     """The file that this thread used last, still open.
 
-    Frames are counted before they are taken, and datasets keep many episodes in one large file: opening it anew for
-    each would cost more than the decoding.
+    Frames are counted before they are taken, and datasets keep many episodes in one large file: opening the file for
+    each would take longer than decoding.
     """
 
     key: tuple[str, int, int] | None = None
     container: InputContainer | None = None
 
 
-_held = _Held()
+_last_opened = _LastOpened()
 
 
 @contextmanager
-def opened(path: str, fresh: bool) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """Open a file's first video stream for decoding on one thread; complaints become one sentence.
+def open_video(path: str, fresh: bool) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """Open a file's first video stream for decoding on one thread.
 
-    A container that is not `fresh` may stand anywhere in the file: seek before reading.
+    A container that is not `fresh` may be at any position: seek before reading.
     """
-    try:
-        status = os.stat(path)
-    except OSError:
-        raise UnreadableVideo(path, "there is no such file") from None
-    key = (path, status.st_size, status.st_mtime_ns)
-    container, _held.container = _held.container, None
-    if container is not None and (fresh or _held.key != key):
+    key = (path, *_file_state(path))
+    container, _last_opened.container = _last_opened.container, None
+    if container is not None and (fresh or _last_opened.key != key):
         container.close()
         container = None
-    container = container or _open(path)
+    container = container or _open_container(path)
     try:
         yield container, container.streams.video[0]
     except BaseException:
         container.close()
         raise
-    _held.key, _held.container = key, container
+    _last_opened.key, _last_opened.container = key, container
 
 
-def _open(path: str) -> InputContainer:
-    import av  # noqa: PLC0415  # 0.1 s that `demerit --help` does not need
-
+def _open_container(path: str) -> InputContainer:
     try:
         container = av.open(path)
-    except decoder_errors() as error:
-        raise UnreadableVideo(path, f"it cannot be opened as a video ({_plain(error)})") from error
+    except DECODER_ERRORS as error:
+        reason = str(getattr(error, "strerror", None) or error)
+        raise UnreadableVideo(path, f"it cannot be opened as a video ({reason})") from error
     if not container.streams.video:
         container.close()
-        raise UnreadableVideo(path, "it has no video in it")
-    # Clips are decoded side by side in processes of their own: more threads for one clip only add waiting.
+        raise UnreadableVideo(path, "it has no video stream")
+    # Clips are decoded in parallel processes: more threads per clip only add waiting.
     container.streams.video[0].codec_context.thread_count = 1
     return container
 
 
-def decoder_errors() -> tuple[type[Exception], ...]:
-    """What PyAV raises on files that it cannot read."""
-    import av  # noqa: PLC0415
-
-    return (av.error.FFmpegError, ValueError)
-
-
-def _plain(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)
+def _file_state(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        raise UnreadableVideo(path, "there is no such file") from None
+    return status.st_size, status.st_mtime_ns
 
 
-# Fine enough for any camera clock, and divisible by the usual frame rates.
-TICKS_PER_SECOND = 90_000
+# --- decoding
+
+
+def _decode(
+    path: str,
+    index: VideoIndex,
+    wanted: npt.NDArray[np.int64],
+    converter: _RgbConverter,
+    allocate: Callable[[tuple[int, ...]], Images],
+) -> Images:
+    """Decode the wanted positions (increasing, unique)."""
+    out: Images | None = None
+    done = 0
+    with open_video(path, fresh=not index.seekable) as (container, stream):
+        if index.seekable:
+            frames = _decode_by_seeking(container, stream, index, wanted)
+        else:
+            frames = _pick_frames(_decode_all(path, container, stream), wanted)
+        try:
+            for position, frame in frames:
+                if frame.is_corrupt:
+                    raise UnreadableVideo(path, f"frame {position} is damaged")
+                try:
+                    image = converter.convert(frame)
+                except _SizeChanged as change:
+                    raise UnreadableVideo(path, f"the image size changes {change} at frame {position}") from None
+                if out is None:
+                    out = allocate((len(wanted), *image.shape))
+                out[np.searchsorted(wanted, position)] = image
+                done += 1
+        except DECODER_ERRORS as error:
+            raise UnreadableVideo(path, f"decoding stopped: {error}") from error
+    if out is None or done != len(wanted):
+        raise UnreadableVideo(path, f"only {done} of {len(wanted)} requested frames could be decoded")
+    return out
+
+
+def _decode_by_seeking(
+    container: InputContainer, stream: VideoStream, index: VideoIndex, wanted: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Decode run by run: seek to the run's key frame, feed packets up to its last wanted frame, drain the decoder."""
+    wanted_pts = index.pts[wanted]
+    key_of = np.searchsorted(index.keys, wanted_pts, side="right") - 1
+    position_of = dict(zip(wanted_pts.tolist(), wanted.tolist(), strict=True))
+    key_position = np.searchsorted(index.pts, index.keys)
+    starts_run = np.ones(len(wanted), dtype=bool)
+    starts_run[1:] = (np.diff(key_of) > 0) & (key_position[key_of[1:]] - wanted[:-1] > SHORT_GAP)
+    context = stream.codec_context
+    # Unwanted frames that no other frame refers to can be skipped; dav1d and libvpx have no such option.
+    may_skip = context.name in ("h264", "hevc")
+    for run in np.split(np.arange(len(wanted)), np.flatnonzero(starts_run)[1:]):
+        unfed = set(wanted_pts[run].tolist())
+        key = int(key_of[run[0]])
+        container.seek(int(index.key_dts[key]), stream=stream)
+        fed = False
+        for packet in container.demux(stream):
+            if not fed and packet.pts is not None and packet.pts > index.keys[key]:
+                # The container's seek table points behind the key frame: start again from the beginning.
+                yield from _decode_from_start(container, stream, index, wanted[run])
+                break
+            fed = fed or packet.pts == index.keys[key]
+            if not fed:
+                continue
+            if may_skip:
+                context.skip_frame = "DEFAULT" if packet.pts in unfed else "NONREF"
+            unfed.discard(packet.pts)
+            for frame in context.decode(packet):
+                if frame.pts in position_of:
+                    yield position_of.pop(frame.pts), frame
+            if not unfed:
+                for frame in context.decode(None):
+                    if frame.pts in position_of:
+                        yield position_of.pop(frame.pts), frame
+                break
+
+
+def _decode_from_start(
+    container: InputContainer, stream: VideoStream, index: VideoIndex, wanted: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Decode linearly from the first packet: slow, only for containers whose seeks cannot be trusted."""
+    container.seek(int(index.key_dts[0]) - 1, stream=stream)
+    stream.codec_context.skip_frame = "DEFAULT"
+    missing = dict(zip(index.pts[wanted].tolist(), wanted.tolist(), strict=True))
+    for packet in container.demux(stream):
+        for frame in stream.codec_context.decode(packet if packet.size else None):
+            if frame.pts in missing:
+                yield missing.pop(frame.pts), frame
+        if not missing:
+            break
+
+
+def _decode_all(path: str, container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+    try:
+        yield from container.decode(stream)
+    except DECODER_ERRORS as error:
+        raise UnreadableVideo(path, f"decoding stopped: {error}") from error
+
+
+def _pick_frames(frames: Iterator[VideoFrame], wanted: npt.NDArray[np.int64]) -> Iterator[tuple[int, VideoFrame]]:
+    positions = set(wanted.tolist())
+    for position, frame in enumerate(frames):
+        if position in positions:
+            yield position, frame
+        if position >= int(wanted[-1]):
+            return
+
+
+class _SizeChanged(Exception):
+    """A frame has another size than the first one."""
+
+
+class _RgbConverter:
+    """Converts decoded frames to RGB arrays with one conversion context."""
+
+    def __init__(self, rotate: int, prepare: Prepare | None) -> None:
+        self._reformatter = VideoReformatter()
+        self._rotate, self._prepare = rotate, prepare
+        self._size: tuple[int, ...] = ()
+
+    def convert(self, frame: VideoFrame) -> Images:
+        """Convert, rotate as the file and the dataset ask, and preprocess."""
+        rgb = self._reformatter.reformat(frame, format="rgb24", threads=1)
+        plane = rgb.planes[0]
+        rows = np.frombuffer(memoryview(plane), dtype=np.uint8).reshape(rgb.height, plane.line_size)
+        image = rows[:, : rgb.width * 3].reshape(rgb.height, rgb.width, 3)
+        quarter_turns = round((frame.rotation + self._rotate) / 90) % 4
+        image = np.rot90(image, quarter_turns) if quarter_turns else image
+        self._size = self._size or image.shape
+        if image.shape != self._size:
+            raise _SizeChanged(f"from {self._size[1]}x{self._size[0]} to {image.shape[1]}x{image.shape[0]}")
+        return image if self._prepare is None else self._prepare(image[None])[0]
+
+
+# --- writing
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How pictures become a video."""
+    """How images are encoded as a video."""
 
     codec: str = "libx264"
     pixel_format: str = "yuv420p"
     gop: int = 10
-    """a key frame every so many frames: small numbers make random access cheap and files larger"""
+    """frames per key frame: small numbers make random access cheap and files larger"""
     options: Mapping[str, str] = field(default_factory=lambda: {"crf": "23", "preset": "veryfast"})
 
 
 SMALL = Encoding()
 EXACT = Encoding("libx264rgb", "rgb24", 10, {"crf": "0", "preset": "veryfast"})
-"""Lossless: decodes to the very pixels that went in."""
+"""lossless"""
 
 
 def write_video(
@@ -424,23 +418,22 @@ def write_video(
     encoding: Encoding = SMALL,
     times: Sequence[float] | None = None,
 ) -> int:
-    """Write (height, width, 3) uint8 RGB images as an mp4, atomically; return how many there were.
+    """Write (height, width, 3) uint8 RGB images as an mp4, atomically; return their number.
 
-    `times` gives each frame its own moment in seconds instead of a fixed rate.
+    `times` gives each frame's time in seconds instead of a fixed rate.
     """
-    import av  # noqa: PLC0415
-
-    path = Path(path)
     count = 0
     with atomic_file(path, sync=False) as partial, av.open(str(partial), "w", format="mp4") as container:
         stream: VideoStream | None = None
         for image in images:
             if stream is None:
                 stream = _add_stream(container, image, fps, encoding)
-            _check_size(path, stream, image)
+            if image.shape[:2] != (stream.height, stream.width):
+                expected = f"images of one size ({stream.width}x{stream.height})"
+                raise BadInput(str(path), expected, f"{image.shape[1]}x{image.shape[0]}")
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-            moment = count / fps if times is None else times[count]
-            frame.pts, frame.time_base = round(moment * TICKS_PER_SECOND), Fraction(1, TICKS_PER_SECOND)
+            seconds = count / fps if times is None else times[count]
+            frame.pts, frame.time_base = round(seconds * TICKS_PER_SECOND), Fraction(1, TICKS_PER_SECOND)
             container.mux(stream.encode(frame))
             count += 1
         if stream is None:
@@ -449,21 +442,14 @@ def write_video(
     return count
 
 
-def _add_stream(container: object, image: Images, fps: float, encoding: Encoding) -> VideoStream:
+def _add_stream(container: OutputContainer, image: Images, fps: float, encoding: Encoding) -> VideoStream:
     height, width = image.shape[:2]
     if encoding.pixel_format == "yuv420p" and (height % 2 or width % 2):
         raise BadInput("image size", "even numbers (yuv420p halves the colours)", f"{width}x{height}")
-    stream: VideoStream = container.add_stream(  # type: ignore[attr-defined]
-        encoding.codec, rate=Fraction(fps).limit_denominator(100_000), options=dict(encoding.options)
-    )
+    rate = Fraction(fps).limit_denominator(100_000)
+    stream: Any = container.add_stream(encoding.codec, rate=rate, options=dict(encoding.options))
     stream.width, stream.height, stream.pix_fmt = width, height, encoding.pixel_format
     stream.codec_context.gop_size = encoding.gop
     stream.codec_context.time_base = Fraction(1, TICKS_PER_SECOND)
     stream.time_base = Fraction(1, TICKS_PER_SECOND)
-    return stream
-
-
-def _check_size(path: Path, stream: VideoStream, image: Images) -> None:
-    if image.shape[:2] != (stream.height, stream.width):
-        got = f"{image.shape[1]}x{image.shape[0]}"
-        raise BadInput(str(path), f"images of one size ({stream.width}x{stream.height})", got)
+    return stream  # type: ignore[no-any-return]

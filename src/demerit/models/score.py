@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from demerit.data.dataset import Dataset
-from demerit.data.decode import Loaded, load_ahead
+from demerit.data.decode import LoadedEpisode, load_ahead
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import Indices, spread
 from demerit.data.reward import Reward
@@ -165,7 +165,7 @@ class _Todo:
         return replace(episode, views=views, outcomes=(), signals={})
 
 
-def _batches(job: ScoreJob, episodes: Iterator[Episode]) -> Iterator[list[Loaded]]:
+def _batches(job: ScoreJob, episodes: Iterator[Episode]) -> Iterator[list[LoadedEpisode]]:
     """Group episodes, with the frames that the model will look at decoded; a model that looks at none needs none."""
     model = job.model
     wanted = getattr(model, "wanted", model.card.wanted)  # a model may choose frames by their times
@@ -173,7 +173,7 @@ def _batches(job: ScoreJob, episodes: Iterator[Episode]) -> Iterator[list[Loaded
         return load_ahead(episodes, wanted, job.batch, job.workers, model.looks_at, model.prepare)
     if model.card.sees_pixels:
         return load_ahead(episodes, wanted, job.batch, job.workers)
-    return iter(lambda: [Loaded(episode) for episode in islice(episodes, job.batch)], [])
+    return iter(lambda: [LoadedEpisode(episode) for episode in islice(episodes, job.batch)], [])
 
 
 def _fingerprint(episode: Episode) -> str:
@@ -183,7 +183,7 @@ def _fingerprint(episode: Episode) -> str:
         return UNREADABLE  # a file that comes back changes the fingerprint, so the episode is tried again
 
 
-def _score_batch(model: RewardModel, batch: list[Loaded]) -> list[Reward]:
+def _score_batch(model: RewardModel, batch: list[LoadedEpisode]) -> list[Reward]:
     """Score a batch; whatever goes wrong with an episode is that episode's, not the batch's."""
     name = model.card.name
     good = [loaded.episode for loaded in batch if not loaded.error]

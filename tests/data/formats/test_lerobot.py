@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demerit.data.dataset import Dataset, Problem, Reader
+from demerit.data.dataset import Dataset, DatasetReader, Problem
 from demerit.data.episode import Episode, Origin
 from demerit.data.formats.lerobot.metadata import stays_inside
 from demerit.data.formats.lerobot.reader import LeRobotReader, ParquetImages
@@ -46,7 +46,7 @@ def made(id: str, count: int, *, seed: int = 0, fps: float = 10.0, cameras: int 
 def test_version_2_episodes(tmp_path: Path, version: str) -> None:
     root = write_v21(tmp_path / "cubes", [6, 5], cameras=("front", "wrist"), version=version, chunks_size=1)
     reader = LeRobotReader(root)
-    assert isinstance(reader, Reader) and (reader.name, reader.expected()) == ("cubes", 2)
+    assert isinstance(reader, DatasetReader) and (reader.name, reader.expected()) == ("cubes", 2)
     episodes, problems = read(root)
     assert problems == []
     assert [e.id for e in episodes] == ["cubes/episode_000000", "cubes/episode_000001"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demerit.data.dataset import Problem, Reader
+from demerit.data.dataset import DatasetReader, Problem
 from demerit.data.formats.hdf5 import Hdf5Frames, Hdf5Reader, instruction_of_name
 from demerit.data.frames import FrameSource, frame_source
 from demerit.data.labels import Outcome
@@ -76,7 +76,7 @@ def read(path: Path, **options) -> tuple[list, list[tuple[str, str, bool]]]:
 
 def test_a_robomimic_file(robomimic):
     reader = Hdf5Reader(robomimic)
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, DatasetReader)
     assert (reader.name, reader.expected()) == ("lift", 3)
     episodes, problems = read(robomimic)
     assert [e.id for e in episodes] == ["lift/demo_0", "lift/demo_2", "lift/demo_10"]

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demerit.data.dataset import SOURCES, Problem, Reader
+from demerit.data.dataset import SOURCES, DatasetReader, Problem
 from demerit.data.episode import Episode
 from demerit.data.formats.rbm import RbmReader
 from demerit.errors import BadInput
@@ -47,7 +47,7 @@ def test_every_quality_in_every_format(tmp_path):
     (root / "3.json").write_text(json.dumps([row("d", data_source="", quality_label=None)]))
     (root / "dataset_info.json").write_text('{"citation": ""}')
     reader = SOURCES.factory("rbm")(str(root))
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, DatasetReader)
     assert (reader.name, reader.expected()) == ("rbm", 4)
 
     episodes, problems = read(root)

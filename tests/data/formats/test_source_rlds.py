@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from demerit.data.dataset import Dataset, Problem, Reader
+from demerit.data.dataset import Dataset, DatasetReader, Problem
 from demerit.data.formats import rlds
 from demerit.data.formats.rlds import RldsReader, TfRecordFrames
 from demerit.data.formats.tfrecord import masked_crc32c
@@ -152,7 +152,7 @@ def read(path: Path, **options) -> tuple[list, list[tuple[str, str, bool]]]:
 
 def test_a_good_record_becomes_an_episode(tmp_path):
     reader = RldsReader(write(tmp_path, [steps()]))
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, DatasetReader)
     assert (reader.name, reader.expected()) == ("toy", 1)
     (episode,) = list(reader.records())
     assert episode.id == "toy/train/00000/000000"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from demerit.data.dataset import SOURCES, Dataset, Problem, Reader
+from demerit.data.dataset import SOURCES, Dataset, DatasetReader, Problem
 from demerit.data.episode import Episode
 from demerit.data.formats.roboarena import RoboArenaReader
 from demerit.data.labels import Preference
@@ -57,7 +57,7 @@ def test_both_layouts_give_the_same_episodes(tmp_path, layout):
     add_session(root, "s1", {"A": judged(), "B": judged("dp", 0, 0.25)}, layout=layout)
     (root / "global_metadata.yaml").write_text("policy_index: {pi0: {open_source: true, action_space: joint}}")
     reader = SOURCES.factory("roboarena")(str(root))
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, DatasetReader)
     assert (reader.name, reader.expected()) == ("DataDump", 2)
 
     episodes, preferences, problems = read(root)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from demerit.data.dataset import SOURCES, Problem, Reader
+from demerit.data.dataset import SOURCES, DatasetReader, Problem
 from demerit.data.episode import Episode
 from demerit.data.formats.roboreward import RoboRewardReader, original_video
 from demerit.data.frames import short_hash
@@ -39,7 +39,7 @@ def test_every_grade_and_who_vouches_for_it(tmp_path):
             put_video(root / split / f"bridge/{grade}.mp4")
         fill(root, **{split: [row(f"bridge/{grade}.mp4", reward=grade) for grade in range(1, 6)]})
     reader = SOURCES.factory("roboreward")(str(root))
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, DatasetReader)
     assert (reader.name, reader.expected()) == ("RoboReward", 15)
 
     episodes, problems = read(root)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import demerit.data.video
-from demerit.data.dataset import SOURCES, Dataset, Problem, Reader
+from demerit.data.dataset import SOURCES, Dataset, DatasetReader, Problem
 from demerit.data.episode import Episode
 from demerit.data.formats.videos import (
     VideosReader,
@@ -36,7 +36,7 @@ def lines(path, *rows):
 def test_it_is_a_registered_reader(tmp_path):
     put_video(tmp_path / "a.mp4")
     reader = SOURCES.factory("videos")(str(tmp_path))
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, DatasetReader)
     assert (reader.name, reader.expected()) == (tmp_path.name, 1)
 
 
@@ -54,7 +54,7 @@ def test_without_labels_nothing_is_invented(tmp_path):
 
 def test_reading_opens_no_video(tmp_path, monkeypatch):
     put_video(tmp_path / "a.mp4")
-    monkeypatch.setattr(demerit.data.video, "_open", lambda *_: pytest.fail("a video was opened"))
+    monkeypatch.setattr(demerit.data.video, "_open_container", lambda *_: pytest.fail("a video was opened"))
     assert len(read(tmp_path)[0]) == 1
 
 

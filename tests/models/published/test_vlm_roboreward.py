@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from demerit.data.decode import Look
+from demerit.data.decode import DecodeRequest
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames
 from demerit.errors import BadInput, MissingExtra, UnknownName, WeightsMismatch
@@ -91,8 +91,8 @@ def test_frames_by_the_clock(steps: list[float], step: float, most: int) -> None
 
 def test_one_frame_a_second_and_the_true_last() -> None:
     assert ByTime(1.0, 64).by_time(np.arange(24) / 5).tolist() == [0, 5, 10, 15, 20, 23]
-    look = Look({}, pickle.loads(pickle.dumps(ByTime(1.0, 64))))
-    assert look.chosen(Frames.from_array(np.zeros((24, 4, 4, 3), np.uint8), 5.0)).tolist() == [0, 5, 10, 15, 20, 23]
+    look = DecodeRequest({}, pickle.loads(pickle.dumps(ByTime(1.0, 64))))
+    assert look.indices(Frames.from_array(np.zeros((24, 4, 4, 3), np.uint8), 5.0)).tolist() == [0, 5, 10, 15, 20, 23]
 
 
 def test_scoring_decodes_just_the_frames_that_are_graded(model: RoboReward, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from demerit.data.dataset import Dataset, Record
+from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode, safe_name
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames, short_hash
@@ -233,7 +233,7 @@ def _rewards(
     if way.name.startswith("told: ") and not card.reads_instruction:
         return  # it answers as it did; the evidence knows
     folder = rewards_folder(out, card, way.name, options.frames)
-    reader = _InMemory(gathered.address, [way.show(one) for one in gathered.episodes if one.id in way.episodes])
+    reader = ListReader(gathered.address, [way.show(one) for one in gathered.episodes if one.id in way.episodes])
     given: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
     job = ScoreJob(
         model, Dataset(reader, gathered.address), folder, options.frames, options.batch, retry=options.retry, **given
@@ -248,20 +248,6 @@ def rewards_folder(out: Path, card: ModelCard, showing: str, frames: int | None 
     name = safe_name(card.name) + ("" if frames is None else f"+{frames}frames")
     way = safe_name(showing) if ":" not in showing else f"told-{short_hash(showing.encode())}"
     return out / "rewards" / name / way
-
-
-@dataclass(frozen=True, eq=False)
-class _InMemory:
-    """Episodes at hand, as a reader."""
-
-    name: str
-    episodes: list[Episode]
-
-    def records(self) -> Iterator[Record]:
-        return iter(self.episodes)
-
-    def expected(self) -> int:
-        return len(self.episodes)
 
 
 def _unscored(report: Report) -> Iterator[str]:

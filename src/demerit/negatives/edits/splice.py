@@ -43,7 +43,7 @@ class SplicedFrames:
             raise BadInput("spliced frames", "at least one part", "none")
 
     @classmethod
-    def rebuilt(cls, path: str, first: Mapping[str, Any], rest: Sequence[Mapping[str, Any]]) -> SplicedFrames:
+    def rebuild(cls, path: str, first: Mapping[str, Any], rest: Sequence[Mapping[str, Any]]) -> SplicedFrames:
         """Undo `describe`."""
         folder = Path(path).parent
         places = [path, *(os.path.normpath(folder / str(part["path"])) for part in rest)]

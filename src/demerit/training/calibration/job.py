@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from demerit.data.dataset import Dataset, Record
+from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode, safe_name
 from demerit.data.files import write_atomic
 from demerit.data.reward import Reward
@@ -169,7 +169,7 @@ def _scored(
     """Score the labelled episodes; what an interrupted run had scored is kept."""
     rewards = folder.with_name(folder.name + BESIDE) / "rewards" / safe_name(inner.card.name)
     given: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
-    chosen = Dataset(_Chosen(dataset.name, episodes), dataset.address)
+    chosen = Dataset(ListReader(dataset.name, list(episodes)), dataset.address)
     score(ScoreJob(inner, chosen, rewards, batch=options.batch, **given), on_progress)
     ids = {one.id for one in episodes}
     return [reward for reward in RewardStore(rewards) if reward.episode in ids]
@@ -193,17 +193,3 @@ def _counts(rows: Sequence[Example], silent: Counter[str]) -> dict[str, int]:
 
 def _why(silent: Counter[str]) -> str:
     return "; ".join(f"{reason or 'the last frame has no value'} ({count})" for reason, count in silent.most_common(3))
-
-
-@dataclass(frozen=True, eq=False)
-class _Chosen:
-    """Episodes at hand, as a reader."""
-
-    name: str
-    episodes: Sequence[Episode]
-
-    def records(self) -> Iterator[Record]:
-        return iter(self.episodes)
-
-    def expected(self) -> int:
-        return len(self.episodes)

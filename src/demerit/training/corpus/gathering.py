@@ -83,7 +83,7 @@ def digest_of(chosen: Iterable[Drawn], splits: Mapping[str, str]) -> str:
 
 @dataclass(eq=False)
 class Gathered:
-    """A reader of the chosen episodes of all sources, source by source. Satisfies `demerit.data.dataset.Reader`."""
+    """A reader of the chosen episodes of all sources, source by source. Satisfies `DatasetReader`."""
 
     recipe: Recipe
     chosen: tuple[Drawn, ...]

@@ -27,7 +27,7 @@ class Words:
 
 @dataclass(eq=False)
 class Prepared:
-    """A reader of gathered episodes, prepared. Satisfies `demerit.data.dataset.Reader`."""
+    """A reader of gathered episodes, prepared. Satisfies `DatasetReader`."""
 
     name: str
     episodes: Callable[[], Iterable[Episode]]
