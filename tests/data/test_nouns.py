@@ -155,7 +155,7 @@ def test_rewards_are_never_invented() -> None:
         ([0], [math.nan], {}, "no reason is given"),
         ([], [], {}, "no reason is given"),
         ([0], [0.5], {"why_missing": "?"}, "none is missing"),
-        ([0.5], [0.5], {}, "no frame indices"),
+        ([0.5], [0.5], {}, "not frame indices"),
         ([0], [[0.5]], {}, "shape"),
         ([0], ["high"], {}, "instead of numbers"),
         ([0], [0.5], {"success": [0.1, 0.2]}, "success probabilities"),
