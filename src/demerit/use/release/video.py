@@ -18,7 +18,7 @@ import numpy.typing as npt
 from demerit.data.episode import Episode
 from demerit.data.files import atomic_file, write_json
 from demerit.data.frames import Frames, FrameSource, Images, Times, short_hash, spread
-from demerit.data.video import EXACT, Encoding, VideoClip, decoder_errors, write_video
+from demerit.data.video import DECODER_ERRORS, EXACT, Encoding, VideoClip, write_video
 from demerit.errors import BadInput, UnreadableVideo
 from demerit.negatives.edits.splice import SplicedFrames
 from demerit.use.release.config import BOX_NUMBERS, EVERY_CAMERA, Mask, ReleaseConfig, load_hook
@@ -182,7 +182,7 @@ class ReleaseVideos:
 
 def remux(source: str, target: Path) -> ReleasedVideo:
     """Copy the image packets alone into a new mp4, atomically; `exists` is False where that cannot be done."""
-    refused: tuple[type[Exception], ...] = (_NotRemuxable, UnreadableVideo, *decoder_errors())
+    refused: tuple[type[Exception], ...] = (_NotRemuxable, UnreadableVideo, *DECODER_ERRORS)
     try:
         with atomic_file(target) as partial:
             _copy_packets(source, partial)
