@@ -20,8 +20,7 @@ from demerit.data.episode import Episode
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput
 from fakes.judge.album import Album, Seen, signature_of_bytes
-from fakes.judge.reading import Prompt, read_parts, read_prompt
-from fakes.judge.relabeller import Relabeller, Slips
+from fakes.judge.reading import Prompt, read_prompt
 from fakes.judge.server import Request
 from fakes.judge.temperament import Floats, Lesson, Temperament, perceived
 
@@ -73,7 +72,6 @@ class SimulatedJudge:
         episodes: Iterable[Episode],
         temperament: Temperament | None = None,
         seed: int = 0,
-        slips: Slips | None = None,
     ) -> None:
         """Remember the episodes (decodes every frame once).
 
@@ -81,12 +79,10 @@ class SimulatedJudge:
             episodes: simulated ones; their measured curves are the truth.
             temperament: how wrong it is about rewards.
             seed: decides moods and noise.
-            slips: how wrong it is when it writes and checks commands.
         """
         self.album = Album(episodes)
         self.temperament, self.seed = temperament or Temperament(), seed
         self._seen = lru_cache(maxsize=REMEMBERED)(self._recognise)
-        self.relabeller = Relabeller(self._seen, self._random, slips or Slips())
 
     def __call__(self, asked: Request) -> str:
         """Answer a question that came to the server, under its own name only: no report may call it anything else."""
@@ -101,10 +97,6 @@ class SimulatedJudge:
             body: what was posted.
             question: tells questions apart; the noise is drawn anew for another one.
         """
-        texts, pictures = read_parts(body)
-        command = self.relabeller.answer(texts, pictures, question)
-        if command is not None:
-            return command
         prompt = read_prompt(body)
         if prompt.remarks:
             return _failures(prompt)

@@ -1,26 +1,27 @@
-"""Counterfactual relabelling: commands that a successful video fails, written and checked by a model.
+"""Counterfactual relabelling: a chat model writes commands that a successful video fails, with a grade for each.
 
-settings.py    RelabelSettings: everything that decides what is made
-wording.py     the prompts, text files with a version, in data/relabel
-answers.py     what a model has to answer at each stage
-looking.py     the pictures of a video: one a second, and the true last frame
-asking.py      the question of each stage
-rules.py       what code can check of a command and a plan
-repairs.py     what a repair of an instruction may change
-spelling.py    whether two words are one: the same, misspelt, another form
-paraphrase.py  whether two commands say the same, by the text tower that ships
-record.py      everything that came of one original: labels, and rejected candidates with their reasons
-chain.py       the stages for one original, with regeneration
-journal.py     the records on disk, a line each
-views.py       from a record to episodes: the same video, other words
-task_splits.py splits by original task, video and recording
-held_out.py    which splits are there to be measured by
-job.py         relabel: a dataset in, a folder of views out; resumes
-costs.py       what it would cost, without sending anything
+For every success the model describes the video, plans an idea per grade, writes a command per idea, and grades the
+video under each command without knowing the intended grade. Code checks every step (`rules`). What is accepted becomes
+an episode: the same video, another instruction. `demerit relabel` is the command.
 """
 
-from demerit.negatives.relabel.costs import Costs, estimate
-from demerit.negatives.relabel.job import RelabelSummary, relabel
-from demerit.negatives.relabel.settings import RelabelSettings
+from __future__ import annotations
 
-__all__ = ["Costs", "RelabelSettings", "RelabelSummary", "estimate", "relabel"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from demerit.negatives.relabel.chain import RelabelRecord as RelabelRecord
+    from demerit.negatives.relabel.job import RelabelConfig as RelabelConfig
+    from demerit.negatives.relabel.job import RelabelSummary as RelabelSummary
+    from demerit.negatives.relabel.job import estimate as estimate
+    from demerit.negatives.relabel.job import read_records as read_records
+    from demerit.negatives.relabel.job import relabel as relabel
+
+__all__ = ["RelabelConfig", "RelabelRecord", "RelabelSummary", "estimate", "read_records", "relabel"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:  # loaded on first use: the job needs the extra `chat`
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("demerit.negatives.relabel.job"), name)

@@ -1,15 +1,15 @@
-"""The stages for one original: repair the words, look, plan, write, check, and write anew what was turned down.
+"""The stages for one original: analyse, plan, write commands, validate; rejected commands are written again.
 
-Nothing is drawn at random and nothing depends on other originals: with the same answers the same record comes out. An
-answer that says nothing usable (a refusal, nonsense) is turned down like a bad command, and another sample is asked
-for; a question that got no answer at all raises `Unanswered`, and the original is left for the next run.
+Nothing is random and nothing depends on other originals: the same answers give the same record. An unusable answer (a
+refusal, nonsense) is rejected like a bad command, and another sample is requested. A request without any answer raises
+`Unanswered`; the next run asks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -19,198 +19,224 @@ from demerit.errors import DemeritError, NotApplicable
 from demerit.llm import ChatRequest, ChatResponse
 from demerit.negatives import load_negative
 from demerit.negatives.relabel import rules
-from demerit.negatives.relabel.answers import Analysis, Cleaned, Command, Idea, Plan, Verdict
-from demerit.negatives.relabel.asking import Asking, Pictures
-from demerit.negatives.relabel.looking import Looker
-from demerit.negatives.relabel.record import Candidate, Checker, Record, Stage
-from demerit.negatives.relabel.repairs import wrong_repair
-from demerit.negatives.relabel.settings import RelabelSettings
+from demerit.negatives.relabel.prompts import (
+    Analysis,
+    FailureIdea,
+    FailurePlan,
+    FrameSampler,
+    PromptParts,
+    RelabelPrompts,
+    Verdict,
+    WrittenCommand,
+    prompt_version,
+)
+
+if TYPE_CHECKING:
+    from demerit.negatives.relabel.job import RelabelConfig
 
 NO_ANSWER = ("failed", "not asked")
 Answer = TypeVar("Answer", bound=BaseModel)
+Stage = Literal["analyse", "plan", "command", "clip"]
+CheckedBy = Literal["", "code", "model", "answer"]
+"""who rejected a candidate: a rule in code, the validator, or nobody because the answer was unusable"""
 
 
 class Unanswered(DemeritError):
-    """A question got no answer; whoever asked again later might get one."""
+    """A request got no answer; asking again later may help."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proposed label and its fate."""
+
+    stage: Stage
+    text: str
+    """the command; for a clip the index of its last frame"""
+    grade: int = 0
+    round: int = 0
+    reason: str = ""
+    """why it was rejected; empty when it was accepted"""
+    checked_by: CheckedBy = ""
+    verdict: Mapping[str, Any] | None = None
+    """the validator's answer, where it was asked"""
+    fresh: bool = True
+    """whether it is the first of its stage and grade: the label that would exist without any check"""
+
+
+@dataclass(frozen=True)
+class RelabelRecord:
+    """Everything that came of one original: a line of relabelled.jsonl."""
+
+    original: str
+    """its id"""
+    fingerprint: str
+    instruction: str
+    model: str
+    prompts: str
+    """`prompt_version()`"""
+    analysis: Mapping[str, Any] | None = None
+    plan: Mapping[str, Any] | None = None
+    candidates: tuple[Candidate, ...] = ()
+    split: str = ""
+
+    def accepted(self, stage: Stage) -> dict[int, Candidate]:
+        """The accepted commands (stage 'command') or clips (stage 'clip') by grade."""
+        return {one.grade: one for one in self.candidates if one.stage == stage and not one.reason}
+
+    @property
+    def rejected(self) -> list[Candidate]:
+        """Everything that was rejected."""
+        return [candidate for candidate in self.candidates if candidate.reason]
 
 
 @dataclass(eq=False)
-class Chain:
+class RelabelChain:
     """One original on its way through the stages."""
 
     episode: Episode
     ask: Callable[[ChatRequest], ChatResponse]
-    looker: Looker
-    settings: RelabelSettings
-    asking: Asking
     model: str
-    prompts: str
+    config: RelabelConfig
+    sampler: FrameSampler
     candidates: list[Candidate] = field(default_factory=list)
 
-    def run(self) -> Record:
+    def __post_init__(self) -> None:
+        """Prepare the prompts."""
+        self.task = self.episode.instruction
+        self.prompts = RelabelPrompts(self.config.temperature, self.config.more_tokens)
+
+    def run(self) -> RelabelRecord:
         """Go through all stages."""
-        words = self._words()
         analysis = plan = None
-        if self.settings.grades:
-            seen = self.looker.look(self.episode)
-            analysis = self._first("analyse", Analysis, lambda n: self.asking.analyse(words, seen, n))
-            if analysis is not None:
-                plan = self._commands(words, analysis, seen)
-        self._clips(words)
-        return Record(
+        if self.config.grades:
+            images = self.sampler.sample(self.episode)
+            for number in range(self.config.rounds):
+                analysis = self._request("analyse", Analysis, self.prompts.analyse(self.task, images, number), number)
+                if analysis is not None:
+                    plan = self._write_commands(analysis, images)
+                    break
+        self._cut_clips()
+        return RelabelRecord(
             original=self.episode.id,
             fingerprint=self.episode.fingerprint(),
-            instruction=self.episode.instruction,
-            words=words,
+            instruction=self.task,
             model=self.model,
-            prompts=self.prompts,
+            prompts=prompt_version(),
             analysis=None if analysis is None else analysis.model_dump(),
             plan=None if plan is None else plan.model_dump(),
             candidates=tuple(self.candidates),
         )
 
-    def _words(self) -> str:
-        """Repair the instruction; what cannot be repaired safely stays as it was."""
-        task = self.episode.instruction
-        for number in range(self.settings.rounds if self.settings.clean_up else 0):
-            cleaned = self._answered("clean", Cleaned, self.asking.clean(task, number), number)
-            if cleaned is None:
-                continue
-            text = " ".join(cleaned.text.split())
-            reason = wrong_repair(task, text)
-            self._keep("clean", text, 0, number, reason, "code" if reason else "")
-            if not reason:
-                return text
-        return task
-
-    def _commands(self, words: str, analysis: Analysis, seen: Pictures) -> Plan | None:
-        """Write and check a command for each grade; where a plan leads nowhere, make another."""
-        plan: Plan | None = None
-        found: dict[int, str] = {}
-        closeness: dict[int, float] = {}
-        turned_down: list[tuple[str, str]] = []
-        for number in range(self.settings.rounds):
-            due = [grade for grade in self.settings.grades if grade not in found]
-            if not due:
-                break
-            if plan is None or not found:
-                plan = self._plan(words, analysis, number) or plan
-            if plan is None:
+    def _write_commands(self, analysis: Analysis, images: PromptParts) -> FailurePlan | None:
+        """Write and validate a command for each grade; a plan that led to none is made again."""
+        plan: FailurePlan | None = None
+        accepted: dict[int, tuple[str, Verdict]] = {}
+        rejected: list[tuple[str, str]] = []
+        for number in range(self.config.rounds):
+            missing = [grade for grade in self.config.grades if grade not in accepted]
+            if missing and not accepted:
+                plan = self._make_plan(analysis, number) or plan
+            if not missing or plan is None:
                 continue
             ideas = {idea.grade: idea for idea in plan.ideas}
-            for grade in due:
-                made = self._command(words, analysis, seen, ideas[grade], found, closeness, turned_down, number)
-                if made is not None:
-                    found[grade], closeness[grade] = made
+            for grade in missing:
+                self._write_command(analysis, images, ideas[grade], accepted, rejected, number)
         return plan
 
-    def _plan(self, words: str, analysis: Analysis, number: int) -> Plan | None:
-        ask = self.asking.plan(words, analysis, self.settings.grades, number)
-        plan = self._answered("plan", Plan, ask, number)
-        if plan is None:
-            return None
-        reason = rules.wrong_plan(plan, self.settings.grades)
-        if reason:
+    def _make_plan(self, analysis: Analysis, number: int) -> FailurePlan | None:
+        request = self.prompts.plan(self.task, analysis, self.config.grades, number)
+        plan = self._request("plan", FailurePlan, request, number)
+        reason = rules.check_plan(plan, self.config.grades) if plan else ""
+        if plan and reason:
             self._keep("plan", "; ".join(idea.idea for idea in plan.ideas), 0, number, reason, "code")
         return None if reason else plan
 
-    def _command(
+    def _write_command(
         self,
-        words: str,
         analysis: Analysis,
-        seen: Pictures,
-        idea: Idea,
-        found: dict[int, str],
-        closeness: dict[int, float],
-        turned_down: list[tuple[str, str]],
+        images: PromptParts,
+        idea: FailureIdea,
+        accepted: dict[int, tuple[str, Verdict]],
+        rejected: list[tuple[str, str]],
         number: int,
-    ) -> tuple[str, float] | None:
-        """Write one command and have it checked: by code first, because that costs nothing."""
-        grade = idea.grade
-        ask = self.asking.command(words, analysis, idea, list(found.items()), turned_down, number)
-        answer = self._answered("command", Command, ask, number, grade)
+    ) -> None:
+        """Write one command and check it: by code first, which costs nothing, then by the blind validator."""
+        grade, commands = idea.grade, {grade: command for grade, (command, _) in accepted.items()}
+        request = self.prompts.command(self.task, analysis, idea, commands.items(), rejected, number)
+        answer = self._request("command", WrittenCommand, request, number, grade)
         if answer is None:
-            return None
-        command = answer.command.strip()
-        reason = rules.wrong_command(command, grade, words, found)
-        by: Checker = "code" if reason else ""
-        verdict = None
+            return
+        by: CheckedBy = "code"
+        command, verdict = answer.command.strip(), None
+        reason = rules.check_command(command, grade, self.task, commands)
         if not reason:
-            verdict, reason, by = self._judged(words, command, grade, seen, closeness)
+            closeness = {other: known.closeness for other, (_, known) in accepted.items()}
+            verdict, reason, by = self._validate(command, grade, images, closeness)
         self._keep("command", command, grade, number, reason, by, verdict)
-        if reason:
-            turned_down.append((command, reason))
-            return None
-        assert verdict is not None
-        return command, verdict.closeness
+        if reason or verdict is None:
+            rejected.append((command, reason))
+        else:
+            accepted[grade] = (command, verdict)
 
-    def _judged(
-        self, words: str, command: str, grade: int, seen: Pictures, closeness: dict[int, float]
-    ) -> tuple[Verdict | None, str, Checker]:
-        """Have a strict reader grade the video under the command, without telling him the grade."""
-        verdict, why_not = self._verdict(words, command, seen)
-        if verdict is None:
-            return None, why_not, "answer"
-        return verdict, *_objection(verdict, grade, closeness, is_clip=False)
-
-    def _verdict(self, words: str, command: str, seen: Pictures) -> tuple[Verdict | None, str]:
-        """Ask the strict reader until his answer can be read."""
-        why_not = ""
-        for number in range(self.settings.rounds):
-            verdict, why_not = self._said(self.asking.validate(words, command, seen, number), Verdict)
-            if verdict is not None:
-                return verdict, ""
-        return None, f"the strict reader gave no usable answer ({why_not})"
-
-    def _clips(self, words: str) -> None:
-        """Cut the video early, at each grade, and have every cut checked as a command is; another cut is tried."""
-        clip, closeness = load_negative("clip"), dict[int, float]()
-        for grade in self.settings.clips:
-            cuts: set[str] = set()
-            for number in range(self.settings.rounds):
-                seed = seed_of(self.settings.seed, self.episode.id, grade, number)
+    def _cut_clips(self) -> None:
+        """Cut the video early at each grade and validate every cut as a command is; try another cut where it fails."""
+        closeness: dict[int, float] = {}
+        for grade in self.config.clips:
+            tried: set[str] = set()
+            for number in range(self.config.rounds):
+                seed = seed_of(self.config.seed, self.episode.id, grade, number)
                 try:
-                    made = clip.seeded(self.episode, seed, grade=grade)
-                except NotApplicable as no:
-                    self._keep("clip", "", grade, number, no.reason, "code")
+                    clip = load_negative("clip").seeded(self.episode, seed, grade=grade)
+                except NotApplicable as error:
+                    self._keep("clip", "", grade, number, error.reason, "code")
                     break
-                last = str(made.edits[-1].params["last"])
-                if last in cuts:
+                last = str(clip.edits[-1].params["last"])
+                if last in tried:
                     continue
-                cuts.add(last)
-                verdict, reason = self._verdict(words, words, self.looker.look(made))
-                by: Checker = "answer"
-                if verdict is not None:
-                    reason, by = _objection(verdict, grade, closeness, is_clip=True)
+                tried.add(last)
+                verdict, reason, by = self._validate(self.task, grade, self.sampler.sample(clip), closeness)
                 self._keep("clip", last, grade, number, reason, by, verdict)
                 if not reason and verdict is not None:
                     closeness[grade] = verdict.closeness
                     break
 
-    def _first(self, stage: Stage, schema: type[Answer], ask: Callable[[int], ChatRequest]) -> Answer | None:
-        """Ask until an answer can be read, each time for another sample."""
-        for number in range(self.settings.rounds):
-            answer = self._answered(stage, schema, ask(number), number)
-            if answer is not None:
-                return answer
-        return None
+    def _validate(
+        self, command: str, grade: int, images: PromptParts, closeness: Mapping[int, float]
+    ) -> tuple[Verdict | None, str, CheckedBy]:
+        """Have the video graded under a command, blindly. Returns the verdict, the objection, and whose it is."""
+        verdict, problem = None, ""
+        for number in range(self.config.rounds):
+            verdict, problem = self._send(self.prompts.validate(self.task, command, images, number), Verdict)
+            if verdict is not None:
+                break
+        if verdict is None:
+            return None, f"the validator gave no usable answer ({problem})", "answer"
+        if not verdict.sound:
+            return verdict, "the validator calls it unsound", "model"
+        if verdict.grade != grade:
+            return verdict, f"the validator gives it grade {verdict.grade}, not {grade}", "model"
+        if verdict.already_true:
+            return verdict, "the validator says that it was true at the start", "model"
+        if verdict.entailed and command != self.task:  # a clip keeps the original instruction
+            return verdict, "the validator says that the original entails it", "model"
+        return verdict, rules.check_closeness(closeness, grade, verdict.closeness), "code"
 
-    def _answered(
-        self, stage: Stage, schema: type[Answer], ask: ChatRequest, number: int, grade: int = 0
+    def _request(
+        self, stage: Stage, schema: type[Answer], request: ChatRequest, number: int, grade: int = 0
     ) -> Answer | None:
-        """Ask once; an answer that cannot be used is kept with its reason."""
-        answer, why_not = self._said(ask, schema)
+        """Send one request; an unusable answer is kept with its reason."""
+        answer, problem = self._send(request, schema)
         if answer is None:
-            self._keep(stage, "", grade, number, why_not, "answer")
+            self._keep(stage, "", grade, number, problem, "answer")
         return answer
 
-    def _said(self, ask: ChatRequest, schema: type[Answer]) -> tuple[Answer | None, str]:
-        said = self.ask(ask)
-        if said.kind in NO_ANSWER:
-            raise Unanswered(said.why_not)
-        if isinstance(said.parsed, schema):
-            return said.parsed, ""
-        return None, said.why_not or "the answer is not what was asked for"
+    def _send(self, request: ChatRequest, schema: type[Answer]) -> tuple[Answer | None, str]:
+        response = self.ask(request)
+        if response.kind in NO_ANSWER:
+            raise Unanswered(response.why_not)
+        if isinstance(response.parsed, schema):
+            return response.parsed, ""
+        return None, response.why_not or "the answer does not fit the schema"
 
     def _keep(
         self,
@@ -219,29 +245,9 @@ class Chain:
         grade: int,
         number: int,
         reason: str,
-        by: Checker,
+        by: CheckedBy,
         verdict: Verdict | None = None,
     ) -> None:
         fresh = not any(one.stage == stage and one.grade == grade for one in self.candidates)
-        told = None if verdict is None else verdict.model_dump()
-        self.candidates.append(Candidate(stage, text, grade, number, reason, by if reason else "", told, fresh))
-
-
-def _objection(verdict: Verdict, grade: int, closeness: dict[int, float], is_clip: bool) -> tuple[str, Checker]:
-    """Say why a verdict turns a label down, and who does; empty when it does not."""
-    for reason in _model_objections(verdict, grade, is_clip):
-        return reason, "model"
-    reason = rules.wrong_ladder(closeness, grade, verdict.closeness)
-    return reason, "code" if reason else ""
-
-
-def _model_objections(verdict: Verdict, grade: int, is_clip: bool) -> Iterator[str]:
-    if not verdict.sound:
-        yield "the strict reader calls it unsound"
-    if verdict.grade != grade:
-        yield f"the strict reader gives it grade {verdict.grade}, not {grade}"
-    if verdict.already_true:
-        yield "the strict reader says that it was true at the start already"
-    # A clip keeps the original's words: there is nothing that they could be entailed by.
-    if verdict.entailed and not is_clip:
-        yield "the strict reader says that the original entails it"
+        facts = None if verdict is None else verdict.model_dump()
+        self.candidates.append(Candidate(stage, text, grade, number, reason, by if reason else "", facts, fresh))

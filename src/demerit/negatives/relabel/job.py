@@ -1,307 +1,368 @@
-"""relabel: a dataset of successes becomes a folder of views with graded commands, through a chat model.
+"""relabel: a dataset of successes becomes a folder of episodes with graded commands, through a chat model.
 
-Originals are settled one by one, many at a time, and written in the source's order. An interruption at any point loses
-nothing that was paid for: answers are cached as they arrive, records are durable before the episodes they stand for.
+Originals are processed in parallel and written in the source's order. Every answer is cached as it arrives, so a run
+that was interrupted, killed or out of budget is resumed by the same call: it asks only what was not answered yet.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
 
 from demerit.data.dataset import Dataset, Problem, Problems
 from demerit.data.episode import Episode
+from demerit.data.files import atomic_file
 from demerit.data.formats import open_dataset
-from demerit.data.splits import SplitAssigner, describe_leaks, find_leaks
+from demerit.data.labels import Outcome
+from demerit.data.splits import SplitAssigner, describe_leaks, find_leaks, is_evaluation_split, seed_of
 from demerit.data.store import Store, StoreWriter
-from demerit.errors import NotApplicable, StoreError, UnreadableVideo
-from demerit.llm import ChatClient, Endpoint, Spending
+from demerit.errors import BadInput, NotApplicable, StoreError, UnreadableVideo
+from demerit.llm import ChatClient, ChatRequest, Estimate, Spending
+from demerit.negatives import load_negative
 from demerit.negatives.job import assumed
 from demerit.negatives.mix import Mix, Originals
-from demerit.negatives.negative import is_success, succeeded
-from demerit.negatives.relabel.asking import Asking
-from demerit.negatives.relabel.chain import Chain, Unanswered
-from demerit.negatives.relabel.journal import Journal
-from demerit.negatives.relabel.looking import Looker
-from demerit.negatives.relabel.record import Record
-from demerit.negatives.relabel.settings import RelabelSettings
-from demerit.negatives.relabel.views import DUE, HUMAN_CHECK, made_of
-from demerit.negatives.relabel.wording import prompt_version
+from demerit.negatives.negative import UNFINISHED_GRADES, is_success, succeeded
+from demerit.negatives.relabel.chain import Candidate, RelabelChain, RelabelRecord, Unanswered
+from demerit.negatives.relabel.prompts import Analysis, FailureIdea, FrameSampler, RelabelPrompts, prompt_version
 
-ANSWERS = "answers.sqlite"
+RECORDS = "relabelled.jsonl"
+HUMAN_CHECK, DUE = "human_check", "due"
 AHEAD = 4
-"""originals under way for each request that may be: some of them wait for their turn to be written"""
-NO_INSTRUCTION = "it has no instruction"
+"""originals in progress per concurrent request: some wait for their turn to be written"""
+DEFAULT_SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
+FILLER = "word " * 12
+"""stands for a text that is not written yet"""
+
+
+@dataclass(frozen=True)
+class RelabelConfig:
+    """Everything that decides what is made of a dataset, apart from the model."""
+
+    grades: tuple[int, ...] = UNFINISHED_GRADES
+    """grades to write commands for"""
+    clips: tuple[int, ...] = (2, 3, 4)
+    """grades to cut the video early at; empty for none"""
+    rounds: int = 3
+    """attempts per command, the first included"""
+    fps: float = 1.0
+    """frames shown per second; the last frame is always shown"""
+    most_pictures: int = 32
+    """frames shown at most, spread evenly"""
+    size: int = 256
+    """pixels of a frame's longer side, at most"""
+    temperature: float | None = 0.7
+    """of plans and commands; the other stages use 0. None leaves it to the server"""
+    more_tokens: int = 0
+    """added to the token limit of every answer, for models that reason first"""
+    per_dataset: int = 1200
+    """originals used of one dataset at most, chosen evenly; 0 = all"""
+    seed: int = 0
+    """chooses originals, cuts and splits"""
+    keep_originals: bool = False
+    """write the originals too"""
+    assume_success: str = ""
+    """why an episode without an outcome counts as a success; empty = it is not used"""
+    split: str = "task"
+    """'task': new splits that never part a task, video or recording; 'source': as the source has it"""
+    shares: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_SHARES))
+    """splits and their shares, with split='task'"""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for name in ("grades", "clips"):
+            chosen = tuple(getattr(self, name))
+            if any(grade not in UNFINISHED_GRADES for grade in chosen) or list(chosen) != sorted(set(chosen)):
+                raise BadInput(name, "different grades from 1 to 4, growing", list(chosen))
+            object.__setattr__(self, name, chosen)
+        if not self.grades and not self.clips:
+            raise BadInput("grades and clips", "at least one of the two", "neither")
+        for name, least in {"rounds": 1, "most_pictures": 2, "size": 16, "per_dataset": 0, "more_tokens": 0}.items():
+            if getattr(self, name) < least:
+                raise BadInput(name, f"a number from {least} on", getattr(self, name))
+        if not self.fps > 0:
+            raise BadInput("fps", "a number above 0", self.fps)
+        if self.temperature is not None and not self.temperature >= 0:
+            raise BadInput("temperature", "0 or more", self.temperature)
+        if self.split not in ("task", "source"):
+            raise BadInput("split", "'task' or 'source'", repr(self.split))
+        if self.split == "task" and (not self.shares or not all(share > 0 for share in self.shares.values())):
+            raise BadInput("shares of the splits", "a share above 0 for each", dict(self.shares))
 
 
 @dataclass
 class RelabelSummary:
-    """How far the job is, and what came of it. Counts include what an earlier run of the same job made."""
+    """Progress and result. Counts include what an earlier run of the same job made."""
 
     expected: int | None = None
-    seen: int = 0
-    """episodes looked at"""
     finished: int = 0
-    """episodes that nothing more is done about: settled, left unanswered, or not used"""
+    """episodes that need nothing more in this run"""
     originals: int = 0
     """successes that were chosen"""
     settled: int = 0
-    """originals with a record: labels, or the reasons why there are none"""
-    asked_now: int = 0
-    """originals that this run settled; the others were settled before"""
+    """originals with labels, or with the reasons why there are none"""
     over: int = 0
-    """successes left unused because their dataset has enough"""
+    """successes not used because their dataset has enough"""
     commands: Counter[int] = field(default_factory=Counter)
     """accepted commands by grade"""
     clips: Counter[int] = field(default_factory=Counter)
     """accepted clips by grade"""
-    reworded: int = 0
-    """originals whose instruction was repaired"""
     kept: int = 0
     """originals in the folder"""
     added: int = 0
     """episodes that this run wrote"""
     to_check: int = 0
-    """episodes of the test split, which a person has to confirm"""
+    """episodes of evaluation splits, which a person has to confirm"""
     splits: Counter[str] = field(default_factory=Counter)
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """candidates that were turned down, by stage and by whom: code, model, answer"""
+    """candidates by stage and who rejected them: code, model, answer"""
     skipped: Counter[str] = field(default_factory=Counter)
-    """episodes that nothing could be made of, by reason"""
+    """episodes that could not be used, by reason"""
     unfinished: Counter[str] = field(default_factory=Counter)
-    """originals that got no answer, by reason; the same command asks for them again"""
+    """originals without an answer, by reason; the same call asks again"""
     leaks: list[str] = field(default_factory=list)
-    """tasks, videos and recordings that the source's own splits cut through (split='source')"""
-    stopped: str = ""
-    """why nothing was sent any more: the budget, a refused key, a dead server"""
-    notes: list[str] = field(default_factory=list)
+    """what the source's own splits share (split='source')"""
     spent: Spending = field(default_factory=Spending)
     problems: Problems = field(default_factory=Problems)
 
     @property
     def labels(self) -> int:
-        """Commands and clips that were accepted."""
+        """Accepted commands and clips."""
         return self.commands.total() + self.clips.total()
 
 
 def relabel(
     source: Dataset | str | Path,
     dest: str | Path,
+    client: ChatClient,
+    config: RelabelConfig | None = None,
     *,
-    endpoint: Endpoint,
-    cache: Path | None = None,
-    concurrency: int = 8,
-    budget: float | None = None,
-    timeout: float = 120.0,
-    tries: int = 6,
-    more_tokens: int = 0,
-    settings: RelabelSettings | None = None,
-    progress: Callable[[RelabelSummary], None] | None = None,
+    on_progress: Callable[[RelabelSummary], None] = lambda summary: None,
 ) -> RelabelSummary:
-    """Write commands that a dataset's successes fail, with grades, and have each checked.
+    """Write graded commands that a dataset's successes fail, and validate each.
 
     Args:
-        source: what to read, or where it is; it is read twice.
+        source: the dataset, or where it is; it is read twice.
         dest: the folder to make, or one that an earlier run of the same job made.
-        endpoint: where the model answers, and which.
-        cache: the file of answers; None = answers.sqlite in the folder.
-        concurrency: how many requests may be under way at once.
-        budget: dollars to spend at most; needs both prices.
-        timeout: seconds for one whole answer.
-        tries: how often a request may fail before its question is given up.
-        more_tokens: added to the limit of every answer, for models that think first.
-        settings: what to make.
-        progress: called after every episode that is finished.
+        client: the chat model. Give it a cache file: that is what makes the job resumable without paying twice.
+        config: what to make.
+        on_progress: called after every episode that is finished.
     """
-    settings = settings or RelabelSettings()
+    config = config or RelabelConfig()
     dataset = source if isinstance(source, Dataset) else open_dataset(source)
     summary = RelabelSummary(dataset.expected(), problems=dataset.problems)
-    assigner = SplitAssigner() if settings.split == "task" else None
-    chosen = choose(dataset, settings, summary, assigner)
-    store = _folder(dataset, dest, _recipe(dataset, settings, endpoint))
-    answers = cache or store.root / ANSWERS
-    with (
-        store.writer() as writer,
-        Journal(store.root) as journal,
-        ChatClient(endpoint, answers, concurrency, budget, timeout, tries) as chat,
-    ):
+    assigner = SplitAssigner()
+    chosen = _choose(dataset, config, summary, assigner)
+    store = _open_folder(dataset, dest, config, client.endpoint.model)
+    with store.writer() as writer, atomic_file(store.root / RECORDS) as partial, partial.open("wb") as log:
         dataset.on_problem = writer.add
+        table = Store(store.root).columns(["id", "parent", "split"]).to_pylist()
+        written = {row["parent"] or row["id"]: row["split"] for row in table}
         splits = None
-        if assigner is not None:
-            splits = assigner.assign(settings.shares, settings.seed, only=chosen, kept=journal.splits)
-        asking = Asking(settings.temperature, more_tokens)
-        run = _Run(dataset, settings, chat, journal, writer, summary, asking, splits)
-        # Closed here, not when somebody collects it: threads must be gone before their client is.
-        with closing(run.through(chosen)) as steps:
-            for _ in steps:
-                if progress is not None:
-                    progress(summary)
+        if config.split == "task":
+            splits = assigner.assign(config.shares, config.seed, only=chosen, kept=written)
+        _RelabelRun(dataset, config, client, writer, log, summary, chosen, splits, written, on_progress).run()
     return summary
 
 
-def choose(
-    dataset: Dataset, settings: RelabelSettings, summary: RelabelSummary, assigner: SplitAssigner | None = None
-) -> set[str]:
-    """Read a dataset once and choose the originals: successes with an instruction, so many of each dataset.
+def estimate(dataset: Dataset, client: ChatClient, config: RelabelConfig | None = None) -> tuple[int, Estimate]:
+    """Count the originals, and estimate the cost if every first answer is accepted. Nothing is sent.
 
-    Args:
-        dataset: what to read.
-        settings: what counts as a success, and how many are used.
-        summary: gets what the source's own splits cut through, where these are kept.
-        assigner: gets every success.
+    Frames are decoded to learn their size. Rejected answers cost more: up to `config.rounds` attempts each.
     """
-    originals = Originals(Mix({"clip": 1.0}, settings.seed, per_dataset=settings.per_dataset))
+    config = config or RelabelConfig()
+    chosen = _choose(dataset, config, RelabelSummary(), SplitAssigner())
+    sampler = FrameSampler(config.fps, config.most_pictures, config.size)
+
+    def requests() -> Iterator[ChatRequest]:
+        for episode in _assume(dataset, config):
+            if episode.id in chosen:
+                try:
+                    yield from _first_requests(episode, config, sampler)
+                except (NotApplicable, UnreadableVideo):
+                    continue
+
+    return len(chosen), client.estimate(requests())
+
+
+def read_records(folder: str | Path) -> Iterator[RelabelRecord]:
+    """Stream the records of a relabelled folder, with every rejected candidate and its reason."""
+    path = Path(folder) / RECORDS
+    if not path.is_file():
+        raise StoreError(folder, f"there is no {RECORDS} in it")
+    known = {field.name for field in fields(RelabelRecord)}
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            facts = {name: value for name, value in json.loads(line).items() if name in known}
+            yield RelabelRecord(**{**facts, "candidates": tuple(Candidate(**one) for one in facts["candidates"])})
+
+
+def _assume(dataset: Dataset, config: RelabelConfig) -> Iterator[Episode]:
+    return (assumed(episode, config.assume_success) for episode in dataset)
+
+
+def _choose(dataset: Dataset, config: RelabelConfig, summary: RelabelSummary, assigner: SplitAssigner) -> set[str]:
+    """Read a dataset once and choose the originals: successes with an instruction, at most so many of each dataset."""
+    originals = Originals(Mix({"clip": 1.0}, config.seed, per_dataset=config.per_dataset))
     seen: list[Episode] = []
-    for episode in dataset:
-        told = assumed(episode, settings.assume_success)
-        if not told.instruction.strip():
+    for episode in _assume(dataset, config):
+        if not episode.instruction.strip():
             continue
-        originals.add(told)
-        if assigner is not None and is_success(told):
-            assigner.add(told)
-        if settings.split == "source":
-            seen.append(told)
+        originals.add(episode)
+        if config.split == "source":
+            seen.append(episode)
+        elif is_success(episode):
+            assigner.add(episode)
     summary.leaks = describe_leaks(find_leaks(seen))
     return originals.ids
 
 
+def _first_requests(episode: Episode, config: RelabelConfig, sampler: FrameSampler) -> Iterator[ChatRequest]:
+    """The requests for one original if every first answer is accepted, with filler for what is not written yet."""
+    prompts, task = RelabelPrompts(config.temperature, config.more_tokens), episode.instruction
+    if config.grades:
+        images = sampler.sample(episode)
+        analysis = Analysis(objects=[FILLER], start=8 * FILLER, actions=[8 * FILLER], end=8 * FILLER)
+        yield prompts.analyse(task, images, 0)
+        yield prompts.plan(task, analysis, config.grades, 0)
+        for place, grade in enumerate(config.grades):
+            idea = FailureIdea(grade=grade, idea=FILLER, failure=FILLER, closeness=0)
+            accepted = [(other, FILLER) for other in config.grades[:place]]
+            yield prompts.command(task, analysis, idea, accepted, [], 0)
+            yield prompts.validate(task, f"{FILLER}{grade}", images, 0)
+    for grade in config.clips:
+        try:
+            clip = load_negative("clip").seeded(episode, seed_of(config.seed, episode.id, grade, 0), grade=grade)
+        except NotApplicable:
+            continue
+        yield prompts.validate(task, task, sampler.sample(clip), 0)
+
+
 @dataclass(eq=False)
-class _Run:
+class _RelabelRun:
     """One pass over a dataset."""
 
     dataset: Dataset
-    settings: RelabelSettings
-    chat: ChatClient
-    journal: Journal
+    config: RelabelConfig
+    client: ChatClient
     writer: StoreWriter
+    log: IO[bytes]
     summary: RelabelSummary
-    asking: Asking
+    chosen: set[str]
     splits: Mapping[str, str] | None
     """by id; None = as the source has it"""
+    written: Mapping[str, str]
+    """originals that earlier runs wrote labels of"""
+    on_progress: Callable[[RelabelSummary], None]
 
-    def through(self, chosen: set[str]) -> Generator[None, None, None]:
-        """Settle the chosen ones and write what follows, in the dataset's order; yields after every episode."""
-        settings, model, version = self.settings, self.chat.endpoint.model, prompt_version()
-        looker = Looker(settings.fps, settings.most_pictures, settings.size)
-        waiting: deque[tuple[Episode, Record | Future[Record]]] = deque()
-        pool, finished = ThreadPoolExecutor(self.chat.concurrency), False
+    def run(self) -> None:
+        """Process the chosen originals and write the results in the dataset's order."""
+        config, client, model = self.config, self.client, self.client.endpoint.model
+        sampler = FrameSampler(config.fps, config.most_pictures, config.size)
+        waiting: deque[tuple[Episode, Future[RelabelRecord]]] = deque()
+        pool, finished = ThreadPoolExecutor(client.concurrency), False
         try:
-            for episode in self.dataset:
-                told = assumed(episode, settings.assume_success)
-                known = self._known(told) if self._is_due(told, chosen) else None
-                if known is not None:
-                    waiting.append((told, known))
-                elif told.id in chosen and self.chat.stopped:
-                    # Nothing is decoded for questions that nobody will be asked.
-                    self.summary.unfinished[f"not asked: {self.chat.stopped}"] += 1
-                    self.summary.finished += 1
-                    yield
-                elif told.id in chosen:
-                    chain = Chain(told, self.chat.ask, looker, settings, self.asking, model, version)
-                    waiting.append((told, pool.submit(chain.run)))
+            for episode in _assume(self.dataset, config):
+                if episode.id not in self.chosen:
+                    self._finish(self._skip, episode)
+                elif client.stopped and episode.id not in self.written:  # do not decode what cannot be asked
+                    self.summary.originals += 1
+                    self._finish(self.summary.unfinished.update, [f"not asked: {client.stopped}"])
                 else:
-                    self.summary.finished += 1
-                    yield
-                while len(waiting) >= AHEAD * self.chat.concurrency or (waiting and _is_ready(waiting[0][1])):
-                    self._write(*waiting.popleft())
-                    self.summary.finished += 1
-                    yield
+                    self.summary.originals += 1
+                    chain = RelabelChain(episode, client.ask, model, config, sampler)
+                    waiting.append((episode, pool.submit(chain.run)))
+                while waiting and (len(waiting) >= AHEAD * client.concurrency or waiting[0][1].done()):
+                    self._finish(self._write, *waiting.popleft())
             while waiting:
-                self._write(*waiting.popleft())
-                self.summary.finished += 1
-                yield
+                self._finish(self._write, *waiting.popleft())
             finished = True
         finally:
-            # Leaving early sends nothing more; what is under way is waited for, because it is paid for.
             if not finished:
-                self.chat.stop("interrupted")
+                client.stop("interrupted")  # send nothing more, but wait for what is paid for
             pool.shutdown(wait=True, cancel_futures=True)
-            self._tell()
-        yield
+            self.summary.spent = client.spent
 
-    def _is_due(self, episode: Episode, chosen: set[str]) -> bool:
-        self.summary.seen += 1
-        if episode.id in chosen:
-            self.summary.originals += 1
-            return True
+    def _finish(self, step: Callable[..., object], *arguments: Any) -> None:
+        step(*arguments)
+        self.summary.finished += 1
+        self.on_progress(self.summary)
+
+    def _skip(self, episode: Episode) -> None:
         try:
             succeeded(episode)
-        except NotApplicable as no:
-            self.summary.skipped[no.reason] += 1
-            return False
-        if episode.instruction.strip():
+            if not episode.instruction.strip():
+                raise NotApplicable("it has no instruction")
             self.summary.over += 1
-        else:
-            self.summary.skipped[NO_INSTRUCTION] += 1
-        return False
+        except NotApplicable as error:
+            self.summary.skipped[error.reason] += 1
 
-    def _known(self, episode: Episode) -> Record | None:
-        record = self.journal.get(episode.id)
-        if record is not None and record.fingerprint != episode.fingerprint():
-            sentence = f"episode {episode.id!r} has changed since it was relabelled there; choose another folder"
-            raise StoreError(self.writer.root, sentence)
-        return record
-
-    def _write(self, episode: Episode, settled: Record | Future[Record]) -> None:
-        """Write one original's record, then its episodes."""
+    def _write(self, episode: Episode, result: Future[RelabelRecord]) -> None:
+        summary = self.summary
         try:
-            record = settled if isinstance(settled, Record) else settled.result()
-        except Unanswered as why:
-            self.summary.unfinished[str(why)] += 1
+            record = result.result()
+        except Unanswered as error:
+            summary.unfinished[str(error)] += 1
             return
-        except NotApplicable as no:
-            self.summary.skipped[no.reason] += 1
+        except NotApplicable as error:
+            summary.skipped[error.reason] += 1
             return
         except UnreadableVideo as error:
-            problem = Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False)
-            self.dataset.report(problem)
+            self.dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False))
             return
         split = episode.origin.split if self.splits is None else self.splits[episode.id]
-        if not isinstance(settled, Record):
-            self.journal.add(replace(record, split=split))
-            self.summary.asked_now += 1
-        self._count(record)
-        for made in made_of(record, episode, split, self.settings.keep_originals):
-            self.summary.splits[split] += 1
-            self.summary.to_check += made.origin.tags.get(HUMAN_CHECK) == DUE
+        record = replace(record, split=split)
+        self.log.write((json.dumps(asdict(record), ensure_ascii=False) + "\n").encode(errors="replace"))
+        summary.settled += 1
+        summary.commands.update(list(record.accepted("command")))
+        summary.clips.update(list(record.accepted("clip")))
+        summary.kept += self.config.keep_originals
+        summary.rejected.update((candidate.stage, candidate.checked_by) for candidate in record.rejected)
+        for made in make_episodes(record, episode, self.config.keep_originals):
+            summary.splits[split] += 1
+            summary.to_check += made.origin.tags.get(HUMAN_CHECK) == DUE
             if made.id not in self.writer:
                 self.writer.add(made)
-                self.summary.added += 1
-
-    def _count(self, record: Record) -> None:
-        summary = self.summary
-        summary.settled += 1
-        summary.commands.update(list(record.commands))
-        summary.clips.update(list(record.clips))
-        summary.reworded += record.words != record.instruction
-        summary.kept += self.settings.keep_originals
-        summary.rejected.update((one.stage, one.checked_by) for one in record.rejected)
-
-    def _tell(self) -> None:
-        self.summary.spent, self.summary.stopped = self.chat.spent, self.chat.stopped
-        self.summary.notes = list(self.chat.notes)
+                summary.added += 1
 
 
-def _is_ready(settled: Record | Future[Record]) -> bool:
-    return isinstance(settled, Record) or settled.done()
+def make_episodes(record: RelabelRecord, episode: Episode, keep_original: bool) -> Iterator[Episode]:
+    """Make the episodes of a record: accepted commands and clips by grade, then perhaps the original.
+
+    Nothing is copied: they are views of the original's video. Episodes of an evaluation split get the tag
+    `human_check: due`, because a model's grades are good enough to train on, not to measure by.
+    """
+    rng = np.random.default_rng(0)  # unused: all parameters are given
+    author: dict[str, Any] = {"model": record.model, "prompts": record.prompts}
+    made = [
+        load_negative("counterfactual")(episode, rng, words=candidate.text, grade=grade, **author)
+        for grade, candidate in sorted(record.accepted("command").items())
+    ]
+    for grade, candidate in sorted(record.accepted("clip").items()):
+        clip = load_negative("clip")(episode, rng, last=int(candidate.text))
+        confirmed = Outcome("model", success=False, grade=grade, by=f"{record.model}, {record.prompts}")
+        made.append(replace(clip, outcomes=(*clip.outcomes, confirmed)))
+    due = {HUMAN_CHECK: DUE} if is_evaluation_split(record.split) else {}
+    for view in [*made, episode] if keep_original else made:
+        tags = {**view.origin.tags, "prompts": record.prompts, **due}
+        group = episode.origin.group or episode.id
+        yield replace(view, origin=replace(view.origin, split=record.split, group=group, tags=tags))
 
 
-def _recipe(dataset: Dataset, settings: RelabelSettings, endpoint: Endpoint) -> str:
-    """All that decides what is in the folder, in one line: a run that differs in any of it is another job."""
-    facts = json.dumps(settings.facts(), sort_keys=True)
-    return f"counterfactuals of {dataset.address} by {endpoint.model}, {prompt_version()}: {facts}"
-
-
-def _folder(dataset: Dataset, dest: str | Path, recipe: str) -> Store:
+def _open_folder(dataset: Dataset, dest: str | Path, config: RelabelConfig, model: str) -> Store:
+    """Open or create the folder. Its header holds all that decides its content: another job is refused."""
+    facts = json.dumps(asdict(config), sort_keys=True)
+    job = f"counterfactuals of {dataset.address} by {model}, {prompt_version()}: {facts}"
     if not Store.is_at(dest):
         licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
-        return Store.create(dest, f"{dataset.name}-counterfactuals", licence, source=recipe)
+        return Store.create(dest, f"{dataset.name}-counterfactuals", licence, source=job)
     store = Store(dest)
-    if store.manifest.header.get("source") != recipe:
+    if store.manifest.header.get("source") != job:
         raise StoreError(dest, f"it holds {store.manifest.header.get('source') or 'something else'}; choose another")
     return store

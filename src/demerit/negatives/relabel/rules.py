@@ -1,24 +1,29 @@
-"""What code can check, so that no model is trusted with it: commands and plans; `repairs` checks instructions.
+"""Rules on plans and commands, checked by code so that no model is trusted with them.
 
-Each check returns an empty text, or the reason for the rejection as a sentence without a full stop.
+Each check returns "" or the reason for the rejection.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from demerit.data.instructions import content_words, normalize_instruction, objects
-from demerit.negatives.relabel.answers import Plan
-from demerit.negatives.relabel.paraphrase import paraphrases
-from demerit.negatives.relabel.wording import verbs
+from demerit.models.compact.text import PARTS, TextEncoder
+from demerit.negatives.relabel.prompts import FailurePlan, read_prompt
 
 MOST_WORDS, FEWEST_WORDS = 24, 2
-MUST_KEEP_THE_THING = (3, 4)
-"""grades whose command is about the same thing as the original"""
-NO_CONTROL = (2, 3, 4)
-"""grades whose command must not speak of the gripper's own workings"""
+SAME_OBJECT_GRADES = (3, 4)
+"""grades whose command must be about an object of the original instruction"""
+NO_GRIPPER_GRADES = (2, 3, 4)
+"""grades whose command must not be about the gripper itself"""
 META = re.compile(
     r"\b(?:grad(?:e|es|ed|ing)|rat(?:ed|ing|ings)|rubrics?|rewards?|rewarded|credits?(?! cards?\b)|partial success"
     r"|scored|scoring|(?:a|the|its|your|this|full|high|low|top|total|final) scores?|scores? (?:of )?\d"
@@ -28,10 +33,10 @@ META = re.compile(
     r"|(?:the|this) (?:video|task|command|instruction|episode)|original (?:task|command|instruction))\b",
     re.IGNORECASE,
 )
-_OF_ITS_OWN = r"(?:(?:the|its|your|a|both|robot|robotic|robot's|arm|arm's|metal|parallel|end|two) )+"
-CONTROL = re.compile(
+_OWN = r"(?:(?:the|its|your|a|both|robot|robotic|robot's|arm|arm's|metal|parallel|end|two) )+"
+GRIPPER = re.compile(
     r"\b(?:releas(?:e|es|ed|ing)|un(?:grasp|grip|clench|clamp)\w*|let(?:ting)? (?:\w+ ){0,3}go"
-    rf"|(?:open|clos|shut|loosen|tighten|unclench|relax|spread)\w* {_OF_ITS_OWN}"
+    rf"|(?:open|clos|shut|loosen|tighten|unclench|relax|spread)\w* {_OWN}"
     r"(?:grippers?|fingers?|grip|grasp|claws?|jaws?|pincers?|effector"
     r"|hands?(?! (?:drawer|door|towel|side|mixer|saw))(?!-))"
     r"|los(?:e|ing) (?:its|the|your) (?:grip|grasp|hold)"
@@ -39,63 +44,64 @@ CONTROL = re.compile(
     re.IGNORECASE,
 )
 SECOND_SENTENCE = re.compile(r"[.!?;:]\s+\S|://")
-SAYS_NOTHING = frozenset("somewhere eventually now just simply surface down".split())
-"""words that whoever does the rest of a command has done as well: what is put on a plate was put down"""
+NO_DEMAND = frozenset("somewhere eventually now just simply surface down".split())
+"""words that add no demand: who put something on a plate has put it down"""
+
+# Two commands are paraphrases when all parts of their text vectors are near. Chosen on pairs of both kinds: "put the
+# cup on the plate" and "place the mug on top of the plate" are at 0.88, 3.4, 0.4 and 0.5; "... on the red plate" is 4.8
+# away in where, "... next to the plate" 4.1 in signs, "open" 5.5 from "close".
+SENTENCE_COSINE = 0.87
+PART_DISTANCES = {"what": 3.5, "where": 4.0, "signs": 2.7}
+AMOUNTS = frozenset(
+    "half quarter halfway partly fully completely entirely almost nearly slightly twice thrice again not never without "
+    "no all both every each only one two three four five six seven eight nine ten first second third last".split()
+)
+"""words that the text vectors miss"""
+MOST_EXTRA_WORDS = 2
+"""content words by which paraphrases may differ in number; more is another demand"""
 
 
-def wrong_command(command: str, grade: int, original: str, others: Mapping[int, str]) -> str:
+def check_command(command: str, grade: int, original: str, others: Mapping[int, str]) -> str:
     """Check one command.
 
     Args:
         command: as the model wrote it.
-        grade: what it is meant for.
-        original: the instruction that the video does.
+        grade: the intended grade.
+        original: the instruction that the video fulfils.
         others: accepted commands of the same video, by grade.
     """
-    said = command.split()
-    if not FEWEST_WORDS <= len(said) <= MOST_WORDS:
-        return f"it has {len(said)} words, and {FEWEST_WORDS} to {MOST_WORDS} are allowed"
+    words = command.split()
+    if not FEWEST_WORDS <= len(words) <= MOST_WORDS:
+        return f"it has {len(words)} words; {FEWEST_WORDS} to {MOST_WORDS} are allowed"
     if not command.isascii() or not command.isprintable():
         return "it is not one line of plain ASCII"
     if re.search(r"[\"{}()\[\]<>*#|\\]", command):
-        return "it carries quotation marks, brackets or mark-up"
+        return "it contains quotation marks, brackets or mark-up"
     if SECOND_SENTENCE.search(command):
         return "it is more than one sentence"
     if re.search(r"\bor\b", command, re.IGNORECASE):
-        return "it leaves a choice ('or'), which nobody can grade"
+        return "it offers a choice ('or'), which cannot be graded"
     if not is_imperative(command):
-        return f"it does not begin with a verb, but with {said[0]!r}"
+        return f"it does not begin with a verb, but with {words[0]!r}"
     if found := META.search(command):
-        return f"it speaks of {found.group().lower()!r}, which a robot is not told"
-    if grade in NO_CONTROL and (found := CONTROL.search(command)):
-        return f"it is about the gripper's own workings ({found.group().lower()!r})"
-    if grade in MUST_KEEP_THE_THING and objects(original) and not objects(original) & objects(command):
-        return f"it is not about the thing of the original ({', '.join(sorted(objects(original)))})"
-    return _repeats(command, original, others)
+        return f"it mentions {found.group().lower()!r}, which is not part of a robot's command"
+    if grade in NO_GRIPPER_GRADES and (found := GRIPPER.search(command)):
+        return f"it is about the gripper itself ({found.group().lower()!r})"
+    if grade in SAME_OBJECT_GRADES and objects(original) and not objects(original) & objects(command):
+        return f"it is not about an object of the original ({', '.join(sorted(objects(original)))})"
+    return _check_repetition(command, original, others)
 
 
-def is_imperative(command: str) -> bool:
-    """Whether it begins with a verb that a robot can be told: one of the list that comes with the prompts."""
-    first = re.match(r"[A-Za-z]+", command)
-    return first is not None and first.group().lower() in verbs()
-
-
-def wrong_ladder(closeness: Mapping[int, float], grade: int, value: float) -> str:
-    """Check that the end of the video comes strictly closer from grade to grade.
-
-    Args:
-        closeness: of the commands that were accepted, by grade, in percent.
-        grade: of the one to check.
-        value: its closeness.
-    """
-    for other, known in sorted(closeness.items()):
+def check_closeness(accepted: Mapping[int, float], grade: int, value: float) -> str:
+    """Check that closeness (percent) grows strictly with the grade, given that of the accepted commands."""
+    for other, known in sorted(accepted.items()):
         if (other < grade and known >= value) or (other > grade and known <= value):
             return f"it is {value:g}% fulfilled and grade {other} {known:g}%: the grades are not in order"
     return ""
 
 
-def wrong_plan(plan: Plan, grades: Sequence[int]) -> str:
-    """Check that there is one idea for each grade, that they differ, and that they come closer to done."""
+def check_plan(plan: FailurePlan, grades: Sequence[int]) -> str:
+    """Check that there is one idea per grade, that they differ, and that closeness grows and stays below 100."""
     got = sorted(idea.grade for idea in plan.ideas)
     if got != list(grades):
         return f"it has ideas for the grades {got}, not for {list(grades)}"
@@ -106,28 +112,59 @@ def wrong_plan(plan: Plan, grades: Sequence[int]) -> str:
         return "two ideas are the same"
     steps = [idea.closeness for idea in ideas]
     if any(later <= earlier for earlier, later in pairwise(steps)) or steps[-1] >= 100:  # noqa: PLR2004
-        return f"its closeness does not grow from grade to grade, below 100 ({', '.join(f'{one:g}' for one in steps)})"
+        return f"closeness does not grow with the grade, below 100 ({', '.join(f'{step:g}' for step in steps)})"
     return ""
 
 
-def _repeats(command: str, original: str, others: Mapping[int, str]) -> str:
-    """Check that it says something that neither the original nor another command says."""
-    same = normalize_instruction(command)
-    if same == normalize_instruction(original):
+def is_imperative(command: str) -> bool:
+    """Whether it begins with a verb of the list that comes with the prompts."""
+    first = re.match(r"[A-Za-z]+", command)
+    return first is not None and first.group().lower() in _verbs()
+
+
+def is_paraphrase(first: str, second: str) -> bool:
+    """Whether two commands ask for the same in other words, by the shipped text vectors."""
+    amounts = [AMOUNTS & set(normalize_instruction(text).split()) for text in (first, second)]
+    extra = abs(len(content_words(first)) - len(content_words(second)))
+    a, b = _vector(first), _vector(second)
+    if amounts[0] != amounts[1] or extra > MOST_EXTRA_WORDS or a is None or b is None:
+        return False
+    x, y = a[PARTS["sentence"]], b[PARTS["sentence"]]
+    cosine = float(x @ y / max(float(np.linalg.norm(x) * np.linalg.norm(y)), 1e-6))
+    distances = {part: float(np.linalg.norm(a[PARTS[part]] - b[PARTS[part]])) for part in PART_DISTANCES}
+    return cosine >= SENTENCE_COSINE and all(distances[part] <= most for part, most in PART_DISTANCES.items())
+
+
+def _check_repetition(command: str, original: str, others: Mapping[int, str]) -> str:
+    """Check that it asks for something that neither the original nor another command asks for."""
+    plain = normalize_instruction(command)
+    if plain == normalize_instruction(original):
         return "it is the original"
-    if _asked(command, original) <= content_words(original):
+    # "down" is a demand unless the original puts something somewhere.
+    ignored = NO_DEMAND if "put" in content_words(original) else NO_DEMAND - {"down"}
+    if content_words(command) - ignored <= content_words(original):
         return "the original entails it: it asks for nothing that the original does not ask for"
-    if paraphrases(command, original):
+    if is_paraphrase(command, original):
         return "it is a paraphrase of the original"
     for grade, other in others.items():
-        if same == normalize_instruction(other):
+        if plain == normalize_instruction(other):
             return f"it is the command of grade {grade} again"
-        if paraphrases(command, other):
+        if is_paraphrase(command, other):
             return f"it is a paraphrase of the command of grade {grade}"
     return ""
 
 
-def _asked(command: str, original: str) -> frozenset[str]:
-    """The words of a command that ask for something; "down" does unless the original puts something somewhere."""
-    done = SAYS_NOTHING if "put" in content_words(original) else SAYS_NOTHING - {"down"}
-    return content_words(command) - done
+@cache
+def _verbs() -> frozenset[str]:
+    return frozenset(read_prompt("verbs").split())
+
+
+@lru_cache(maxsize=4096)
+def _vector(command: str) -> npt.NDArray[np.float32] | None:
+    return _text_encoder().vector(command)
+
+
+@cache
+def _text_encoder() -> TextEncoder:
+    # Loaded directly: the engine would load the image network too.
+    return TextEncoder.load(Path(str(files("demerit"))) / "assets" / "compact" / "words.npz")

@@ -1,31 +1,23 @@
-"""Corpora like RoboReward's, composed in one command: sources, caps, repaired words, negatives, grades, splits.
+"""Training corpora from many datasets: sources, caps, grades, negatives, counterfactuals, splits and a leak check.
 
-recipe.py             Recipe: everything that decides what is in a corpus; recipe_file.py reads it from YAML
-labelling.py          what an episode's role makes of its labels
-drawing.py            which episodes of a source are taken, spread over its tasks
-gathering.py          the chosen episodes of all sources as one stream
-splitting.py          splits that part no task, video or recording
-leak_check.py         what two splits share, and what a held-out set does
-planning.py           all of this before anything is made
-preparing.py          episodes with their split and their words; repairing.py asks a model for the words
-with_model.py         the stages that a chat model answers, and what they cost; model_at_hand.py finds it
-composition.py        what came out, counted; composition_table.py writes the page
-job.py                build_corpus: the stages, in order; resumes
+A `CorpusConfig` (YAML) decides everything. `make_plan` draws the episodes, assigns splits and checks for leaks before
+anything is written; `build_corpus` makes the corpus and its composition table. `demerit build-corpus` is the command.
 """
 
-from demerit.training.corpus.job import CorpusSummary, build_corpus, dry_run
-from demerit.training.corpus.planning import Plan, make_plan
-from demerit.training.corpus.recipe import Recipe, Source
-from demerit.training.corpus.recipe_file import load_recipe, read_recipe
+from demerit.training.corpus.config import CorpusConfig, CorpusSource, load_config, parse_config
+from demerit.training.corpus.counts import CorpusCounts
+from demerit.training.corpus.job import CorpusSummary, build_corpus, estimate_cost
+from demerit.training.corpus.plan import CorpusPlan, make_plan
 
 __all__ = [
+    "CorpusConfig",
+    "CorpusCounts",
+    "CorpusPlan",
+    "CorpusSource",
     "CorpusSummary",
-    "Plan",
-    "Recipe",
-    "Source",
     "build_corpus",
-    "dry_run",
-    "load_recipe",
+    "estimate_cost",
+    "load_config",
     "make_plan",
-    "read_recipe",
+    "parse_config",
 ]

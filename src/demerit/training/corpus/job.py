@@ -1,281 +1,272 @@
-"""build_corpus: a recipe becomes one dataset folder, stage by stage; each stage goes on where it was.
+"""build_corpus: a config becomes one dataset folder, stage by stage. Every stage is resumable.
 
-DEST/                     the corpus: a dataset folder like any other
-DEST/composition.md,json  what it is made of, and recipe.yaml; written last
-DEST/stages/gathered      the chosen episodes of the sources
-DEST/stages/words.json    repaired instructions
-DEST/stages/negatives, counterfactuals   what was made of the successes, with every rejected candidate
+DEST/                              the corpus: a dataset folder like any other
+DEST/composition.md, .json         what it is made of; DEST/recipe.yaml: its config. Written last
+DEST/stages/gathered               the chosen episodes of the sources
+DEST/stages/negatives, counterfactuals   what was made of the successes
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
-from demerit.data.files import lock_folder, write_atomic
+from demerit.data.files import lock_folder, write_atomic, write_json
 from demerit.data.importing import import_dataset
 from demerit.data.store import Store
-from demerit.errors import BadInput, StoreError
+from demerit.errors import StoreError
 from demerit.negatives.job import ANY, make_negatives
-from demerit.training.corpus.composition import Composition, compose_counts
-from demerit.training.corpus.composition_table import markdown
-from demerit.training.corpus.gathering import Gathered
-from demerit.training.corpus.leaks import check_leaks
-from demerit.training.corpus.model_at_hand import chat_model, with_model
-from demerit.training.corpus.planning import Plan, Progress, make_plan, silent
-from demerit.training.corpus.preparing import Prepared, Words
-from demerit.training.corpus.recipe import Negatives, Recipe
-from demerit.training.corpus.recipe_file import written
+from demerit.registry import load_attribute
+from demerit.training.corpus.config import CorpusConfig, format_config
+from demerit.training.corpus.counts import CorpusCounts
+from demerit.training.corpus.plan import (
+    CorpusPlan,
+    CorpusReader,
+    StageProgress,
+    check_leaks,
+    ignore_progress,
+    make_plan,
+)
 
 if TYPE_CHECKING:
-    from demerit.llm import Endpoint
-    from demerit.models.gvl import GVLConfig
+    from demerit.llm import ChatClient
+    from demerit.negatives.relabel import RelabelConfig
 
-STAGES, GATHERED, NEGATIVES = "stages", "gathered", "negatives"
 NO_MODEL = (
-    "counterfactuals are not made: no chat model is set (recipe, chat, or DEMERIT_CHAT_URL and DEMERIT_CHAT_MODEL). "
-    "The same command adds them once there is one."
+    "counterfactuals: no chat model is set (`chat` in the recipe, or DEMERIT_CHAT_URL and DEMERIT_CHAT_MODEL). "
+    "Set one and run the same command again to add them."
 )
+REJECTED_BY = {"code": "rejected by the rules", "model": "rejected by the validator", "answer": "unusable answer"}
 
 
 @dataclass
 class CorpusSummary:
-    """What came of a run."""
+    """What a run made."""
 
-    composition: Composition | None = None
-    """None where a stage before it is not done"""
+    counts: CorpusCounts
     added: int = 0
     """episodes that this run wrote"""
     missing: list[str] = field(default_factory=list)
     """sentences: what is not done, and what to do"""
     notes: list[str] = field(default_factory=list)
     problems: list[dict[str, Any]] = field(default_factory=list)
-    """of the chosen episodes, a row a kind"""
+    """of the chosen episodes, a row per kind"""
 
 
 def build_corpus(
-    recipe: Recipe,
+    config: CorpusConfig,
     dest: str | Path,
     *,
     chat: Mapping[str, Any] | None = None,
     strict: bool = False,
-    progress: Progress = silent,
+    on_progress: StageProgress = ignore_progress,
 ) -> CorpusSummary:
-    """Compose a corpus. Run it again after an interruption and it goes on where it was.
+    """Build a corpus. The same call resumes it after an interruption.
 
     Args:
-        recipe: what to compose.
-        dest: the folder to make, or one that an earlier run of the same recipe made.
-        chat: options of the chat model, such as budget and concurrency; they win over the recipe and the environment.
+        config: what to build.
+        dest: the folder to make, or one that an earlier run of the same config made.
+        chat: options of the chat model; they override the config and the environment.
         strict: raise at the first problem of the data instead of counting it.
-        progress: called with stage, done, expected and a note.
+        on_progress: called with stage, done, expected and a note.
     """
-    server, endpoint = chat_model(recipe, chat or {})
-    if recipe.clean_up and endpoint is None:
-        expected = "a chat model (recipe, chat, or DEMERIT_CHAT_URL and DEMERIT_CHAT_MODEL), because words come first"
-        raise BadInput("recipe, clean_up", expected, "none")
-    plan = make_plan(recipe, strict, progress)
+    client = _open_client(config, chat or {})
+    plan = make_plan(config, strict, on_progress)
     plan.refuse_leaks()
-    store = _folder(plan, dest)
-    stages = store.root / STAGES
+    store = _open_folder(plan, dest)
+    stages = store.root / "stages"
     stages.mkdir(exist_ok=True)
     with lock_folder(stages):
-        return _Build(plan, store, stages, server, endpoint, strict, progress).run()
+        return _Build(plan, store, stages, client, strict, on_progress).run()
+
+
+def estimate_cost(plan: CorpusPlan, chat: Mapping[str, Any] | None = None, strict: bool = False) -> str:
+    """Estimate what the chat model would cost, as a sentence. Nothing is written or sent."""
+    client = _open_client(plan.config, chat or {})
+    if plan.config.counterfactuals is None:
+        return "no chat model is needed"
+    if client is None:
+        return f"cost unknown; {NO_MODEL}"
+    estimate = load_attribute("demerit.negatives.relabel.job:estimate", "A chat model")
+    reader = CorpusReader(plan.config, plan.drawn, plan.splits, strict, plan.augmented)
+    with client:
+        originals, cost = estimate(Dataset(reader, plan.config.name), client, _relabel_config(plan.config))
+    return f"counterfactuals of {originals} originals, if every first answer is accepted: {cost}"
 
 
 @dataclass(eq=False)
 class _Build:
     """One run, under the lock of the stages' folder."""
 
-    plan: Plan
+    plan: CorpusPlan
     store: Store
     stages: Path
-    server: GVLConfig | None
-    endpoint: Endpoint | None
+    client: ChatClient | None
     strict: bool
-    progress: Progress
-    summary: CorpusSummary = field(default_factory=CorpusSummary)
-    not_made: Counter[tuple[str, str]] = field(default_factory=Counter)
-    spent: float = 0.0
+    on_progress: StageProgress
 
     def run(self) -> CorpusSummary:
-        recipe = self.plan.recipe
-        gathered = self._gather()
-        words = self._repair(gathered) if recipe.clean_up else None
-        if recipe.clean_up and words is None:
-            return self.summary
-        made = []
-        if recipe.counterfactuals is not None:
-            made.append(self._counterfactuals(gathered, words))
-        if recipe.negatives is not None:
-            made.append(self._negatives(recipe.negatives, gathered, words))
-        self._compose(gathered, words, [one for one in made if one is not None])
-        self._finish(gathered)
+        config = self.plan.config
+        splits = tuple(config.splits.shares) if config.splits.by == "task" else ()
+        counts = CorpusCounts(config.name, self.plan.drawn, splits)
+        self.summary = CorpusSummary(counts)
+        parts = [self._gather()]
+        if config.counterfactuals is not None and self.client is None:
+            self.summary.missing.append(NO_MODEL)
+        elif config.counterfactuals is not None:
+            parts.append(self._make_counterfactuals(parts[0]))
+        if config.negatives is not None:
+            parts.append(self._make_negatives(parts[0]))
+        self._compose(parts)
+        self._write_counts(parts[0])
         return self.summary
 
     def _gather(self) -> Store:
-        recipe, plan = self.plan.recipe, self.plan
-        dataset = Dataset(Gathered(recipe, plan.drawn, self.strict), f"corpus {recipe.name} {plan.digest}")
+        reader = CorpusReader(self.plan.config, self.plan.drawn, self.plan.splits, self.strict)
         result = import_dataset(
-            dataset,
-            self.stages / GATHERED,
-            on_progress=lambda now: self.progress("gathering", now.seen, now.expected, ""),
+            Dataset(reader, self._address),
+            self.stages / "gathered",
+            on_progress=lambda now: self.on_progress("gathering", now.seen, now.expected, ""),
         )
         self.summary.problems = result.problems.rows()
-        return Store(self.stages / GATHERED)
+        return Store(self.stages / "gathered")
 
-    def _prepared(self, gathered: Store, words: Words | None, augmented: bool) -> Prepared:
-        only = self.plan.augmented if augmented else None
-        return Prepared(self.plan.recipe.name, gathered.episodes, self.plan.splits, words, only)
-
-    def _dataset(self, gathered: Store, words: Words | None) -> Dataset:
-        prepared = self._prepared(gathered, words, augmented=True)
-        return Dataset(prepared, f"corpus {self.plan.recipe.name} {self.plan.digest}")
-
-    def _repair(self, gathered: Store) -> Words | None:
-        assert self.server is not None and self.endpoint is not None
-        prepared = self._prepared(gathered, None, augmented=False)
-        words, why, spent = with_model().repaired(
-            self.plan.recipe,
-            prepared,
-            self.stages,
-            self.server,
-            self.endpoint,
-            lambda done, expected: self.progress("repairing words", done, expected, ""),
-        )
-        self._count(spent)
-        if why:
-            told = f"instructions got no answer ({why}), and everything else waits for them"
-            self.summary.missing.append(f"{told}; the same command asks again.")
-        return words if isinstance(words, Words) else None
-
-    def _counterfactuals(self, gathered: Store, words: Words | None) -> Store | None:
-        part = self.plan.recipe.counterfactuals
-        if self.server is None or self.endpoint is None:
-            self.summary.missing.append(NO_MODEL)
-            return None
-        made = with_model().counterfactuals(
-            self.plan.recipe,
-            part,
-            self._dataset(gathered, words),
-            self.stages,
-            self.server,
-            self.endpoint,
-            self.spent,
-            lambda now: self.progress("counterfactuals", now.finished, now.expected, f"{now.labels} labels"),
-        )
-        self._count(made.spent)
-        self.summary.notes += made.notes
-        self.not_made.update({(f"{stage} candidates", WHO[by]): count for (stage, by), count in made.rejected.items()})
+    def _make_counterfactuals(self, gathered: Store) -> Store:
+        assert self.client is not None
+        relabel = load_attribute("demerit.negatives.relabel.job:relabel", "A chat model")
+        with self.client as client:
+            made = relabel(
+                self._augmented(gathered),
+                self.stages / "counterfactuals",
+                client,
+                _relabel_config(self.plan.config),
+                on_progress=lambda now: self.on_progress(
+                    "counterfactuals", now.finished, now.expected, f"{now.labels} labels"
+                ),
+            )
+        self.summary.notes.append(str(made.spent))
+        for (stage, by), count in made.rejected.items():
+            self.summary.counts.not_made[f"{stage} candidates", REJECTED_BY[by]] += count
         for reason, count in made.unfinished.items():
-            told = f"{count} originals have no counterfactuals yet ({reason})"
-            self.summary.missing.append(f"{told}; the same command asks again.")
-        return Store(self.stages / with_model().COUNTERFACTUALS)
+            sentence = f"{count} originals have no counterfactuals yet ({reason}); run the same command again."
+            self.summary.missing.append(sentence)
+        return Store(self.stages / "counterfactuals")
 
-    def _negatives(self, part: Negatives, gathered: Store, words: Words | None) -> Store:
+    def _make_negatives(self, gathered: Store) -> Store:
+        config = self.plan.config
+        assert config.negatives is not None
         made = make_negatives(
-            self._dataset(gathered, words),
-            self.stages / NEGATIVES,
-            part.parsed(self.plan.recipe.seed),
-            on_progress=lambda now: self.progress("negatives", now.seen, now.expected, ""),
+            self._augmented(gathered),
+            self.stages / "negatives",
+            config.negatives.parse(config.seed),
+            on_progress=lambda now: self.on_progress("negatives", now.seen, now.expected, ""),
         )
-        skipped = {("negatives" if name == ANY else name, why): count for (name, why), count in made.skipped.items()}
-        self.not_made.update(skipped)
-        return Store(self.stages / NEGATIVES)
+        for (name, reason), count in made.skipped.items():
+            self.summary.counts.not_made["negatives" if name == ANY else name, reason] += count
+        return Store(self.stages / "negatives")
 
-    def _compose(self, gathered: Store, words: Words | None, made: list[Store]) -> None:
-        """Put everything into one folder; what is there already stays."""
-        names: dict[str, str] = {}
-        prepared = self._prepared(gathered, words, augmented=False)
-        total, done = sum(map(len, (gathered, *made))), 0
+    def _compose(self, parts: list[Store]) -> None:
+        """Copy the records of all stages into one folder; what is there stays."""
+        total, done = sum(map(len, parts)), 0
         with self.store.writer() as writer:
-            for old, episode in _all_of(gathered, prepared, made):
-                names[old] = episode.id
-                done += 1
-                if episode.id not in writer:
-                    writer.add(episode)
-                    self.summary.added += 1
-                self.progress("composing", done, total, "")
-            for one in gathered.preferences():
-                writer.add(replace(one, a=names[one.a], b=names[one.b]))
-            for problem in gathered.problems():
+            for part in parts:
+                for episode in part.episodes():
+                    done += 1
+                    if episode.id not in writer:
+                        writer.add(episode)
+                        self.summary.added += 1
+                    self.on_progress("composing", done, total, "")
+            for preference in parts[0].preferences():
+                writer.add(preference)
+            for problem in parts[0].problems():
                 writer.add(problem)
 
-    def _finish(self, gathered: Store) -> None:
-        """Count, check, and write the pages that say what the corpus is."""
-        store, recipe = Store(self.store.root), self.plan.recipe
-        shares = tuple(recipe.splits.shares) if recipe.splits.by == "task" else ()
-        unreadable = Counter(one.episode.partition("/")[0] for one in gathered.problems() if not one.kept)
-        composition = Composition(
-            recipe.name,
-            self.plan.drawn,
-            shares,
-            preferences=sum(1 for _ in store.preferences()),
-            unreadable=unreadable,
-            not_made=self.not_made,
-            leaks=check_leaks(store.episodes(), recipe.held_out),
-            missing=tuple(self.summary.missing),
-        )
-        self.summary.composition = compose_counts(composition, store.episodes())
-        facts = {"recipe": recipe.digest, **composition.facts()}
-        write_atomic(store.root / "recipe.yaml", written(recipe).encode())
-        write_atomic(store.root / "composition.md", markdown(composition).encode())
-        write_atomic(store.root / "composition.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-        empty = [split for split in shares if not composition.total.splits[split]]
+    def _write_counts(self, gathered: Store) -> None:
+        store, config, counts = Store(self.store.root), self.plan.config, self.summary.counts
+        for problem in gathered.problems():
+            counts.unreadable[problem.episode.partition("/")[0]] += not problem.kept
+        counts.preferences = sum(1 for _ in store.preferences())
+        counts.missing = tuple(self.summary.missing)
+        episodes = list(store.episodes())
+        counts.leaks = check_leaks(episodes, config.held_out)
+        for episode in episodes:
+            counts.add(episode)
+        write_atomic(store.root / "recipe.yaml", format_config(config).encode())
+        write_atomic(store.root / "composition.md", counts.markdown().encode())
+        write_json(store.root / "composition.json", {"recipe": config.digest, **counts.as_dict()})
+        empty = [split for split in counts.splits if not counts.count("split")[split]]
         if empty:
-            told = f"No task is left for {', '.join(empty)}: tasks that share a video or a recording are not parted."
-            self.summary.notes.append(told)
+            sentence = f"{', '.join(empty)}: empty, because tasks that share a video or recording are not parted"
+            self.summary.notes.append(sentence)
 
-    def _count(self, spent: Any) -> None:
-        self.spent += (spent.cost or 0.0) + (spent.unsure_cost or 0.0)
-        if spent.requests or spent.from_cache:
-            self.summary.notes.append(str(spent))
+    def _augmented(self, gathered: Store) -> Dataset:
+        return Dataset(_SourceFilter(gathered, self.plan.augmented), self._address)
 
-
-WHO = {
-    "code": "turned down by the rules; written anew while rounds were left",
-    "model": "turned down by the strict reader; written anew while rounds were left",
-    "answer": "the answer could not be used; asked anew while rounds were left",
-}
+    @property
+    def _address(self) -> str:
+        return f"corpus {self.plan.config.name} {self.plan.digest}"
 
 
-def _all_of(gathered: Store, prepared: Prepared, made: list[Store]) -> Iterator[tuple[str, Episode]]:
-    """Every episode with the name it had when it was gathered."""
-    for episode in gathered.episodes():
-        yield episode.id, prepared.prepared(episode)
-    for store in made:
-        yield from ((episode.id, episode) for episode in store.episodes())
+@dataclass(frozen=True, eq=False)
+class _SourceFilter:
+    """Reads the episodes of some sources of a store."""
+
+    store: Store
+    names: frozenset[str]
+    name: str = "corpus"
+
+    def expected(self) -> int:
+        found = Counter(self.store.columns(["dataset"]).column("dataset").to_pylist())
+        return sum(found[name] for name in self.names)
+
+    def records(self) -> Iterator[Episode]:
+        return (episode for episode in self.store.episodes() if episode.origin.dataset in self.names)
 
 
-def _folder(plan: Plan, dest: str | Path) -> Store:
-    source = f"corpus {plan.recipe.name}, {plan.digest}"
+def _open_client(config: CorpusConfig, changes: Mapping[str, Any]) -> ChatClient | None:
+    """Create the client of the chat model; None where none is needed or set."""
+    if config.counterfactuals is None:
+        return None
+    settings: Any = load_attribute("demerit.models.gvl:GVLConfig", "A chat model")
+    given = {name: value for name, value in changes.items() if value is not None}
+    chat = settings.read("", {**config.chat, **given})
+    client: ChatClient | None = chat.chat() if chat.url and chat.model else None
+    return client
+
+
+def _relabel_config(config: CorpusConfig) -> RelabelConfig:
+    """Caps and splits are settled already."""
+    kind: Any = load_attribute("demerit.negatives.relabel.job:RelabelConfig", "A chat model")
+    part = config.counterfactuals
+    assert part is not None
+    made: RelabelConfig = kind(
+        grades=part.grades,
+        clips=part.clips,
+        rounds=part.rounds,
+        size=part.size,
+        more_tokens=part.more_tokens,
+        per_dataset=0,
+        seed=config.seed,
+        split="source",
+    )
+    return made
+
+
+def _open_folder(plan: CorpusPlan, dest: str | Path) -> Store:
+    name = plan.config.name
+    source = f"corpus {name}, {plan.digest}"
     if not Store.is_at(dest):
         licences = sorted({one.source.licence for one in plan.drawn if one.ids and one.source.licence})
-        return Store.create(dest, plan.recipe.name, " AND ".join(licences), source=source)
+        return Store.create(dest, name, " AND ".join(licences), source=source)
     store = Store(dest)
     held = str(store.manifest.header.get("source") or "something else")
     if held != source:
-        own = held.startswith(f"corpus {plan.recipe.name}, {plan.recipe.digest}-")
-        why = " of the same recipe, but the sources hold other episodes now" if own else ""
+        changed = held.startswith(f"corpus {name}, {plan.config.digest}-")
+        why = " of the same recipe, but the sources hold other episodes now" if changed else ""
         raise StoreError(dest, f"it holds {held}{why}; choose another folder")
     return store
-
-
-def dry_run(
-    recipe: Recipe, *, chat: Mapping[str, Any] | None = None, strict: bool = False, progress: Progress = silent
-) -> tuple[Plan, list[str]]:
-    """Say what would be made and what it would cost. Nothing is written and nothing is asked."""
-    plan = make_plan(recipe, strict, progress)
-    server, _ = chat_model(recipe, chat or {})
-    if server is None:
-        return plan, []
-    episodes = Dataset(Gathered(recipe, plan.drawn, strict))
-    everything = Prepared(recipe.name, lambda: iter(episodes), plan.splits)
-    augmented = replace(everything, only=plan.augmented)
-    return plan, list(with_model().costs(recipe, everything, Dataset(augmented, recipe.name), server))
