@@ -64,19 +64,16 @@ def compare(folder: Path, again: Path) -> str:
 
 def measure(name: str, dataset: Dataset, place: Path, layout: str) -> None:
     dest, again = place / f"{name}-{layout}", place / f"{name}-{layout}-again"
-    started = time.monotonic()
     config = ReleaseConfig(licence="MIT", layout=layout, fps=10.0 if layout == "lerobot" else None)
     made = release(dataset, dest, config)
-    seconds = time.monotonic() - started
     started = time.monotonic()
     import_dataset(open_dataset(dest), again)
     imported = time.monotonic() - started
     assert not verify(dest)
-    steps = ", ".join(f"{step} {value:.1f}" for step, value in made.seconds.items())
     videos = sum(path.stat().st_size for path in (dest / "videos").rglob("*.mp4")) / 1e6
     card = (dest / "card.html").stat().st_size / 1e6
     print(
-        f"| {name} | {layout} | {made.facts['episodes']} | {seconds:.1f} ({steps}) | {made.bytes / 1e6:.1f} | "
+        f"| {name} | {layout} | {made.facts['episodes']} | {made.seconds:.1f} | {made.bytes / 1e6:.1f} | "
         f"{videos:.1f} | {card:.2f} | {imported:.1f} | {compare(dest, again)} |",
         flush=True,
     )

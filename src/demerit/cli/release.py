@@ -113,10 +113,9 @@ def _print(released: Released, problems: list[dict[str, Any]]) -> None:
         out.print(f"[bold]{place}[/bold]: up to date, all checksums match")
     else:
         layout = "LeRobot v3.0" if facts["layout"] == "lerobot" else "demerit folder"
-        steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in released.seconds.items())
         out.print(
             f"[bold]{place}[/bold]: {facts['episodes']} episodes as {layout}, {released.bytes / 1e6:.1f} MB, "
-            f"{escape(facts['licence'])} [dim]({steps})[/dim]"
+            f"{escape(facts['licence'])} [dim]({released.seconds:.1f} s)[/dim]"
         )
         out.print("  videos: " + ", ".join(f"{count} {how}" for how, count in facts["videos"].items()))
     if released.dropped:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from demerit.data.dataset import Dataset
+from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
@@ -22,7 +22,7 @@ from demerit.data.labels import Event, Outcome
 from demerit.data.store import Store
 from demerit.data.video import VideoClip
 from demerit.use.release import ReleaseConfig, release
-from demerit.use.release.card import count_charts, count_tables
+from demerit.use.release.card import count_tables
 from fakes.paths import REPO
 from fakes.release_fixture import messy_rollouts
 from fakes.tiny_network import make_network
@@ -32,29 +32,19 @@ EVIL = "</script><script>window.evil = 1</script><img src=x onerror='window.evil
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
-class EvilReader:
+def evil_episodes(sample: Path) -> Iterator[Episode]:
     """The drawn sample with a script in every text."""
-
-    name = "blocks"
-
-    def __init__(self, sample: Path) -> None:
-        self.whole = open_dataset(f"videos:{sample}")
-
-    def expected(self) -> int:
-        return 15
-
-    def records(self) -> Iterator[Episode]:
-        for number, episode in enumerate(self.whole):
-            outcomes = tuple(replace(outcome, note=EVIL, by=EVIL) for outcome in episode.outcomes)
-            origin = replace(episode.origin, licence="MIT", split="test" if number % 3 == 0 else "train")
-            text = f"{episode.instruction} {EVIL}" if number < 2 else episode.instruction
-            yield replace(episode, instruction=text, outcomes=outcomes, origin=origin)
+    for number, episode in enumerate(open_dataset(f"videos:{sample}")):
+        outcomes = tuple(replace(outcome, note=EVIL, by=EVIL) for outcome in episode.outcomes)
+        origin = replace(episode.origin, licence="MIT", split="test" if number % 3 == 0 else "train")
+        text = f"{episode.instruction} {EVIL}" if number < 2 else episode.instruction
+        yield replace(episode, instruction=text, outcomes=outcomes, origin=origin)
 
 
 @pytest.fixture(scope="module")
 def card(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dest = tmp_path_factory.mktemp("card") / "blocks"
-    release(Dataset(EvilReader(sample), "evil"), dest, ReleaseConfig(keep=("notes",)))
+    release(Dataset(ListReader("blocks", list(evil_episodes(sample))), "evil"), dest, ReleaseConfig(keep=("notes",)))
     return dest / "card.html"
 
 
@@ -109,13 +99,10 @@ def test_counts(make_episode: Any) -> None:
     episodes += [one("d", False, 0.99), make_episode("e")]
     tables = {title: rows for title, _, rows in count_tables(episodes, [])}
     assert tables["Kinds of failure"] == [["dropped", 2], ["collision", 1]]
-    assert tables["By dataset and split"] == [["unknown", "none", 5, 1, 3, 1, 5, 60, 0.0]]
+    assert tables["Episodes"] == [["unknown", "none", 1, 3, 1, 5, 60, 0.002]]
     assert tables["Labels"] == [["human", "not named", 4]]
-    charts = {title: (largest, dict(bars)) for title, largest, bars in count_charts(episodes)}
-    assert charts["Success and failure"] == (5, {"all": {"success": 1, "failure": 3, "unknown": 1}})
-    assert charts["Kinds of failure"][1]["not given"] == {"failure": 1}
-    assert charts["Final progress"][1]["0.1 to 0.2"] == {"failure": 2}
-    assert charts["Final progress"][1]["0.9 to 1.0"] == {"failure": 1, "success": 1}
+    assert tables["Final progress"][1] == ["0.1 to 0.2", 0, 2, 0]
+    assert tables["Final progress"][9] == ["0.9 to 1.0", 1, 1, 0]
 
 
 def run_loaders(folder: Path, *more: str) -> list[str]:
@@ -144,8 +131,7 @@ def test_the_loaders_show_a_part_of_a_file(make_video: Any, tmp_path: Path, indi
     clip = VideoClip(path, 1.0, 2.0)
     frames = Frames(clip) if indices is None else Frames(clip).select(indices)
     rest = [Episode("b", "rest", {"main": Frames(VideoClip(path, None, 1.0))}), Episode.from_video(path, id="c")]
-    reader = type("Reader", (), {"name": "x", "expected": lambda self: 3})()
-    reader.records = lambda: iter([Episode("a", "do it", {"main": frames}), *rest])
+    reader = ListReader("x", [Episode("a", "do it", {"main": frames}), *rest])
     release(Dataset(reader, "x"), tmp_path / "out", ReleaseConfig(licence="MIT"))
     (printed,) = run_loaders(tmp_path / "out", "print([int(image.astype(int).sum()) for image in images])")
     assert printed.splitlines()[-1] == str([int(image.astype(int).sum()) for image in frames.all()])

@@ -21,7 +21,7 @@ import yaml
 from typer.testing import CliRunner
 
 from demerit.cli import app
-from demerit.data.dataset import Dataset, Record
+from demerit.data.dataset import Dataset, ListReader, Record
 from demerit.data.episode import Edit, Episode, Origin
 from demerit.data.files import lock_folder
 from demerit.data.formats import open_dataset
@@ -38,23 +38,8 @@ MakeEpisode = Callable[..., Episode]
 MIT = ReleaseConfig(licence="MIT")
 
 
-class ListReader:
-    """Episodes in memory, as a reader."""
-
-    name = "listed"
-
-    def __init__(self, *records: Record) -> None:
-        self.all = records
-
-    def records(self) -> Any:
-        return iter(self.all)
-
-    def expected(self) -> int:
-        return len(self.all)
-
-
 def dataset(*records: Record) -> Dataset:
-    return Dataset(ListReader(*records), "listed")
+    return Dataset(ListReader("listed", list(records)), "listed")
 
 
 @pytest.fixture(scope="session")

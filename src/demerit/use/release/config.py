@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from demerit.data.store import FILTER_COLUMNS
 from demerit.errors import BadInput, UnknownName
+from demerit.registry import load_attribute
 
 ReleaseLayout = Literal["folder", "lerobot"]
 EVERY_CAMERA = "*"
@@ -129,19 +129,13 @@ def read_replacements(path: Path) -> dict[str, str]:
 
 def load_hook(address: str, option: str) -> Callable[[Any], Any]:
     """Import the owner's `module:function`, also from the current folder."""
-    module, _, attribute = address.partition(":")
-    if not module or not attribute:
-        raise BadInput(option, "MODULE:FUNCTION", repr(address))
-    added = [] if "" in sys.path else [""]
-    sys.path[:0] = added
+    sys.path.insert(0, "")
     try:
-        hook: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            hook = getattr(hook, part)
-    except (ImportError, AttributeError) as error:
-        raise BadInput(option, "a function that can be imported", f"{address!r} ({error})") from error
+        hook = load_attribute(address, option)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(option, "MODULE:FUNCTION that can be imported", f"{address!r} ({error})") from error
     finally:
-        del sys.path[: len(added)]
+        sys.path.remove("")
     if not callable(hook):
         raise BadInput(option, "a function", f"{type(hook).__name__} {address!r}")
-    return hook  # type: ignore[no-any-return]
+    return hook

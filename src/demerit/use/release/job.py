@@ -15,18 +15,18 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from demerit.data.dataset import Dataset, Problem
 from demerit.data.episode import Episode
-from demerit.data.files import lock_folder, make_folder, sync_path, sync_tree, write_json
+from demerit.data.files import check_free, lock_folder, make_folder, sync_path, sync_tree, write_json
 from demerit.data.labels import Preference
 from demerit.data.parts import FORMAT_VERSION
-from demerit.data.splits import Leak, find_leaks
+from demerit.data.splits import describe_leaks, find_leaks, name_some
 from demerit.data.store import Store, episode_row
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from demerit.use.release.card import write_card
@@ -50,7 +50,6 @@ FORMAT_NAME, RELEASE_VERSION = "demerit-release", 3
 FACTS = "release.json"
 REFUSED_LEAKS = ("video", "recording", "original")
 """one task in two splits may be intended and is only noted"""
-MOST_NAMED = 5
 
 Progress = Callable[[str, int, int], None]
 """called with the step, how much of it is done and how much there is"""
@@ -63,8 +62,8 @@ class Released:
     folder: Path
     facts: dict[str, Any]
     """release.json"""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """duration of each step; empty when the release existed already"""
+    seconds: float = 0.0
+    """how long it took; 0 when the release existed already"""
     private: Path | None = None
     """the owner's private file, where this run wrote it"""
     dropped: tuple[str, ...] = ()
@@ -85,8 +84,7 @@ class ReleaseSource:
     episodes: tuple[Episode, ...]
     preferences: tuple[Preference, ...]
     licence: str
-    doubts: tuple[str, ...]
-    leaks: tuple[str, ...]
+    doubts: list[str]
     left_out: int
     """episodes whose videos cannot be read"""
     plan: str
@@ -120,42 +118,34 @@ def release(
         if stage.is_dir() and not (stage / "tree").exists():  # killed right after the rename
             shutil.rmtree(stage, ignore_errors=True)
         return existing
-    plan = _read_text(private, "plan")
-    if private.exists() and (plan is None or plan not in (source.plan, _read_text(stage / "plan.json", "plan"))):
+    plans = {source.plan, _read_json(stage / "plan.json").get("plan", source.plan)}
+    if private.exists() and _read_json(private).get("plan") not in plans:
         raise StoreError(private, "it belongs to another release and would be lost; move it or choose another folder")
     with lock_folder(make_folder(stage)):
         _prepare_stage(stage, source.plan, config)
-        seconds = {"reading": time.monotonic() - started}
-        facts, fields = _write(stage, source, config, private, seconds, on_progress)
-        _publish(stage / "tree", dest)
+        facts, fields = _write(stage, source, config, private, on_progress)
+        sync_tree(stage / "tree")
+        check_free(dest)
+        (stage / "tree").rename(dest)
+        sync_path(dest.parent)
     shutil.rmtree(stage, ignore_errors=True)
+    seconds = time.monotonic() - started
     return Released(dest, facts, seconds, private, tuple(sorted(+fields.dropped)), tuple(sorted(fields.unused)))
 
 
 def open_release(folder: str | Path) -> Released:
     """Open a release that exists."""
-    path = Path(folder) / FACTS
-    try:
-        facts = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(folder, f"it is not a release ({error})") from error
-    if facts.get("format") != FORMAT_NAME or not isinstance(facts.get("version"), int):
-        raise StoreError(path, "it does not describe a release")
-    if facts["version"] > RELEASE_VERSION:
-        raise StoreError(path, f"version: expected up to {RELEASE_VERSION}, got {facts['version']}; upgrade demerit")
+    facts = _read_json(Path(folder) / FACTS)
+    if facts.get("format") != FORMAT_NAME or facts.get("version", 0) > RELEASE_VERSION:
+        expected = f"expected {FORMAT_NAME} up to version {RELEASE_VERSION}"
+        raise StoreError(folder, f"{FACTS}: {expected}, got {facts.get('format')} {facts.get('version')}")
     return Released(Path(folder), facts)
 
 
 def _write(
-    stage: Path,
-    source: ReleaseSource,
-    config: ReleaseConfig,
-    private: Path,
-    seconds: dict[str, float],
-    on_progress: Progress,
+    stage: Path, source: ReleaseSource, config: ReleaseConfig, private: Path, on_progress: Progress
 ) -> tuple[dict[str, Any], ReleaseFields]:
     """Write everything below stage/tree, and the private file."""
-    started = time.monotonic()
     tree, fields = stage / "tree", ReleaseFields(config, source.episodes)
     episodes = [fields.episode(episode) for episode in source.episodes]
     preferences = [fields.preference(preference) for preference in source.preferences]
@@ -172,11 +162,10 @@ def _write(
     else:
         written = write_folder(episodes, videos, made, report)
     write_rows(tree, config.name, source.licence, written, preferences)
-    seconds["videos and rows"] = time.monotonic() - started
-    started = time.monotonic()
     on_progress("writing the card", 0, 1)
     # The same plan keeps its id: a release that was moved away and made again is still the private file's.
-    release_id = _read_text(private, "release_id") if _read_text(private, "plan") == source.plan else None
+    owned = _read_json(private)
+    release_id = owned.get("release_id") if owned.get("plan") == source.plan else None
     facts = {
         "format": FORMAT_NAME,
         "version": RELEASE_VERSION,
@@ -185,7 +174,7 @@ def _write(
         "layout": config.layout,
         "name": config.name,
         "licence": source.licence,
-        "licence_doubts": list(source.doubts),
+        "licence_doubts": source.doubts,
         "episodes": len(episodes),
         "preferences": len(preferences),
         "left_out": source.left_out,
@@ -196,7 +185,7 @@ def _write(
         "masks": len(config.masks),
         "blurred": bool(config.blur),
         "blurred_frames": videos.hidden_frames,
-        "leaks": list(source.leaks),
+        "leaks": describe_leaks(find_leaks(episodes)),
         "made_with": f"demerit {version('demerit')}",
     }
     released = list(Store(tree).episodes())
@@ -206,7 +195,6 @@ def _write(
     write_json(private, _private_facts(source, facts, fields))
     os.chmod(private, 0o600)
     write_sums(tree)
-    seconds["card and checksums"] = time.monotonic() - started
     return facts, fields
 
 
@@ -250,33 +238,13 @@ def _read_source(dataset: Dataset, config: ReleaseConfig) -> ReleaseSource:
         check_lerobot(listed, config)
     licences = Counter(episode.origin.licence for episode in listed)
     changed = config.changes_pixels or config.layout == "lerobot" or any(episode.edits for episode in listed)
-    whole = combine_licences(licences, changed)
-    kept = tuple(pair for pair in preferences if pair.a in episodes and pair.b in episodes)
-    return ReleaseSource(
-        episodes=listed,
-        preferences=kept,
-        licence=whole,
-        doubts=tuple(licence_doubts(licences)),
-        leaks=_check_leaks(find_leaks(listed), config.allow_leaks),
-        left_out=left_out,
-        plan=_plan(listed, kept, config),
-    )
-
-
-def _check_leaks(leaks: Sequence[Leak], allowed: bool) -> tuple[str, ...]:
-    """Refuse splits that share videos, recordings or originals; describe the others without names."""
-    refused = [leak for leak in leaks if leak.kind in REFUSED_LEAKS]
-    if refused and not allowed:
+    leak = next((leak for leak in find_leaks(listed) if leak.kind in REFUSED_LEAKS), None)
+    if leak and not config.allow_leaks:
         expected = "splits that share no video, recording or original (--allow-leaks releases them with a warning)"
-        raise BadInput("splits", expected, str(refused[0]))
-    lines = []
-    for kind in dict.fromkeys(leak.kind for leak in leaks):
-        found = [leak for leak in leaks if leak.kind == kind]
-        splits = ", ".join(sorted({split for leak in found for split in leak.splits}))
-        episodes = len({id for leak in found for id in leak.episodes})
-        noun = kind if len(found) == 1 else f"{kind}s"
-        lines.append(f"Splits leak: {len(found)} {noun} in more than one of {splits} ({episodes} episodes).")
-    return tuple(lines)
+        raise BadInput("splits", expected, str(leak))
+    pairs = tuple(pair for pair in preferences if pair.a in episodes and pair.b in episodes)
+    whole, doubts = combine_licences(licences, changed), licence_doubts(licences)
+    return ReleaseSource(listed, pairs, whole, doubts, left_out, _plan(listed, pairs, config))
 
 
 def _is_readable(dataset: Dataset, episode: Episode) -> bool:
@@ -325,32 +293,27 @@ def _check_destination(dataset: Dataset, dest: Path) -> None:
 
 def _find_existing(dest: Path, private: Path, plan: str, on_progress: Progress) -> Released | None:
     """Return the same release if it is there and complete, None if nothing is there; refuse anything else."""
-    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
+    if not (dest / FACTS).exists():
+        check_free(dest)
         return None
-    try:
-        existing = open_release(dest)
-    except StoreError:
-        raise StoreError(dest, "it exists and is not an empty folder; nothing is overwritten") from None
+    existing = open_release(dest)
     place = dest.resolve()  # the private file lies beside the release, not beside a link to it
-    private = private if private.exists() else place.with_name(f"{place.name}-private.json")
-    if _read_text(private, "release_id") != existing.facts.get("release_id"):
-        raise StoreError(dest, f"it holds a release that is not the one of {private.name}; nothing is overwritten")
-    if _read_text(private, "plan") != plan:
+    owned = _read_json(private if private.exists() else place.with_name(f"{place.name}-private.json"))
+    if owned.get("release_id") != existing.facts.get("release_id"):
+        raise StoreError(dest, f"it holds a release, but not the one of {private.name}; nothing is overwritten")
+    if owned.get("plan") != plan:
         raise StoreError(dest, "it holds another release (other episodes, labels or options); nothing is overwritten")
     on_progress("verifying checksums", 0, 0)
     changes = verify(dest, extra=False)
     if changes:
-        more = f", and {len(changes) - MOST_NAMED} more" if len(changes) > MOST_NAMED else ""
-        raise StoreError(
-            dest, f"the release is damaged: {', '.join(changes[:MOST_NAMED])}{more}; move it and run again"
-        )
+        raise StoreError(dest, f"the release is damaged ({name_some(changes)}); move it away and run again")
     return existing
 
 
 def _prepare_stage(stage: Path, plan: str, config: ReleaseConfig) -> None:
     """Keep the finished videos of an earlier run with this plan; delete everything else."""
     # A LeRobot video holds many episodes, so half of one cannot be reused.
-    if _read_text(stage / "plan.json", "plan") != plan or config.layout == "lerobot":
+    if _read_json(stage / "plan.json").get("plan") != plan or config.layout == "lerobot":
         _delete(path for path in stage.iterdir() if path.name != ".lock")
         write_json(stage / "plan.json", {"plan": plan})
     (stage / "records").mkdir(exist_ok=True)
@@ -364,20 +327,10 @@ def _delete(paths: Iterable[Path]) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def _publish(tree: Path, dest: Path) -> None:
-    """Make every file durable, then rename."""
-    sync_tree(tree)
+def _read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty if there is none that can be read."""
     try:
-        tree.rename(dest)
-        sync_path(dest.parent)
-    except OSError as error:
-        raise StoreError(dest, f"the release cannot be put there ({error.strerror}); nothing is overwritten") from error
-
-
-def _read_text(path: Path, name: str) -> str | None:
-    """Read one text from a JSON file; None if it cannot be read."""
-    try:
-        value = json.loads(path.read_text("utf-8")).get(name)
-    except (OSError, ValueError, AttributeError):
-        return None
-    return value if isinstance(value, str) else None
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

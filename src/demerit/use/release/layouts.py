@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.files import make_folder, write_atomic
@@ -86,17 +87,15 @@ def order_by_split(episodes: Iterable[Episode]) -> list[Episode]:
 
 
 def _shared_signals(episodes: Sequence[Episode]) -> list[str]:
-    """Find signals that LeRobot's tables can hold: of one type and shape in every episode."""
-    kinds: dict[str, set[object]] = {}
-    counts: Counter[str] = Counter()
+    """Find signals that LeRobot's tables can hold: numbers of one type and shape in every episode."""
+    forms: dict[str, set[object]] = {}
     for episode in episodes:
-        frames = len(episode)
-        for name, values in episode.signals.items():
-            counts[name] += 1
-            fits = len(values) == frames and values.dtype.kind in DTYPES and 1 <= values.ndim <= MATRIX
-            kinds.setdefault(name, set()).add((DTYPES[values.dtype.kind], values.shape[1:]) if fits else None)
-    everywhere = [name for name in episodes[0].signals if counts[name] == len(episodes) and len(kinds[name]) == 1]
-    return [name for name in everywhere if None not in kinds[name] and name not in NOT_SIGNALS and "/" not in name]
+        for name in {*forms, *episode.signals}:
+            values = episode.signals.get(name, np.empty(0, dtype=str))
+            fits = len(values) == len(episode) and values.dtype.kind in DTYPES and 1 <= values.ndim <= MATRIX
+            forms.setdefault(name, set()).add((DTYPES[values.dtype.kind], values.shape[1:]) if fits else None)
+    allowed = [name for name in episodes[0].signals if name not in NOT_SIGNALS and "/" not in name]
+    return [name for name in allowed if len(forms[name]) == 1 and None not in forms[name]]
 
 
 def write_rows(
