@@ -13,10 +13,11 @@ from rich.table import Column, Table
 from demerit.cli.bars import Bar, bar, out
 from demerit.cli.data import _print_problems
 from demerit.cli.options import StrictOption
+from demerit.data.splits import LeakReport
 from demerit.errors import BadInput
 from demerit.training.corpus import CorpusPlan, CorpusSummary, estimate_cost, load_config, make_plan
 from demerit.training.corpus import build_corpus as run_build
-from demerit.training.corpus.plan import CorpusLeaks, DrawnSource, StageProgress
+from demerit.training.corpus.plan import DrawnSource, StageProgress
 
 UNFINISHED = 3
 """exit code when some originals got no answer: the same command asks again"""
@@ -133,7 +134,7 @@ def _print_skipped(drawn: Sequence[DrawnSource]) -> None:
             out.print(f"  {one.source.name}: {one.over} not drawn (cap)")
 
 
-def _print_leaks(leaks: CorpusLeaks) -> None:
+def _print_leaks(leaks: LeakReport) -> None:
     for sentence in leaks.leaks:
         out.print(f"  [yellow]leak[/yellow]: {sentence}")
     if not leaks.leaks:

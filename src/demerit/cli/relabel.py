@@ -14,7 +14,8 @@ from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, St
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput
 from demerit.models.gvl import GVLConfig
-from demerit.negatives.relabel.job import RelabelConfig, RelabelSummary, estimate
+from demerit.negatives.relabel.config import RelabelConfig
+from demerit.negatives.relabel.job import RelabelSummary, estimate
 from demerit.negatives.relabel.job import relabel as run_relabel
 
 UNFINISHED = 3

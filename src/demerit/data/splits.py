@@ -6,6 +6,7 @@ made of an episode (a clip, a counterfactual) belongs to it too.
     SplitAssigner    gives every episode a split, whole bundles at a time
     find_leaks       tasks, wordings, videos, recordings and originals that stand in two splits
     find_overlap     what a dataset shares with a held-out set
+    check_leaks      both of these and duplicates, as sentences
 
 No frame is decoded here.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 
@@ -265,6 +266,54 @@ def find_overlap(name: str, held_out: Iterable[Episode], episodes: Iterable[Epis
         if has_own_instruction(episode):
             words.add(normalize_instruction(episode.instruction))
     return Overlap(name, count, tuple(sorted(shared)), tuple(sorted((words & tasks) - {""})))
+
+
+@dataclass(frozen=True)
+class LeakReport:
+    """The result of a leak check, as sentences."""
+
+    leaks: tuple[str, ...] = ()
+    """a task, video, recording or original in two splits; a held-out video"""
+    remarks: tuple[str, ...] = ()
+    """wordings in two splits, held-out tasks, duplicates"""
+    overlaps: tuple[Overlap, ...] = ()
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {"leaks": list(self.leaks), "remarks": list(self.remarks), "held_out": list(map(asdict, self.overlaps))}
+
+
+def check_leaks(episodes: Sequence[Episode], held_out: Iterable[tuple[str, Iterable[Episode]]] = ()) -> LeakReport:
+    """Find everything that two splits share, duplicates, and what is shared with held-out sets (name, episodes)."""
+    leaks = find_leaks(episodes)
+    wordings = [leak.what for leak in leaks if leak.kind == "wording"]
+    remarks = []
+    if wordings:
+        named = name_some(wordings)
+        remarks.append(f"{len(wordings)} commands for one split's videos also occur in another split ({named}).")
+    doubles = _find_doubles(episodes)
+    if doubles:
+        remarks.append(f"{len(doubles)} episodes repeat the video and instruction of another ({name_some(doubles)}).")
+    overlaps = tuple(find_overlap(name, those, episodes) for name, those in held_out)
+    grave = describe_leaks(leak for leak in leaks if leak.kind != "wording")
+    return LeakReport(
+        (*grave, *(str(overlap) for overlap in overlaps if overlap.videos)),
+        (*remarks, *(str(overlap) for overlap in overlaps if not overlap.videos)),
+        overlaps,
+    )
+
+
+def _find_doubles(episodes: Iterable[Episode]) -> list[str]:
+    """Ids of unedited episodes that repeat an earlier one."""
+    seen: set[str] = set()
+    found = []
+    for episode in episodes:
+        if not episode.edits and len(videos_of(episode)) == len(episode.views):
+            fingerprint = episode.fingerprint()
+            if fingerprint in seen:
+                found.append(episode.id)
+            seen.add(fingerprint)
+    return found
 
 
 def has_own_instruction(episode: Episode) -> bool:

@@ -381,7 +381,6 @@ def test_written_labels_keep_their_split_when_episodes_are_added(tmp_path: Path)
         ({"clips": (3, 2)}, "growing"),
         ({"grades": (), "clips": ()}, "at least one"),
         ({"rounds": 0}, "rounds"),
-        ({"fps": 0}, "fps"),
         ({"split": "scene"}, "'source'"),
         ({"shares": {}}, "above 0"),
         ({"temperature": -1}, "temperature"),

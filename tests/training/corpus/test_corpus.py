@@ -128,7 +128,7 @@ def test_again_changes_nothing_and_nothing_is_overwritten(tmp_path: Path) -> Non
     write_clip(tmp_path / "set" / "late.mp4", 99)
     with open(tmp_path / "set" / "labels.jsonl", "a") as file:
         file.write(json.dumps({"file": "late.mp4", "instruction": "come late"}) + "\n")
-    with pytest.raises(StoreError, match="other episodes now"):
+    with pytest.raises(StoreError, match="choose another folder"):
         build_corpus(parse_config(text, tmp_path), dest)
     assert rows(dest) == before
 

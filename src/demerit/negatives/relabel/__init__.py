@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from demerit.negatives.relabel.config import RelabelConfig
+
 if TYPE_CHECKING:
     from demerit.negatives.relabel.chain import RelabelRecord as RelabelRecord
-    from demerit.negatives.relabel.job import RelabelConfig as RelabelConfig
     from demerit.negatives.relabel.job import RelabelSummary as RelabelSummary
     from demerit.negatives.relabel.job import estimate as estimate
     from demerit.negatives.relabel.job import read_records as read_records

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -19,6 +19,7 @@ from demerit.errors import DemeritError, NotApplicable
 from demerit.llm import ChatRequest, ChatResponse
 from demerit.negatives import load_negative
 from demerit.negatives.relabel import rules
+from demerit.negatives.relabel.config import RelabelConfig
 from demerit.negatives.relabel.prompts import (
     Analysis,
     FailureIdea,
@@ -30,9 +31,6 @@ from demerit.negatives.relabel.prompts import (
     WrittenCommand,
     prompt_version,
 )
-
-if TYPE_CHECKING:
-    from demerit.negatives.relabel.job import RelabelConfig
 
 NO_ANSWER = ("failed", "not asked")
 Answer = TypeVar("Answer", bound=BaseModel)

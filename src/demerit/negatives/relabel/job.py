@@ -22,78 +22,23 @@ from demerit.data.files import atomic_file
 from demerit.data.formats import open_dataset
 from demerit.data.labels import Outcome
 from demerit.data.splits import SplitAssigner, describe_leaks, find_leaks, is_evaluation_split, seed_of
-from demerit.data.store import Store, StoreWriter
-from demerit.errors import BadInput, NotApplicable, StoreError, UnreadableVideo
+from demerit.data.store import Store, StoreWriter, open_or_create
+from demerit.errors import NotApplicable, StoreError, UnreadableVideo
 from demerit.llm import ChatClient, ChatRequest, Estimate, Spending
 from demerit.negatives import load_negative
 from demerit.negatives.job import assumed
 from demerit.negatives.mix import Mix, Originals
-from demerit.negatives.negative import UNFINISHED_GRADES, is_success, succeeded
+from demerit.negatives.negative import is_success, succeeded
 from demerit.negatives.relabel.chain import Candidate, RelabelChain, RelabelRecord, Unanswered
+from demerit.negatives.relabel.config import RelabelConfig
 from demerit.negatives.relabel.prompts import Analysis, FailureIdea, FrameSampler, RelabelPrompts, prompt_version
 
 RECORDS = "relabelled.jsonl"
 HUMAN_CHECK, DUE = "human_check", "due"
 AHEAD = 4
 """originals in progress per concurrent request: some wait for their turn to be written"""
-DEFAULT_SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
 FILLER = "word " * 12
 """stands for a text that is not written yet"""
-
-
-@dataclass(frozen=True)
-class RelabelConfig:
-    """Everything that decides what is made of a dataset, apart from the model."""
-
-    grades: tuple[int, ...] = UNFINISHED_GRADES
-    """grades to write commands for"""
-    clips: tuple[int, ...] = (2, 3, 4)
-    """grades to cut the video early at; empty for none"""
-    rounds: int = 3
-    """attempts per command, the first included"""
-    fps: float = 1.0
-    """frames shown per second; the last frame is always shown"""
-    most_pictures: int = 32
-    """frames shown at most, spread evenly"""
-    size: int = 256
-    """pixels of a frame's longer side, at most"""
-    temperature: float | None = 0.7
-    """of plans and commands; the other stages use 0. None leaves it to the server"""
-    more_tokens: int = 0
-    """added to the token limit of every answer, for models that reason first"""
-    per_dataset: int = 1200
-    """originals used of one dataset at most, chosen evenly; 0 = all"""
-    seed: int = 0
-    """chooses originals, cuts and splits"""
-    keep_originals: bool = False
-    """write the originals too"""
-    assume_success: str = ""
-    """why an episode without an outcome counts as a success; empty = it is not used"""
-    split: str = "task"
-    """'task': new splits that never part a task, video or recording; 'source': as the source has it"""
-    shares: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_SHARES))
-    """splits and their shares, with split='task'"""
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        for name in ("grades", "clips"):
-            chosen = tuple(getattr(self, name))
-            if any(grade not in UNFINISHED_GRADES for grade in chosen) or list(chosen) != sorted(set(chosen)):
-                raise BadInput(name, "different grades from 1 to 4, growing", list(chosen))
-            object.__setattr__(self, name, chosen)
-        if not self.grades and not self.clips:
-            raise BadInput("grades and clips", "at least one of the two", "neither")
-        for name, least in {"rounds": 1, "most_pictures": 2, "size": 16, "per_dataset": 0, "more_tokens": 0}.items():
-            if getattr(self, name) < least:
-                raise BadInput(name, f"a number from {least} on", getattr(self, name))
-        if not self.fps > 0:
-            raise BadInput("fps", "a number above 0", self.fps)
-        if self.temperature is not None and not self.temperature >= 0:
-            raise BadInput("temperature", "0 or more", self.temperature)
-        if self.split not in ("task", "source"):
-            raise BadInput("split", "'task' or 'source'", repr(self.split))
-        if self.split == "task" and (not self.shares or not all(share > 0 for share in self.shares.values())):
-            raise BadInput("shares of the splits", "a share above 0 for each", dict(self.shares))
 
 
 @dataclass
@@ -159,7 +104,11 @@ def relabel(
     summary = RelabelSummary(dataset.expected(), problems=dataset.problems)
     assigner = SplitAssigner()
     chosen = _choose(dataset, config, summary, assigner)
-    store = _open_folder(dataset, dest, config, client.endpoint.model)
+    # The header holds all that decides the content: a folder of another job is refused.
+    facts = json.dumps(asdict(config), sort_keys=True)
+    job = f"counterfactuals of {dataset.address} by {client.endpoint.model}, {prompt_version()}: {facts}"
+    licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
+    store = open_or_create(dest, f"{dataset.name}-counterfactuals", licence, job)
     with store.writer() as writer, atomic_file(store.root / RECORDS) as partial, partial.open("wb") as log:
         dataset.on_problem = writer.add
         table = Store(store.root).columns(["id", "parent", "split"]).to_pylist()
@@ -178,7 +127,7 @@ def estimate(dataset: Dataset, client: ChatClient, config: RelabelConfig | None 
     """
     config = config or RelabelConfig()
     chosen = _choose(dataset, config, RelabelSummary(), SplitAssigner())
-    sampler = FrameSampler(config.fps, config.most_pictures, config.size)
+    sampler = FrameSampler(config.size)
 
     def requests() -> Iterator[ChatRequest]:
         for episode in _assume(dataset, config):
@@ -264,7 +213,7 @@ class _RelabelRun:
     def run(self) -> None:
         """Process the chosen originals and write the results in the dataset's order."""
         config, client, model = self.config, self.client, self.client.endpoint.model
-        sampler = FrameSampler(config.fps, config.most_pictures, config.size)
+        sampler = FrameSampler(config.size)
         waiting: deque[tuple[Episode, Future[RelabelRecord]]] = deque()
         pool, finished = ThreadPoolExecutor(client.concurrency), False
         try:
@@ -353,16 +302,3 @@ def make_episodes(record: RelabelRecord, episode: Episode, keep_original: bool) 
         tags = {**view.origin.tags, "prompts": record.prompts, **due}
         group = episode.origin.group or episode.id
         yield replace(view, origin=replace(view.origin, split=record.split, group=group, tags=tags))
-
-
-def _open_folder(dataset: Dataset, dest: str | Path, config: RelabelConfig, model: str) -> Store:
-    """Open or create the folder. Its header holds all that decides its content: another job is refused."""
-    facts = json.dumps(asdict(config), sort_keys=True)
-    job = f"counterfactuals of {dataset.address} by {model}, {prompt_version()}: {facts}"
-    if not Store.is_at(dest):
-        licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
-        return Store.create(dest, f"{dataset.name}-counterfactuals", licence, source=job)
-    store = Store(dest)
-    if store.manifest.header.get("source") != job:
-        raise StoreError(dest, f"it holds {store.manifest.header.get('source') or 'something else'}; choose another")
-    return store

@@ -142,8 +142,6 @@ class RelabelPrompts:
 class FrameSampler:
     """Decodes the frames that a prompt shows. Threads share one decoder."""
 
-    fps: float
-    most: int
     size: int
     """pixels of the longer side, at most"""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -151,7 +149,7 @@ class FrameSampler:
     def sample(self, episode: Episode) -> PromptParts:
         """Return the images of an episode, each after a text with its number and time."""
         with self._lock:
-            chosen = choose_frames(episode.main, self.fps, self.most)
+            chosen = choose_frames(episode.main)
             times = episode.main.times()[chosen]
             images = pictures(episode, chosen, self.size)
         parts: list[str | ChatImage] = []
@@ -161,7 +159,7 @@ class FrameSampler:
         return tuple(parts)
 
 
-def choose_frames(frames: Frames, fps: float, most: int) -> Indices:
+def choose_frames(frames: Frames, fps: float = 1.0, most: int = 32) -> Indices:
     """Choose the first frame at or after each tick 0, 1/fps, 2/fps ... and the last frame; at most `most`, spread."""
     times = frames.times()
     ticks = np.arange(0, float(times[-1]) + 1e-9, 1 / fps)

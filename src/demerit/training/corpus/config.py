@@ -19,6 +19,7 @@ from demerit.data.labels import LABEL_SOURCES
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.mix import DEFAULT_MIX, PER_DATASET, PER_EPISODE, Mix
 from demerit.negatives.negative import UNFINISHED_GRADES
+from demerit.negatives.relabel import RelabelConfig
 
 SHIPPED = files("demerit") / "assets" / "corpora"
 ROLES = ("successes", "graded")
@@ -124,13 +125,12 @@ class CorpusCounterfactuals:
     more_tokens: int = 0
 
     def __post_init__(self) -> None:
-        """Check the grades."""
-        for name in ("grades", "clips"):
-            chosen = getattr(self, name)
-            if any(grade not in UNFINISHED_GRADES for grade in chosen) or list(chosen) != sorted(set(chosen)):
-                raise BadInput(name, "different grades from 1 to 4, growing", list(chosen))
-        if not self.grades and not self.clips:
-            raise BadInput("counterfactuals", "grades or clips", "neither")
+        """Check the values."""
+        self.parse(0)
+
+    def parse(self, seed: int) -> RelabelConfig:
+        """Make the config of the relabel job. Caps and splits are settled when it runs."""
+        return RelabelConfig(**asdict(self), per_dataset=0, seed=seed, split="source")
 
 
 @dataclass(frozen=True)

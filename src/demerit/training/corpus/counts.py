@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from demerit.data.episode import Episode
 from demerit.data.labels import LABEL_SOURCES
-from demerit.data.splits import task_of
+from demerit.data.splits import LeakReport, task_of
 from demerit.training.corpus.config import CorpusSource
-from demerit.training.corpus.plan import CorpusLeaks, DrawnSource, graded_outcome
+from demerit.training.corpus.plan import DrawnSource, graded_outcome
 
 GRADES: tuple[int | None, ...] = (1, 2, 3, 4, 5, None)
 MADE = ("clips", "counterfactuals", "other negatives")
@@ -51,7 +51,7 @@ class CorpusCounts:
     """chosen episodes whose videos cannot be read, by source"""
     not_made: Counter[tuple[str, str]] = field(default_factory=Counter)
     """negatives and counterfactuals that could not be made, by name and reason"""
-    leaks: CorpusLeaks = field(default_factory=CorpusLeaks)
+    leaks: LeakReport = field(default_factory=LeakReport)
     missing: Sequence[str] = ()
     """sentences: stages that are not done"""
 

@@ -8,18 +8,16 @@ DEST/stages/negatives, counterfactuals   what was made of the successes
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
+from demerit.data.dataset import Dataset, ListReader
 from demerit.data.files import lock_folder, write_atomic, write_json
 from demerit.data.importing import import_dataset
-from demerit.data.store import Store
-from demerit.errors import StoreError
+from demerit.data.splits import check_leaks
+from demerit.data.store import Store, open_or_create
 from demerit.negatives.job import ANY, make_negatives
 from demerit.registry import load_attribute
 from demerit.training.corpus.config import CorpusConfig, format_config
@@ -28,14 +26,13 @@ from demerit.training.corpus.plan import (
     CorpusPlan,
     CorpusReader,
     StageProgress,
-    check_leaks,
     ignore_progress,
     make_plan,
+    open_held_out,
 )
 
 if TYPE_CHECKING:
     from demerit.llm import ChatClient
-    from demerit.negatives.relabel import RelabelConfig
 
 NO_MODEL = (
     "counterfactuals: no chat model is set (`chat` in the recipe, or DEMERIT_CHAT_URL and DEMERIT_CHAT_MODEL). "
@@ -78,7 +75,8 @@ def build_corpus(
     client = _open_client(config, chat or {})
     plan = make_plan(config, strict, on_progress)
     plan.refuse_leaks()
-    store = _open_folder(plan, dest)
+    licences = sorted({one.source.licence for one in plan.drawn if one.ids and one.source.licence})
+    store = open_or_create(dest, config.name, " AND ".join(licences), f"corpus {config.name}, {plan.digest}")
     stages = store.root / "stages"
     stages.mkdir(exist_ok=True)
     with lock_folder(stages):
@@ -95,7 +93,8 @@ def estimate_cost(plan: CorpusPlan, chat: Mapping[str, Any] | None = None, stric
     estimate = load_attribute("demerit.negatives.relabel.job:estimate", "A chat model")
     reader = CorpusReader(plan.config, plan.drawn, plan.splits, strict, plan.augmented)
     with client:
-        originals, cost = estimate(Dataset(reader, plan.config.name), client, _relabel_config(plan.config))
+        config = plan.config.counterfactuals.parse(plan.config.seed)
+        originals, cost = estimate(Dataset(reader, plan.config.name), client, config)
     return f"counterfactuals of {originals} originals, if every first answer is accepted: {cost}"
 
 
@@ -137,14 +136,15 @@ class _Build:
         return Store(self.stages / "gathered")
 
     def _make_counterfactuals(self, gathered: Store) -> Store:
-        assert self.client is not None
+        config = self.plan.config
+        assert self.client is not None and config.counterfactuals is not None
         relabel = load_attribute("demerit.negatives.relabel.job:relabel", "A chat model")
         with self.client as client:
             made = relabel(
                 self._augmented(gathered),
                 self.stages / "counterfactuals",
                 client,
-                _relabel_config(self.plan.config),
+                config.counterfactuals.parse(config.seed),
                 on_progress=lambda now: self.on_progress(
                     "counterfactuals", now.finished, now.expected, f"{now.labels} labels"
                 ),
@@ -193,7 +193,7 @@ class _Build:
         counts.preferences = sum(1 for _ in store.preferences())
         counts.missing = tuple(self.summary.missing)
         episodes = list(store.episodes())
-        counts.leaks = check_leaks(episodes, config.held_out)
+        counts.leaks = check_leaks(episodes, open_held_out(config))
         for episode in episodes:
             counts.add(episode)
         write_atomic(store.root / "recipe.yaml", format_config(config).encode())
@@ -205,27 +205,13 @@ class _Build:
             self.summary.notes.append(sentence)
 
     def _augmented(self, gathered: Store) -> Dataset:
-        return Dataset(_SourceFilter(gathered, self.plan.augmented), self._address)
+        """The episodes that negatives and counterfactuals are made of."""
+        episodes = [episode for episode in gathered.episodes() if episode.origin.dataset in self.plan.augmented]
+        return Dataset(ListReader(self.plan.config.name, episodes), self._address)
 
     @property
     def _address(self) -> str:
         return f"corpus {self.plan.config.name} {self.plan.digest}"
-
-
-@dataclass(frozen=True, eq=False)
-class _SourceFilter:
-    """Reads the episodes of some sources of a store."""
-
-    store: Store
-    names: frozenset[str]
-    name: str = "corpus"
-
-    def expected(self) -> int:
-        found = Counter(self.store.columns(["dataset"]).column("dataset").to_pylist())
-        return sum(found[name] for name in self.names)
-
-    def records(self) -> Iterator[Episode]:
-        return (episode for episode in self.store.episodes() if episode.origin.dataset in self.names)
 
 
 def _open_client(config: CorpusConfig, changes: Mapping[str, Any]) -> ChatClient | None:
@@ -237,36 +223,3 @@ def _open_client(config: CorpusConfig, changes: Mapping[str, Any]) -> ChatClient
     chat = settings.read("", {**config.chat, **given})
     client: ChatClient | None = chat.chat() if chat.url and chat.model else None
     return client
-
-
-def _relabel_config(config: CorpusConfig) -> RelabelConfig:
-    """Caps and splits are settled already."""
-    kind: Any = load_attribute("demerit.negatives.relabel.job:RelabelConfig", "A chat model")
-    part = config.counterfactuals
-    assert part is not None
-    made: RelabelConfig = kind(
-        grades=part.grades,
-        clips=part.clips,
-        rounds=part.rounds,
-        size=part.size,
-        more_tokens=part.more_tokens,
-        per_dataset=0,
-        seed=config.seed,
-        split="source",
-    )
-    return made
-
-
-def _open_folder(plan: CorpusPlan, dest: str | Path) -> Store:
-    name = plan.config.name
-    source = f"corpus {name}, {plan.digest}"
-    if not Store.is_at(dest):
-        licences = sorted({one.source.licence for one in plan.drawn if one.ids and one.source.licence})
-        return Store.create(dest, name, " AND ".join(licences), source=source)
-    store = Store(dest)
-    held = str(store.manifest.header.get("source") or "something else")
-    if held != source:
-        changed = held.startswith(f"corpus {name}, {plan.config.digest}-")
-        why = " of the same recipe, but the sources hold other episodes now" if changed else ""
-        raise StoreError(dest, f"it holds {held}{why}; choose another folder")
-    return store

@@ -5,24 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.labels import LABEL_SOURCES, Outcome, Preference
-from demerit.data.splits import (
-    Overlap,
-    SplitAssigner,
-    describe_leaks,
-    find_leaks,
-    find_overlap,
-    name_some,
-    seed_of,
-    task_of,
-    videos_of,
-)
+from demerit.data.splits import LeakReport, SplitAssigner, check_leaks, seed_of, task_of
 from demerit.errors import BadInput, NotApplicable
 from demerit.evaluate.metrics.grades import grade_by_range
 from demerit.negatives.job import assumed
@@ -59,21 +49,6 @@ class DrawnSource:
         return self.usable - len(self.ids)
 
 
-@dataclass(frozen=True)
-class CorpusLeaks:
-    """The result of the leak check, as sentences."""
-
-    leaks: tuple[str, ...] = ()
-    """a task, video, recording or original in two splits; a held-out video in the corpus"""
-    remarks: tuple[str, ...] = ()
-    """wordings in two splits, held-out tasks, duplicates"""
-    overlaps: tuple[Overlap, ...] = ()
-
-    def as_dict(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        return {"leaks": list(self.leaks), "remarks": list(self.remarks), "held_out": list(map(asdict, self.overlaps))}
-
-
 @dataclass(frozen=True, eq=False)
 class CorpusPlan:
     """The episodes of a corpus and their splits."""
@@ -82,7 +57,7 @@ class CorpusPlan:
     drawn: tuple[DrawnSource, ...]
     splits: Mapping[str, str]
     """by id in the corpus"""
-    leaks: CorpusLeaks
+    leaks: LeakReport
     counts: Counter[tuple[str, str]]
     """episodes by source and split"""
     successes: int
@@ -190,7 +165,7 @@ def make_plan(config: CorpusConfig, strict: bool = False, on_progress: StageProg
         config,
         drawn,
         {episode.id: episode.origin.split for episode in episodes},
-        check_leaks(episodes, config.held_out),
+        check_leaks(episodes, open_held_out(config)),
         Counter((episode.origin.dataset, episode.origin.split) for episode in episodes),
         sum(episode.origin.dataset in augmented and is_success(episode) for episode in episodes),
     )
@@ -201,6 +176,13 @@ def open_source(source: CorpusSource | HeldOutSet, strict: bool = False) -> Data
     address = f"{source.format}:{source.folder}" if source.format else source.folder
     camera = source.camera or None if isinstance(source, CorpusSource) else None
     return open_dataset(address, strict=strict, camera=camera, **dict(source.options))
+
+
+def open_held_out(config: CorpusConfig) -> Iterator[tuple[str, Dataset]]:
+    """Open the held-out sets, with their names."""
+    for part in config.held_out:
+        dataset = open_source(part)
+        yield part.name or dataset.name, dataset
 
 
 def draw_source(
@@ -239,42 +221,6 @@ def draw_evenly(tasks: Mapping[str, str], cap: int, seed: int) -> set[str]:
         ranked += [(rank, turn, id) for rank, id in enumerate(shuffled)]
     ranked.sort()
     return {id for _, _, id in (ranked[:cap] if cap else ranked)}
-
-
-def check_leaks(episodes: Sequence[Episode], held_out: Sequence[HeldOutSet] = ()) -> CorpusLeaks:
-    """Find everything that two splits share, and what the corpus shares with held-out sets. No frame is decoded."""
-    leaks = find_leaks(episodes)
-    wordings = [leak.what for leak in leaks if leak.kind == "wording"]
-    remarks = []
-    if wordings:
-        named = name_some(wordings)
-        remarks.append(f"{len(wordings)} commands for one split's videos also occur in another split ({named}).")
-    doubles = _find_doubles(episodes)
-    if doubles:
-        remarks.append(f"{len(doubles)} episodes repeat the video and instruction of another ({name_some(doubles)}).")
-    overlaps = []
-    for part in held_out:
-        dataset = open_source(part)
-        overlaps.append(find_overlap(part.name or dataset.name, dataset, episodes))
-    grave = describe_leaks(leak for leak in leaks if leak.kind != "wording")
-    return CorpusLeaks(
-        (*grave, *(str(overlap) for overlap in overlaps if overlap.videos)),
-        (*remarks, *(str(overlap) for overlap in overlaps if not overlap.videos)),
-        tuple(overlaps),
-    )
-
-
-def _find_doubles(episodes: Iterable[Episode]) -> list[str]:
-    """Ids of unedited episodes that repeat an earlier one."""
-    seen: set[str] = set()
-    found = []
-    for episode in episodes:
-        if not episode.edits and len(videos_of(episode)) == len(episode.views):
-            fingerprint = episode.fingerprint()
-            if fingerprint in seen:
-                found.append(episode.id)
-            seen.add(fingerprint)
-    return found
 
 
 def label_episode(episode: Episode, source: CorpusSource) -> Episode:
