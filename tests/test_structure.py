@@ -87,7 +87,7 @@ def test_every_module_says_what_it_holds() -> None:
 def test_every_built_in_name_can_be_loaded() -> None:
     for home, attribute in (
         ("demerit.models", "MODELS"),
-        ("demerit.models.folder", "KINDS"),
+        ("demerit.models.loading", "KINDS"),
         ("demerit.data.dataset", "SOURCES"),
         ("demerit.data.frames", "FRAME_KINDS"),
         ("demerit.negatives.negative", "NEGATIVES"),

@@ -1,4 +1,4 @@
-"""The command line, as a user meets it: real processes, real files."""
+"""The command line on real files, mostly as real processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from demerit.cli import COMMANDS
-from fakes.command import COMMAND, demerit, error_sentence
+from fakes.command import COMMAND, demerit, demerit_here, error_sentence
 from fakes.processes import running
 
 
@@ -31,14 +31,14 @@ TRAINED = ("compact", "robometer", "roboreward")
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), *(["train", what] for what in TRAINED)])
 def test_help_has_examples(command: list[str]) -> None:
-    run = demerit(*command, "--help")
+    run = demerit_here(*command, "--help")
     assert run.returncode == 0
     if command:
         assert "Examples" in run.stdout
         assert f"demerit {' '.join(command)}" in run.stdout
 
 
-def test_commands_are_listed_in_their_order_and_training_says_what_can_be_trained() -> None:
+def test_commands_are_listed_in_order() -> None:
     listed = re.findall(r"^│ ([a-z-]+) ", demerit("--help").stdout, flags=re.M)
     assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
     alone = demerit("train")
@@ -58,7 +58,7 @@ OF_ONE = {
 
 
 @pytest.mark.parametrize("what", TRAINED)
-def test_what_is_trained_has_its_own_options_and_no_others(what: str) -> None:
+def test_each_kind_of_training_has_its_own_options(what: str) -> None:
     shown = demerit("train", what, "--help").stdout
     for option, known in OF_ONE.items():
         assert bool(re.search(rf"^│ +\*? +{option}\b", shown, flags=re.M)) == (what in known), option
@@ -67,32 +67,32 @@ def test_what_is_trained_has_its_own_options_and_no_others(what: str) -> None:
 
 
 def test_import_inspect_score(folder: Path) -> None:
-    run = demerit("import", "blocks", "set", cwd=folder)
+    run = demerit_here("import", "blocks", "set", cwd=folder)
     assert "15 episodes (15 new)" in run.stdout, run.stderr
-    shown = demerit("inspect", "set", cwd=folder).stdout
+    shown = demerit_here("inspect", "set", cwd=folder).stdout
     assert "15 episodes, 480 frames" in shown
-    facts = json.loads(demerit("inspect", "set", "--json", cwd=folder).stdout)
+    facts = json.loads(demerit_here("inspect", "set", "--json", cwd=folder).stdout)
     assert facts["outcomes"] == {
         "rule": {"episodes": 15, "success": 3, "failure": 12, "graded": 0, "with progress": 15, "with curve": 15}
     }
-    in_place = json.loads(demerit("inspect", "videos:blocks", "--json", cwd=folder).stdout)
+    in_place = json.loads(demerit_here("inspect", "videos:blocks", "--json", cwd=folder).stdout)
     assert {k: v for k, v in in_place.items() if k != "name"} == {k: v for k, v in facts.items() if k != "name"}
-    scored = demerit("score", "set", "--model", "clock", "--model", "constant:0.2", cwd=folder).stdout
+    scored = demerit_here("score", "set", "--model", "clock", "--model", "constant:0.2", cwd=folder).stdout
     assert "clock: 15 scored (480 frames)" in scored
     assert "constant-0.2: 15 scored" in scored
-    assert "15 were scored already" in demerit("score", "set", "-m", "clock", cwd=folder).stdout
-    beside = demerit("score", "videos:blocks", "-m", "clock", "--frames", "4", cwd=folder)
+    assert "15 were scored already" in demerit_here("score", "set", "-m", "clock", cwd=folder).stdout
+    beside = demerit_here("score", "videos:blocks", "-m", "clock", "--frames", "4", cwd=folder)
     assert (folder / "blocks.demerit" / "rewards" / "clock+4frames" / "rewards.json").is_file(), beside.stderr
 
 
-def test_a_reason_with_brackets_is_shown_whole(folder: Path) -> None:
+def test_brackets_in_a_reason_are_printed(folder: Path) -> None:
     (folder / "[red]bad").mkdir()
     (folder / "[red]bad" / "clip.mp4").write_text("no video")
-    run = demerit("score", "videos:[red]bad", "-m", "change", cwd=folder)
+    run = demerit_here("score", "videos:[red]bad", "-m", "change", cwd=folder)
     assert "[red]bad/clip.mp4: it cannot be opened as a video" in run.stdout, run.stdout + run.stderr
 
 
-def test_every_name_is_found_before_anything_is_loaded_or_scored(folder: Path) -> None:
+def test_all_names_are_checked_before_anything_is_loaded(folder: Path) -> None:
     (folder / "costly.py").write_text(
         "from dataclasses import replace\n"
         "from demerit.models.baselines import Clock\n"
@@ -112,50 +112,52 @@ def test_every_name_is_found_before_anything_is_loaded_or_scored(folder: Path) -
         )
 
     assert "Did you mean 'clock'" in scored("costly:model", "clokc")
-    assert "expected models of different names, got two called 'clock'" in scored("clock", "costly:Other")
+    assert "two called 'clock'" in scored("clock", "costly:Other")
     assert not (folder / "r").exists()
 
 
 def test_contact_sheet(folder: Path) -> None:
-    run = demerit("inspect", "blocks", "--sheet", "look.png", "--episode", "drops-1", cwd=folder)
+    run = demerit_here("inspect", "blocks", "--sheet", "look.png", "--episode", "drops-1", cwd=folder)
     assert "drops-1" in run.stdout, run.stderr
     with Image.open(folder / "look.png") as picture:
         assert picture.width > 1000
 
 
 def test_export_and_read_back(folder: Path) -> None:
-    assert demerit("export", "blocks", "robot", cwd=folder).returncode == 0
-    facts = json.loads(demerit("inspect", "lerobot:robot", "--json", cwd=folder).stdout)
+    assert demerit_here("export", "blocks", "robot", cwd=folder).returncode == 0
+    facts = json.loads(demerit_here("inspect", "lerobot:robot", "--json", cwd=folder).stdout)
     assert (facts["episodes"], facts["frames"]) == (15, 480)
-    assert "robot" in error_sentence(demerit("export", "blocks", "robot", cwd=folder))
+    assert "robot" in error_sentence(demerit_here("export", "blocks", "robot", cwd=folder))
 
 
-def test_failures_are_sentences(folder: Path) -> None:
+FAILURES = {
+    ("inspect", "nowhere"): "exists",
+    ("inspect", "lerbot:blocks"): "'lerobot'",
+    ("inspect", "empty"): "format",
+    ("inspect", "lerobot:blocks"): "meta/info.json",
+    ("score", "blocks", "--model", "clok"): "'clock'",
+    ("score", "blocks", "--model", "constant:high"): "from 0 to 1",
+    ("score", "blocks", "--model", "clock", "--frames", "0"): "frames",
+    ("score", "blocks", "--model", "json:dumps"): "json:dumps",
+    ("import", "blocks", "set"): "overwritten",
+    ("import", "blocks", "new", "--with", "nonsense=1"): "videos",
+    ("import", "blocks", "new", "--with", "nonsense"): "KEY=VALUE",
+    ("list", "modls"): "'models'",
+    ("check", "nobody"): "'nobody'",
+    ("inspect", "blocks", "--sheet", "x.png", "--episode", "no"): "no",
+}
+
+
+def test_failures_are_one_sentence(folder: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "set").mkdir()
     (folder / "set" / "thesis.tex").write_text("x")
-    cases = {
-        ("inspect", "nowhere"): "a folder or file that exists",
-        ("inspect", "lerbot:blocks"): "Did you mean 'lerobot'?",
-        ("inspect", "empty"): "a dataset whose format its files tell",
-        ("inspect", "lerobot:blocks"): "meta/info.json",
-        ("score", "blocks", "--model", "clok"): "Did you mean 'clock'?",
-        ("score", "blocks", "--model", "constant:high"): "a number from 0 to 1",
-        ("score", "blocks", "--model", "clock", "--frames", "0"): "frames: expected a number from 1 on",
-        ("score", "blocks", "--model", "json:dumps"): "json:dumps",
-        ("import", "blocks", "set"): "nothing is overwritten",
-        ("import", "blocks", "new", "--with", "nonsense=1"): "an option of the videos format",
-        ("import", "blocks", "new", "--with", "nonsense"): "KEY=VALUE",
-        ("list", "modls"): "Did you mean 'models'?",
-        ("check", "nobody"): "no model named 'nobody'",
-        ("inspect", "blocks", "--sheet", "x.png", "--episode", "no"): "not in it",
-    }
-    for arguments, message in cases.items():
-        assert message in error_sentence(demerit(*arguments, cwd=folder)), arguments
+    for arguments, word in FAILURES.items():
+        assert word in error_sentence(demerit_here(*arguments, cwd=folder)), arguments
 
 
 def test_a_missing_camera_is_counted_not_raised(folder: Path) -> None:
-    run = demerit("import", "blocks", "set", "--camera", "wrist", cwd=folder)
+    run = demerit_here("import", "blocks", "set", "--camera", "wrist", cwd=folder)
     assert "missing camera: 15 (left out)" in run.stdout
 
 
@@ -173,19 +175,20 @@ def test_check_and_list(folder: Path) -> None:
     assert run.returncode == 1
     assert "never looked at" in run.stdout
     assert "is causal if it says so" in run.stdout
-    assert demerit("check", "clock").returncode == 0
-    models, sources = demerit("list").stdout, demerit("list", "sources").stdout
+    assert demerit_here("check", "clock").returncode == 0
+    models, sources = demerit_here("list").stdout, demerit_here("list", "sources").stdout
     assert all(name in models for name in ("clock", "constant", "random"))
     assert all(name in sources for name in ("lerobot", "roboarena", "roboreward", "rbm", "rlds", "hdf5", "videos"))
 
 
-def test_interrupting_says_what_is_kept(folder: Path) -> None:
+@pytest.mark.slow
+def test_an_interrupted_import_resumes(folder: Path) -> None:
     for i in range(600):
         shutil.copyfile(folder / "blocks" / "drops-0.mp4", folder / "blocks" / f"more-{i}.mp4")
     command = [*COMMAND, "import", "blocks", "set", "--copy"]
     for delay in (0.0, 0.1, 0.3, 0.05, 0.2):
         with running(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
-            # A busy machine may take seconds to begin: what is waited for is the first video that was copied.
+            # wait for the first copied video: start-up may take seconds
             waiting = time.monotonic() + 30
             while time.monotonic() < waiting and run.poll() is None and not any((folder / "set").rglob("*.mp4")):
                 time.sleep(0.01)
@@ -204,8 +207,8 @@ def test_interrupting_says_what_is_kept(folder: Path) -> None:
 FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)); from demerit.cli import main; main()"
 
 
-def test_a_disk_without_room_is_a_sentence(folder: Path) -> None:
-    """No file may grow beyond some bytes: to a program that is what a full disk is."""
+def test_a_full_disk_is_one_sentence(folder: Path) -> None:
+    """A limit on the file size stands in for a full disk."""
     commands = (["train", "compact", "-o", "t", "--data", "x=blocks", "--prepare-only"], ["import", "blocks", "n"])
     for command in (*commands, ["score", "blocks", "--model", "change", "--out", "r"]):
         run = subprocess.run(
@@ -220,7 +223,7 @@ def test_a_disk_without_room_is_a_sentence(folder: Path) -> None:
         assert "File too large" in run.stderr
 
 
-def test_a_warning_of_ours_is_a_sentence_too(folder: Path) -> None:
+def test_a_warning_is_one_sentence(folder: Path) -> None:
     (folder / "slow.py").write_text(
         "import warnings\n"
         "from demerit.errors import PerformanceWarning\n"

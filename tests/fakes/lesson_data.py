@@ -28,7 +28,7 @@ def course(success: bool, seed: int, frames: int = FRAMES) -> np.ndarray:
     return np.minimum(rise, stop) if seed % 2 else np.clip(np.minimum(rise, 2 * stop - rise), 0, 1)
 
 
-def pictures(truth: np.ndarray, seed: int, side: int = 24) -> np.ndarray:
+def draw_images(truth: np.ndarray, seed: int, side: int = 24) -> np.ndarray:
     rng = np.random.default_rng(seed)
     images = rng.integers(60, 90, (len(truth), side, side, 3))
     for image, value in zip(images, truth, strict=True):
@@ -69,7 +69,7 @@ Labelling = Callable[[bool, np.ndarray], Outcome | None]
 
 def episode(success: bool, seed: int, labelled: Labelling = dense, words: str = WORDS) -> Episode:
     truth = course(success, seed)
-    made = Episode.from_array(pictures(truth, seed), words, id=f"{'good' if success else 'bad'}-{seed}")
+    made = Episode.from_array(draw_images(truth, seed), words, id=f"{'good' if success else 'bad'}-{seed}")
     outcome = labelled(success, truth)
     origin = Origin(dataset="squares", licence="CC-BY-4.0", group=f"session {success} {seed}")
     return replace(made, outcomes=() if outcome is None else (outcome,), origin=origin)

@@ -140,7 +140,7 @@ def test_limits_and_nonsense(sample: Path, tmp_path: Path) -> None:
     assert run(Clock(), sample, tmp_path / "r", limit=4)[0].scored == 4
     assert run(Clock(), sample, tmp_path / "r")[0].kept == 4
     for name, value in {"frames": 0, "batch": 0, "workers": -1, "limit": 0}.items():
-        with pytest.raises(BadInput, match=f"{name}: expected a number from"):
+        with pytest.raises(BadInput, match=name):
             ScoreJob(Clock(), open_dataset(f"videos:{sample}"), tmp_path, **{name: value})  # type: ignore[arg-type]
 
 

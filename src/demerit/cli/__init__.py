@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("simulate:simulate", "Simulate successes and failures with measured labels."),
     "train": ("train:app", "Train the network of the default model, or a vision-language model."),
     "check": ("models:check", "Check that a model does what its card and the protocol say."),
-    "list": ("models:list_", "List the names that demerit knows: models, sources, benchmarks and more."),
+    "list": ("listing:list_", "List the names that demerit knows: models, sources, benchmarks and more."),
     "demo": ("demo_command:demo", "Teach a model on part of the shipped sample and score the rest."),
 }
 
@@ -140,6 +140,8 @@ app = make_app(
 
 def main() -> None:
     """Run a command."""
+    # Before numpy is imported: on a busy machine, several BLAS threads are up to nine times slower than one.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         app()
     except BrokenPipeError:  # `demerit ... | head`

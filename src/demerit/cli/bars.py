@@ -1,26 +1,26 @@
-"""Progress on a terminal, and sparse lines where there is none."""
+"""Output of all commands: two consoles, progress bars on a terminal, sparse lines elsewhere, and measured values."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-# Lines are left whole: what is piped or copied must not be broken at some width.
+# Lines are not wrapped, so that piped and copied output stays intact.
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False)
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class Bar:
-    """A count that moves."""
+    """A counter on the terminal or, when `progress` is None, a line every 10 seconds."""
 
     def __init__(self, title: str, total: int | None, progress: Progress | None) -> None:
-        """With a live display, or lines when `progress` is None."""
+        """`total` None = unknown."""
         self.title, self.total, self.progress = title, total, progress
         self.started = self.last_line = time.monotonic()
         if progress is not None:
@@ -41,7 +41,7 @@ class Bar:
 
 @contextmanager
 def bar(title: str, total: int | None) -> Iterator[Bar]:
-    """Show progress while the block runs."""
+    """Show a progress bar while the block runs."""
     if not err.is_terminal:
         yield Bar(title, total, None)
         return
@@ -56,3 +56,24 @@ def bar(title: str, total: int | None) -> Iterator[Bar]:
     )
     with Progress(*columns, console=err, refresh_per_second=8) as progress:
         yield Bar(title, total, progress)
+
+
+class StageBars:
+    """A progress bar per stage, one after the other; `update` is an `on_progress` callback."""
+
+    def __enter__(self) -> StageBars:
+        """Start without a bar."""
+        self._stage, self._stack = "", ExitStack()
+        self._bar: Bar | None = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the last bar."""
+        self._stack.close()
+
+    def update(self, stage: str, done: int, total: int | None) -> None:
+        """Show the progress of a stage; a new stage gets a new bar."""
+        if stage != self._stage or self._bar is None:
+            self._stack.close()
+            self._stage, self._bar = stage, self._stack.enter_context(bar(stage, total))
+        self._bar.update(done)

@@ -43,11 +43,11 @@ def demo(
     """
     # Before numpy is loaded: on a busy machine its threads wait for each other more than they work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from demerit.cli.bars import StageBars  # noqa: PLC0415
     from demerit.cli.demo import run_demo  # noqa: PLC0415
-    from demerit.cli.teach import _Bars  # noqa: PLC0415
 
-    with _Bars() as bars:
-        result = run_demo(folder, bars.told)
+    with StageBars() as bars:
+        result = run_demo(folder, bars.update)
     _print(result)
     if open_page and can_open():
         open_in_browser(result.page)

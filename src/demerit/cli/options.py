@@ -6,15 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
+from demerit.errors import BadInput
+
 DatasetArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="DATASET",
-        help="A folder whose format its files tell, or FORMAT:PATH (see: demerit list sources).",
-    ),
+    typer.Argument(metavar="DATASET", help="A dataset folder, or FORMAT:PATH (see: demerit list sources)."),
 ]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first problem instead of counting it.")]
-CameraOption = Annotated[str | None, typer.Option("--camera", help="The camera to look through.", metavar="NAME")]
+CameraOption = Annotated[str | None, typer.Option("--camera", help="The camera to use.", metavar="NAME")]
+LimitOption = Annotated[int | None, typer.Option(help="Use only the first N episodes.")]
+WorkersOption = Annotated[int | None, typer.Option(help="Decoding processes (default: one per core; 0 = none).")]
 SourceOptions = Annotated[
     list[str] | None,
     typer.Option("--with", metavar="KEY=VALUE", help="An option of the format's reader, e.g. --with split=test."),
@@ -29,9 +30,7 @@ PickleOption = Annotated[
 
 
 def reader_options(pairs: list[str] | None, trust_pickles: bool) -> dict[str, Any]:
-    """Turn KEY=VALUE pairs into keyword arguments."""
-    from demerit.errors import BadInput  # noqa: PLC0415
-
+    """Turn KEY=VALUE pairs into keyword arguments of a reader."""
     options: dict[str, Any] = {"allow_pickle": True} if trust_pickles else {}
     for pair in pairs or []:
         key, equals, value = pair.partition("=")
@@ -39,3 +38,8 @@ def reader_options(pairs: list[str] | None, trust_pickles: bool) -> dict[str, An
             raise BadInput("--with", "KEY=VALUE", repr(pair))
         options[key.replace("-", "_")] = {"true": True, "false": False}.get(value.lower(), value)
     return options
+
+
+def split_names(text: str) -> list[str]:
+    """Split a comma-separated list of names."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -24,7 +24,7 @@ from demerit.data.reward import Reward
 from demerit.errors import BadInput
 from demerit.models import MODELS, load_model
 from demerit.models.calibrated_maps import Floats, Map, Same, Shift, read_map
-from demerit.models.folder import DESCRIPTION, name_of, only_these, read_description
+from demerit.models.loading import DESCRIPTION, name_of, only_these, read_description
 from demerit.models.protocol import ModelCard, Online, RewardModel
 
 KIND = "calibrated"
@@ -203,7 +203,7 @@ def _named_model(name: str, folder: Path) -> RewardModel:
 
 
 def _is_harmless(name: str) -> bool:
-    """Whether loading by this name runs only what is installed and reads only folders; see `demerit.models.folder`."""
+    """Whether loading by this name runs only what is installed and reads only folders; see `demerit.models.loading`."""
     known, _, argument = name.partition(":")
     if known == "ensemble":
         return all(_is_harmless(member) for member in argument.split("+"))

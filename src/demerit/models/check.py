@@ -1,7 +1,7 @@
-"""The conformance check: does a model keep what its card and the protocol promise?
+"""The conformance check: does a model do what its card and the protocol say?
 
-Run it on your own model: `demerit check my_package.rewards:MyModel`, or `check_model(model)` in a test of yours.
-Every clause is kept, broken, or not checkable, with the facts.
+Run `demerit check my_package.rewards:MyModel`, or `check_model(model)` in your own tests. Every clause is kept, broken,
+or not checkable, with the facts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from demerit.errors import ContractBroken, DemeritError, UnreadableVideo
 from demerit.models.protocol import ModelCard, RewardModel
 
 Status = Literal["kept", "broken", "not checkable"]
-# Batched matrix products differ in the last digits; a model that mixes episodes up differs by far more.
+# Batched matrix products differ in the last digits; a model that mixes up episodes differs by far more.
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Clause:
-    """One promise and what became of it."""
+    """One clause and its result."""
 
     name: str
     status: Status
@@ -35,43 +35,43 @@ class Clause:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All clauses of one model's check."""
+    """The results of all clauses for one model."""
 
     model: str
     clauses: tuple[Clause, ...]
 
     @property
     def broken(self) -> list[Clause]:
-        """The broken ones."""
+        """The broken clauses."""
         return [clause for clause in self.clauses if clause.status == "broken"]
 
     def raise_if_broken(self) -> None:
-        """Raise ContractBroken with the facts, or return quietly."""
+        """Raise ContractBroken when a clause is broken."""
         if self.broken:
             raise ContractBroken(self.model, [f"{clause.name} ({clause.facts})" for clause in self.broken])
 
 
 def check_model(model: RewardModel, episodes: Sequence[Episode] | None = None) -> CheckReport:
-    """Check a model on small made-up episodes, or on yours."""
+    """Check a model on small synthetic episodes, or on given ones."""
     given = list(episodes) if episodes is not None else make_episodes()
-    trial = _Trial(model, model.card, given)
-    clauses = tuple(_settled(name, clause, trial) for name, clause in CLAUSES.items())
+    trial = _ModelTrial(model, model.card, given)
+    clauses = tuple(_check_clause(name, clause, trial) for name, clause in CLAUSES.items())
     return CheckReport(model.card.name, clauses)
 
 
 def make_episodes() -> list[Episode]:
-    """Make episodes in which something happens: a square moves, stops, comes back; lengths and sizes differ."""
+    """Make synthetic episodes of different lengths and sizes in which a square moves, stops and comes back."""
     plans = {"steady": 24, "comes back": 40, "one frame": 1, "two frames": 2, "late burst": 33}
     return [
-        Episode.from_array(_pictures(count, seed), f"push the square number {seed}", id=name)
+        Episode.from_array(_draw_images(count, seed), f"push the square number {seed}", id=name)
         for seed, (name, count) in enumerate(plans.items())
     ]
 
 
-def _pictures(count: int, seed: int) -> Images:
+def _draw_images(count: int, seed: int) -> Images:
     rng = np.random.default_rng(seed)
     images = np.repeat(rng.integers(40, 90, (1, 48 + 8 * seed, 64, 3)), count, axis=0)
-    # Everything peaks in the last third, so a value that was scaled by the whole episode gives itself away.
+    # The peak is in the last third, which exposes values that were scaled by the whole episode.
     course = np.concatenate([np.linspace(0, 20, count - count // 3), np.linspace(44, 6, count // 3)])
     for image, x in zip(images, course.astype(int), strict=True):
         image[16:30, x : x + 14] = (230, 60 + 20 * seed, 40)
@@ -79,8 +79,8 @@ def _pictures(count: int, seed: int) -> Images:
 
 
 @dataclass(frozen=True)
-class _Trial:
-    """A model on trial."""
+class _ModelTrial:
+    """A model, the episodes it is checked on and its rewards."""
 
     model: RewardModel
     card: ModelCard
@@ -89,31 +89,31 @@ class _Trial:
 
     @property
     def tolerance(self) -> float:
-        """How far two answers to the same question may be apart."""
+        """Largest difference between two rewards for the same input."""
         return max(TOLERANCE, self.card.rounding)
 
     def rewards(self) -> list[Reward]:
-        """The answers to all episodes at once, asked for once."""
+        """Score all episodes in one batch, once."""
         if "all" not in self.cache:
             self.cache["all"] = self.model.score(self.episodes)
         return self.cache["all"]
 
     def scored(self) -> Iterator[tuple[Episode, Reward]]:
-        """Episodes with their answers, where there is one."""
-        return ((one, reward) for one, reward in zip(self.episodes, self.rewards(), strict=True) if reward.scored)
+        """Return the scored episodes with their rewards."""
+        return ((e, reward) for e, reward in zip(self.episodes, self.rewards(), strict=True) if reward.scored)
 
 
-Answer = tuple[Status, str]
+Result = tuple[Status, str]
 
 
-def _settled(name: str, clause: Callable[[_Trial], Answer], trial: _Trial) -> Clause:
+def _check_clause(name: str, clause: Callable[[_ModelTrial], Result], trial: _ModelTrial) -> Clause:
     try:
         return Clause(name, *clause(trial))
-    except Exception as error:  # a model is somebody else's code: whatever it raises is a broken promise
+    except Exception as error:  # third-party code may raise anything
         return Clause(name, "broken", f"it raised {type(error).__name__}: {error}")
 
 
-def _answers_every_episode(trial: _Trial) -> Answer:
+def _answers_every_episode(trial: _ModelTrial) -> Result:
     rewards = trial.rewards()
     if len(rewards) != len(trial.episodes):
         return "broken", f"{len(rewards)} rewards for {len(trial.episodes)} episodes"
@@ -134,7 +134,7 @@ def _answers_every_episode(trial: _Trial) -> Answer:
     )
 
 
-def _keeps_its_range(trial: _Trial) -> Answer:
+def _keeps_its_range(trial: _ModelTrial) -> Result:
     for episode, reward in trial.scored():
         trial.card.check(reward, episode)
     scored = [reward.value for _, reward in trial.scored()]
@@ -147,7 +147,7 @@ def _keeps_its_range(trial: _Trial) -> Answer:
     return "kept", f"{np.nanmin(values):.3g} to {np.nanmax(values):.3g} within [{trial.card.low}, {trial.card.high}]"
 
 
-def _is_deterministic(trial: _Trial) -> Answer:
+def _is_deterministic(trial: _ModelTrial) -> Result:
     again = trial.model.score(trial.episodes)
     for first, second in zip(trial.rewards(), again, strict=True):
         if not _same(first, second, 0.0):
@@ -155,7 +155,7 @@ def _is_deterministic(trial: _Trial) -> Answer:
     return "kept", "two runs agree to the last bit"
 
 
-def _batch_is_single(trial: _Trial) -> Answer:
+def _batch_is_single(trial: _ModelTrial) -> Result:
     for episode, together in zip(trial.episodes, trial.rewards(), strict=True):
         alone = trial.model.score([episode])[0]
         if not _same(together, alone, trial.tolerance):
@@ -166,8 +166,8 @@ def _batch_is_single(trial: _Trial) -> Answer:
     return "kept", f"alone, together and in reverse order agree within {trial.tolerance:g}"
 
 
-def _is_causal(trial: _Trial) -> Answer:
-    """Cut the future off: what was said of the past must not change."""
+def _is_causal(trial: _ModelTrial) -> Result:
+    """Score prefixes: the values of earlier frames must not change."""
     if not trial.card.causal:
         return "kept", "the card does not claim it"
     compared = 0
@@ -191,12 +191,12 @@ def _is_causal(trial: _Trial) -> Answer:
     return "kept", f"{compared} values unchanged when the future is cut off{said}"
 
 
-def _scores_only_what_it_saw(trial: _Trial) -> Answer:
-    """A value for a frame that was never looked at is an invention."""
+def _scores_only_what_it_saw(trial: _ModelTrial) -> Result:
+    """Every scored frame must have been read."""
     if not trial.card.sees_pixels:
         return "not checkable", "the card says that it looks at no pixels"
     for episode in trial.episodes:
-        spy = _Spy(episode.main)
+        spy = _SpyFrames(episode.main)
         reward = trial.model.score([replace(episode, views={episode.main_camera: Frames(spy)})])[0]
         invented = sorted(set(reward.at[~np.isnan(reward.value)].tolist()) - spy.seen)
         if invented:
@@ -204,11 +204,11 @@ def _scores_only_what_it_saw(trial: _Trial) -> Answer:
     return "kept", "every scored frame was looked at"
 
 
-def _admits_what_it_cannot_see(trial: _Trial) -> Answer:
-    """A video that cannot be decoded must come back unscored, with the reason, or raise one of our errors."""
+def _admits_what_it_cannot_see(trial: _ModelTrial) -> Result:
+    """An unreadable video must come back unscored with a reason, or raise a DemeritError."""
     if not trial.card.sees_pixels:
         return "not checkable", "the card says that it looks at no pixels"
-    blind = replace(trial.episodes[0], views={"main": Frames(_Broken(len(trial.episodes[0])))})
+    blind = replace(trial.episodes[0], views={"main": Frames(_UnreadableFrames(len(trial.episodes[0])))})
     try:
         reward = trial.model.score([blind])[0]
     except DemeritError as error:
@@ -218,7 +218,7 @@ def _admits_what_it_cannot_see(trial: _Trial) -> Answer:
     return "kept", f"unscored: {reward.why_missing}"
 
 
-CLAUSES: dict[str, Callable[[_Trial], Answer]] = {
+CLAUSES: dict[str, Callable[[_ModelTrial], Result]] = {
     "answers every episode": _answers_every_episode,
     "keeps its range": _keeps_its_range,
     "is deterministic": _is_deterministic,
@@ -236,8 +236,8 @@ def _same(a: Reward, b: Reward, tolerance: float) -> bool:
     return not bool(gaps.any()) and bool(np.all(np.abs(np.nan_to_num(a.value - b.value)) <= tolerance))
 
 
-class _Spy:
-    """Frames that remember who looked at which."""
+class _SpyFrames:
+    """Frames that record which were read."""
 
     kind = "array"
 
@@ -262,8 +262,8 @@ class _Spy:
         return ArrayFrames(self._frames.all()).describe()
 
 
-class _Broken:
-    """Frames that promise a length and deliver nothing."""
+class _UnreadableFrames:
+    """Frames with a length that cannot be decoded."""
 
     kind = "array"
 

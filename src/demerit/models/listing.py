@@ -1,4 +1,4 @@
-"""What a list says of a model before anything of it is loaded."""
+"""What `demerit list models` shows about a model, without loading it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from demerit.models import MODELS, load_model
 from demerit.models.protocol import ModelCard
 
 EVERY = "all"
-"""frames that a model looks at when it has no budget"""
+"""shown when a model has no frame budget"""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A line of a list of models."""
+    """One model's entry."""
 
     quantity: str
     low: float | None
@@ -25,15 +25,15 @@ class Listing:
     licence: str
     about: str
     frames: str = EVERY
-    """how many frames it looks at"""
+    """frames used per episode"""
     extra: str = ""
-    """what to install for it: demerit[extra]"""
+    """install demerit[extra] for it"""
     verified: str = ""
-    """what was checked by us, and what was not"""
+    """what was reproduced, and what was not"""
 
     @classmethod
     def of_card(cls, card: ModelCard) -> Listing:
-        """Take it from the card of a loaded model."""
+        """Make an entry from the card of a loaded model."""
         frames = EVERY if card.frame_budget is None else str(card.frame_budget)
         return cls(
             card.quantity,
@@ -47,19 +47,18 @@ class Listing:
 
     @property
     def range(self) -> str:
-        """The range in words."""
+        """The range as text."""
         return f"{'-∞' if self.low is None else f'{self.low:g}'} to {'∞' if self.high is None else f'{self.high:g}'}"
 
 
-def listed(name: str) -> Listing | str:
-    """Return a model's line, or the sentence that says why there is none.
+def describe_model(name: str) -> Listing | str:
+    """Return a model's entry, or the error message when it cannot be loaded.
 
-    A class with `listing` is believed and not made: large models would have to load their weights, and import the
-    libraries of an extra, only to tell what they are.
+    A class with a `listing` attribute is not instantiated: large models would have to load their weights.
     """
     try:
         factory: Callable[..., Any] = MODELS.factory(name)
-        said = getattr(factory, "listing", None)
-        return said if isinstance(said, Listing) else Listing.of_card(load_model(name).card)
-    except DemeritError as error:  # an extra or weights that are not installed: the sentence says how
+        known = getattr(factory, "listing", None)
+        return known if isinstance(known, Listing) else Listing.of_card(load_model(name).card)
+    except DemeritError as error:  # an extra or weights that are not installed
         return str(error)

@@ -1,4 +1,4 @@
-"""What a reward model is: a card that says what its numbers mean, and `score`."""
+"""The interface of a reward model: `card` says what its numbers mean, `score` computes them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from demerit.errors import BadInput, BadReward
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model's numbers are, and what it takes to get them."""
+    """What a model's numbers mean and what it needs."""
 
     name: str
     revision: str
     licence: str
     quantity: str
-    """what the value is: 'progress', 'grade', 'log-probability of success' ..."""
+    """what the value is: 'progress', 'grade', 'log-probability of success', ..."""
     low: float | None
-    """smallest possible value, None when unbounded"""
+    """smallest possible value; None = unbounded"""
     high: float | None
     causal: bool
-    """a frame's value never changes when later frames are cut off"""
+    """a frame's value does not depend on later frames"""
     comparable: bool
-    """values of two episodes may be compared (false for per-episode normalised values)"""
+    """values of different episodes can be compared (False for values normalised per episode)"""
     sees_pixels: bool = True
     frame_budget: int | None = None
-    """how many frames, spread over the episode, it looks at; None = every frame"""
+    """frames used per episode, spread evenly; None = all"""
     reads_instruction: bool = True
     weights_hash: str = ""
     rounding: float = 0.0
-    """how far a value may move when other things are computed beside it: half precision rounds as it comes"""
+    """how much a value may vary with the batch (half precision)"""
     about: str = ""
-    """one honest sentence on what it is and what it cannot do"""
+    """one sentence: what it is and what it cannot do"""
 
     def __post_init__(self) -> None:
-        """Refuse a card that could not name a folder or that has an empty range."""
+        """Validate: the name can be a folder name, the range is not empty."""
         safe_name(self.name)
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise BadInput(f"card of {self.name!r}", "low < high", (self.low, self.high))
@@ -52,22 +52,22 @@ class ModelCard:
             raise BadInput(f"card of {self.name!r}", "a frame budget of at least 1", self.frame_budget)
 
     def hash(self) -> str:
-        """Identify the model: rewards made under another card are stale."""
+        """Hash of all fields; stored rewards with another hash are stale."""
         facts = asdict(self)
-        if not self.rounding:  # cards of before it was asked for stay the same
+        if not self.rounding:  # older cards have no such field and keep their hash
             del facts["rounding"]
         return short_hash(json.dumps(facts, sort_keys=True).encode())
 
     def wanted(self, length: int) -> Indices:
-        """Which frames of an episode this model looks at."""
+        """Return the frames this model uses of an episode of `length` frames."""
         if not self.sees_pixels:
             return np.empty(0, dtype=np.int32)
         return spread(length, length if self.frame_budget is None else self.frame_budget)
 
     def check(self, reward: Reward, episode: Episode) -> None:
-        """Refuse a reward that is not this model's, not this episode's or outside the declared range."""
+        """Raise BadReward when a reward is of another episode, beyond its frames or outside the declared range."""
         if reward.episode != episode.id:
-            raise BadReward(self.name, episode.id, f"the answer names episode {reward.episode!r}")
+            raise BadReward(self.name, episode.id, f"the reward is for episode {reward.episode!r}")
         if len(reward.at) and int(reward.at[-1]) >= len(episode):
             raise BadReward(self.name, episode.id, f"frame {reward.at[-1]} is scored, of {len(episode)} frames")
         known = reward.value[~np.isnan(reward.value)].astype(np.float64)
@@ -82,7 +82,7 @@ class ModelCard:
 
 @runtime_checkable
 class RewardModel(Protocol):
-    """Anything that scores episodes."""
+    """A model that scores episodes."""
 
     @property
     def card(self) -> ModelCard:
@@ -90,48 +90,48 @@ class RewardModel(Protocol):
         ...
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
-        """Score each episode, in order. An episode that cannot be scored comes back unscored with the reason."""
+        """Score each episode, in order. Return `Reward.unscored` with the reason for one that cannot be scored."""
         ...
 
 
 @runtime_checkable
 class Comparer(Protocol):
-    """A model that can also say which of two episodes is better."""
+    """A model that can also compare two episodes."""
 
     def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
-        """Probability that the first of each pair is the better one; NaN when it cannot tell."""
+        """Return the probability that the first of each pair is better; NaN when unknown."""
         ...
 
 
 @runtime_checkable
 class Online(Protocol):
-    """A model that can also follow a robot live."""
+    """A model that can also score a live episode frame by frame."""
 
     def reset(self, instruction: str) -> None:
-        """Begin a new episode."""
+        """Start a new episode."""
         ...
 
     def step(self, frame: Images) -> float:
-        """Take the next (height, width, 3) uint8 RGB frame, return its value; NaN when unscored."""
+        """Take the next (height, width, 3) uint8 RGB frame; return its value, NaN when unscored."""
         ...
 
 
 @runtime_checkable
 class Prepares(Protocol):
-    """A model that says which cameras it looks at, and at what size: that is then done where frames are decoded."""
+    """A model that chooses its cameras and preprocesses images in the decoding processes."""
 
     @property
     def prepare(self) -> Prepare:
-        """What becomes of pictures first: picklable, each picture by itself, and doing it twice changes nothing."""
+        """Per-image preprocessing. Must be picklable and idempotent."""
         ...
 
     def looks_at(self, episode: Episode) -> Sequence[str]:
-        """Name the cameras; one that the episode has not got is an error."""
+        """Return the camera names; raise when the episode lacks one."""
         ...
 
 
 def example_card(**changes: Any) -> ModelCard:
-    """Return a card to copy from: a causal progress model with values from 0 to 1."""
+    """Return a card for examples and tests: a causal progress model with values from 0 to 1."""
     facts: dict[str, Any] = {
         "name": "example",
         "revision": "1",

@@ -1,4 +1,4 @@
-"""RewardStore: one model's rewards beside a dataset."""
+"""RewardStore: one model's rewards for a dataset, on disk."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ REWARDS = pa.schema(
 
 
 @dataclass(frozen=True)
-class Scored:
-    """What is on record for an episode: enough to tell whether it must be scored again."""
+class StoredScore:
+    """What is stored about an episode's reward: enough to decide whether to score it again."""
 
     fingerprint: str
     card: str
@@ -54,14 +54,14 @@ class RewardStore:
 
     @classmethod
     def open_or_create(cls, root: str | Path, card: ModelCard, header: Mapping[str, Any]) -> RewardStore:
-        """Open the folder, making it when it is not there yet."""
+        """Open the folder; create it when it does not exist."""
         root = Path(root).resolve()
         if not (root / MANIFEST).exists():
             try:
                 root.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(
-                    root, f"the rewards cannot be kept there ({error.strerror}); choose another place with --out"
+                    root, f"rewards cannot be written there ({error.strerror}); choose another place with --out"
                 ) from error
             facts = {"model": card.name, "card": asdict(card), **header}
             with lock_folder(root):
@@ -74,21 +74,21 @@ class RewardStore:
         return ModelCard(**self.manifest.header["card"])
 
     def __len__(self) -> int:
-        """How many rows there are, replaced ones included."""
+        """Number of rows, replaced ones included."""
         return self.manifest.rows("rewards")
 
-    def on_record(self) -> dict[str, Scored]:
-        """What is there for each episode."""
-        found: dict[str, Scored] = {}
+    def on_record(self) -> dict[str, StoredScore]:
+        """Return what is stored, by episode."""
+        found: dict[str, StoredScore] = {}
         for part in self.manifest.tables.get("rewards", ()):
             for table in read_batches(self.root, part, ["episode", "fingerprint", "card", "scored"]):
                 columns = [column.to_pylist() for column in table.columns]
                 for episode, fingerprint, card, is_scored in zip(*columns, strict=True):
-                    found[episode] = Scored(fingerprint, card, is_scored)
+                    found[episode] = StoredScore(fingerprint, card, is_scored)
         return found
 
     def __iter__(self) -> Iterator[Reward]:
-        """Stream the newest reward of each episode, in the order in which they were written."""
+        """Yield the newest reward of each episode, in the order written."""
         newest = {}
         for place, episode in enumerate(self._episodes()):
             newest[episode] = place
@@ -120,14 +120,14 @@ class RewardStore:
 
 
 class RewardWriter:
-    """Appends rewards; what `commit` has returned from survives anything."""
+    """Appends rewards; durable once `commit` returns."""
 
     def __init__(self, parts: PartWriter, card_hash: str) -> None:
         """Write under one card."""
         self._parts, self._card = parts, card_hash
 
     def commit(self, rewards: Iterable[tuple[Reward, str]]) -> None:
-        """Write rewards, each with its episode's fingerprint, durably."""
+        """Write rewards with their episodes' fingerprints."""
         rows = [
             {
                 "episode": reward.episode,

@@ -1,4 +1,4 @@
-"""The scoring job: a model, a dataset, and rewards on disk beside it."""
+"""The scoring job: a model, a dataset, and rewards on disk. Resumable."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from demerit.models.protocol import ModelCard, Prepares, RewardModel
 from demerit.models.reward_store import RewardStore, RewardWriter
 
 COMMIT_SECONDS = 2.0
-# A model that fails on this many episodes from the start on is broken; recording each failure helps nobody.
-HOPELESS = 20
+# Abort if the first 20 episodes all fail.
+ABORT_AFTER = 20
 UNREADABLE = "unreadable"
 
 
 @dataclass
 class ScoreProgress:
-    """How far a scoring job is; the same object is passed on after every batch."""
+    """Progress of a scoring job; updated in place after every batch."""
 
     expected: int | None
-    """episodes in the dataset, None when only reading tells"""
+    """episodes in the dataset; None = unknown before reading"""
     scored: int = 0
     unscored: int = 0
     kept: int = 0
-    """scored by an earlier run, and nothing has changed since"""
+    """scored by an earlier run and unchanged"""
     stale: int = 0
-    """scored before, but the episode or the model has changed: scored again"""
+    """scored again because the episode or the model has changed"""
     frames: int = 0
     """frames with a value"""
     seconds: float = 0.0
@@ -48,37 +48,37 @@ class ScoreProgress:
 
     @property
     def seen(self) -> int:
-        """Episodes dealt with so far."""
+        """Episodes done so far."""
         return self.scored + self.unscored + self.kept
 
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """What to do: everything that changes the result or how it is reached."""
+    """What to score, with what, and where to."""
 
     model: RewardModel
     dataset: Dataset
     out: Path
     frames: int | None = None
-    """score only so many frames of each episode, spread evenly; None = what the model asks for"""
+    """frames to score per episode, spread evenly; None = what the model asks for"""
     batch: int = 8
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """decoding processes; 0 = decode in this one"""
+    """decoding processes; 0 = decode in this process"""
     retry: bool = False
-    """try again what an earlier run could not score"""
+    """retry what an earlier run could not score"""
     limit: int | None = None
-    """stop after so many episodes"""
+    """score only the first N episodes"""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Validate the numbers."""
         for name, least in (("frames", 1), ("batch", 1), ("workers", 0), ("limit", 1)):
             number = getattr(self, name)
             if number is not None and number < least:
-                raise BadInput(name, f"a number from {least} on", number)
+                raise BadInput(name, f"a number, {least} or more", number)
 
 
 def score(job: ScoreJob, on_progress: Callable[[ScoreProgress], None] = lambda progress: None) -> ScoreProgress:
-    """Score what is not scored yet. Interrupt it as you like: what was done stays done, the rest is done next time."""
+    """Score what is not scored yet. After an interruption, run it again to resume."""
     card = job.model.card
     header = {"dataset": job.dataset.name, "address": job.dataset.address, "frames": job.frames}
     store = RewardStore.open_or_create(job.out, card, header)
@@ -86,13 +86,13 @@ def score(job: ScoreJob, on_progress: Callable[[ScoreProgress], None] = lambda p
     started = last_commit = time.monotonic()
     waiting: list[tuple[Reward, str]] = []
     with store.writer(card) as writer:
-        todo = _Todo(job, store, progress)
+        todo = _ScoreQueue(job, store, progress)
         try:
             for batch in _batches(job, todo.episodes()):
                 for reward in _score_batch(job.model, batch):
                     waiting.append((todo.of_whole_episode(reward), todo.fingerprints.pop(reward.episode)))
                     _count(progress, reward)
-                _check_hope(progress, card)
+                _check_failures(progress, card)
                 progress.seconds = time.monotonic() - started
                 on_progress(progress)
                 if time.monotonic() - last_commit > COMMIT_SECONDS:
@@ -109,7 +109,7 @@ def score(job: ScoreJob, on_progress: Callable[[ScoreProgress], None] = lambda p
 
 
 def rewards_folder(dataset: Dataset, model: str, frames: int | None = None) -> Path:
-    """Where rewards go unless told otherwise: inside our own dataset folders, beside anybody else's."""
+    """Return the default folder for rewards: inside a demerit dataset folder, beside any other dataset."""
     name = safe_name(model) + ("" if frames is None else f"+{frames}frames")
     if isinstance(dataset.reader, Store):
         return dataset.reader.root / "rewards" / name
@@ -117,8 +117,8 @@ def rewards_folder(dataset: Dataset, model: str, frames: int | None = None) -> P
     return path.parent / f"{path.name}.demerit" / "rewards" / name
 
 
-class _Todo:
-    """Decides what is scored, and remembers what each episode looked like when it was."""
+class _ScoreQueue:
+    """Selects the episodes to score and remembers their fingerprints."""
 
     def __init__(self, job: ScoreJob, store: RewardStore, progress: ScoreProgress) -> None:
         self.job, self.progress = job, progress
@@ -128,7 +128,7 @@ class _Todo:
         self.chosen: dict[str, Indices] = {}
 
     def episodes(self) -> Iterator[Episode]:
-        """Stream the episodes that must be scored now."""
+        """Yield the episodes to score now."""
         for count, episode in enumerate(self.job.dataset):
             if self.job.limit is not None and count >= self.job.limit:
                 return
@@ -137,10 +137,10 @@ class _Todo:
                 self.progress.kept += 1
                 continue
             self.fingerprints[episode.id] = fingerprint
-            yield self._subsampled(episode)
+            yield self._subsample(episode)
 
     def of_whole_episode(self, reward: Reward) -> Reward:
-        """Turn indices into the chosen frames back into indices into all of them."""
+        """Map indices of the chosen frames back to frames of the episode."""
         chosen = self.chosen.pop(reward.episode, None)
         return reward if chosen is None else replace(reward, at=chosen[reward.at])
 
@@ -153,20 +153,20 @@ class _Todo:
             return False
         return before.is_scored or not self.job.retry
 
-    def _subsampled(self, episode: Episode) -> Episode:
+    def _subsample(self, episode: Episode) -> Episode:
         if self.job.frames is None:
             return episode
         try:
             chosen = {name: spread(len(view), self.job.frames) for name, view in episode.views.items()}
         except UnreadableVideo:
-            return episode  # it fails again, with its reason, where it is decoded
+            return episode  # reported with its reason when it is decoded
         self.chosen[episode.id] = chosen[episode.main_camera]
         views = {name: view.select(chosen[name]) for name, view in episode.views.items()}
         return replace(episode, views=views, outcomes=(), signals={})
 
 
 def _batches(job: ScoreJob, episodes: Iterator[Episode]) -> Iterator[list[LoadedEpisode]]:
-    """Group episodes, with the frames that the model will look at decoded; a model that looks at none needs none."""
+    """Yield batches with the frames the model needs decoded."""
     model = job.model
     wanted = getattr(model, "wanted", model.card.wanted)  # a model may choose frames by their times
     if isinstance(model, Prepares):
@@ -180,16 +180,15 @@ def _fingerprint(episode: Episode) -> str:
     try:
         return episode.fingerprint()
     except UnreadableVideo:
-        return UNREADABLE  # a file that comes back changes the fingerprint, so the episode is tried again
+        return UNREADABLE  # when the file is readable again, its fingerprint differs and it is scored
 
 
 def _score_batch(model: RewardModel, batch: list[LoadedEpisode]) -> list[Reward]:
-    """Score a batch; whatever goes wrong with an episode is that episode's, not the batch's."""
+    """Score a batch; an error affects only its own episode."""
     name = model.card.name
     good = [loaded.episode for loaded in batch if not loaded.error]
     rewards = {reward.episode: reward for reward in _score_together(model, good)}
-    failed = {one.episode.id: Reward.unscored(name, one.episode.id, one.error) for one in batch if one.error}
-    rewards |= failed
+    rewards |= {item.episode.id: Reward.unscored(name, item.episode.id, item.error) for item in batch if item.error}
     return [rewards[loaded.episode.id] for loaded in batch]
 
 
@@ -203,7 +202,7 @@ def _score_together(model: RewardModel, episodes: list[Episode]) -> list[Reward]
         for reward, episode in zip(rewards, episodes, strict=True):
             model.card.check(reward, episode)
         return list(rewards)
-    except Exception as error:  # a model is somebody else's code: anything may come out of it
+    except Exception as error:  # third-party code may raise anything
         if len(episodes) == 1:
             reason = str(error) if isinstance(error, DemeritError) else f"{type(error).__name__}: {error}"
             return [Reward.unscored(model.card.name, episodes[0].id, reason)]
@@ -219,8 +218,8 @@ def _count(progress: ScoreProgress, reward: Reward) -> None:
         progress.reasons[reward.why_missing] += 1
 
 
-def _check_hope(progress: ScoreProgress, card: ModelCard) -> None:
-    if progress.scored == 0 and progress.kept == 0 and progress.unscored >= HOPELESS:
+def _check_failures(progress: ScoreProgress, card: ModelCard) -> None:
+    if progress.scored == 0 and progress.kept == 0 and progress.unscored >= ABORT_AFTER:
         reason, _ = progress.reasons.most_common(1)[0]
         raise BadReward(card.name, "all", f"the first {progress.unscored} episodes all failed, e.g. with: {reason}")
 

@@ -287,9 +287,9 @@ def test_the_card_tells_settings_apart(model: RoboReward, folder: Path) -> None:
 
 def test_importing_and_listing_need_no_torch() -> None:
     code = (
-        "import sys; from demerit.models.listing import listed\n"
+        "import sys; from demerit.models.listing import describe_model\n"
         "for name in ('roboreward', 'topreward', 'dopamine', 'vlac'):\n"
-        "    line = listed(name)\n"
+        "    line = describe_model(name)\n"
         "    assert line.extra == 'vlm' and line.verified and line.licence, line\n"
         "assert not {'torch', 'transformers', 'safetensors'} & set(sys.modules)"
     )

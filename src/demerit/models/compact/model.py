@@ -16,7 +16,7 @@ from demerit.data.reward import Reward
 from demerit.errors import BadEpisode, BadInput, DemeritError, UnknownName
 from demerit.models.compact.engine import Engine, NetworkInfo, NetworkOutputs
 from demerit.models.compact.resize import resize_square
-from demerit.models.folder import name_of, only_these, read_description
+from demerit.models.loading import name_of, only_these, read_description
 from demerit.models.protocol import ModelCard
 
 MAIN, ALL = "main", "all"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from demerit.data.episode import safe_name
 from demerit.models import MODELS
-from demerit.models.folder import LOCAL
+from demerit.models.loading import LOCAL
 from demerit.models.vlm.hub import id_of
 
 OUTPUT = "model"

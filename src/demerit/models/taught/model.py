@@ -22,7 +22,7 @@ from demerit.data.frames import Images, Prepare, short_hash
 from demerit.data.instructions import normalize_instruction
 from demerit.data.reward import Reward
 from demerit.errors import BadEpisode, BadInput, DemeritError, StoreError
-from demerit.models.folder import name_of, only_these, read_description
+from demerit.models.loading import name_of, only_these, read_description
 from demerit.models.protocol import ModelCard
 from demerit.models.taught.features import (
     FeatureNetwork,

@@ -18,7 +18,7 @@ from demerit.evaluate.benchmarks.leaks import marks
 from demerit.evaluate.metrics import Measure, Resampling
 from demerit.models import load_model
 from demerit.models.calibrated import KIND, METHODS, Calibrated, Evidence, Method, Recipe, seen_from
-from demerit.models.folder import DESCRIPTION, FORMAT, name_of, read_description
+from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
 from demerit.models.protocol import ModelCard, RewardModel
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, ScoreProgress, score

@@ -27,7 +27,7 @@ from demerit.data.episode import Episode
 from demerit.data.files import lock_folder, write_atomic
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, DemeritError, StoreError
-from demerit.models.folder import DESCRIPTION, FORMAT, name_of, read_description
+from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
 from demerit.models.taught.features import FeatureNetwork, load_network
 from demerit.models.taught.head import TaughtHead
 from demerit.models.taught.model import KIND, TaughtConfig, TaughtModel, head_file

@@ -1,0 +1,186 @@
+"""Load models: by registered name, from a folder, or from an import path.
+
+A model folder holds `model.json`, which names the kind of model; the kind's loader reads the rest:
+
+    {"format": 1, "kind": "compact"}
+
+The file never names code, so opening a folder from somebody else runs none of their code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from demerit.data.episode import safe_name
+from demerit.data.files import write_atomic
+from demerit.errors import BadInput, UnknownName
+from demerit.models.protocol import RewardModel
+from demerit.registry import Registry, load_attribute
+
+DESCRIPTION = "model.json"
+FORMAT = 1
+OUTPUT = "network"
+"""the folder that compact training writes; the user named its parent"""
+LOCAL = "-local"
+"""suffix for a local model with a registered model's name"""
+MODELS = Registry(
+    "model",
+    {
+        "default": "models.compact.model:Compact",
+        "clock": "models.baselines:Clock",
+        "constant": "models.baselines:Constant",
+        "random": "models.baselines:Noise",
+        "change": "models.baselines:Change",
+        "motion": "models.baselines:Motion",
+        "length": "models.baselines:Length",
+        "gvl": "models.gvl.model:GVL",
+        "robometer": "models.published.robometer:Robometer",
+        "roboreward": "models.published.roboreward:RoboReward",
+        "topreward": "models.published.topreward:TOPReward",
+        "dopamine": "models.published.dopamine:Dopamine",
+        "vlac": "models.published.vlac:VLAC",
+        "ensemble": "models.ensemble:Ensemble",
+        "calibrated": "models.calibrated:calibrated",
+    },
+    "demerit.models",
+)
+KINDS = Registry(
+    "kind of model",
+    {
+        "calibrated": "models.calibrated:Calibrated.from_folder",
+        "compact": "models.compact.model:Compact.from_folder",
+        "taught": "models.taught.model:TaughtModel.from_folder",
+    },
+)
+
+
+def load_model(name: str, **options: Any) -> RewardModel:
+    """Load a model by name.
+
+    Args:
+        name: a registered name (`default`), a name with an argument (`constant:0.3`), a model folder (`./my-model`),
+            or the import path of your own class (`my_package.rewards:MyModel`).
+        **options: passed to the model's class.
+    """
+    model = find_model(name)(**options)
+    if not isinstance(model, RewardModel):
+        raise BadInput(name, "a model with `card` and `score`", f"a {type(model).__name__}")
+    return model
+
+
+def find_model(name: str) -> Callable[..., Any]:
+    """Return the factory behind a name; raises for an unknown name before anything is loaded."""
+    known, colon, argument = name.partition(":")
+    arguments = [argument] if colon else []
+    if known in MODELS:
+        return partial(MODELS.factory(known), *arguments)
+    if (Path(known) / DESCRIPTION).is_file():
+        return partial(load_folder, Path(known), *arguments)
+    if colon and _is_importable(known):
+        return partial(_call_factory, name, _load_class(known, argument))
+    if Path(name).exists():
+        got = checkpoint_hint(Path(name)) or "another path"
+        raise BadInput(name, f"the name of a model, or its folder with {DESCRIPTION} in it", got)
+    raise UnknownName("model", name, MODELS)
+
+
+def _call_factory(name: str, factory: Any, **options: Any) -> Any:
+    try:
+        return factory(**options)
+    except TypeError as error:
+        raise BadInput(name, "a model class that accepts these options", error) from error
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _load_class(module: str, attribute: str) -> Any:
+    try:
+        return load_attribute(f"{module}:{attribute}", f"the model {module}:{attribute}")
+    except AttributeError as error:
+        raise BadInput(f"{module}:{attribute}", f"a class in {module}", f"a module without {attribute!r}") from error
+
+
+def load_folder(folder: Path, *argument: str, **options: Any) -> Any:
+    """Load the model in a folder; `argument` is the text after the colon in `./my-model:argument`."""
+    kind = read_description(folder)["kind"]
+    if kind not in KINDS:
+        raise UnknownName(f"kind of model (in {folder / DESCRIPTION})", kind, KINDS)
+    loader = KINDS.factory(kind)
+    try:
+        return loader(folder, *argument, **options)
+    except TypeError as error:
+        if not argument and not options:
+            raise
+        raise BadInput(str(folder), f"options of a model of kind {kind!r}", error) from error
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Read a folder's model.json; `format` and `kind` are checked, other fields belong to the kind."""
+    path = folder / DESCRIPTION
+    try:
+        facts = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadInput(str(folder), f"a model folder with {DESCRIPTION} in it", error.strerror or error) from error
+    except ValueError as error:
+        raise BadInput(str(path), "JSON", f"something else ({error})") from error
+    if not isinstance(facts, dict):
+        raise BadInput(str(path), "an object", f"a {type(facts).__name__}")
+    if facts.get("format") != FORMAT:
+        raise BadInput(str(path), f"format {FORMAT} (another may need a newer demerit)", repr(facts.get("format")))
+    if not isinstance(facts.get("kind"), str):
+        raise BadInput(str(path), "a kind of model, as text", repr(facts.get("kind")))
+    return facts
+
+
+def checkpoint_hint(folder: Path) -> str:
+    """Return how to load a vision-language checkpoint folder; empty for any other folder."""
+    for place in (folder, folder / "model"):
+        config = _read_json(place / "config.json")
+        if (place / "config.yaml").is_file() or "vlm_config" in config or "RFM" in str(config.get("architectures")):
+            return f"a Robometer checkpoint, which is robometer:path={place}"
+        if str(config.get("model_type")).startswith("qwen"):
+            return f"a checkpoint of a vision-language model, which is roboreward:path={place} (or topreward, ...)"
+        if (place / "adapter_config.json").is_file():
+            name = "robometer" if (place / "custom_heads.safetensors").is_file() else "roboreward"
+            return f"an adapter of a vision-language model, which is {name}:path={place}"
+    return ""
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_description(folder: Path, kind: str, **more: Any) -> None:
+    """Write a folder's model.json atomically; write it last, because it makes the folder a model."""
+    text = json.dumps({"format": FORMAT, "kind": kind, **more}, indent=2) + "\n"
+    write_atomic(folder / DESCRIPTION, text.encode())
+
+
+def only_these(folder: Path, facts: dict[str, Any], *names: str) -> None:
+    """Refuse a model.json with fields that the kind does not know."""
+    extra = sorted(set(facts) - {"format", "kind", *names})
+    if extra:
+        raise BadInput(str(folder / DESCRIPTION), f"only the fields {['format', 'kind', *names]}", extra)
+
+
+def name_of(folder: Path) -> str:
+    """Return the model name for a folder: its own name, or its parent's when training named it `network`."""
+    folder = folder.resolve()
+    if folder.name != OUTPUT or not folder.parent.name:
+        return safe_name(folder.name)
+    name = safe_name(folder.parent.name)
+    return name + LOCAL if name.lower() in {known.lower() for known in MODELS} else name

@@ -1,0 +1,216 @@
+"""The fit: ridge against the normal equations, held-out predictions by brute force, heads on toy data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demerit.errors import BadInput, UnknownName
+from demerit.models.taught.head import TaughtHead
+from demerit.training.teach.config import TeachConfig
+from demerit.training.teach.data import FrameTargets, TeachLabel, start_targets, targets_of, wrong_task_targets
+from demerit.training.teach.fit import (
+    FitExample,
+    PreferencePair,
+    factor_dual,
+    factor_primal,
+    factor_ridge,
+    fit_head,
+    group_rows,
+    monotone_medians,
+)
+
+Problem = tuple[np.ndarray, np.ndarray, float, np.ndarray]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    rows, columns = draw(st.tuples(st.integers(2, 12), st.integers(1, 9)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    x, y = rng.normal(size=(rows, columns)), rng.normal(size=(rows, 2))
+    groups = np.array(draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows)))
+    return x, y, draw(st.floats(1e-3, 1e3)), groups
+
+
+def solve_normal_equations(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
+    return np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T @ y)
+
+
+@given(problems())
+def test_ridge_equals_the_normal_equations(problem: Problem) -> None:
+    x, y, penalty, _ = problem
+    expected = solve_normal_equations(x, y, penalty)
+    for factor in (factor_primal, factor_dual, factor_ridge):
+        assert np.allclose(factor(x).coefficients(y, penalty), expected, atol=1e-8)
+        assert np.allclose(factor(x).fitted(y, penalty), x @ expected, atol=1e-8)
+
+
+@given(problems())
+def test_held_out_predictions_equal_refits_without_the_group(problem: Problem) -> None:
+    x, y, penalty, groups = problem
+    for factor in (factor_primal, factor_dual):
+        found = factor(x).held_out(y, penalty, group_rows(groups))
+        for group in np.unique(groups):
+            inside, held_out = groups != group, groups == group
+            expected = x[held_out] @ solve_normal_equations(x[inside], y[inside], penalty)
+            assert np.allclose(found[held_out], expected, atol=1e-6)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30))
+def test_group_rows_lists_every_row_once(groups: list[int]) -> None:
+    found = group_rows(np.array(groups))
+    assert sorted(np.concatenate(found).tolist()) == list(range(len(groups)))
+    assert all(len({groups[i] for i in rows}) == 1 for rows in found)
+    assert len(found) == len(set(groups))
+
+
+def toy_episodes(count: int, noise: float = 0.3, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Features are a direction times progress, plus noise; every second episode fails."""
+    rng = np.random.default_rng(seed)
+    direction = np.random.default_rng(99).normal(size=20)
+    found = []
+    for number in range(count):
+        truth = np.linspace(0, 1, 25) if number % 2 == 0 else np.minimum(np.linspace(0, 1, 25), rng.uniform(0, 0.6))
+        found.append((np.outer(truth, direction) + noise * rng.normal(size=(25, 20)), truth))
+    return found
+
+
+def fit(
+    features: Sequence[np.ndarray],
+    targets: Sequence[FrameTargets],
+    config: TeachConfig | None = None,
+    tasks: Sequence[str] | None = None,
+    pairs: Sequence[PreferencePair] = (),
+) -> TaughtHead:
+    """Fit episodes that are a group each."""
+    named = zip(features, targets, tasks or [""] * len(features), strict=True)
+    return fit_head([FitExample(x, t, str(i), task) for i, (x, t, task) in enumerate(named)], config, pairs=pairs)
+
+
+def make_targets(label: str, truth: np.ndarray, success: bool, config: TeachConfig) -> FrameTargets:
+    curve = truth.astype(np.float32) if label == "curve" else None
+    return targets_of(TeachLabel(success=success, curve=curve), len(truth), config)
+
+
+@pytest.mark.parametrize("kind", ["linear", "rbf", "both", "auto"])
+@pytest.mark.parametrize("label", ["curve", "verdict"])
+def test_a_head_learns_the_direction_of_progress(kind: str, label: str) -> None:
+    config = TeachConfig(kind=kind)  # type: ignore[arg-type]
+    taught = toy_episodes(12)
+    targets = [make_targets(label, truth, number % 2 == 0, config) for number, (_, truth) in enumerate(taught)]
+    head = fit([x for x, _ in taught], targets, config)
+    others = toy_episodes(30, seed=7)
+    finals = np.array([head.progress(x)[-1] for x, _ in others])
+    good = np.arange(30) % 2 == 0
+    assert finals[good].min() > np.median(finals[~good])
+    error = np.mean([np.abs(head.progress(x) - truth).mean() for x, truth in others])
+    assert error < (0.12 if label == "curve" else 0.2)
+    probability = np.array([head.success(head.outputs(x))[-1] for x, _ in others])
+    assert probability[good].mean() > probability[~good].mean() + 0.2
+
+
+def test_only_violated_bounds_pull() -> None:
+    (good, truth), (bad, _) = toy_episodes(2, noise=0.0)
+    config = TeachConfig(grid=(1e-4,))
+    measured, failed = make_targets("curve", truth, True, config), targets_of(TeachLabel(success=False), 25, config)
+    alone = fit([good], [measured], config)
+    assert np.allclose(fit([good, bad], [measured, failed], config).outputs(bad), alone.outputs(bad), atol=0.02)
+    assert fit([good, good], [measured, failed], config).outputs(good)[-1, 0] < alone.outputs(good)[-1, 0] - 0.05
+
+
+def test_preferences_alone_teach_an_order() -> None:
+    taught = toy_episodes(12)
+    config = TeachConfig()
+    targets = [start_targets(25, config) for _ in taught]
+    pairs = [PreferencePair(good, bad) for good in range(0, 12, 2) for bad in range(1, 12, 2)]
+    head = fit([x for x, _ in taught], targets, config, pairs=pairs)
+    finals = np.array([head.raw(x)[-3:, 0].mean() for x, _ in toy_episodes(20, seed=3)])
+    assert finals[::2].min() > np.median(finals[1::2])
+    tied = fit([x for x, _ in taught], targets, config, pairs=[PreferencePair(0, 1, tie=True)])
+    assert np.isfinite(tied.raw(taught[0][0])).all()
+
+
+def test_opposite_tasks_get_corrections_of_their_own() -> None:
+    config = TeachConfig()
+    taught = toy_episodes(24, noise=0.1)
+    direction = np.random.default_rng(99).normal(size=20)
+    features = [x if number < 12 else direction - x for number, (x, _) in enumerate(taught)]
+    targets = [make_targets("curve", truth, n % 2 == 0, config) for n, (_, truth) in enumerate(taught)]
+    tasks = ["a"] * 12 + ["b"] * 12
+    head = fit(features, targets, config, tasks=tasks)
+    assert set(head.tasks) == {"a", "b"}
+    for number, task in ((0, "a"), (12, "b")):
+        assert head.progress(features[number], task)[-1] > 0.7
+        assert head.progress(features[number], task)[0] < 0.3
+    examples = [FitExample(x, t, str(i), k) for i, (x, t, k) in enumerate(zip(features, targets, tasks, strict=True))]
+    zeros = wrong_task_targets(25, config)
+    wrong = [FitExample(features[i], zeros, str(i), "b", wrong_task=True) for i in range(0, 12, 2)]
+    before, after = (fit_head(those, config).progress(features[0], "b")[0] for those in (examples, examples + wrong))
+    assert after < before - 0.05
+
+
+def test_fitting_is_deterministic() -> None:
+    config = TeachConfig(kind="both")
+    taught = toy_episodes(8)
+    targets = [make_targets("curve", truth, n % 2 == 0, config) for n, (_, truth) in enumerate(taught)]
+    first, second = (fit([x for x, _ in taught], targets, config) for _ in range(2))
+    assert first.content() == second.content()
+
+
+def test_wrong_settings_are_refused() -> None:
+    for wrong in ({"rows": 1}, {"grid": ()}, {"kind": "forest"}, {"cap": 2.0}, {"parts": {}}, {"folds": 1}):
+        with pytest.raises(BadInput):
+            TeachConfig(**wrong)
+    with pytest.raises(UnknownName, match="'tower'"):
+        TeachConfig(parts={"towr": 1.0})
+    with pytest.raises(BadInput):
+        fit_head([])
+
+
+def test_the_scale_undoes_the_penalty_and_keeps_the_order() -> None:
+    rng = np.random.default_rng(3)
+    truth = [np.linspace(0, end, 20) for end in (1.0, 0.9, 0.3, 1.0, 0.2, 0.6)]
+    features = [np.stack([one + rng.normal(0, 0.02, 20), rng.normal(size=20)], axis=1) for one in truth]
+    config = TeachConfig(kind="linear", grid=(5.0,), blend=0.0)
+    head = fit(features, [make_targets("curve", one, one[-1] == 1, config) for one in truth], config)
+    plain = replace(head, calibration_x=np.array([0.0, 1.0]), calibration_y=np.array([0.0, 1.0]))
+    errors = [
+        np.mean([np.abs(one.progress(x) - y).mean() for x, y in zip(features, truth, strict=True)])
+        for one in (head, plain)
+    ]
+    assert errors[0] < 0.5 * errors[1]
+    assert np.all(np.diff(head.calibration_y) > 0)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12))
+@settings(max_examples=50)
+def test_monotone_medians_have_the_least_absolute_error(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    value, truth = rng.permutation(count) / count, rng.integers(0, 4, count) / 3
+    weight = rng.integers(1, 3, count).astype(float)
+    at, median = monotone_medians(value, truth, weight)
+    assert np.all(np.diff(at) > 0) and np.all(np.diff(median) >= 0)
+    order = np.argsort(value)
+    y, w = truth[order], weight[order]
+    best = np.zeros(4)  # dynamic programming over the four levels: the least error with the last level at most k
+    for level, counts in zip(y, w, strict=True):
+        best = np.minimum.accumulate(best + counts * np.abs(np.arange(4) / 3 - level))
+    fitted = _pool_values(value[order], w, at, median)
+    assert float((w * np.abs(fitted - y)).sum()) == pytest.approx(best[-1])
+
+
+def _pool_values(value: np.ndarray, weight: np.ndarray, at: np.ndarray, median: np.ndarray) -> np.ndarray:
+    """Find the pool of each value: pools are runs whose weighted means are `at`."""
+    out, start = [], 0
+    for mean, level in zip(at, median, strict=True):
+        for stop in range(start + 1, len(value) + 1):
+            if np.isclose(np.average(value[start:stop], weights=weight[start:stop]), mean):
+                out += [level] * (stop - start)
+                start = stop
+                break
+    return np.array(out)

@@ -1,0 +1,345 @@
+"""teach as a whole, on a fake network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import demerit
+from demerit.data.dataset import Record
+from demerit.data.episode import Episode
+from demerit.data.formats import open_dataset
+from demerit.data.formats.lerobot.writer import write_lerobot
+from demerit.data.frames import Frames
+from demerit.data.labels import Outcome, Preference
+from demerit.errors import BadInput, StoreError, UnreadableVideo
+from demerit.evaluate.benchmarks.run import recompute
+from demerit.evaluate.reports.report import Report
+from demerit.models import Comparer, Online, load_model
+from demerit.models.check import check_model
+from demerit.models.protocol import Prepares
+from demerit.models.reward_store import RewardStore
+from demerit.models.score import ScoreJob, score
+from demerit.training.teach import TeachConfig, TeachOutcome, features, teach
+from demerit.training.teach.features import choose_stride, frame_budget
+from demerit.training.teach.report import write_teach_page
+from fakes import lesson_data as data
+from fakes.fake_network import FakeNetwork
+
+QUICK = TeachConfig(folds=4, rows=12, views=1)
+
+
+def taught(records: Sequence[Record], out: Path | None = None, **options: object) -> TeachOutcome:
+    given = {"network": FakeNetwork(), "config": QUICK, "workers": 0, **options}
+    return teach(data.dataset(records), out, **given)  # type: ignore[arg-type]
+
+
+def finals(outcome: TeachOutcome, episodes: Sequence[Episode]) -> np.ndarray:
+    return np.array([reward.final for reward in outcome.model.score(episodes)])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[TeachOutcome, Path]:
+    folder = tmp_path_factory.mktemp("taught") / "squares"
+    return taught([*data.episodes(6, 6), *data.episodes(2, 2, data.unlabelled, first=20)], folder, risk=0.2), folder
+
+
+LABELS = [data.dense, data.verdict, data.graded, data.marked, data.with_events]
+
+
+@pytest.mark.parametrize("labelled", LABELS, ids=lambda one: one.__name__)
+def test_every_kind_of_label_teaches(labelled: data.Labelling) -> None:
+    outcome = taught(data.episodes(4, 4, labelled))
+    good, bad = data.episodes(5, 0, first=30), data.episodes(0, 5, first=30)
+    assert finals(outcome, good).min() > finals(outcome, bad).mean() + 0.1
+    assert finals(outcome, good).mean() > 0.6
+
+
+def test_successes_alone_teach_and_the_advice_is_to_label_failures() -> None:
+    outcome = taught(data.episodes(4, 0))
+    assert finals(outcome, data.episodes(5, 0, first=30)).mean() > 0.7
+    assert finals(outcome, data.episodes(0, 5, first=30)).mean() < 0.6
+    assert "failures" in outcome.results.advice[0]
+    assert outcome.model.config.threshold is None
+    assert outcome.results.measure("auroc") is None
+
+
+def test_preferences_alone_teach_an_order() -> None:
+    episodes = data.episodes(5, 5, data.unlabelled)
+    good, bad = episodes[::2], episodes[1::2]
+    choices = [Preference(a.id, b.id, "a", "human") for a, b in zip(good, bad, strict=True)]
+    choices += [Preference(b.id, a.id, "b", "human") for a, b in zip(good, bad[1:], strict=False)]
+    choices += [Preference(good[0].id, good[1].id, "tie", "human")]
+    outcome = taught([*episodes, *choices])
+    assert finals(outcome, data.episodes(5, 0, first=30)).mean() > finals(outcome, data.episodes(0, 5, first=30)).mean()
+    agreement = outcome.results.measure("judgement_agreement")
+    assert agreement is not None
+    assert agreement.value > 0.6
+
+
+def test_figures_are_of_held_out_episodes_beside_controls(model: tuple[TeachOutcome, Path]) -> None:
+    results = model[0].results
+    report = results.report
+    assert {card.name for card in report.cards} >= {"squares", "untaught", "taught-cues", "clock", "change", "motion"}
+    area = results.measure("auroc")
+    assert area is not None
+    assert area.value > 0.8
+    assert area.n == 12
+    assert all("left out in fold" in reward.given for reward in report.rewards_of("squares").values())
+    assert [line.measure for line in recompute(report).lines] == [line.measure for line in report.lines]
+
+
+def test_the_threshold_keeps_its_guarantee(model: tuple[TeachOutcome, Path]) -> None:
+    outcome = model[0]
+    calibration = outcome.results.calibration
+    assert (calibration.failures, calibration.needed) == (6, 4)
+    assert calibration.threshold is not None
+    reward = outcome.model.score(data.episodes(1, 0, first=40))[0]
+    assert reward.success is not None
+    assert reward.given["success from"] == calibration.threshold
+    assert reward.given["succeeds"] == bool(reward.success[-1] >= calibration.threshold)
+    assert reward.given["risk"] == 0.2
+    assert "20.0%" in outcome.model.card.about
+    # at most 20% of the 6 failures pass: one
+    held_out = outcome.results.report.rewards_of("squares")
+    passing = [id for id, one in held_out.items() if id.startswith("bad") and one.success[-1] >= calibration.threshold]  # type: ignore[index]
+    assert len(passing) <= 1
+    few = taught(data.episodes(3, 3)).results.calibration
+    assert (few.threshold, few.needed, few.failures) == (None, 19, 3)
+
+
+def test_the_folder_loads_as_a_model(model: tuple[TeachOutcome, Path], tmp_path: Path) -> None:
+    outcome, folder = model
+    loaded = load_model(str(folder), network=FakeNetwork())
+    assert loaded.card == outcome.model.card
+    assert loaded.card.name == "squares"
+    episodes = data.episodes(2, 2, first=30)
+    for a, b in zip(loaded.score(episodes), outcome.model.score(episodes), strict=True):
+        assert np.array_equal(a.value, b.value)
+    assert isinstance(loaded, Comparer) and isinstance(loaded, Online) and isinstance(loaded, Prepares)
+    assert loaded.prefer([(episodes[0], episodes[1])])[0] > 0.5
+    check_model(loaded).raise_if_broken()
+    assert score(ScoreJob(loaded, data.dataset(episodes), tmp_path / "rewards", workers=0)).scored == 4
+    assert len(list(RewardStore(tmp_path / "rewards"))) == 4
+
+
+def test_live_steps_equal_scoring(model: tuple[TeachOutcome, Path]) -> None:
+    loaded = model[0].model
+    episode = data.episode(True, 33)
+    loaded.reset(episode.instruction)
+    live = [loaded.step(frame) for frame in episode.main.all()]
+    assert np.allclose(loaded.score([episode])[0].value, live, atol=1e-5)
+    with pytest.raises(BadInput, match="shape"):
+        loaded.step(episode.main.all())
+
+
+def test_another_network_and_damaged_folders_are_refused(model: tuple[TeachOutcome, Path], tmp_path: Path) -> None:
+    folder = model[1]
+    with pytest.raises(BadInput, match="network"):
+        load_model(str(folder), network=FakeNetwork(seed=1))
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    head = next(broken.glob("head-*.npz"))
+    head.write_bytes(head.read_bytes()[:-10])
+    with pytest.raises(StoreError):
+        load_model(str(broken), network=FakeNetwork())
+    head.unlink()
+    with pytest.raises(StoreError):
+        load_model(str(broken), network=FakeNetwork())
+    facts = json.loads((broken / "model.json").read_text())
+    for change, word in (({"stride": 0}, "stride"), ({"cameras": []}, "cameras"), ({"more": 1}, "more")):
+        (broken / "model.json").write_text(json.dumps({**facts, **change}))
+        with pytest.raises(BadInput, match=word):
+            load_model(str(broken), network=FakeNetwork())
+
+
+def test_unlabelled_episodes_are_suggested(model: tuple[TeachOutcome, Path]) -> None:
+    suggestions = model[0].results.suggestions
+    assert {one.episode for one in suggestions} == {"good-20", "good-21", "bad-20", "bad-21"}
+    assert all(one.reason and 0 <= one.probability <= 1 for one in suggestions)
+    assert taught(data.episodes(3, 3)).results.every_labelled
+
+
+def test_the_report_is_one_page_without_requests(model: tuple[TeachOutcome, Path], tmp_path: Path) -> None:
+    outcome, folder = model
+    page = (folder / "report.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "http" not in page.split("<body>")[1].replace("http://www.w3.org/2000/svg", "")
+    for name in ("good-20", "taught-cues", "untaught"):
+        assert name in page
+    assert Report.read(folder / "report.json").about.name == "taught@1"
+    facts = json.loads((folder / "report.json").read_text())["teaching"]
+    assert facts["calibration"]["failures"] == 6
+    assert len(facts["label next"]) == 4
+    write_teach_page(outcome.results, tmp_path / "page.html")  # without videos
+    with pytest.raises(BadInput, match="embed"):
+        write_teach_page(outcome.results, tmp_path / "page.html", embed=-1)
+
+
+def test_features_are_extracted_once(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    first, second = FakeNetwork(), FakeNetwork()
+    before = taught(data.episodes(3, 3), folder, network=first)
+    assert first.looked == 6 * data.FRAMES
+    after = taught(data.episodes(4, 3), folder, network=second)  # one more is labelled
+    assert second.looked == data.FRAMES
+    assert after.model.config.taught_on["episodes"] == 7
+    assert len(list(folder.glob("head-*.npz"))) == 1
+    assert before.model.card.weights_hash != after.model.card.weights_hash
+    assert taught(data.episodes(4, 3), folder).model.card == after.model.card
+
+
+def test_other_folders_are_never_overwritten(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    taught(data.episodes(2, 2), folder)
+    with pytest.raises(StoreError, match="squares:memory"):
+        teach(data.dataset(data.episodes(2, 2), "other"), folder, network=FakeNetwork(), config=QUICK, workers=0)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").write_text("x")
+    for out in (tmp_path / "thesis", tmp_path / "thesis" / "thesis.tex"):
+        with pytest.raises(StoreError):
+            taught(data.episodes(2, 2), out)
+    (folder / "model.json").write_text('{"format": 1, "kind": "compact"}')
+    with pytest.raises(StoreError, match="compact"):
+        taught(data.episodes(2, 2), folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [({"risk": 0.0}, "risk"), ({"limit": 0}, "limit"), ({"cameras": ["top"]}, "top")]
+)
+def test_wrong_options_are_refused(options: dict[str, object], word: str) -> None:
+    with pytest.raises(BadInput, match=word):
+        taught(data.episodes(2, 2), **options)
+
+
+class Unreadable:
+    """Frames with a length that cannot be decoded."""
+
+    kind = "array"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __len__(self) -> int:
+        return 24
+
+    def times(self) -> np.ndarray:
+        return np.arange(24) / 10
+
+    def take(self, indices: Sequence[int]) -> np.ndarray:
+        raise UnreadableVideo(self.name, "broken on purpose")
+
+    def identity(self) -> str:
+        return self.name
+
+    def describe(self) -> dict[str, object]:
+        return {}
+
+
+def test_unreadable_episodes_are_skipped_with_the_reason() -> None:
+    def break_video(episode: Episode) -> Episode:
+        return replace(episode, views={"main": Frames(Unreadable(episode.id))})
+
+    episodes = data.episodes(4, 4)
+    outcome = taught([break_video(episodes[0]), *episodes[1:]])
+    assert outcome.model.config.taught_on["episodes"] == 7
+    assert any("broken on purpose" in note for note in outcome.results.notes)
+    with pytest.raises(BadInput, match="5 of 8"):
+        taught([*map(break_video, episodes[:5]), *episodes[5:]])
+    wrong = replace(episodes[0], outcomes=(Outcome("human", success=True, curve=np.zeros(7)),))
+    assert any("7 values" in note for note in taught([wrong, *episodes[1:]]).results.notes)
+
+
+def test_several_cameras_are_taught_together() -> None:
+    def add_camera(episode: Episode) -> Episode:
+        blank = Frames.from_array(np.random.default_rng(0).integers(0, 255, (24, 16, 16, 3), dtype=np.uint8))
+        return replace(episode, views={"top": blank, "side": episode.main})
+
+    episodes = [add_camera(one) for one in data.episodes(4, 4)]
+    outcome = taught(episodes)
+    assert outcome.model.config.cameras == ("top", "side")
+    test = [add_camera(one) for one in data.episodes(3, 3, first=30)]
+    values = finals(outcome, test)
+    assert values[::2].mean() > values[1::2].mean() + 0.2
+    reward = outcome.model.score([replace(test[0], views={"top": test[0].views["top"]})])[0]
+    assert not reward.scored
+    assert "'side'" in reward.why_missing
+    outcome.model.reset("push")
+    assert np.isfinite(outcome.model.step({name: view.take([0])[0] for name, view in test[0].views.items()}))
+    with pytest.raises(BadInput, match="per camera"):
+        outcome.model.step(test[0].main.take([0])[0])
+    assert taught(episodes, cameras=["side"]).model.config.cameras == ("side",)
+    uneven = replace(episodes[0], views={"top": episodes[0].views["top"].select(range(9)), "side": episodes[0].main})
+    assert any("one length" in note for note in taught([uneven, *episodes[1:]]).results.notes)
+
+
+def test_a_stride_limits_the_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "FRAMES_PER_SECOND", 2)
+    outcome = taught(data.episodes(4, 4, data.marked))
+    assert outcome.model.config.stride == 2
+    episode = data.episode(True, 33)
+    reward = outcome.model.score([episode])[0]
+    assert reward.at.tolist() == [*range(0, 24, 2), 23]
+    check_model(outcome.model).raise_if_broken()
+    outcome.model.reset(episode.instruction)
+    live = [outcome.model.step(frame) for frame in episode.main.all()]
+    assert np.allclose(np.array(live)[reward.at], reward.value, atol=1e-5)
+
+
+def test_the_frame_budget() -> None:
+    assert choose_stride([100] * 10, 1) == 1
+    assert choose_stride([2000] * 10, 1) == 3
+    assert choose_stride([300] * 40, 2) == 1
+    assert choose_stride([200] * 500, 1) == 1
+    assert frame_budget(1000) == 2 * frame_budget(500)
+
+
+def test_a_single_session_is_reported() -> None:
+    together = [replace(one, origin=replace(one.origin, group="monday")) for one in data.episodes(3, 3)]
+    outcome = taught(together)
+    assert "recorded together" in outcome.results.notes[0]
+    assert outcome.results.measure("auroc") is not None
+
+
+def test_order_sensitive_parts_add_reordered_negatives() -> None:
+    parts = {"tower": 1.0, "hidden": 1.0, "outputs": 1.0}
+    outcome = taught(data.episodes(4, 4), config=replace(QUICK, parts=parts))
+    assert outcome.model.config.parts == tuple(parts)
+    assert finals(outcome, data.episodes(3, 0, first=30)).mean() > finals(outcome, data.episodes(0, 3, first=30)).mean()
+
+
+def test_two_tasks_are_told_apart_by_instruction() -> None:
+    right = data.episodes(5, 5)
+    left = [
+        replace(one, id=f"left-{one.id}", instruction="close the drawer",
+                views={"main": one.main.select(range(23, -1, -1))},
+                outcomes=(data.dense(True, data.course(True, 0)),), origin=replace(one.origin, group=f"left {one.id}"))
+        for one in data.episodes(5, 0, first=60)
+    ]  # fmt: skip
+    outcome = taught([*right, *left])
+    assert outcome.model.card.reads_instruction
+    assert set(outcome.model.config.taught_on["tasks"]) == {"push the square to the right", "close the drawer"}
+    assert outcome.model.score([right[0]])[0].given["task"] == "as taught"
+    other = replace(right[0], instruction="fly")
+    assert outcome.model.score([other])[0].given["task"] == "not among those taught"
+
+
+def test_videos_lerobot_and_the_sample_teach(tmp_path: Path) -> None:
+    videos = data.write_videos(tmp_path / "videos", 3, 3, blank=2)
+    outcome = teach(videos, tmp_path / "one", network=FakeNetwork(), config=QUICK, workers=2)
+    assert outcome.model.config.taught_on["episodes"] == 6
+    assert len(outcome.results.suggestions) == 2
+    assert outcome.results.report.environment["frames"] == "all"
+    write_lerobot(open_dataset(f"videos:{videos}"), tmp_path / "robot")
+    again = teach(f"lerobot:{tmp_path / 'robot'}", tmp_path / "two", network=FakeNetwork(), config=QUICK, workers=1)
+    assert again.model.config.taught_on["episodes"] == 6
+    sample = Path(demerit.__file__).parent / "assets" / "sample"
+    shipped = demerit.teach(sample, network=FakeNetwork(), config=QUICK, workers=1)
+    assert shipped.model.config.taught_on["episodes"] == 28
+    assert shipped.folder is None
