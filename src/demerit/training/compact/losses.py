@@ -1,28 +1,26 @@
-"""What training asks for: progress by bins, success, who is better, and facts that make the tower look at the task."""
+"""The losses of the compact network: progress, success, preference, and auxiliary targets for the image tower."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from demerit.training.compact.network import Answer, Network
-from demerit.training.compact.recipe import Recipe
+from demerit.training.compact.config import CompactTrainConfig
+from demerit.training.compact.network import CompactNetwork, HeadOutput
 
 CLEAR = 0.05
-"""two clips whose ends differ by less than this are not compared"""
+"""clips whose final progress differs by less are not compared"""
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """The clips of one step on the device; n clips of so many frames."""
+class ClipBatch:
+    """The clips of one step on the device: n clips."""
 
     frames: Tensor
-    """(n, frames), places in the corpus; the first of each clip is what its frames are compared with"""
+    """(n, frames), numbers in the corpus"""
     progress: Tensor
     success: Tensor
     own: Tensor
@@ -37,22 +35,24 @@ class Batch:
     """clips in a group"""
 
 
-def losses(network: Network, features: Tensor, answer: Answer, batch: Batch, recipe: Recipe) -> dict[str, Tensor]:
-    """Compute every loss, weighted; their sum is what is minimised."""
-    found = {"progress": binned(answer.bins, batch.progress, batch.weight)}
-    found["success"] = recipe.success * known_mean(
+def compute_losses(
+    network: CompactNetwork, features: Tensor, answer: HeadOutput, batch: ClipBatch, config: CompactTrainConfig
+) -> dict[str, Tensor]:
+    """Compute every loss with its weight; their sum is minimised."""
+    found = {"progress": progress_loss(answer.bins, batch.progress, batch.weight)}
+    found["success"] = config.success * known_mean(
         functional.binary_cross_entropy_with_logits(answer.success, batch.success.nan_to_num(), reduction="none"),
         ~batch.success.isnan(),
     )
-    found["preference"] = recipe.preference * preferred(answer.rank[:, -1], batch)
-    found["by_task"] = recipe.by_task * 10 * by_task(network.by_task(features).sigmoid(), batch)
-    found["taught"] = recipe.taught * 10 * taught(features, network.stiffness, batch)
+    found["preference"] = config.preference * preference_loss(answer.rank[:, -1], batch)
+    found["by_task"] = config.by_task * 10 * task_loss(network.by_task(features).sigmoid(), batch)
+    found["taught"] = config.taught * 10 * teaching_loss(features, network.stiffness, batch)
     off = functional.smooth_l1_loss(network.facts(features), batch.facts.nan_to_num(), reduction="none", beta=0.1)
-    found["facts"] = recipe.facts * known_mean(off, ~batch.facts.isnan())
+    found["facts"] = config.facts * known_mean(off, ~batch.facts.isnan())
     return found
 
 
-def binned(logits: Tensor, progress: Tensor, weight: Tensor) -> Tensor:
+def progress_loss(logits: Tensor, progress: Tensor, weight: Tensor) -> Tensor:
     """Cross-entropy against the two bins next to the true progress, by nearness."""
     last = logits.shape[-1] - 1
     known = ~progress.isnan()
@@ -66,31 +66,31 @@ def binned(logits: Tensor, progress: Tensor, weight: Tensor) -> Tensor:
     return known_mean(loss * weight.unsqueeze(1), known)
 
 
-def by_task(each: Tensor, batch: Batch) -> Tensor:
-    """Squared error of the output that belongs to a clip's own task, where it has one; `each` is (n, frames, tasks)."""
+def task_loss(each: Tensor, batch: ClipBatch) -> Tensor:
+    """Squared error of the output of a clip's own task, where it has one; `each` is (n, frames, tasks)."""
     mine = each.gather(2, batch.task.clamp(min=0)[:, None, None].expand(-1, each.shape[1], 1)).squeeze(2)
     counted = (batch.task >= 0)[:, None] & ~batch.own.isnan()
     return known_mean((mine - batch.own.nan_to_num()) ** 2, counted)
 
 
-def preferred(rank: Tensor, batch: Batch) -> Tensor:
-    """Bradley-Terry over all pairs of a group that clearly differ at their ends."""
+def preference_loss(rank: Tensor, batch: ClipBatch) -> Tensor:
+    """Bradley-Terry loss over all pairs of a group whose final progress clearly differs."""
     ranks, ends, counted = (by_group(one, batch) for one in (rank, batch.progress[:, -1], batch.comparable))
     apart = ends.unsqueeze(2) - ends.unsqueeze(1)
     better = (apart > CLEAR) & counted.unsqueeze(2) & counted.unsqueeze(1)
     return known_mean(functional.softplus(-(ranks.unsqueeze(2) - ranks.unsqueeze(1))), better)
 
 
-def taught(features: Tensor, stiffness: Tensor, batch: Batch) -> Tensor:
-    """Teach each simulated task by ridge regression on half of its group, and measure the error on the other half.
+def teaching_loss(features: Tensor, stiffness: Tensor, batch: ClipBatch) -> Tensor:
+    """Fit each simulated task by ridge regression on half of its group and return the error on the other half.
 
-    This is what teaching will do with the tower's vectors, so they are trained for it through the solution itself.
+    Teaching does the same with the tower's vectors, so they are trained for it, through the solution.
     """
     half = batch.clips // 2
     grouped, own = by_group(features, batch), by_group(batch.own, batch)
     shown, asked = grouped[:, :half].flatten(1, 2), grouped[:, half:].flatten(1, 2)
     said, truth = own[:, :half].flatten(1, 2), own[:, half:].flatten(1, 2)
-    # A frame of which nothing is known becomes a row of zeros: it has no part in the solution.
+    # a frame of unknown progress becomes a row of zeros, which does not change the solution
     known = (~said.isnan()).to(features.dtype)
     count = known.sum(dim=1, keepdim=True).clamp(min=1)
     middle = (shown * known.unsqueeze(2)).sum(dim=1, keepdim=True) / count.unsqueeze(2)
@@ -105,25 +105,12 @@ def taught(features: Tensor, stiffness: Tensor, batch: Batch) -> Tensor:
     return known_mean((answer - truth.nan_to_num()) ** 2, mine & ~truth.isnan() & known.any(dim=1, keepdim=True))
 
 
-def by_group(rows: Tensor, batch: Batch) -> Tensor:
+def by_group(rows: Tensor, batch: ClipBatch) -> Tensor:
     """Turn (clips, ...) into (groups, clips in a group, ...)."""
     return rows.reshape(-1, batch.clips, *rows.shape[1:])
 
 
 def known_mean(values: Tensor, known: Tensor) -> Tensor:
-    """Average where something is known; 0 where nothing is."""
+    """Average the known values; 0 if there are none."""
     weights = known.to(values.dtype)
     return (values * weights).sum() / weights.sum().clamp(min=1)
-
-
-def total(found: dict[str, Tensor]) -> Tensor:
-    """Add them up."""
-    return torch.stack(list(found.values())).sum()
-
-
-def broken(found: Mapping[str, float], gradient: float) -> str:
-    """Say which numbers of an update are none; empty when all are."""
-    bad = [f"{name} {value}" for name, value in found.items() if not math.isfinite(value)]
-    if bad:
-        return f"the loss is no number ({', '.join(bad)})"
-    return "" if math.isfinite(gradient) else f"the gradient is no number ({gradient})"

@@ -1,18 +1,21 @@
-"""The network in torch, for training: an image tower that sees each frame beside the episode's first, and a head.
+"""The compact network in torch, for training: an image tower that sees each frame beside the first one, and a head.
 
-What came before is remembered as running maxima of non-negative activations: a repeated frame changes nothing, so the
-frame rate does not matter, no clock can hide in it, and following a robot costs the same at every frame.
+The head's memory is a running maximum of non-negative activations: a repeated frame changes nothing, so the frame rate
+does not matter, no clock can hide in it, and every frame costs the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from demerit.errors import BadInput
+from demerit.training.compact.corpus import SIMULATOR_FACTS
+from demerit.training.run_control import load_tensors
 
 # EfficientNet-Lite0 (Tan and Le 2019; the Lite variants have no squeeze-and-excitation): kernel, stride, expansion,
 # width, depth of each stage.
@@ -27,14 +30,12 @@ STAGES = (
 )
 STEM_WIDTH, HEAD_WIDTH = 32, 1280
 MIDDLE_BLOCK, PLACES = 10, 4
-"""the last block of the fifth stage (112 channels), and how many places a side its map is averaged to"""
-AUXILIARY = 4
-"""measured facts that the tower is also asked for, where a simulator knows them (see `corpus.AUXILIARY`)"""
+"""the last block of the fifth stage (112 channels), and the places per side that its map is averaged to"""
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The sizes of a network."""
+class CompactShape:
+    """Sizes of a network."""
 
     size: int = 128
     features: int = 384
@@ -45,7 +46,7 @@ class Shape:
 
     @property
     def places(self) -> int:
-        """Numbers in the middle layer's map."""
+        """Size of the middle layer's map."""
         return STAGES[4][3] * PLACES**2
 
 
@@ -53,11 +54,11 @@ def _normal(width: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(width, eps=1e-3, momentum=0.03)
 
 
-class Block(nn.Module):
+class InvertedResidual(nn.Module):
     """An inverted residual block."""
 
     def __init__(self, inside: int, kernel: int, stride: int, expansion: int, width: int) -> None:
-        """Make it."""
+        """Make the layers."""
         super().__init__()
         wide = inside * expansion
         layers: list[nn.Module] = []
@@ -70,48 +71,44 @@ class Block(nn.Module):
         self.adds = stride == 1 and inside == width
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute."""
+        """Compute the block."""
         y: Tensor = self.layers(x)
         return x + y if self.adds else y
 
 
-class Tower(nn.Module):
-    """A frame and the episode's first frame in, a vector out."""
+class ImageTower(nn.Module):
+    """Turns a frame and the episode's first frame into a vector."""
 
-    def __init__(self, shape: Shape) -> None:
-        """Make it with random weights."""
+    def __init__(self, shape: CompactShape) -> None:
+        """Start with random weights."""
         super().__init__()
         self.stem = nn.Conv2d(6, STEM_WIDTH, 3, 2, 1, bias=False)
         self.stem_normal = _normal(STEM_WIDTH)
         blocks, inside = [], STEM_WIDTH
         for kernel, stride, expansion, width, depth in STAGES:
             for number in range(depth):
-                blocks.append(Block(inside, kernel, stride if number == 0 else 1, expansion, width))
+                blocks.append(InvertedResidual(inside, kernel, stride if number == 0 else 1, expansion, width))
                 inside = width
         self.blocks = nn.ModuleList(blocks)
         self.head = nn.Sequential(nn.Conv2d(inside, HEAD_WIDTH, 1, bias=False), _normal(HEAD_WIDTH), nn.ReLU6())
         side = shape.size // 32
-        # What is where matters (is the lid on the pot or beside it?): beside the average over the picture goes a
-        # narrow map with its places kept.
+        # Where things are matters (is the lid on the pot or beside it?), so a narrow map that keeps places is added to
+        # the average over the image.
         self.places = nn.Conv2d(inside, 32, 1)
         self.project = nn.Linear(HEAD_WIDTH + 32 * side * side, shape.features)
         self.settle = nn.LayerNorm(shape.features)
 
     def forward(self, frames: Tensor, first: Tensor) -> Tensor:
-        """Compute the vector of each frame.
+        """Compute the (n, features) vector of each frame.
 
         Args:
             frames: (n, 3, size, size), -1 to 1.
-            first: the first frame of each one's episode, alike.
+            first: the first frame of each one's episode, of the same shape.
         """
-        return self.both(frames, first)[0]
+        return self.features_and_map(frames, first)[0]
 
-    def both(self, frames: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the vector, and what a middle layer sees in each of 4 x 4 places.
-
-        The middle layer knows less about the tasks of the training and more about where things are: for teaching a new
-        task it is the better half.
-        """
+    def features_and_map(self, frames: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the vector, and a middle layer's map over 4 x 4 places, which teaching uses too."""
         x = torch.cat([frames, frames - first], dim=1)
         x = functional.relu6(self.stem_normal(self.stem(x)))
         for number, block in enumerate(self.blocks):
@@ -124,8 +121,8 @@ class Tower(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """What the head says, a row per frame."""
+class HeadOutput:
+    """What the head computes, (n, frames, ...)."""
 
     bins: Tensor
     """logits of progress"""
@@ -137,11 +134,11 @@ class Answer:
     """the running maxima after each frame"""
 
 
-class Head(nn.Module):
-    """Vectors of frames and words in, progress, success and rank out; causal."""
+class CompactHead(nn.Module):
+    """Turns vectors of frames and an instruction into progress, success and rank. Causal."""
 
-    def __init__(self, shape: Shape) -> None:
-        """Make it with random weights."""
+    def __init__(self, shape: CompactShape) -> None:
+        """Start with random weights."""
         super().__init__()
         self.shape = shape
         told = 64
@@ -162,14 +159,14 @@ class Head(nn.Module):
         self.success = nn.Linear(shape.hidden, 1)
         self.rank = nn.Linear(shape.hidden, 1)
 
-    def forward(self, features: Tensor, words: Tensor, told: Tensor, state: Tensor) -> Answer:
-        """Compute.
+    def forward(self, features: Tensor, words: Tensor, told: Tensor, state: Tensor) -> HeadOutput:
+        """Compute the outputs of every frame.
 
         Args:
             features: (n, frames, features).
-            words: (n, words).
-            told: (n, 1), 1 where there are words.
-            state: (n, memory), the running maxima so far; zeros at the beginning.
+            words: (n, words), the instruction's vector.
+            told: (n, 1), 1 where there is an instruction.
+            state: (n, memory), the running maxima so far; zeros at the start.
         """
         meaning = told * self.read(words) + (1 - told) * self.unsaid
         scale, shift = self.film(meaning).unsqueeze(1).chunk(2, dim=-1)
@@ -178,7 +175,7 @@ class Head(nn.Module):
         around = meaning.unsqueeze(1).expand(-1, features.shape[1], -1)
         hidden = self.trunk(torch.cat([seen, memory, around], dim=-1))
         success, rank = self.success(hidden).squeeze(-1), self.rank(hidden).squeeze(-1)
-        return Answer(self.bins(hidden), success, rank, hidden, memory)
+        return HeadOutput(self.bins(hidden), success, rank, hidden, memory)
 
 
 def running_maximum(values: Tensor, state: Tensor) -> Tensor:
@@ -186,37 +183,37 @@ def running_maximum(values: Tensor, state: Tensor) -> Tensor:
     frames = values.shape[1]
     place = torch.arange(frames, device=values.device)
     later = (place.unsqueeze(0) > place.unsqueeze(1)).unsqueeze(0).unsqueeze(-1)
-    # frames x frames x width: small for the few frames of a clip or a chunk, and every exporter knows these steps
+    # frames x frames x width is small for a clip, and these operations export to ONNX
     so_far = values.unsqueeze(1).masked_fill(later, 0.0).amax(dim=2)
     return torch.maximum(so_far, state.unsqueeze(1))
 
 
-class Network(nn.Module):
-    """Tower, head, and what is asked of the tower in training only."""
+class CompactNetwork(nn.Module):
+    """ImageTower, head, and what is asked of the tower in training only."""
 
-    def __init__(self, shape: Shape, tasks: int = 0) -> None:
-        """Make it; `tasks` have a linear head of their own on the tower's vector while training."""
+    def __init__(self, shape: CompactShape, tasks: int = 0) -> None:
+        """Start with random weights; each of `tasks` has a linear output of its own while training."""
         super().__init__()
         self.shape = shape
-        self.tower = Tower(shape)
-        self.head = Head(shape)
-        # A task's progress read off linearly is what teaching will do with the vector later.
+        self.tower = ImageTower(shape)
+        self.head = CompactHead(shape)
+        # teaching fits a linear model to the vector later, so it is trained for that
         self.by_task = nn.Linear(shape.features, max(tasks, 1))
-        self.facts = nn.Linear(shape.features, AUXILIARY)
+        self.facts = nn.Linear(shape.features, len(SIMULATOR_FACTS))
         self.stiffness = nn.Parameter(torch.tensor(0.0))
 
 
 def progress(bins: Tensor) -> Tensor:
-    """Turn logits of bins into progress: the mean of the bins' centres."""
+    """Turn logits of bins into progress: the expected bin centre."""
     centres = torch.linspace(0, 1, bins.shape[-1], device=bins.device, dtype=bins.dtype)
     return (bins.softmax(dim=-1) * centres).sum(dim=-1)
 
 
-def start_from_imagenet(tower: Tower, weights: dict[str, Tensor]) -> None:
-    """Copy the weights of EfficientNet-Lite0 into the tower; the channels of change begin at zero.
+def start_from_imagenet(tower: ImageTower, weights: dict[str, Tensor]) -> None:
+    """Copy EfficientNet-Lite0's weights into the tower; the channels of the difference to the first frame start at 0.
 
-    The names are those of the reference port to torch (`_conv_stem.weight`, `_blocks.0._depthwise_conv.weight` ...);
-    its order of layers is ours, so the two lists are matched one by one and every shape is checked.
+    The reference port to torch names its layers differently but has them in the same order, so the two lists are
+    matched in order and every shape is checked.
     """
     new = ("places", "project", "settle")
     ours = [(name, value) for name, value in tower.state_dict().items() if not name.startswith(new)]
@@ -231,3 +228,12 @@ def start_from_imagenet(tower: Tower, weights: dict[str, Tensor]) -> None:
             raise BadInput(f"the image network's weights, {other}", expected, f"shape {tuple(value.shape)}")
         loaded[name] = begun
     tower.load_state_dict({**tower.state_dict(), **loaded})
+
+
+def load_imagenet(path: str | Path) -> dict[str, Tensor]:
+    """Read EfficientNet-Lite0's weights as float32."""
+    expected = "a file of tensors (EfficientNet-Lite0's weights for torch)"
+    weights = load_tensors(path, expected)
+    if not weights or any(not isinstance(value, Tensor) for value in weights.values()):
+        raise BadInput(str(path), expected, "other values")
+    return {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}

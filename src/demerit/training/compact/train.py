@@ -1,173 +1,206 @@
-"""Train on a prepared corpus and write the network's folder: needs numpy and torch, no robot library, no video decoder.
-
-    python -m demerit.training.compact.train CORPUS OUT --imagenet efficientnet-lite0.pth --words words.npz
-
-`demerit train compact` does the same after preparing the corpus. Run again in the same folder, it goes on where it was.
-"""
+"""Train the compact network on a prepared corpus and export it: two ONNX graphs, the text tower, and their facts."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
+import shutil
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from demerit.config import parse_changes
-from demerit.errors import BadInput, DemeritError, MissingExtra
-from demerit.training.compact.corpus import Corpus, Row
-from demerit.training.compact.recipe import Recipe, load_recipe
+import onnx  # noqa: F401 - torch.onnx needs it, and a run without it should not start
+import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from demerit.training.compact.fit import Report, Told
+from demerit.errors import BadInput
+from demerit.models.compact.engine import FILES, FORMAT, INFO, TEMPORAL, TOWER, WORDS
+from demerit.models.compact.text import TextEncoder
+from demerit.training.compact.config import CompactTrainConfig
+from demerit.training.compact.fit import CompactReport, CompactTrainer
+from demerit.training.compact.inputs import MIDDLE, SCALE
+from demerit.training.compact.network import CompactHead, CompactNetwork, ImageTower, load_imagenet, progress
+from demerit.training.prepared import CorpusRow, PreparedCorpus
+from demerit.training.run_control import choose_device, write_folder
 
 CREDITS = {
     "metaworld": "Meta-World's scenes and robot (MIT), simulated by demerit",
     "droid": "DROID (CC-BY-4.0): Khazatsky et al. 2024, {count:,} demonstrations",
     "roboarena": "RoboArena (MIT) rollouts, with progress curves by Robometer as a teacher",
 }
-"""by the name that a dataset has in the corpus; others are named as they are"""
-IMAGENET = "EfficientNet-Lite0 (Apache-2.0), trained on ImageNet: the image tower began there"
-SHIPPED_WORDS = "all-MiniLM-L6-v2 (Apache-2.0): the text tower was distilled from it"
-EVERY = 10
-"""steps between two reports: on a GPU each one waits for it"""
+"""by the name of the dataset; other datasets are credited by their name"""
+IMAGENET_CREDIT = "EfficientNet-Lite0 (Apache-2.0), trained on ImageNet: the image tower began there"
+WORDS_CREDIT = "all-MiniLM-L6-v2 (Apache-2.0): the text tower was distilled from it"
+REPORT_EVERY = 10
+"""steps; every report waits for the GPU"""
+OPSET = 17
+MODEL, KIND = "model.json", {"format": 1, "kind": "compact"}
+"""what makes the folder one that `--model` takes"""
+PLACES_STRIDE = 64
+"""only images of a multiple of it have a middle layer that divides into 4 x 4 places"""
 
 
-def train(
-    corpus: Corpus,
+def train_compact(
+    corpus: PreparedCorpus,
     out: str | Path,
-    recipe: Recipe,
+    config: CompactTrainConfig,
     words: str | Path | None = None,
     imagenet: str | Path | None = None,
-    report: Report | None = None,
+    report: CompactReport | None = None,
     device: str | None = None,
 ) -> Path:
-    """Fit, export, and write what it was made from; returns the network's folder.
+    """Train, export and return the network's folder, `out/network`. Checkpoints are in `out/run`.
 
     Args:
-        corpus: what `prepare` wrote.
-        out: `run` in it holds the checkpoints, `network` what came out.
-        recipe: every number.
-        words: the text tower; the shipped one when absent.
-        imagenet: EfficientNet-Lite0's weights; without them the image tower begins at random.
-        report: called every ten steps.
-        device: `cpu` or `cuda`; a GPU when there is one unless told.
+        corpus: What `prepare` wrote.
+        out: Where everything goes. The same call resumes a run that was stopped.
+        config: Every number.
+        words: The text tower; the shipped one by default.
+        imagenet: EfficientNet-Lite0's weights; without them the image tower starts at random.
+        report: Called every ten steps.
+        device: `cpu` or `cuda`; by default a GPU if there is one.
     """
-    check_asked(recipe, words, imagenet, device)
-    from demerit.models.compact.text import TextEncoder  # noqa: PLC0415
-    from demerit.training.compact.export import export  # noqa: PLC0415
-    from demerit.training.compact.fit import Fitting  # noqa: PLC0415
-
+    check_compact_options(config, words, imagenet, device)
     out, words = Path(out), Path(words or shipped_words())
-    start = None if imagenet is None else load_weights(imagenet)
-    fitting = Fitting(corpus, recipe, TextEncoder.load(words), out / "run", start, device)
-    network = fitting.run(report, EVERY)
-    rows = fitting.drawer.rows
-    credits = [*credits_of(rows), SHIPPED_WORDS if _same(words, shipped_words()) else f"text tower: {words.name}"]
+    start = None if imagenet is None else load_imagenet(imagenet)
+    trainer = CompactTrainer(corpus, config, TextEncoder.load(words), out / "run", start, device)
+    network = trainer.run(report, REPORT_EVERY)
+    rows = trainer.sampler.rows
+    is_shipped = words.read_bytes() == shipped_words().read_bytes()
+    credits = [*list_credits(rows), WORDS_CREDIT if is_shipped else f"text tower: {words.name}"]
     if imagenet is not None:
-        credits.append(IMAGENET)
-    folder = export(network, out / "network", words, _revision(recipe, rows), credits)
-    facts = {"recipe": recipe.facts_of(), "episodes": dict(sorted(Counter(row.source for row in rows).items()))}
+        credits.append(IMAGENET_CREDIT)
+    described = json.dumps([config.to_json(), [row.id for row in rows]], sort_keys=True)
+    revision = hashlib.sha256(described.encode()).hexdigest()[:12]
+    folder = export_compact(network, out / "network", words, revision, credits)
+    facts = {"recipe": config.to_json(), "episodes": dict(sorted(Counter(row.source for row in rows).items()))}
     (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return folder
 
 
-def check_asked(recipe: Recipe, words: str | Path | None, imagenet: str | Path | None, device: str | None) -> None:
-    """Refuse what could not be trained with, before hours are spent on anything; arguments are those of `train`."""
-    check_installed()
-    from demerit.models.compact.text import TextEncoder  # noqa: PLC0415
-    from demerit.training.compact.export import check_size  # noqa: PLC0415
-    from demerit.training.compact.on_device import chosen_device  # noqa: PLC0415
-
-    check_size(recipe.size)
-    chosen_device(device)
+def check_compact_options(
+    config: CompactTrainConfig, words: str | Path | None, imagenet: str | Path | None, device: str | None
+) -> None:
+    """Refuse options that could not be trained with, before anything is computed; arguments as in `train_compact`."""
+    check_size(config.size)
+    choose_device(device)
     if words is not None:
         TextEncoder.load(Path(words))
     if imagenet is not None:
-        load_weights(imagenet)
+        load_imagenet(imagenet)
 
 
-def check_installed() -> None:
-    """Say what to install before hours are spent on anything."""
-    for module in ("torch", "onnx"):
-        if find_spec(module) is None:
-            raise MissingExtra("Training the compact model", "train")
+def check_size(size: int) -> None:
+    """Refuse an image size that cannot be exported."""
+    if size % PLACES_STRIDE:
+        raise BadInput("size", f"a multiple of {PLACES_STRIDE} for a network that is exported", size)
 
 
 def shipped_words() -> Path:
-    """Find the text tower that ships."""
+    """Return the path of the text tower that ships."""
     return Path(str(files("demerit") / "assets" / "compact" / "words.npz"))
 
 
-def load_weights(path: str | Path) -> dict[str, Tensor]:
-    """Read tensors from a file; never anything else."""
-    import torch  # noqa: PLC0415 - heavy, and only training needs it
-
-    expected = "a file of tensors (EfficientNet-Lite0's weights for torch)"
-    try:
-        told = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise BadInput(str(path), expected, error.strerror or error) from error
-    except Exception as error:  # torch has a dozen of them
-        raise BadInput(str(path), expected, f"something else ({type(error).__name__})") from error
-    if not isinstance(told, dict) or not told or any(not isinstance(value, torch.Tensor) for value in told.values()):
-        raise BadInput(str(path), expected, "something else")
-    return {name: value.float() if value.is_floating_point() else value for name, value in told.items()}
-
-
-def credits_of(rows: Iterable[Row]) -> list[str]:
-    """Name the datasets as their licences ask."""
+def list_credits(rows: Iterable[CorpusRow]) -> list[str]:
+    """Credit the datasets as their licences ask."""
     counts = Counter(row.source for row in rows)
     return [CREDITS.get(name, name).format(count=count) for name, count in sorted(counts.items())]
 
 
-def in_words(told: Told) -> str:
-    """Say how a run is doing."""
-    each = " ".join(f"{name} {value:.3f}" for name, value in told.losses.items())
-    return f"{told.frames_per_second:.0f} frames/s, {each}"
+def export_compact(
+    network: CompactNetwork, folder: str | Path, words: Path, revision: str, trained_on: Sequence[str]
+) -> Path:
+    """Write the folder of a trained network, which `load_model` takes; it appears when it is complete."""
+    folder, shape = Path(folder), network.shape
+    check_size(shape.size)
+    network = deepcopy(network).cpu().float().eval()
+    with write_folder(folder, "The last checkpoint is kept: rerun to export the network.") as partial:
+        _export_tower(network, partial / TOWER)
+        _export_head(network, partial / TEMPORAL)
+        shutil.copyfile(words, partial / WORDS)
+        info = {
+            "format": FORMAT,
+            "size": shape.size,
+            "features": shape.features + shape.places,
+            "vector": shape.features,
+            "words": shape.words,
+            "state": shape.memory,
+            "hidden": shape.hidden,
+            "bins": shape.bins,
+            "licence": "Apache-2.0",
+            "revision": revision,
+            "trained_on": list(trained_on),
+            "sha256": {name: hashlib.sha256((partial / name).read_bytes()).hexdigest() for name in FILES},
+        }
+        for name, facts in ((INFO, info), (MODEL, KIND)):
+            (partial / name).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return folder
 
 
-def _revision(recipe: Recipe, rows: Sequence[Row]) -> str:
-    """Name the run by what went in."""
-    told = json.dumps([recipe.facts_of(), [row.id for row in rows]], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+class _TowerGraph(nn.Module):
+    """Takes pixels as they come from a video."""
+
+    def __init__(self, tower: ImageTower) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, frames: Tensor, first: Tensor) -> Tensor:
+        now, before = ((pixels.permute(0, 3, 1, 2).float() - MIDDLE) / SCALE for pixels in (frames, first))
+        return torch.cat(self.tower.features_and_map(now, before.expand_as(now)), dim=1)
 
 
-def _same(one: Path, other: Path) -> bool:
-    return other.is_file() and one.is_file() and one.read_bytes() == other.read_bytes()
+class _HeadGraph(nn.Module):
+    """Reads the tower's vector; the middle layer's map, which comes with it, is for teaching."""
+
+    def __init__(self, head: CompactHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: Tensor, words: Tensor, told: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+        output = self.head(features[:, :, : self.head.shape.features], words, told, state)
+        bins = output.bins.softmax(-1)
+        success = output.success.sigmoid()
+        return (progress(output.bins), bins, success, output.rank, output.hidden, output.memory[:, -1])
 
 
-def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--imagenet", type=Path, help="EfficientNet-Lite0 weights for torch; random without")
-    parser.add_argument("--words", type=Path, default=None, help="the text tower; the shipped one when absent")
-    parser.add_argument("--recipe", type=Path, default=None)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="change numbers of the recipe")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default=None)
-    asked = parser.parse_args()
-    try:
-        _train_as_asked(asked)
-    except DemeritError as error:
-        raise SystemExit(f"demerit: {error}") from error
+def _export_tower(network: CompactNetwork, path: Path) -> None:
+    size = network.shape.size
+    pixels = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    dynamic = {name: {0: "n"} for name in ("frames", "features")}
+    _export_graph(_TowerGraph(network.tower), (pixels, pixels[:1]), path, ["frames", "first"], ["features"], dynamic)
 
 
-def _train_as_asked(asked: argparse.Namespace) -> None:
-    recipe = load_recipe(asked.recipe).changed(parse_changes(asked.set))
+def _export_head(network: CompactNetwork, path: Path) -> None:
+    shape = network.shape
+    features = torch.zeros(1, 3, shape.features + shape.places)
+    example = (features, torch.zeros(1, shape.words), torch.ones(1, 1), torch.zeros(1, shape.memory))
+    outputs = ["progress", "bins", "success", "rank", "hidden", "state_after"]
+    dynamic = {name: {1: "t"} for name in ["features", *outputs[:-1]]}
+    inputs = ["features", "words", "told", "state"]
+    _export_graph(_HeadGraph(network.head), example, path, inputs, outputs, dynamic)
 
-    def report(told: Told) -> None:
-        print(f"{told.step}/{told.steps} {in_words(told)}", flush=True)
 
-    print(train(Corpus.load(asked.corpus), asked.out, recipe, asked.words, asked.imagenet, report, asked.device))
-
-
-if __name__ == "__main__":
-    main()
+def _export_graph(
+    graph: nn.Module,
+    example: tuple[Tensor, ...],
+    path: Path,
+    inputs: list[str],
+    outputs: list[str],
+    dynamic: dict[str, dict[int, str]],
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the older exporter needs no further package
+        warnings.simplefilter("ignore", torch.jit._trace.TracerWarning)
+        torch.onnx.export(
+            graph.eval(),
+            example,
+            str(path),
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_axes=dynamic,
+            opset_version=OPSET,
+            dynamo=False,
+        )

@@ -1,334 +1,559 @@
-"""The training loop: draw, look, answer, correct; it may be stopped or killed at any update, and ends the same."""
+"""Train a vision-language model on a prepared corpus, on top of accelerate, and write the model's folder.
+
+One process trains with `demerit train`; `accelerate launch` runs the same command on several GPUs (DDP or FSDP). A run
+that was stopped or killed resumes from its last checkpoint.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.utils import set_seed  # type: ignore[import-untyped]
+from safetensors.torch import load_file
 from torch import Tensor
 
+from demerit.data.files import lock_folder, make_folder, sync_tree, write_atomic
 from demerit.data.frames import short_hash
-from demerit.errors import WRITE_ERRNOS, BadInput, Diverged, OutOfMemory, StoppedByUser, WriteError
+from demerit.errors import BadInput, Diverged, OutOfMemory, StoppedByUser, UnknownName, WriteError
 from demerit.models.vlm.memory import within_memory
-from demerit.training.compact.losses import broken
-from demerit.training.compact.new_folder import make_folder
-from demerit.training.vlm.corpus import Corpus
-from demerit.training.vlm.features import GIB, Eyes, Pixels, pixels_of
-from demerit.training.vlm.laid import Batch, Example, Shot
-from demerit.training.vlm.network import Learner
-from demerit.training.vlm.objective import Objective
-from demerit.training.vlm.ranks import Ranks
-from demerit.training.vlm.recipe import Recipe
-from demerit.training.vlm.reports import Reports, Told
-from demerit.training.vlm.saved import Best, resume, save, save_best
-from demerit.training.vlm.stopping import Requests, patient
+from demerit.models.vlm.video import Bounds
+from demerit.training.prepared import PreparedCorpus
+from demerit.training.run_control import StopRequest, catch_stop, choose_device, describe_nonfinite, write_folder
+from demerit.training.vlm.checkpoints import DTYPES, VLMStart, check_export, export_vlm, save_weights
+from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig, VLMTrainConfig
+from demerit.training.vlm.features import GIB, FrozenTower, ImageEncoder, Pixels, load_pixels
+from demerit.training.vlm.network import VLMLearner, parameter_groups
+from demerit.training.vlm.objectives import (
+    ExampleBatch,
+    GradesObjective,
+    ImageInput,
+    Objective,
+    PairsObjective,
+    TrainingExample,
+)
 
-APART = 1_000_003
-"""seeds of two updates lie this far apart"""
-SEEDS = 2**63
-"""how many torch knows"""
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """An update's examples, with the pictures of our own parts made ready."""
-
-    examples: list[Example]
-    pixels: Pixels
+CHECKPOINT, STATE, TRAINED, BEST, METRICS = (
+    "checkpoint-", "state.json", "trained.safetensors", "best", "metrics.jsonl",
+)  # fmt: skip
+SAVES = ("merged", "adapter")
+TRACKERS = ("tensorboard", "wandb")
 
 
-class Fitting:
-    """One training run."""
+@dataclass(frozen=True)
+class VLMProgress:
+    """What is reported of an update."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        objective: Objective,
-        recipe: Recipe,
-        corpus: Corpus,
-        folder: Path,
-        ranks: Ranks,
-        reports: Callable[[Path], Reports],
-        *,
-        eyes: Eyes | None,
-        begun_from: str,
-    ) -> None:
-        """Set up, and go on from the folder's checkpoint where there is one of the same run.
+    step: int
+    steps: int
+    losses: Mapping[str, float]
+    rate: float
+    gradient: float
+    """its norm before clipping"""
+    seconds: float
+    tokens: int
+    """of all processes"""
+    features_found: float | None = None
+    """share of the images whose features were kept"""
+    gpu_gib: float | None = None
+    """most GPU memory so far"""
+    held_out_error: float | None = None
 
-        Args:
-            learner: what learns, not placed yet.
-            objective: what it is asked.
-            recipe: every number.
-            corpus: the pictures.
-            folder: where checkpoints and metrics go.
-            ranks: the machines.
-            reports: opens the places where updates are told.
-            eyes: the frozen tower; None where the tower learns.
-            begun_from: fingerprint of the weights at the start.
-        """
-        parts = recipe.batch // recipe.part
-        if parts % ranks.count:
-            expected = f"parts that {ranks.count} machines share evenly (batch / part a multiple of {ranks.count})"
-            raise BadInput("recipe, part", expected, f"{parts} parts of {recipe.part}")
-        make_folder(folder)
-        self.objective, self.recipe, self.corpus, self.eyes = objective, recipe, corpus, eyes
-        self.folder, self.ranks, self.steps = folder, ranks, objective.updates
-        told = json.dumps([recipe.facts_of(), self.steps], sort_keys=True)
-        self.identity = short_hash(told.encode(), corpus.identity.encode(), begun_from.encode())
-        self.learner, self.optimiser = ranks.prepared(learner, recipe)
-        self.step, self.best = 0, None
-        self.saved: int | None = None
-        """the update that the checkpoint on disk is of"""
-        self._whole = True
-        self._found = [0, 0]
-        state = resume(folder, self.learner, self.optimiser, self.identity)
-        if state is not None:
-            self.step = self.saved = state["step"]
-            self.best = Best(*state["best"]) if state["best"] else None
-        self.reports = reports(folder) if ranks.is_first else None
-        if self.reports is not None:
-            self.reports.go_on_from(self.step)
+    @property
+    def loss(self) -> float:
+        """The sum that is minimised."""
+        return sum(self.losses.values())
 
-    def run(self) -> Learner:
-        """Train to the end. A request to stop is heard after the update that is being made, and that is saved.
+    def __str__(self) -> str:
+        """Summarise on one line."""
+        losses = " ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
+        more = "" if self.held_out_error is None else f", held-out error {self.held_out_error:.3f}"
+        return f"loss {self.loss:.3f} ({losses}), {self.tokens / max(self.seconds, 1e-9):.0f} tokens/s{more}"
 
-        Whatever else goes wrong, what was learned is saved, unless the weights were being changed at that moment and
-        are neither old nor new, somebody asked twice, or the numbers broke down: then the last checkpoint stands.
-        """
-        with patient(self._answer, self._kept) as asked:
-            try:
-                with self._drawn_ahead() as updates:
-                    for drawn in updates:
-                        self._one(drawn, asked)
-                        if self.step % self.recipe.save_every == 0 and self.step < self.steps:
-                            self._save_undisturbed(asked)
-                self._save_undisturbed(asked)
-            except BaseException as error:
-                with asked.held():
-                    self._end(error, asked)
-                raise
-        return self.learner
-
-    def save(self) -> None:
-        """Write a checkpoint; where there is no room, the last one stands."""
-        best = None if self.best is None else (self.best.step, self.best.error)
-        facts = {"identity": self.identity, "step": self.step, "best": best}
-        try:
-            save(self.folder, self.learner, self.optimiser, self.ranks, facts)
-        except OSError as error:
-            raise self._not_written(error) from error
-        self.saved = self.step
-
-    def _save_undisturbed(self, asked: Requests) -> None:
-        with asked.held():
-            self.save()
-        if asked.at_once:
-            raise KeyboardInterrupt
-
-    def _end(self, error: BaseException, asked: Requests) -> None:
-        """Save what can be saved, and raise what says truly what was kept; other errors are left to the caller."""
-        together = self.ranks.count == 1 or isinstance(error, _Agreed)  # several machines save together or not at all
-        given_up = asked.at_once or isinstance(error, WriteError | Diverged)
-        if self._whole and together and not given_up and self.step > (self.saved or 0):
-            self.save()
-        if isinstance(error, KeyboardInterrupt):
-            raise StoppedByUser(self._kept()) from error
-        if isinstance(error, OSError) and error.errno in WRITE_ERRNOS:
-            raise self._not_written(error) from error
-
-    def _answer(self) -> str:
-        since = "the beginning" if self.saved is None else f"update {self.saved}"
-        return f"stopping after this update and saving; again to stop at once and lose what came since {since}"
-
-    def _kept(self) -> str:
-        if self.saved is None:
-            return "nothing was saved yet, and the same command begins anew"
-        lost = f" (updates lost after it: {self.step - self.saved})" if self.step > self.saved else ""
-        return f"what was learned up to update {self.saved} is kept{lost}, and the same command goes on from there"
-
-    def _not_written(self, error: OSError) -> WriteError:
-        kept = self._kept()
-        where = error.filename or self.folder
-        return WriteError(where, error.strerror or str(error), f"{kept[0].upper()}{kept[1:]}.")
-
-    def _one(self, drawn: Drawn, asked: Requests) -> None:
-        """Make an update and tell of it; stop if any machine was asked to, or if the numbers are no numbers."""
-        started = time.monotonic()
-        update = self.step + 1
-        with self._in_memory():
-            sums, gradient = self._gradient(drawn)
-            everywhere = self.ranks.added({**sums, "stop": float(asked.is_asked), **self._pictures()})
-            stop = everywhere.pop("stop") > 0
-            shown, found, tokens = (everywhere.pop(name) for name in ("pictures", "found", "tokens"))
-            broke = broken(everywhere, gradient) or self._correct()
-        error = None if broke else self._validated()
-        if self.reports is not None:
-            told = Told(
-                step=update,
-                steps=self.steps,
-                losses=everywhere,
-                rate=self.optimiser.param_groups[0]["lr"],
-                gradient=gradient,
-                seconds=time.monotonic() - started,
-                tokens=int(tokens),
-                found=found / shown if shown else None,
-                gib=torch.cuda.max_memory_allocated() / GIB if self.ranks.device.type == "cuda" else None,
-                error=error,
-                broke=broke,
-            )
-            self.reports.tell(told)
-        if broke:
-            stands = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} stands"
-            raise Diverged(update, broke, f"{stands}, and no model was written.")
-        if stop or (asked.is_asked and self.ranks.count == 1):
-            raise _Agreed
-
-    def _gradient(self, drawn: Drawn) -> tuple[dict[str, float], float]:
-        """Compute what the update would change, and change nothing yet."""
-        self._pace()
-        self.learner.train()
-        totals = self.objective.totals(drawn.examples)
-        sums: dict[str, Tensor] = {}
-        tokens = 0
-        self._found = [0, 0]
-        self.optimiser.zero_grad(set_to_none=True)
-        for number, examples in self._mine(drawn.examples):
-            seed = (self.recipe.seed * APART + self.step) * APART + number
-            torch.manual_seed(seed % SEEDS)  # what dropout draws from
-            found = self._losses(examples, drawn.pixels, totals)
-            # FSDP averages gradients over machines, but every share is one of a whole update already
-            (torch.stack(list(found.values())).sum() * self.ranks.count).backward()  # type: ignore[no-untyped-call]
-            tokens += sum(len(one) for one in examples)
-            for name, one in found.items():
-                sums[name] = sums.get(name, torch.zeros_like(one)) + one.detach()
-        gradient = self.ranks.clipped(self.learner, self.recipe.clip)
-        return {**{name: float(one) for name, one in sums.items()}, "tokens": float(tokens)}, gradient
-
-    def _correct(self) -> str:
-        """Change the weights, and say what is wrong with them; empty when nothing is."""
-        self._whole = False
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        if not self.ranks.is_finite(self.learner):
-            return "it made weights that are no numbers"
-        self.step += 1
-        self._whole = True
-        return ""
-
-    def _losses(self, examples: Sequence[Example], pixels: Pixels, totals: Any) -> dict[str, Tensor]:
-        batch = Batch.of(examples, self.ranks.device)
-        return self.objective.losses(self._answers(batch, examples, pixels), batch.targets, totals)
-
-    def _answers(self, batch: Batch, examples: Sequence[Example], pixels: Pixels) -> dict[str, Tensor]:
-        seen = self._seen([shot for one in examples for shot in one.shots], pixels)
-        with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
-            answers: dict[str, Tensor] = self.learner(batch, seen)
-        return answers
-
-    def _seen(self, shots: Sequence[Shot], pixels: Pixels) -> list[Tensor]:
-        if self.eyes is None:
-            return [torch.from_numpy(pixels[shot]).to(self.ranks.device) for shot in shots]
-        self._found[0] += len(set(shots))
-        self._found[1] += len(set(shots) - set(pixels))
-        return self.eyes.look(shots, pixels)
-
-    def _pictures(self) -> dict[str, float]:
-        return {"pictures": float(self._found[0]), "found": float(self._found[1])}
-
-    def _mine(self, examples: Sequence[Example]) -> Iterator[tuple[int, list[Example]]]:
-        """Cut an update into parts and yield those that are ours, with their number."""
-        part = self.recipe.part
-        for number in range(self.ranks.rank, len(examples) // part, self.ranks.count):
-            yield number, list(examples[number * part : (number + 1) * part])
-
-    def _pace(self) -> None:
-        factor = pace(self.step, self.steps, self.recipe.warm_up)
-        for group in self.optimiser.param_groups:
-            group["lr"] = group["peak"] * factor
-
-    @contextmanager
-    def _drawn_ahead(self) -> Iterator[Iterator[Drawn]]:
-        """Draw the next update in another thread while this one is computed."""
-        with ThreadPoolExecutor(1) as pool:
-            yield self._updates(pool)
-
-    def _updates(self, pool: ThreadPoolExecutor) -> Iterator[Drawn]:
-        coming = pool.submit(self._draw, self.step) if self.step < self.steps else None
-        for step in range(self.step, self.steps):
-            assert coming is not None
-            drawn = coming.result()
-            if step + 1 < self.steps:
-                coming = pool.submit(self._draw, step + 1)
-            yield drawn
-
-    def _draw(self, step: int) -> Drawn:
-        examples = self.objective.draw(step)
-        return Drawn(examples, self._prepared([one for _, some in self._mine(examples) for one in some]))
-
-    def _prepared(self, examples: Sequence[Example]) -> Pixels:
-        shots = list(dict.fromkeys(shot for one in examples for shot in one.shots))
-        if self.eyes is not None:
-            return self.eyes.prepared(shots)
-        return {shot: pixels_of(self.corpus, shot) for shot in shots}
-
-    def _validated(self) -> float | None:
-        """Look at what is held out, where it is time to, and keep the weights that do best.
-
-        None where nobody looked; NaN where there was no answer, which is never the best.
-        """
-        every = getattr(self.recipe, "validate_every", 0)
-        if not every or (self.step % every and self.step != self.steps):
-            return None
-        held_out = self.objective.held_out()
-        if not held_out:
-            return None
-        error = self._error(held_out)
-        if math.isfinite(error) and (self.best is None or not self.best.error <= error):
-            best = Best(self.step, error)
-            save_best(self.folder, self.learner, self.ranks, best)
-            self.best = best  # not before it is written: what is recorded is what is exported
-        return error
-
-    @torch.no_grad()
-    def _error(self, held_out: list[Example]) -> float:
-        self.learner.eval()
-        total, part = 0.0, self.recipe.part
-        rounds = math.ceil(len(held_out) / (part * self.ranks.count))
-        for number in range(rounds):  # as many for every machine: they compute together
-            start = (number * self.ranks.count + self.ranks.rank) * part
-            some = held_out[start : start + part]
-            shown = some or held_out[:1]
-            batch = Batch.of(shown, self.ranks.device)
-            answers = self._answers(batch, shown, self._prepared(shown))
-            total += float(self.objective.error(answers, batch.targets).sum()) if some else 0.0
-        return self.ranks.added({"error": total})["error"] / len(held_out)
-
-    @contextmanager
-    def _in_memory(self) -> Iterator[None]:
-        try:
-            with within_memory("Training"):
-                yield
-        except OutOfMemory as error:
-            now = f"part={self.recipe.part}, lora={self.recipe.lora}, checkpointing={self.recipe.checkpointing}"
-            advice = "try --set part=1, --set lora=32 or --set checkpointing=true; the last checkpoint stands"
-            raise OutOfMemory(f"Training with {now} ({advice})", error.detail) from None
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers by name; those that are absent are skipped."""
+        values = {"loss": self.loss, **{f"loss_{name}": value for name, value in self.losses.items()}}
+        names = "rate gradient seconds tokens features_found gpu_gib held_out_error".split()
+        return {
+            name: value for name, value in (values | {n: getattr(self, n) for n in names}).items() if value is not None
+        }
 
 
-class _Agreed(KeyboardInterrupt):
-    """Every machine knows that one of them was asked to stop, and is between two updates."""
+VLMReport = Callable[[VLMProgress], None]
 
 
-def pace(step: int, steps: int, warm_up: float) -> float:
-    """Return the share of the rate at an update: it grows evenly during the warm-up, then falls along half a cosine."""
+def train_vlm(
+    corpus: PreparedCorpus,
+    out: str | Path,
+    config: VLMTrainConfig,
+    start: VLMStart,
+    report: VLMReport | None = None,
+    *,
+    device: str | None = None,
+    save: str = "merged",
+    metrics: Sequence[str] = (),
+) -> Path:
+    """Train, export and return the model's folder, `out/model`. Checkpoints and metrics are in `out/run`.
+
+    Args:
+        corpus: What `prepare` wrote.
+        out: Where everything goes. The same call resumes a run that was stopped.
+        config: Every number.
+        start: What the run starts with.
+        report: Called after every update, in the main process.
+        device: `cpu` or `cuda`; by default a GPU if there is one.
+        save: `merged` writes a whole model, `adapter` the adapters alone.
+        metrics: Trackers of accelerate (`tensorboard`, `wandb`), beside run/metrics.jsonl.
+    """
+    out = Path(out)
+    check_vlm_options(config, save, metrics, device)
+    check_export(start, out / "model", merged=save == "merged")
+    run = make_folder(out / "run")
+    accelerator = Accelerator(
+        cpu=choose_device(device).type == "cpu",
+        mixed_precision="bf16" if config.precision == "bfloat16" else "no",
+        log_with=list(metrics) or None,
+        project_dir=str(run),
+    )
+    with ExitStack() as stack:
+        if accelerator.is_main_process:
+            stack.enter_context(lock_folder(run))
+        stack.callback(accelerator.end_training)
+        trainer = VLMTrainer(accelerator, corpus, config, start, run, report)
+        trainer.run()
+        trained = trainer.best_weights() or trainer.gather_trained()
+        if accelerator.is_main_process:
+            facts = describe_run(corpus, config, start, trainer)
+            export_vlm(trained, start, config, out / "model", facts, merged=save == "merged")
+        accelerator.wait_for_everyone()
+    return out / "model"
+
+
+def check_vlm_options(config: VLMTrainConfig, save: str, metrics: Sequence[str], device: str | None) -> None:
+    """Refuse options that could not be trained with, before anything is computed; arguments as in `train_vlm`."""
+    if save not in SAVES:
+        raise BadInput("--save", " or ".join(SAVES), repr(save))
+    if save == "adapter" and not config.lora:
+        raise BadInput("--save adapter", "a run with adapters (--set lora=32)", "one that trains every weight")
+    for name in metrics:
+        if name not in TRACKERS:
+            raise UnknownName("tracker", name, TRACKERS)
+        found = find_spec(name)
+        if found is None or found.origin is None:  # both libraries leave folders of their own name behind
+            raise BadInput("--metrics", f"{name} to be installed (pip install {name})", "none")
+    choose_device(device)
+
+
+def make_objective(corpus: PreparedCorpus, config: VLMTrainConfig, start: VLMStart) -> Objective:
+    """Return the objective of a configuration."""
+    if isinstance(config, RobometerTrainConfig):
+        return PairsObjective(corpus, config, start.tokens, start.shape)
+    if isinstance(config, RoboRewardTrainConfig):
+        bounds = Bounds() if start.tokenizer is None else Bounds.of(start.tokenizer.parent)
+        return GradesObjective(corpus, config, start.tokens, start.shape, bounds)
+    raise BadInput("configuration", "a RobometerTrainConfig or RoboRewardTrainConfig", type(config).__name__)
+
+
+def make_encoder(
+    corpus: PreparedCorpus, config: VLMTrainConfig, start: VLMStart, device: torch.device
+) -> ImageEncoder | None:
+    """Return the frozen tower with its cache; None if the tower is trained."""
+    if config.train_vision:
+        return None
+    dtype = DTYPES[config.precision]
+    weights = {
+        name.removeprefix("visual."): value.detach().to(device, dtype)
+        for name, value in start.weights.items()
+        if name.startswith("visual.")
+    }
+    compiled = device.type == "cuda" and config.precision == "bfloat16"
+    tower = FrozenTower(start.shape.vision, weights, merged=not config.train_fusion, compiled=compiled)
+    return ImageEncoder(tower, corpus, device, 0.0 if config.cache == "none" else config.cache_gib * GIB)
+
+
+def describe_run(
+    corpus: PreparedCorpus, config: VLMTrainConfig, start: VLMStart, trainer: VLMTrainer
+) -> dict[str, Any]:
+    """Return what a model was made from, for training.json."""
+    episodes = Counter(row.source for row in corpus.rows if row.split == "train")
+    chosen = Counter(choice.source for choice in corpus.choices if corpus.rows[choice.better].split == "train")
+    facts: dict[str, Any] = {
+        "recipe": config.to_json(),
+        "updates": trainer.steps,
+        "start": start.name,
+        "start_fingerprint": start.fingerprint,
+        "episodes": dict(sorted(episodes.items())),
+        "preferences": dict(sorted(chosen.items())),
+    }
+    if trainer.best is not None:
+        facts["best"] = {"update": trainer.best["step"], "held-out error": trainer.best["error"]}
+    return facts
+
+
+def learning_rate_factor(step: int, steps: int, warm_up: float) -> float:
+    """Return the share of the learning rate: linear warm-up, then half a cosine down to 0."""
     warm = math.ceil(warm_up * steps)
     if step < warm:
         return (step + 1) / warm
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+class VLMTrainer:
+    """One training run."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        corpus: PreparedCorpus,
+        config: VLMTrainConfig,
+        start: VLMStart,
+        folder: Path,
+        report: VLMReport | None = None,
+    ) -> None:
+        """Set up, and resume from the folder's checkpoint if it is of the same run.
+
+        Args:
+            accelerator: Decides devices, precision and processes.
+            corpus: What is trained on.
+            config: Every number.
+            start: What the run starts with.
+            folder: Where checkpoints and metrics go.
+            report: Called after every update, in the main process.
+        """
+        self.accelerator, self.corpus, self.config, self.folder, self.report = (
+            accelerator,
+            corpus,
+            config,
+            folder,
+            report,
+        )
+        parts, processes = config.batch // config.part, accelerator.num_processes
+        if parts % processes:
+            raise BadInput("part", f"a batch / part that is a multiple of {processes} processes", f"{parts} parts")
+        self.objective = make_objective(corpus, config, start)
+        self.steps = self.objective.updates
+        numbers = json.dumps([config.to_json(), self.steps], sort_keys=True)
+        self.identity = short_hash(numbers.encode(), corpus.identity.encode(), start.fingerprint.encode())
+        self.encoder = make_encoder(corpus, config, start, accelerator.device)
+        learner = VLMLearner(start, config)
+        set_seed(config.seed, device_specific=True)  # for dropout
+        fused = accelerator.device.type == "cuda"
+        optimiser = torch.optim.AdamW(parameter_groups(learner, config), fused=fused)
+        self.learner, self.optimiser = accelerator.prepare(learner, optimiser)
+        accelerator.register_save_state_pre_hook(self._save_weights)
+        accelerator.register_load_state_pre_hook(self._load_weights)
+        self.step = 0
+        self.saved: int | None = None
+        """the update of the checkpoint on disk"""
+        self.best = self._read_best()
+        """update (`step`) and `error` of the best weights on what is held out"""
+        self._resume()
+        if accelerator.log_with:
+            flat = {
+                name: value if isinstance(value, int | float) else str(value)
+                for name, value in config.to_json().items()
+            }
+            wandb = {"dir": str(folder), "id": self.identity, "resume": "allow"}
+            accelerator.init_trackers("demerit", config=flat, init_kwargs={"wandb": wandb})
+
+    def run(self) -> None:
+        """Train to the end. Ctrl-C or SIGTERM saves after the current update and raises StoppedByUser."""
+        with catch_stop() as stop, ThreadPoolExecutor(1) as pool:
+            try:
+                for examples, pixels in self._updates(pool):
+                    self._update(examples, pixels)
+                    self._stop_if_asked(stop)
+                    if self.step % self.config.save_every == 0 and self.step < self.steps:
+                        self.save()
+            except StoppedByUser:
+                raise
+            except KeyboardInterrupt as error:
+                raise StoppedByUser(self._kept()) from error
+        if self.saved != self.steps:
+            self.save()
+
+    def _updates(self, pool: ThreadPoolExecutor) -> Iterator[tuple[list[TrainingExample], Pixels]]:
+        """Draw the examples of the next update in another thread while this one is computed."""
+        steps = range(self.step, self.steps)
+        coming = pool.submit(self._draw, self.step) if steps else None
+        for step in steps:
+            assert coming is not None
+            drawn = coming.result()
+            coming = pool.submit(self._draw, step + 1) if step + 1 < self.steps else None
+            yield drawn
+
+    def _draw(self, step: int) -> tuple[list[TrainingExample], Pixels]:
+        examples = self.objective.draw(step)
+        return examples, self._load_pixels([example for part in self._own_parts(examples) for example in part])
+
+    def _own_parts(self, examples: Sequence[TrainingExample]) -> list[Sequence[TrainingExample]]:
+        """Divide an update into parts and return those of this process."""
+        part = self.config.part
+        parts = [examples[first : first + part] for first in range(0, len(examples), part)]
+        return parts[self.accelerator.process_index :: self.accelerator.num_processes]
+
+    def _update(self, examples: Sequence[TrainingExample], pixels: Pixels) -> None:
+        """Make one update; raise Diverged if a loss, the gradient or a weight is not finite."""
+        started = time.monotonic()
+        factor = learning_rate_factor(self.step, self.steps, self.config.warm_up)
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["peak"] * factor
+        with self._advise_on_memory():
+            counts, losses = self._accumulate_gradients(examples, pixels)
+            gradient = float(self.accelerator.clip_grad_norm_(self.learner.parameters(), self.config.clip))
+            if problem := describe_nonfinite(losses, gradient):
+                raise self._diverged(problem)
+            self.optimiser.step()
+            self.optimiser.zero_grad()
+            if not self._is_finite():
+                raise self._diverged("the weights are not finite")
+        self.step += 1
+        progress = VLMProgress(
+            step=self.step,
+            steps=self.steps,
+            losses=losses,
+            rate=self.optimiser.param_groups[0]["lr"],
+            gradient=gradient,
+            seconds=time.monotonic() - started,
+            tokens=int(counts["tokens"]),
+            features_found=None if self.encoder is None else 1 - counts["encoded"] / counts["images"],
+            gpu_gib=torch.cuda.max_memory_allocated() / GIB if self.accelerator.device.type == "cuda" else None,
+            held_out_error=self._validate(),
+        )
+        self.accelerator.log(progress.metrics(), step=self.step)
+        if self.accelerator.is_main_process:
+            self._write_metrics(progress)
+            if self.report is not None:
+                self.report(progress)
+
+    def _accumulate_gradients(
+        self, examples: Sequence[TrainingExample], pixels: Pixels
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Return counts and losses of the whole update, over all processes."""
+        self.learner.train()
+        totals = self.objective.totals(examples)
+        sums: Counter[str] = Counter()
+        losses: dict[str, Tensor] = {}
+        parts = self._own_parts(examples)
+        for number, part in enumerate(parts, 1):
+            batch = ExampleBatch.collate(part, self.accelerator.device)
+            with nullcontext() if number == len(parts) else self.accelerator.no_sync(self.learner):
+                found = self.objective.losses(self._forward(batch, part, pixels), batch.targets, totals)
+                # gradients are averaged over processes, but each loss is a share of the whole update's
+                self.accelerator.backward(torch.stack(list(found.values())).sum() * self.accelerator.num_processes)
+            losses = {name: losses.get(name, 0) + value.detach() for name, value in found.items()}
+            images = {image for example in part for image in example.images}
+            sums["tokens"] += sum(map(len, part))
+            sums["images"] += len(images)
+            sums["encoded"] += len(images & set(pixels))
+        counts = self._add_up({name: float(count) for name, count in sums.items()})
+        return counts, self._add_up({name: float(value) for name, value in losses.items()})
+
+    def _forward(self, batch: ExampleBatch, examples: Sequence[TrainingExample], pixels: Pixels) -> dict[str, Tensor]:
+        images = [image for example in examples for image in example.images]
+        inputs = self._encode(images, pixels)
+        outputs: dict[str, Tensor] = self.learner(batch, inputs)
+        return outputs
+
+    def _encode(self, images: Sequence[ImageInput], pixels: Pixels) -> list[Tensor]:
+        if self.encoder is None:
+            return [torch.from_numpy(pixels[image]).to(self.accelerator.device) for image in images]
+        return self.encoder.encode(images, pixels)
+
+    def _load_pixels(self, examples: Sequence[TrainingExample]) -> Pixels:
+        images = list(dict.fromkeys(image for example in examples for image in example.images))
+        if self.encoder is not None:
+            return self.encoder.load_pixels(images)
+        return {image: load_pixels(self.corpus, image) for image in images}
+
+    def _add_up(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Add numbers up over all processes."""
+        numbers = torch.tensor(list(values.values()), dtype=torch.float64, device=self.accelerator.device)
+        return dict(zip(values, self.accelerator.reduce(numbers, "sum").tolist(), strict=True))
+
+    def _trained(self) -> dict[str, Tensor]:
+        learner: VLMLearner = self.accelerator.unwrap_model(self.learner)
+        return {name: parameter.detach() for name, parameter in learner.trained_parameters()}
+
+    def _is_finite(self) -> bool:
+        local = [getattr(value, "to_local", lambda value=value: value)() for value in self._trained().values()]
+        bad = torch.stack([~value.isfinite().all() for value in local]).sum()
+        return self._add_up({"bad": float(bad)})["bad"] == 0
+
+    def _validate(self) -> float | None:
+        """Compute the held-out error where it is due, and keep the best weights; NaN is never the best."""
+        every = getattr(self.config, "validate_every", 0)
+        if not every or (self.step % every and self.step != self.steps):
+            return None
+        examples = self.objective.held_out()
+        if not examples:
+            return None
+        error = self._held_out_error(examples)
+        if math.isfinite(error) and (self.best is None or error < self.best["error"]):
+            best = {"step": self.step, "error": error, "identity": self.identity}
+            weights = self.gather_trained()
+            if self.accelerator.is_main_process:
+                with write_folder(self.folder / BEST, self._kept()) as partial:
+                    save_weights(weights, partial / TRAINED)
+                    (partial / STATE).write_text(json.dumps(best) + "\n", encoding="utf-8")
+            self.best = best
+        return error
+
+    @torch.no_grad()
+    def _held_out_error(self, examples: list[TrainingExample]) -> float:
+        self.learner.eval()
+        part, processes = self.config.part, self.accelerator.num_processes
+        total = 0.0
+        for number in range(math.ceil(len(examples) / (part * processes))):  # as often in every process
+            first = (number * processes + self.accelerator.process_index) * part
+            mine = examples[first : first + part]
+            used = mine or examples[:1]
+            batch = ExampleBatch.collate(used, self.accelerator.device)
+            outputs = self._forward(batch, used, self._load_pixels(used))
+            total += float(self.objective.error(outputs, batch.targets).sum()) if mine else 0.0
+        return self._add_up({"error": total})["error"] / len(examples)
+
+    # Checkpoints
+
+    def save(self) -> None:
+        """Write a checkpoint folder; the last one stays until the new one is complete. All processes call this."""
+        folder, partial = self.folder / f"{CHECKPOINT}{self.step}", self.folder / "checkpoint.partial"
+        main = self.accelerator.is_main_process
+        try:
+            if main:
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+            self.accelerator.wait_for_everyone()
+            self.accelerator.save_state(str(partial))
+            self.accelerator.wait_for_everyone()
+            if main:
+                state = {"identity": self.identity, "step": self.step}
+                (partial / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+                sync_tree(partial)
+                older = _find_checkpoints(self.folder)
+                partial.rename(folder)
+                for path in older:
+                    shutil.rmtree(path)
+        except (OSError, RuntimeError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            cause = error if isinstance(error, OSError) else error.__context__  # torch.save hides the system's error
+            if not isinstance(cause, OSError):
+                raise
+            raise WriteError(folder, cause.strerror or str(cause), self._kept()) from error
+        self.accelerator.wait_for_everyone()
+        self.saved = self.step
+
+    def _resume(self) -> None:
+        found = _find_checkpoints(self.folder)
+        if not found:
+            return
+        state = _read_state(found[-1])
+        if state["identity"] != self.identity:
+            expected = "a checkpoint of this configuration, these episodes and this start (choose another folder)"
+            raise BadInput(str(found[-1]), expected, "one of others")
+        try:
+            self.accelerator.load_state(str(found[-1]))
+        except Exception as error:  # torch and safetensors raise a dozen kinds
+            expected = "a complete checkpoint (remove it to start again)"
+            raise BadInput(str(found[-1]), expected, f"{type(error).__name__}: {error}") from error
+        self.step = self.saved = state["step"]
+        metrics = self.folder / METRICS
+        if metrics.exists() and self.accelerator.is_main_process:
+            lines = metrics.read_bytes().splitlines(keepends=True)[: self.step]
+            write_atomic(metrics, b"".join(lines))
+
+    def _save_weights(self, models: list[Any], weights: list[Any], folder: str) -> None:
+        """Save what is trained instead of every weight. With FSDP accelerate has saved its shards already."""
+        if weights and self.accelerator.is_main_process:
+            trained = {name: value.cpu().contiguous() for name, value in self._trained().items()}
+            save_weights(trained, Path(folder) / TRAINED)
+        weights.clear()
+
+    def _load_weights(self, models: list[Any], folder: str) -> None:
+        if not models:
+            return
+        models.clear()
+        saved, trained = load_file(Path(folder) / TRAINED), self._trained()
+        if saved.keys() != trained.keys():
+            raise ValueError("other weights were saved")
+        for name, value in trained.items():
+            value.copy_(saved[name])
+
+    def gather_trained(self) -> dict[str, Tensor]:
+        """Return what is trained, by name, on the CPU. All processes call this; the result is for the main one."""
+        names = self._trained().keys()
+        state = self.accelerator.get_state_dict(self.learner)
+        return {name: value.cpu().contiguous() for name, value in state.items() if name in names}
+
+    def best_weights(self) -> dict[str, Tensor] | None:
+        """Return the best weights on what is held out; None if nothing is held out."""
+        if self.best is None:
+            return None
+        weights: dict[str, Tensor] = load_file(self.folder / BEST / TRAINED)
+        return weights
+
+    def _read_best(self) -> dict[str, Any] | None:
+        if not (self.folder / BEST).exists():
+            return None
+        best = _read_state(self.folder / BEST)
+        return best if best["identity"] == self.identity else None
+
+    def _write_metrics(self, progress: VLMProgress) -> None:
+        values = {name: value if math.isfinite(value) else None for name, value in progress.metrics().items()}
+        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": progress.step, **values}) + "\n")
+
+    # Endings
+
+    def _stop_if_asked(self, stop: StopRequest) -> None:
+        """Save and stop in all processes if any of them was asked to."""
+        if stop.is_set:
+            self.accelerator.set_trigger()
+        if self.accelerator.check_trigger():
+            self.save()
+            raise StoppedByUser(self._kept())
+
+    def _kept(self) -> str:
+        if self.saved is None:
+            return "Nothing was saved yet. Rerun to start again."
+        return f"Progress is saved up to update {self.saved}. Rerun to resume."
+
+    def _diverged(self, found: str) -> Diverged:
+        kept = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} is kept"
+        return Diverged(self.step + 1, found, f"{kept}, and no model was written.")
+
+    @contextmanager
+    def _advise_on_memory(self) -> Iterator[None]:
+        try:
+            with within_memory("Training"):
+                yield
+        except OutOfMemory as error:
+            now = f"part={self.config.part}, lora={self.config.lora}, checkpointing={self.config.checkpointing}"
+            advice = f"try --set part=1, --set lora=32 or --set checkpointing=true. {self._kept()}"
+            raise OutOfMemory(f"Training with {now} ({advice})", error.detail) from None
+
+
+def _find_checkpoints(folder: Path) -> list[Path]:
+    """Return complete checkpoints, oldest first."""
+    found = [path for path in folder.glob(f"{CHECKPOINT}*") if path.name.removeprefix(CHECKPOINT).isdigit()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix(CHECKPOINT)))
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((folder / STATE).read_text("utf-8"))
+        return {"identity": state["identity"], "step": int(state["step"]), "error": state.get("error")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(str(folder), "a complete checkpoint (remove it to start again)", error) from error

@@ -1,0 +1,541 @@
+"""A prepared corpus: the frames and labels that training reads, decoded once. Both training loops use it.
+
+    frames.raw          uint8 RGB frames, one episode after another
+    episodes.jsonl      a `CorpusRow` per line, in the same order
+    preferences.jsonl   a `CorpusChoice` per line
+    prepared.json       what the corpus was made from
+
+`prepare` writes to `FOLDER.partial` and renames it when it is complete. After an interruption it resumes behind the
+last complete episode. Reading needs numpy alone, so a GPU machine needs no video decoder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.dataset import Dataset
+from demerit.data.decode import load_ahead
+from demerit.data.episode import Episode
+from demerit.data.files import lock_folder, make_folder, write_atomic, write_json
+from demerit.data.frames import RGB, Images, Indices, Prepare, short_hash
+from demerit.data.instructions import normalize_instruction
+from demerit.data.labels import LabelSource, Outcome, Preference
+from demerit.errors import BadInput, DemeritError, UnreadableVideo
+
+FRAMES, EPISODES, PREFERENCES, PREPARED = "frames.raw", "episodes.jsonl", "preferences.jsonl", "prepared.json"
+HELD_OUT = "held-out"
+NOT_A_MODEL: tuple[LabelSource, ...] = ("human", "simulator", "rule", "edit")
+"""label sources that a preference may have; a model's choice is not a label"""
+DECODED_TOGETHER = 8
+NAMED_DUPLICATES = 3
+Floats = npt.NDArray[np.float32]
+PartUse = Literal["data", "demonstrations", "held-out"]
+LineT = TypeVar("LineT")
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusPart:
+    """A dataset and how it is used."""
+
+    name: str
+    """kept with each episode; several parts may share it"""
+    data: Dataset
+    use: PartUse = "data"
+    """demonstrations are successes by rule; held-out episodes are never trained on"""
+
+    def facts(self) -> dict[str, Any]:
+        """Describe the part for prepared.json. Reads all labels of the dataset."""
+        facts = {"name": self.name, "use": self.use, "address": self.data.address, "episodes": self.data.expected()}
+        return {**facts, "labels": hash_labels(self.data)}
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusRow:
+    """An episode of the corpus."""
+
+    id: str
+    source: str
+    """name of the part it comes from"""
+    instruction: str
+    kind: str
+    """measured: a progress curve; demonstration: a success without one; model: a model's curve; outcome: the rest"""
+    success: bool | None
+    progress: Floats
+    """(frames,), 0 to 1; NaN where unknown"""
+    times: Floats
+    """(frames,), seconds"""
+    grade: int | None = None
+    task: str = ""
+    """episodes of one task are comparable; the task's name or the instruction"""
+    site: str = ""
+    group: str = ""
+    split: str = ""
+    facts: Floats | None = None
+    """(frames, k) numbers measured by a simulator; NaN where unknown"""
+    part: int = 0
+    start: int = 0
+    """offset of its first frame in frames.raw, in bytes"""
+    height: int = 0
+    width: int = 0
+
+    @property
+    def frames(self) -> int:
+        """Number of frames."""
+        return len(self.progress)
+
+    @property
+    def final(self) -> float:
+        """Progress at the end: 1 for successes, NaN where unknown."""
+        return 1.0 if self.success else float(self.progress[-1])
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of one frame."""
+        return self.height * self.width * RGB
+
+    @property
+    def end(self) -> int:
+        """Offset behind its last frame, in bytes."""
+        return self.start + self.frames * self.frame_bytes
+
+    @property
+    def first(self) -> int:
+        """Number of its first frame in a corpus whose frames all have one size."""
+        return self.start // self.frame_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; NaN becomes null."""
+        facts = None if self.facts is None else [_null_for_nan(row) for row in self.facts]
+        arrays = {"progress": _null_for_nan(self.progress), "times": self.times.tolist(), "facts": facts}
+        return {**vars(self), **arrays}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> CorpusRow:
+        """Read what `to_json` wrote; raises ValueError or TypeError for anything else."""
+        arrays = {name: np.array(values[name], np.float32) for name in ("progress", "times")}
+        if values["facts"] is not None:
+            arrays["facts"] = np.array(values["facts"], np.float32)
+        row = cls(**{**values, **arrays})
+        numbers = (row.start, row.height, row.width)
+        if not row.progress.shape == row.times.shape == (row.frames,) or not all(type(n) is int for n in numbers):
+            raise ValueError("not a row")
+        return row
+
+
+@dataclass(frozen=True)
+class CorpusChoice:
+    """A preference between two episodes of the corpus that have one instruction and one split."""
+
+    better: int
+    """number of the row"""
+    worse: int
+    source: str
+    """label source: human, simulator ..."""
+
+    def line(self) -> str:
+        """Write one line of JSON."""
+        return json.dumps(vars(self), sort_keys=True)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedCorpus:
+    """All episodes, their frames and the preferences between them."""
+
+    rows: tuple[CorpusRow, ...]
+    pixels: npt.NDArray[np.uint8]
+    """all frames end to end, flat"""
+    choices: tuple[CorpusChoice, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse choices between rows that do not exist."""
+        for choice in self.choices:
+            if choice.better == choice.worse or not {choice.better, choice.worse} <= set(range(len(self.rows))):
+                raise BadInput(PREFERENCES, f"two different rows from 0 to {len(self.rows) - 1}", choice.line())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> PreparedCorpus:
+        """Open a prepared folder. Frames stay on disk until they are read."""
+        folder = Path(folder)
+        missing = [name for name in (FRAMES, EPISODES, PREFERENCES, PREPARED) if not (folder / name).exists()]
+        if missing:
+            raise BadInput(str(folder), "a prepared corpus", f"a folder without {', '.join(missing)}")
+        rows = _read_lines(folder / EPISODES, CorpusRow.from_json)
+        if not rows:
+            raise BadInput(str(folder), "a corpus with episodes", "none")
+        if any(row.start != before.end for before, row in pairwise(rows)) or rows[0].start:
+            raise BadInput(str(folder / EPISODES), "frames without gaps between episodes (prepare it again)", "gaps")
+        size = (folder / FRAMES).stat().st_size
+        if size != rows[-1].end:
+            raise BadInput(str(folder / FRAMES), f"{rows[-1].end} bytes (prepare it again)", f"{size} bytes")
+        choices = _read_lines(folder / PREFERENCES, lambda values: CorpusChoice(**values))
+        return cls(rows, np.memmap(folder / FRAMES, np.uint8, "r"), choices)
+
+    @classmethod
+    def from_arrays(
+        cls, rows: Sequence[CorpusRow], images: Sequence[Images], choices: Sequence[CorpusChoice] = ()
+    ) -> PreparedCorpus:
+        """Make a corpus in memory from rows and the (frames, height, width, 3) images of each."""
+        placed: list[CorpusRow] = []
+        for row, frames in zip(rows, images, strict=True):
+            start = placed[-1].end if placed else 0
+            placed.append(replace(row, start=start, height=frames.shape[1], width=frames.shape[2]))
+        pixels = np.concatenate([np.ascontiguousarray(frames).reshape(-1) for frames in images])
+        return cls(tuple(placed), pixels, tuple(choices))
+
+    def frame(self, row: int, frame: int) -> Images:
+        """Return one (height, width, 3) frame."""
+        found = self.rows[row]
+        start = found.start + frame * found.frame_bytes
+        return np.asarray(self.pixels[start : start + found.frame_bytes]).reshape(found.height, found.width, RGB)
+
+    def frame_hash(self, row: int, frame: int) -> str:
+        """Hash the pixels of one frame."""
+        pixels = self.frame(row, frame)
+        return short_hash(repr(pixels.shape).encode(), pixels.tobytes())
+
+    @cached_property
+    def images(self) -> Images:
+        """All frames, (n, height, width, 3), in a corpus whose frames all have one size."""
+        return self.pixels.reshape(-1, self.rows[0].height, self.rows[0].width, RGB)
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash every label and choice, and the last frame of each episode."""
+        ends = [self.frame_hash(number, row.frames - 1).encode() for number, row in enumerate(self.rows)]
+        return short_hash(hash_rows(self.rows).encode(), *ends, *(choice.line().encode() for choice in self.choices))
+
+
+def hash_rows(rows: Iterable[CorpusRow]) -> str:
+    """Hash the labels of rows, wherever their frames are stored."""
+    return short_hash(*(json.dumps({**row.to_json(), "start": 0}, sort_keys=True).encode() for row in rows))
+
+
+# Making a corpus
+
+
+class CorpusPlan(Protocol):
+    """What a model keeps of an episode."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The model's name (`model`) and the numbers that decide which frames are kept."""
+        ...
+
+    @property
+    def has_preferences(self) -> bool:
+        """Whether preferences are kept."""
+        ...
+
+    @property
+    def resize(self) -> Prepare:
+        """Makes images smaller. Runs in the decoding process, so it must be picklable."""
+        ...
+
+    def choose_frames(self, episode: Episode) -> Indices:
+        """Return the numbers of the frames that are kept."""
+        ...
+
+    def label(self, episode: Episode, frames: Indices, part: CorpusPart) -> CorpusRow | str:
+        """Label an episode, or say why it cannot be trained on."""
+        ...
+
+
+@dataclass
+class PrepareProgress:
+    """Episodes prepared so far, and why others were skipped."""
+
+    episodes: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+def prepare(
+    parts: Sequence[CorpusPart],
+    folder: str | Path,
+    plan: CorpusPlan,
+    on_progress: Callable[[PrepareProgress], None] = lambda progress: None,
+    workers: int = 2,
+) -> PreparedCorpus:
+    """Write a corpus, or open it if it exists; one that was made from other data or numbers is refused.
+
+    Args:
+        parts: The datasets.
+        folder: Where the corpus goes. It appears when it is complete.
+        plan: Which frames and labels are kept.
+        on_progress: Called after every episode.
+        workers: Processes that decode; 0 decodes in this one.
+    """
+    folder = Path(folder)
+    partial = folder.with_name(folder.name + ".partial")
+    if not folder.exists():
+        check_held_out(parts)
+    provenance = {**plan.facts, "parts": [part.facts() for part in parts]}
+    if not folder.exists():
+        make_folder(partial)
+        with lock_folder(partial):
+            if (partial / PREPARED).exists():
+                _check_provenance(partial, provenance)
+            write_json(partial / PREPARED, provenance)
+            progress = PrepareProgress()
+            _write_corpus(partial, parts, plan, progress, on_progress, workers)
+            write_json(partial / PREPARED, {**provenance, "left_out": dict(progress.skipped)})
+            (partial / ".lock").unlink()
+            os.replace(partial, folder)
+    _check_provenance(folder, provenance)
+    return PreparedCorpus.load(folder)
+
+
+def open_corpus(folder: str | Path, plan: CorpusPlan) -> PreparedCorpus:
+    """Open a corpus that was prepared with the same numbers."""
+    corpus = PreparedCorpus.load(folder)
+    provenance = read_provenance(folder)
+    for name, value in plan.facts.items():
+        if provenance.get(name) != value:
+            hint = "" if name == "model" else f" (--set {name}=... changes the configuration)"
+            raise BadInput(str(folder), f"a corpus with {name} {value}{hint}", f"{name} {provenance.get(name)}")
+    return corpus
+
+
+def read_provenance(folder: str | Path) -> dict[str, Any]:
+    """Read what a corpus was made from."""
+    path = Path(folder) / PREPARED
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(str(path), "what a corpus was made from (JSON)", error) from error
+    if not isinstance(values, dict):
+        raise BadInput(str(path), "what a corpus was made from (JSON)", type(values).__name__)
+    return values
+
+
+def count_skipped(folder: str | Path) -> dict[str, int]:
+    """Return why episodes and preferences were skipped, and how many for each reason."""
+    skipped: dict[str, int] = read_provenance(folder).get("left_out", {})
+    return skipped
+
+
+def hash_labels(data: Dataset) -> str:
+    """Hash every id, instruction, label and preference. Decodes no frame."""
+    digest = hashlib.blake2b(digest_size=16)
+    for record in data.records():
+        digest.update(json.dumps(_label_values(record)).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def check_held_out(parts: Sequence[CorpusPart]) -> None:
+    """Refuse held-out episodes that are trained on: equal id and name, or equal instruction and pixels."""
+    held_out = [part for part in parts if part.use == HELD_OUT]
+    if not held_out:
+        return
+    trained = [part for part in parts if part.use != HELD_OUT]
+    known = {key for part in trained for episode in part.data for key in _episode_keys(part.name, episode)}
+    both = [
+        f"{part.name}: {episode.id}"
+        for part in held_out
+        for episode in part.data
+        if any(key in known for key in _episode_keys(part.name, episode))
+    ]
+    if both:
+        more = f" and {len(both) - NAMED_DUPLICATES} more" if len(both) > NAMED_DUPLICATES else ""
+        expected = "episodes that are not trained on (use another NAME if equal ids are different episodes)"
+        raise BadInput("--held-out", expected, f"{len(both)} that are ({', '.join(both[:NAMED_DUPLICATES])}{more})")
+
+
+def match_preferences(
+    heard: Iterable[tuple[CorpusPart, Preference]], rows: Sequence[CorpusRow], skipped: Counter[str]
+) -> list[CorpusChoice]:
+    """Keep preferences between two rows of one part name, split and instruction; count why others are skipped."""
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        places[row.source, row.id].append(number)
+    choices = []
+    for part, preference in heard:
+        a, b = (places[part.name, id] for id in (preference.a, preference.b))
+        choice = _match_preference(preference, a, b, rows)
+        if isinstance(choice, str):
+            skipped[f"preference: {choice}"] += 1
+        else:
+            choices.append(choice)
+    return choices
+
+
+def _match_preference(
+    preference: Preference, a: Sequence[int], b: Sequence[int], rows: Sequence[CorpusRow]
+) -> CorpusChoice | str:
+    if preference.source not in NOT_A_MODEL:
+        return "only a model's opinion"
+    if preference.better is None:
+        return "a tie"
+    if not (a and b):
+        return "an episode that is not in the corpus"
+    pairs = [(first, second) for first in a for second in b if rows[first].split == rows[second].split]
+    if not pairs:
+        return "across splits"
+    if len(pairs) > 1:
+        return "an id that several episodes have"
+    (first, second) = pairs[0]
+    if normalize_instruction(rows[first].instruction) != normalize_instruction(rows[second].instruction):
+        return "different instructions"
+    better, worse = (first, second) if preference.verdict == "a" else (second, first)
+    return CorpusChoice(better, worse, preference.source)
+
+
+def _write_corpus(
+    folder: Path,
+    parts: Sequence[CorpusPart],
+    plan: CorpusPlan,
+    progress: PrepareProgress,
+    on_progress: Callable[[PrepareProgress], None],
+    workers: int,
+) -> None:
+    """Append the episodes that are not there yet, then write the preferences."""
+    rows = _recover_rows(folder)
+    written = {(row.part, row.id) for row in rows}
+    heard: list[tuple[CorpusPart, Preference]] = []
+    progress.episodes = len(rows)
+
+    def new_episodes() -> Iterator[tuple[CorpusRow, Episode]]:
+        for number, part in enumerate(parts):
+            for record in part.data.records():
+                if isinstance(record, Preference):
+                    heard.append((part, record))
+                elif (number, record.id) not in written:
+                    labelled = _label_episode(record, part, plan)
+                    if isinstance(labelled, str):
+                        progress.skipped[labelled] += 1
+                    else:
+                        yield replace(labelled[0], part=number), labelled[1]
+
+    with (folder / FRAMES).open("ab") as frames, (folder / EPISODES).open("ab") as journal:
+        for row, images in _decode(new_episodes(), plan.resize, workers, progress.skipped):
+            start = rows[-1].end if rows else 0
+            rows.append(replace(row, start=start, height=images.shape[1], width=images.shape[2]))
+            frames.write(np.ascontiguousarray(images).tobytes())
+            frames.flush()
+            os.fsync(frames.fileno())
+            journal.write((json.dumps(rows[-1].to_json()) + "\n").encode())  # last: what it names is complete
+            journal.flush()
+            progress.episodes = len(rows)
+            on_progress(progress)
+    if not rows:
+        reasons = "; ".join(f"{count} {why}" for why, count in progress.skipped.items()) or "no episodes at all"
+        raise BadInput("training data", "episodes with a label that can be trained on", f"none ({reasons})")
+    choices = match_preferences(heard, rows, progress.skipped) if plan.has_preferences else []
+    write_atomic(folder / PREFERENCES, "".join(f"{choice.line()}\n" for choice in choices).encode())
+
+
+def _label_episode(episode: Episode, part: CorpusPart, plan: CorpusPlan) -> tuple[CorpusRow, Episode] | str:
+    try:
+        frames = plan.choose_frames(episode)
+        row = plan.label(episode, frames, part)
+    except UnreadableVideo:
+        return "unreadable"
+    if isinstance(row, str):
+        return row
+    return row, replace(episode, views={episode.main_camera: episode.main.select(frames)}, signals={})
+
+
+def _decode(
+    labelled: Iterator[tuple[CorpusRow, Episode]], resize: Prepare, workers: int, skipped: Counter[str]
+) -> Iterator[tuple[CorpusRow, Images]]:
+    rows: deque[CorpusRow] = deque()
+
+    def episodes() -> Iterator[Episode]:
+        for row, episode in labelled:
+            rows.append(row)
+            yield episode
+
+    for batch in load_ahead(episodes(), all_frames, DECODED_TOGETHER, workers, prepare=resize):
+        for loaded in batch:
+            row = rows.popleft()
+            if loaded.error:
+                skipped["unreadable"] += 1
+            else:
+                yield row, loaded.episode.main.all()
+
+
+def all_frames(length: int) -> Indices:
+    """Return every frame number."""
+    return np.arange(length, dtype=np.int32)
+
+
+def _recover_rows(folder: Path) -> list[CorpusRow]:
+    """Read the complete rows of an interrupted run and truncate both files behind them."""
+    rows: list[CorpusRow] = []
+    kept, journal = 0, folder / EPISODES
+    size = (folder / FRAMES).stat().st_size if (folder / FRAMES).exists() else 0
+    for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else []:
+        try:
+            row = CorpusRow.from_json(json.loads(line))
+        except (ValueError, TypeError, KeyError):
+            break
+        if not line.endswith(b"\n") or row.end > size:
+            break
+        rows.append(row)
+        kept += len(line)
+    for name, length in ((FRAMES, rows[-1].end if rows else 0), (EPISODES, kept)):
+        if (folder / name).exists():
+            os.truncate(folder / name, length)
+    return rows
+
+
+def _check_provenance(folder: Path, provenance: Mapping[str, Any]) -> None:
+    written = read_provenance(folder)
+    for name, value in provenance.items():
+        if written.get(name) != value:
+            expected = "a corpus of the same data and numbers (name another folder, or remove this one)"
+            raise BadInput(str(folder), expected, _describe_change(name, written.get(name), value))
+
+
+def _describe_change(name: str, old: Any, new: Any) -> str:
+    if name == "parts" and isinstance(old, list) and len(old) == len(new):
+        changed = [(was, now) for was, now in zip(old, new, strict=True) if was != now]
+        if all({**was, "labels": now["labels"]} == now for was, now in changed):
+            names = ", ".join(dict.fromkeys(repr(now["name"]) for _, now in changed))
+            return f"one made before labels or instructions of {names} changed"
+    return f"{name} {json.dumps(old)}, not {json.dumps(new)}"
+
+
+def _label_values(record: Episode | Preference) -> list[Any]:
+    if isinstance(record, Preference):
+        return ["preference", record.a, record.b, record.verdict, record.source]
+    return [record.id, record.instruction, [_outcome_values(outcome) for outcome in record.outcomes]]
+
+
+def _outcome_values(outcome: Outcome) -> list[Any]:
+    """Return what can be learned from; notes and names of annotators do not count."""
+    curve = None if outcome.curve is None else short_hash(np.ascontiguousarray(outcome.curve, "<f4").tobytes())
+    return [outcome.source, outcome.success, outcome.progress, outcome.grade, curve]
+
+
+def _episode_keys(name: str, episode: Episode) -> Iterator[tuple[str, str, str]]:
+    yield "id", name, episode.id
+    try:
+        yield "pixels", episode.instruction, episode.main.identity()
+    except (DemeritError, OSError):  # an unreadable video is skipped later
+        return
+
+
+def _read_lines(path: Path, parse: Callable[[dict[str, Any]], LineT]) -> tuple[LineT, ...]:
+    found: list[LineT] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            found.append(parse(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadInput(f"{path}, line {number}", "a line of a prepared corpus (prepare it again)", error) from error
+    return tuple(found)
+
+
+def _null_for_nan(values: Floats) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]

@@ -1,0 +1,194 @@
+"""Configurations of vision-language training runs. Every number is checked before anything is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from demerit.config import change_config, need, read_yaml
+from demerit.errors import UnknownName
+from demerit.models.by_time import MOST_A_SECOND
+
+SHIPPED = ("robometer", "roboreward", "roboreward_8b")
+STRATEGIES = ("expertise", "instruction", "rewind", "reverse", "people")
+"""how a pair is made; see `pairs`"""
+CACHES = ("none", "memory")
+PRECISIONS = ("float32", "bfloat16")
+SEEDS = 2**32
+STARTS = {
+    "robometer": "Qwen/Qwen3-VL-4B-Instruct",
+    "roboreward": "Qwen/Qwen3-VL-4B-Instruct",
+    "roboreward_8b": "Qwen/Qwen3-VL-8B-Instruct",
+}
+"""the model that the authors of each shipped configuration started with"""
+
+
+@dataclass(frozen=True)
+class VLMTrainConfig:
+    """What all vision-language runs have in common."""
+
+    MODEL: ClassVar[str] = ""
+    SHARES: ClassVar[tuple[str, ...]] = ("warm_up", "lora_dropout")
+
+    seed: int = 0
+    steps: int = 0
+    """updates; 0: as many as `epochs` needs"""
+    epochs: float = 0.0
+    batch: int = 16
+    """examples in an update, over all processes"""
+    part: int = 4
+    """examples that one process computes at once; gradients of the rest are accumulated"""
+
+    rate: float = 2e-5
+    vision_rate: float = 1e-5
+    """learning rate of the vision tower, if it is trained"""
+    warm_up: float = 0.1
+    """share of the updates in which the rate grows; then it falls along half a cosine to 0"""
+    decay: float = 0.01
+    """weight decay of matrices; norms and biases have none"""
+    clip: float = 10.0
+    """largest norm of the gradient"""
+
+    lora: int = 0
+    """rank of the adapters; 0 trains the whole language model"""
+    lora_alpha: int = 64
+    lora_dropout: float = 0.05
+    train_vision: bool = False
+    train_fusion: bool = False
+    """train the layers between vision tower and language model; with `train_vision` they are always trained"""
+    precision: str = "bfloat16"
+    """of the computation and of frozen weights; trained weights are always float32"""
+    checkpointing: bool = True
+    """recompute activations in the backward pass: less memory, a third more work"""
+
+    cache: str = "memory"
+    """keep a frozen tower's features between epochs: none or memory"""
+    cache_gib: float = 16.0
+    shorter_side: int = 240
+    """pixels; larger frames are shrunk when the corpus is prepared"""
+    most_frames: int = 64
+    """frames kept of an episode"""
+    fewest_frames: int = 5
+    """episodes with fewer frames are skipped"""
+    save_every: int = 200
+    """updates between two checkpoints"""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be trained with."""
+        need("seed", 0 <= self.seed < SEEDS, f"a whole number from 0 to {SEEDS - 1}", self.seed)
+        for name in (known.name for known in fields(self)):
+            value = getattr(self, name)
+            need(name, not isinstance(value, float) or math.isfinite(value), "a finite number", value)
+        for name in ("batch", "part", "save_every", "shorter_side"):
+            need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
+        for name in ("rate", "vision_rate"):
+            need(name, 0 < getattr(self, name) <= 1, "a number above 0, at most 1", getattr(self, name))
+        for name in ("clip", "lora_alpha"):
+            need(name, getattr(self, name) > 0, "a number above 0", getattr(self, name))
+        for name in ("decay", "lora", "cache_gib", "steps", "epochs"):
+            need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
+        for name in self.SHARES:
+            need(name, 0 <= getattr(self, name) < 1, "a share from 0 to below 1", getattr(self, name))
+        need("steps", bool(self.steps or self.epochs), "steps or epochs above 0", "0 for both")
+        need("batch", self.batch % self.part == 0, f"a multiple of part ({self.part})", self.batch)
+        need("fewest_frames", self.fewest_frames >= 3, "at least 3", self.fewest_frames)  # noqa: PLR2004
+        need("most_frames", self.most_frames >= self.fewest_frames, "at least fewest_frames", self.most_frames)
+        for name, known in (("precision", PRECISIONS), ("cache", CACHES)):
+            if getattr(self, name) not in known:
+                raise UnknownName(name, str(getattr(self, name)), known)
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return a copy with other numbers; an unknown name is refused."""
+        return change_config(self, changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def updates(self, examples: int) -> int:
+        """Return the number of updates for so many examples in an epoch."""
+        return self.steps or max(1, round(self.epochs * examples / self.batch))
+
+
+@dataclass(frozen=True)
+class RobometerTrainConfig(VLMTrainConfig):
+    """Robometer: which of two episodes is better, and the progress of one. Defaults are the authors' public numbers."""
+
+    MODEL: ClassVar[str] = "robometer"
+    SHARES: ClassVar[tuple[str, ...]] = ("warm_up", "lora_dropout", "head_dropout", "unsure_from", "apart")
+
+    steps: int = 20_000
+    frames: int = 8
+    """frames of each trajectory"""
+    bins: int = 10
+    preference: float = 1.0
+    progress: float = 1.0
+    success: float = 1.0
+    """weights of the three losses"""
+    strategies: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(STRATEGIES, 1.0))
+    """how often each way of making a pair is used"""
+    apart: float = 0.2
+    """outcomes whose progress differs by less are not compared"""
+    unsure_from: float = 0.5
+    """a demonstration may be done before its end: from this progress on its success is unknown, except at the end"""
+    head_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be trained with."""
+        super().__post_init__()
+        for name in ("frames", "bins"):
+            need(name, getattr(self, name) >= 2, "at least 2", getattr(self, name))  # noqa: PLR2004
+        for name in ("preference", "progress", "success"):
+            need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
+        need("progress", self.preference + self.progress + self.success > 0, "a loss weight above 0", "0 for all three")
+        for name in self.strategies:
+            if name not in STRATEGIES:
+                raise UnknownName("strategy", str(name), STRATEGIES)
+        good = all(isinstance(share, int | float) and share >= 0 for share in self.strategies.values())
+        good = good and sum(self.strategies.values()) > 0
+        need("strategies", good, "shares of 0 or more, not all 0", dict(self.strategies))
+
+
+@dataclass(frozen=True)
+class RoboRewardTrainConfig(VLMTrainConfig):
+    """RoboReward: the grade of an episode as text. Defaults are the paper's numbers for 4B."""
+
+    MODEL: ClassVar[str] = "roboreward"
+
+    epochs: float = 3.0
+    batch: int = 32
+    rate: float = 3e-6
+    warm_up: float = 0.05
+    decay: float = 0.05
+    clip: float = 1.0
+    train_fusion: bool = True
+    fewest_frames: int = 3
+    fps: float = 1.0
+    """frames per second that are kept; the last frame always is"""
+    validate_every: int = 100
+    """updates between two validations; the weights with the lowest error are exported"""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be trained with."""
+        super().__post_init__()
+        need("fps", 0 < self.fps <= MOST_A_SECOND, f"a number above 0, at most {MOST_A_SECOND:g}", self.fps)
+        need("validate_every", self.validate_every >= 1, "at least 1", self.validate_every)
+
+
+def load_vlm_config(model: str, path: str | Path | None = None) -> VLMTrainConfig:
+    """Read a configuration for `robometer` or `roboreward`: a file, the name of a shipped one, or the default."""
+    kinds: dict[str, VLMTrainConfig] = {"robometer": RobometerTrainConfig(), "roboreward": RoboRewardTrainConfig()}
+    if model not in kinds:
+        raise UnknownName("model to train", model, kinds)
+    name = str(path or model)
+    file = files("demerit") / "assets" / "train" / f"{name}.yaml" if name in SHIPPED else Path(name)
+    return kinds[model].changed(read_yaml(file, name, f"a YAML file, or one of {', '.join(SHIPPED)}"))
+
+
+def default_start(model: str, path: str | Path | None = None) -> str:
+    """Return the model that a run starts with by default."""
+    return STARTS.get(str(path or model), STARTS[model])

@@ -1,0 +1,213 @@
+"""Pairs for Robometer: two trajectories and an instruction, which one is better, and the progress of the first.
+
+The first four are those of section II-D of the paper:
+
+    expertise     one instruction, different outcomes: a success and a failure, or clearly different progress
+    instruction   the instruction of one task: a success at it is better, a success at another task has progress 0
+    rewind        one success, forward and with its end undone: [t1 .. t3] against [t1 .. t3 .. t2]
+    reverse       one success, forward and backward: [t1 .. t3] against [t3 .. t1]
+    people        two episodes that somebody compared
+
+Which of the two comes first is random. Unknown targets are NaN.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.instructions import normalize_instruction, same_task
+from demerit.errors import BadInput
+from demerit.models.vlm.windows import window
+from demerit.training.prepared import CorpusRow, Floats, PreparedCorpus
+from demerit.training.vlm.config import STRATEGIES, RobometerTrainConfig
+
+FrameNumbers = npt.NDArray[np.int64]
+TRIES = 32
+ROUNDING = 1e-4
+MOST_PARTNERS = 64
+"""episodes or tasks that one episode is paired with"""
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """Frames of one episode in the order they are shown, with their targets."""
+
+    row: int
+    frames: FrameNumbers
+    progress: Floats
+    success: Floats
+    """1, 0, or NaN where unknown"""
+
+
+@dataclass(frozen=True, eq=False)
+class TrajectoryPair:
+    """Two trajectories and which one is better."""
+
+    instruction: str
+    first: Trajectory
+    second: Trajectory
+    first_is_better: bool
+    strategy: str
+
+
+class PairSampler:
+    """Samples pairs from one split of a corpus; the same generator samples the same pairs."""
+
+    def __init__(self, corpus: PreparedCorpus, config: RobometerTrainConfig, split: str = "train") -> None:
+        """Find which pairs the episodes can make."""
+        self.corpus, self.config = corpus, config
+        self.rows = [number for number, row in enumerate(corpus.rows) if row.split == split]
+        self.by_instruction: dict[str, list[int]] = defaultdict(list)
+        for number in self.rows:
+            self.by_instruction[normalize_instruction(corpus.rows[number].instruction)].append(number)
+        self.unequal = _pair_unequal(corpus.rows, list(self.by_instruction.values()), config.apart)
+        self.rising = [number for number in self.rows if _can_rewind(corpus.rows[number])]
+        self.foreign = self._pair_foreign()
+        mine = set(self.rows)
+        self.chosen = [
+            (choice.better, choice.worse) for choice in corpus.choices if {choice.better, choice.worse} <= mine
+        ]
+        self.strategies: dict[str, tuple[Callable[[np.random.Generator], TrajectoryPair], Sequence[object]]] = {
+            "expertise": (self._sample_expertise, self.unequal),
+            "instruction": (self._sample_instruction, self.foreign),
+            "rewind": (self._sample_rewind, self.rising),
+            "reverse": (self._sample_reverse, self.rising),
+            "people": (self._sample_people, self.chosen),
+        }
+        self.possible = [name for name in STRATEGIES if config.strategies.get(name, 0) > 0 and self.strategies[name][1]]
+        if not self.possible:
+            expected = "pairs with different outcomes, preferences, two tasks, or successes to rewind"
+            raise BadInput("the corpus", expected, f"none in {len(self.rows)} episodes for {split}")
+        shares = np.array([config.strategies[name] for name in self.possible], float)
+        self.shares = shares / shares.sum()
+
+    def sample(self, rng: np.random.Generator) -> TrajectoryPair:
+        """Sample one pair."""
+        pair = self.strategies[self.possible[rng.choice(len(self.possible), p=self.shares)]][0](rng)
+        if rng.random() < 0.5:  # noqa: PLR2004
+            return pair
+        return replace(pair, first=pair.second, second=pair.first, first_is_better=not pair.first_is_better)
+
+    def _sample_expertise(self, rng: np.random.Generator) -> TrajectoryPair:
+        return self._compare(*self.unequal[rng.integers(len(self.unequal))], rng, "expertise")
+
+    def _sample_people(self, rng: np.random.Generator) -> TrajectoryPair:
+        return self._compare(*self.chosen[rng.integers(len(self.chosen))], rng, "people")
+
+    def _compare(self, better: int, worse: int, rng: np.random.Generator, strategy: str) -> TrajectoryPair:
+        # outcomes are compared, so both go to their end; where they begin is random
+        good, bad = (self._show(row, self._sample_path(row, rng, to_the_end=True)) for row in (better, worse))
+        return TrajectoryPair(self.corpus.rows[better].instruction, good, bad, True, strategy)
+
+    def _sample_instruction(self, rng: np.random.Generator) -> TrajectoryPair:
+        right, wrong = self.foreign[rng.integers(len(self.foreign))]
+        other = self._show(wrong, self._sample_path(wrong, rng))
+        nothing = np.zeros_like(other.progress)
+        other = replace(other, progress=nothing, success=nothing)
+        mine = self._show(right, self._sample_path(right, rng))
+        return TrajectoryPair(self.corpus.rows[right].instruction, mine, other, True, "instruction")
+
+    def _sample_rewind(self, rng: np.random.Generator) -> TrajectoryPair:
+        row = self.rising[rng.integers(len(self.rising))]
+        first, back, turn = _sample_turn(self.corpus.rows[row], rng)
+        ahead = np.arange(first, turn + 1)
+        undone = np.concatenate([ahead, np.arange(turn - 1, back - 1, -1)])
+        return self._pair_within(row, ahead, undone, "rewind")
+
+    def _sample_reverse(self, rng: np.random.Generator) -> TrajectoryPair:
+        row = self.rising[rng.integers(len(self.rising))]
+        first, _, turn = _sample_turn(self.corpus.rows[row], rng)
+        ahead = np.arange(first, turn + 1)
+        return self._pair_within(row, ahead, ahead[::-1], "reverse")
+
+    def _pair_within(self, row: int, ahead: FrameNumbers, back: FrameNumbers, strategy: str) -> TrajectoryPair:
+        instruction = self.corpus.rows[row].instruction
+        return TrajectoryPair(instruction, self._show(row, ahead), self._show(row, back), True, strategy)
+
+    def _sample_path(self, row: int, rng: np.random.Generator, *, to_the_end: bool = False) -> FrameNumbers:
+        length = self.corpus.rows[row].frames
+        if to_the_end:
+            return np.arange(int(rng.integers(0, length // 2 + 1)), length)
+        first, last = sorted(rng.choice(length, 2, replace=False).tolist())
+        return np.arange(first, last + 1)
+
+    def _show(self, number: int, path: FrameNumbers) -> Trajectory:
+        """Spread the frames evenly over a path, both ends included."""
+        row = self.corpus.rows[number]
+        frames = path[list(window(len(path) - 1, self.config.frames))]
+        return Trajectory(number, frames, row.progress[frames], label_success(row, self.config.unsure_from)[frames])
+
+    def _pair_foreign(self) -> list[tuple[int, int]]:
+        """Pair every success with one success of each other task."""
+        successes = {
+            instruction: good
+            for instruction, numbers in self.by_instruction.items()
+            if instruction and (good := [number for number in numbers if self.corpus.rows[number].success])
+        }
+        names, pairs = list(successes), []
+        for number, instruction in enumerate(names):
+            behind = (names[(number + ahead) % len(names)] for ahead in range(1, len(names)))
+            others = list(islice((other for other in behind if not same_task(instruction, other)), MOST_PARTNERS))
+            for place, row in enumerate(successes[instruction]):
+                pairs += [(row, successes[other][place % len(successes[other])]) for other in others]
+        return pairs
+
+
+def label_success(row: CorpusRow, unsure_from: float) -> Floats:
+    """Return for each frame whether the task is done: 1, 0, or NaN where unknown.
+
+    A failure is done nowhere. A measured success is done where its progress is as high as at its end. A demonstration
+    is done at its last frame, not done below `unsure_from`, and unknown in between.
+    """
+    if row.success is None:
+        return np.full(row.frames, np.nan, np.float32)
+    if not row.success:
+        return np.zeros(row.frames, np.float32)
+    if row.kind == "measured":
+        done = row.progress >= row.progress[-1] - ROUNDING
+        return np.where(np.isnan(row.progress), np.nan, done).astype(np.float32)
+    done = np.where(row.progress < unsure_from, 0.0, np.nan)
+    done[-1] = 1.0
+    return done.astype(np.float32)
+
+
+def is_better(row: CorpusRow, other: CorpusRow, apart: float) -> bool:
+    """Whether an outcome is clearly better than another one with the same instruction; unknown is not better."""
+    if row.success and other.success is False:
+        return True
+    if row.success is False and other.success:
+        return False
+    return bool(row.final - other.final >= apart)
+
+
+def _pair_unequal(rows: Sequence[CorpusRow], groups: Sequence[list[int]], apart: float) -> list[tuple[int, int]]:
+    """Pair every episode with some that are clearly worse with the same instruction."""
+    pairs = []
+    for group in groups:
+        for number in group:
+            worse = [other for other in group if is_better(rows[number], rows[other], apart)]
+            pairs += [(number, other) for other in worse[:: 1 + len(worse) // MOST_PARTNERS]]
+    return pairs
+
+
+def _can_rewind(row: CorpusRow) -> bool:
+    """Whether a success has known progress that rises after its second frame."""
+    if not row.success or np.isnan(row.progress).any():
+        return False
+    return bool(row.progress[2:].max() > max(row.progress[0], row.progress[1]))
+
+
+def _sample_turn(row: CorpusRow, rng: np.random.Generator) -> tuple[int, int, int]:
+    """Sample t1 < t2 < t3 so that going back from t3 lowers the progress."""
+    for _ in range(TRIES):
+        first, back, turn = sorted(rng.choice(row.frames, 3, replace=False).tolist())
+        if row.progress[turn] > row.progress[back] and row.progress[turn] > row.progress[first]:
+            return first, back, turn
+    last = int(np.nanargmax(row.progress[2:])) + 2
+    return 0, 1, last

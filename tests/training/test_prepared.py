@@ -1,0 +1,305 @@
+"""The prepared corpus: what is kept, that it resumes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demerit.data.dataset import Record
+from demerit.data.episode import Episode, Origin
+from demerit.data.frames import Frames
+from demerit.data.labels import Outcome, Preference
+from demerit.errors import BadInput, StoreError
+from demerit.training.compact.corpus import CompactCorpusPlan
+from demerit.training.prepared import (
+    CorpusChoice,
+    CorpusPart,
+    CorpusRow,
+    PreparedCorpus,
+    count_skipped,
+    match_preferences,
+    open_corpus,
+    prepare,
+)
+from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
+from demerit.training.vlm.corpus import VLMCorpusPlan
+from fakes.paths import TESTS
+from fakes.toy_corpus import list_dataset
+
+PLAN = VLMCorpusPlan(RobometerTrainConfig(most_frames=8))
+FAILED = Outcome("human", success=False)
+
+
+def rollout(id: str, *outcomes: Outcome, instruction: str = "do it") -> Episode:
+    """Eight frames; other ids have other pixels."""
+    images = np.stack([np.full((8, 8, 3), 3 * number, np.uint8) for number in range(8)])
+    images += np.uint8(sum(id.encode()) % 100)
+    return Episode(id, instruction, {"front": Frames.from_array(images, fps=4.0)}, outcomes or (FAILED,), Origin())
+
+
+def prepare_list(folder: Path, *records: Record, plan: Any = PLAN, stop_at: int | None = None) -> PreparedCorpus:
+    return prepare([CorpusPart("lab", list_dataset(records, stop_at))], folder, plan, workers=0)
+
+
+def same(one: PreparedCorpus, other: PreparedCorpus) -> bool:
+    return one.identity == other.identity and bytes(one.pixels) == bytes(other.pixels)
+
+
+@pytest.mark.parametrize("torn", ["", "frames.raw", "episodes.jsonl"])
+@pytest.mark.parametrize("plan", [PLAN, CompactCorpusPlan(64)], ids=["vlm", "compact"])
+def test_an_interrupted_corpus_resumes_and_ends_the_same(tmp_path: Path, plan: Any, torn: str) -> None:
+    curve = Outcome("simulator", success=True, curve=np.linspace(0, 1, 8))
+    episodes = [rollout(f"e{number}", curve) for number in range(20)]
+    whole = prepare_list(tmp_path / "whole", *episodes, plan=plan)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_list(tmp_path / "cut", *episodes, plan=plan, stop_at=17)
+    assert not (tmp_path / "cut").exists()
+    if torn:  # the power went off in the middle of a write
+        path = tmp_path / "cut.partial" / torn
+        os.truncate(path, path.stat().st_size - 7)
+    counted: list[int] = []
+    part = CorpusPart("lab", list_dataset(episodes))
+    resumed = prepare([part], tmp_path / "cut", plan, lambda progress: counted.append(progress.episodes), 0)
+    assert counted == list(range(16 if torn else 17, 21))
+    assert same(resumed, whole)
+    assert not (tmp_path / "cut.partial").exists()
+    again = prepare([part], tmp_path / "cut", plan, lambda progress: pytest.fail("prepared twice"), 0)
+    assert same(again, whole)
+
+
+def test_equal_ids_in_two_parts_are_two_episodes_also_after_an_interruption(tmp_path: Path) -> None:
+    def parts(stop_at: int | None = None) -> list[CorpusPart]:
+        episodes = [rollout(id) for id in "abc"]
+        return [CorpusPart("lab", list_dataset(episodes)), CorpusPart("lab", list_dataset(episodes, stop_at))]
+
+    whole = prepare(parts(), tmp_path / "whole", PLAN, workers=0)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(parts(stop_at=2), tmp_path / "cut", PLAN, workers=0)
+    resumed = prepare(parts(), tmp_path / "cut", PLAN, workers=0)
+    assert [row.id for row in resumed.rows] == [*"abcabc"]
+    assert same(resumed, whole)
+
+
+def test_changed_labels_are_refused(tmp_path: Path) -> None:
+    said = Preference("a", "b", "a", "human", why="closer")
+    a, b = rollout("a"), rollout("b", Outcome("human", success=True, note="well done"))
+    prepare_list(tmp_path / "corpus", a, b, said)
+    renoted = rollout("b", Outcome("human", success=True, note="really", by="me"))
+    prepare_list(tmp_path / "corpus", a, renoted, replace(said, why="nearer"))  # nothing to learn from has changed
+    for changed in (
+        (rollout("a", Outcome("human", success=True)), b, said),
+        (rollout("a", Outcome("simulator", success=False)), b, said),
+        (rollout("a", Outcome("human", success=False, curve=np.full(8, 0.5))), b, said),
+        (rollout("a", instruction="do that"), b, said),
+        (a, b, replace(said, verdict="b")),
+    ):
+        with pytest.raises(BadInput, match="'lab' changed"):
+            prepare_list(tmp_path / "corpus", *changed)
+    with pytest.raises(BadInput, match="most_frames"):
+        prepare_list(tmp_path / "corpus", a, b, said, plan=VLMCorpusPlan(RobometerTrainConfig()))
+    with pytest.raises(BadInput, match="parts"):
+        prepare([CorpusPart("field", list_dataset([a, b, said]))], tmp_path / "corpus", PLAN, workers=0)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_list(tmp_path / "cut", a, b, stop_at=1)
+    with pytest.raises(BadInput, match="'lab' changed"):  # the unfinished corpus too
+        prepare_list(tmp_path / "cut", a, rollout("b"))
+
+
+def test_held_out_episodes_must_not_be_trained_on(tmp_path: Path) -> None:
+    def split(*held_out: Episode, name: str = "later") -> PreparedCorpus:
+        parts = [CorpusPart("lab", list_dataset([rollout("a"), rollout("b")]))]
+        parts.append(CorpusPart(name, list_dataset(held_out), "held-out"))
+        return prepare(parts, tmp_path / "corpus", PLAN, workers=0)
+
+    with pytest.raises(BadInput, match="1 that are") as caught:
+        split(replace(rollout("b"), id="x"), rollout("c"))  # equal instruction and pixels
+    assert caught.value.what == "--held-out"
+    with pytest.raises(BadInput, match="lab: b"):
+        split(rollout("b", instruction="do that"), name="lab")
+    assert list(tmp_path.iterdir()) == []
+    made = split(rollout("b", instruction="do that"), rollout("c"))  # another dataset's b
+    assert [row.split for row in made.rows] == ["train", "train", "held-out", "held-out"]
+
+
+def test_a_corpus_is_opened_only_with_the_numbers_it_was_prepared_with(tmp_path: Path) -> None:
+    graded = VLMCorpusPlan(RoboRewardTrainConfig(most_frames=8))
+    episodes = [rollout(id, Outcome("human", success=False, grade=2)) for id in "ab"]
+    prepare_list(tmp_path / "pairs", *episodes)
+    prepare_list(tmp_path / "grades", *episodes, plan=graded)
+    assert len(open_corpus(tmp_path / "pairs", PLAN).rows) == 2
+    assert open_corpus(tmp_path / "grades", graded).rows[0].grade == 2
+    for folder, plan, found in (
+        ("pairs", VLMCorpusPlan(RobometerTrainConfig()), "most_frames 8"),
+        ("pairs", VLMCorpusPlan(RobometerTrainConfig(most_frames=8, shorter_side=64)), "--set shorter_side="),
+        ("grades", VLMCorpusPlan(RoboRewardTrainConfig(most_frames=8, fps=2)), "fps"),
+        ("grades", PLAN, "robometer"),
+        ("pairs", graded, "roboreward"),
+        ("pairs", CompactCorpusPlan(64), "compact"),
+    ):
+        with pytest.raises(BadInput, match=found):
+            open_corpus(tmp_path / folder, plan)
+    (tmp_path / "pairs" / "prepared.json").write_text('{"most_fra')
+    with pytest.raises(BadInput, match=r"prepared\.json"):
+        open_corpus(tmp_path / "pairs", PLAN)
+
+
+def test_rows_survive_their_file() -> None:
+    row = CorpusRow(
+        id="a",
+        source="lab",
+        instruction="do it",
+        kind="measured",
+        success=False,
+        progress=np.array([0.1, np.nan], np.float32),
+        times=np.array([0, 0.25], np.float32),
+        facts=np.array([[1, np.nan], [2, 3]], np.float32),
+    )
+    again = CorpusRow.from_json(json.loads(json.dumps(row.to_json())))
+    for name, value in vars(row).items():
+        np.testing.assert_array_equal(getattr(again, name), value, err_msg=name)
+    assert np.isnan(row.final)
+    assert replace(row, success=True).final == 1
+
+
+def test_a_damaged_corpus_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    prepare_list(folder, rollout("a"), rollout("b"), Preference("a", "b", "a", "human"))
+    files = {name: (folder / name).read_bytes() for name in ("frames.raw", "episodes.jsonl", "preferences.jsonl")}
+    first, second = files["episodes.jsonl"].splitlines(keepends=True)
+    for name, content, found in (
+        ("frames.raw", files["frames.raw"][:-1], "bytes"),
+        ("episodes.jsonl", first + second[:-50], "line 2"),
+        ("episodes.jsonl", first + b"[]\n", "line 2"),
+        ("episodes.jsonl", first.replace(b'"height": 8', b'"height": "8"'), "line 1"),
+        ("episodes.jsonl", second, "gaps"),
+        ("episodes.jsonl", b"", "episodes"),
+        ("preferences.jsonl", b'{"better": 1, "wor', "line 1"),
+        ("preferences.jsonl", b'{"better": 0, "source": "human", "worse": 2}', "from 0 to 1"),
+        ("preferences.jsonl", b'{"better": 1, "source": "human", "worse": 1}', "different"),
+    ):
+        (folder / name).write_bytes(content)
+        with pytest.raises(BadInput, match=found):
+            PreparedCorpus.load(folder)
+        (folder / name).write_bytes(files[name])
+    assert PreparedCorpus.load(folder).choices == (CorpusChoice(0, 1, "human"),)
+    (folder / "preferences.jsonl").unlink()
+    with pytest.raises(BadInput, match=r"preferences\.jsonl"):  # never trained without them silently
+        PreparedCorpus.load(folder)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError):
+        prepare_list(tmp_path / "file" / "corpus", rollout("a"))
+    with pytest.raises(BadInput, match="1 no label"):
+        prepare_list(tmp_path / "none", replace(rollout("a"), outcomes=()))
+
+
+# Preferences
+
+
+def compared() -> list[Record]:
+    """Episodes a, b, c, other and last are kept in this order; b beats a, c beats b, and a beats b."""
+    return [
+        rollout("a"),
+        rollout("b", Outcome("human", success=False, progress=0.5)),
+        Preference("a", "b", "b", "human", why="closer", by="somebody"),
+        Preference("a", "b", "tie", "human"),
+        rollout("unlabelled", Outcome("model", success=True)),
+        Preference("unlabelled", "a", "a", "human"),
+        Preference("c", "b", "a", "simulator"),  # c comes later
+        rollout("c", Outcome("human", success=True)),
+        rollout("other", instruction="do that"),
+        Preference("other", "a", "a", "human"),
+        Preference("b", "c", "b", "model"),
+        rollout("last", instruction="Do it!"),
+        Preference("a", "b", "a", "rule"),
+    ]
+
+
+CHOICES = (CorpusChoice(1, 0, "human"), CorpusChoice(2, 1, "simulator"), CorpusChoice(0, 1, "rule"))
+SKIPPED = {
+    "only a model's opinion": 1,
+    "preference: a tie": 1,
+    "preference: an episode that is not in the corpus": 1,
+    "preference: different instructions": 1,
+    "preference: only a model's opinion": 1,
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_preferences_between_kept_episodes_are_kept(tmp_path: Path, workers: int) -> None:
+    corpus = prepare([CorpusPart("lab", list_dataset(compared()))], tmp_path / "corpus", PLAN, workers=workers)
+    assert [row.id for row in corpus.rows] == ["a", "b", "c", "other", "last"]
+    assert corpus.choices == CHOICES
+    assert count_skipped(tmp_path / "corpus") == SKIPPED
+    assert b"somebody" not in b"".join(path.read_bytes() for path in (tmp_path / "corpus").iterdir())
+    graded = [rollout(id, Outcome("human", grade=2)) for id in "ab"]
+    plan = VLMCorpusPlan(RoboRewardTrainConfig())
+    assert not prepare_list(tmp_path / "graded", *graded, Preference("a", "b", "a", "human"), plan=plan).choices
+    assert count_skipped(tmp_path / "graded") == {}  # grades compare nothing, so no preference is missing
+
+
+def test_preferences_stay_within_a_split_and_a_dataset() -> None:
+    lab, elsewhere = (CorpusPart(name, list_dataset([])) for name in ("lab", "elsewhere"))
+
+    def row(id: str, split: str = "train", source: str = "lab") -> CorpusRow:
+        nothing = np.zeros(1, np.float32)
+        return CorpusRow(id, source, "do it", "outcome", False, nothing, nothing, split=split)
+
+    rows = [row("a"), row("b"), row("x", "held-out"), row("y", "held-out"), row("z", source="elsewhere")]
+    said = [Preference("a", "b", "a", "human"), Preference("a", "x", "a", "human"), Preference("y", "x", "b", "human")]
+    skipped: Counter[str] = Counter()
+    heard = [
+        *((lab, preference) for preference in said),
+        (lab, Preference("a", "z", "b", "human")),
+        (elsewhere, said[0]),
+    ]
+    choices = match_preferences(heard, rows, skipped)
+    assert choices == [CorpusChoice(0, 1, "human"), CorpusChoice(2, 3, "human")]
+    assert skipped == {"preference: across splits": 1, "preference: an episode that is not in the corpus": 2}
+    assert not match_preferences(heard[:1], [*rows, row("b")], skipped)
+    assert skipped["preference: an id that several episodes have"] == 1
+
+
+def test_preferences_are_part_of_the_identity(tmp_path: Path) -> None:
+    def identity(name: str, *said: Preference) -> str:
+        return prepare_list(tmp_path / name, rollout("a"), rollout("b"), *said).identity
+
+    said = Preference("a", "b", "a", "human")
+    found = [identity("none"), identity("said", said), identity("twice", said, said)]
+    found += [identity("turned", replace(said, verdict="b")), identity("measured", replace(said, source="simulator"))]
+    assert len(set(found)) == 5
+    assert identity("tie", replace(said, verdict="tie")) == found[0]
+    assert identity("same", replace(said, a="b", b="a", verdict="b")) == found[1]
+
+
+def test_preferences_survive_a_kill(tmp_path: Path) -> None:
+    """Killed after they are written and before the folder has its name."""
+    script = f"""
+import os, signal, sys
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "training")!r}]
+from pathlib import Path
+from demerit.training import prepared
+from test_prepared import PLAN, compared, prepare_list
+write = prepared.write_atomic
+def kill(path, content):
+    write(path, content)
+    if path.name == "preferences.jsonl":
+        os.kill(os.getpid(), signal.SIGKILL)
+prepared.write_atomic = kill
+prepare_list(Path({str(tmp_path)!r}) / "corpus", *compared())
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "corpus").exists()
+    assert (tmp_path / "corpus.partial" / "preferences.jsonl").exists()
+    corpus = prepare_list(tmp_path / "corpus", *compared())
+    assert corpus.choices == CHOICES
+    assert count_skipped(tmp_path / "corpus") == SKIPPED

@@ -1,0 +1,88 @@
+"""What vision-language models keep of an episode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demerit.data.episode import Episode, Origin
+from demerit.data.frames import Frames
+from demerit.data.labels import Outcome
+from demerit.models.by_time import ByTime
+from demerit.training.prepared import CorpusPart, count_skipped, prepare
+from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
+from demerit.training.vlm.corpus import VLMCorpusPlan, shrink
+from fakes.toy_corpus import list_dataset
+
+
+def film(id: str, frames: int, *outcomes: Outcome, instruction: str = "do it") -> Episode:
+    images = np.stack([np.full((48, 64, 3), 3 * number, np.uint8) for number in range(frames)])
+    return Episode(id, instruction, {"front": Frames.from_array(images, fps=4.0)}, outcomes, Origin(group="g"))
+
+
+def some_episodes() -> list[Episode]:
+    return [
+        film("measured", 20, Outcome("simulator", success=True, curve=np.linspace(0, 1, 20), grade=5)),
+        film("shown", 10, Outcome("human", success=True)),
+        film("failed", 12, Outcome("human", success=False, grade=1)),
+        film("half", 12, Outcome("human", success=False, progress=0.5)),
+        film("guessed", 12, Outcome("model", success=True, curve=np.linspace(0, 1, 12))),
+        film("unknown", 12),
+        film("short", 4, Outcome("human", success=True)),
+        film("silent", 12, Outcome("human", success=True), instruction=" "),
+        film("odd", 12, Outcome("human", success=True, grade=5), instruction="pick <|image_pad|> up"),
+    ]
+
+
+def test_labels_come_from_trusted_sources_only(tmp_path: Path) -> None:
+    plan = VLMCorpusPlan(RobometerTrainConfig(most_frames=8))
+    corpus = prepare([CorpusPart("lab", list_dataset(some_episodes()))], tmp_path / "corpus", plan, workers=0)
+    rows = {row.id: row for row in corpus.rows}
+    assert {id: row.kind for id, row in rows.items()} == {
+        "measured": "measured", "shown": "demonstration", "failed": "outcome", "half": "outcome",
+    }  # fmt: skip
+    assert count_skipped(tmp_path / "corpus") == {
+        "only a model's opinion": 1,
+        "no label": 1,
+        "fewer than 5 frames": 1,
+        "no instruction": 1,
+        "an instruction with a special token in it": 1,
+    }
+    kept = np.rint(np.linspace(0, 19, 8)).astype(int)
+    assert rows["measured"].progress == pytest.approx(np.linspace(0, 1, 20)[kept])
+    assert rows["shown"].progress == pytest.approx((np.rint(np.linspace(0, 9, 8)) + 1) / 10)  # t / T
+    assert np.isnan(rows["failed"].progress).all()
+    assert np.isnan(rows["failed"].final)
+    assert np.isnan(rows["half"].progress[:-1]).all()
+    assert rows["half"].progress[-1] == rows["half"].final == 0.5
+    assert rows["measured"].times == pytest.approx(kept / 4)
+    assert np.array_equal(corpus.frame(0, 3), np.full((48, 64, 3), 3 * kept[3], np.uint8))
+
+
+def test_grades_are_kept_for_roboreward(tmp_path: Path) -> None:
+    plan = VLMCorpusPlan(RoboRewardTrainConfig())
+    corpus = prepare([CorpusPart("lab", list_dataset(some_episodes()))], tmp_path / "corpus", plan, workers=0)
+    assert {row.id: row.grade for row in corpus.rows} == {"measured": 5, "failed": 1}
+    assert count_skipped(tmp_path / "corpus")["no grade"] == 3
+
+
+def test_demonstrations_are_successes_unless_labelled_otherwise(tmp_path: Path) -> None:
+    part = CorpusPart("demos", list_dataset(some_episodes()), "demonstrations")
+    corpus = prepare([part], tmp_path / "corpus", VLMCorpusPlan(RobometerTrainConfig()), workers=0)
+    success = {row.id: row.success for row in corpus.rows}
+    assert success["unknown"] and success["guessed"] and not success["failed"]
+
+
+def test_frames_for_grades_are_those_of_scoring() -> None:
+    episode = film("long", 46)
+    frames = VLMCorpusPlan(RoboRewardTrainConfig(fps=1.0, most_frames=64)).choose_frames(episode)
+    assert np.array_equal(frames, ByTime(1.0, 64).by_time(episode.main.times()))
+    assert frames[-1] == 45
+
+
+def test_images_shrink_to_the_shorter_side_and_never_grow() -> None:
+    large = np.zeros((2, 480, 640, 3), np.uint8)
+    assert shrink(large, 240).shape == (2, 240, 320, 3)
+    assert shrink(large[:, :100], 240).shape == (2, 100, 640, 3)

@@ -1,0 +1,358 @@
+"""Training runs of tiny models: they learn, stop, resume from the last checkpoint, and end when numbers break."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from safetensors.torch import load_file
+
+from demerit.data.files import lock_folder
+from demerit.errors import (
+    BadInput,
+    DemeritError,
+    Diverged,
+    OutOfMemory,
+    StoppedByUser,
+    StoreBusy,
+    StoreError,
+    WriteError,
+)
+from demerit.models.vlm.heads import expected_heads
+from demerit.models.vlm.network import Network
+from demerit.models.vlm.robometer import Protocol, RobometerEngine
+from demerit.training.prepared import PreparedCorpus
+from demerit.training.vlm import fit
+from demerit.training.vlm.checkpoints import load_start
+from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
+from demerit.training.vlm.fit import VLMProgress, VLMTrainer, train_vlm
+from demerit.training.vlm.network import VLMLearner
+from fakes.accelerate_state import fresh_accelerator  # noqa: F401
+from fakes.paths import TESTS
+from fakes.processes import running
+from fakes.tiny_vlm import tiny_checkpoint
+from fakes.toy_trajectories import WordTokens, tiny_start, vlm_corpus, write_corpus
+
+SMALL = {"batch": 4, "part": 2, "frames": 4, "precision": "float32", "rate": 1e-3, "steps": 6, "save_every": 2}
+Report = Callable[[VLMProgress], None]
+
+
+def run(
+    out: Path, report: Report | None = None, corpus: PreparedCorpus | None = None, seed: int = 0, **changes: Any
+) -> Path:
+    config = RobometerTrainConfig().changed({**SMALL, **changes})
+    return train_vlm(corpus or vlm_corpus((8, 9)), out, config, tiny_start(seed), report, device="cpu")
+
+
+def weights_in(folder: Path) -> dict[str, torch.Tensor]:
+    return {name.removeprefix("model."): value for name, value in load_file(folder / "model.safetensors").items()}
+
+
+def furthest(one: Path, other: Path) -> float:
+    """The largest difference between the weights of two models."""
+    a, b = weights_in(one / "model"), weights_in(other / "model")
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def checkpoints(out: Path) -> list[str]:
+    return sorted(path.name for path in (out / "run").glob("checkpoint*"))
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+def at(step: int, do: Callable[[], Any]) -> Report:
+    return lambda progress: do() if progress.step == step else None
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+# Learning
+
+
+def video(corpus: PreparedCorpus, row: int) -> np.ndarray:
+    return np.stack([corpus.frame(row, frame) for frame in range(corpus.rows[row].frames)])
+
+
+def judge(folder: Path, held_out: PreparedCorpus) -> tuple[float, float, float]:
+    """Return the share of pairs in the right order, the lowest progress of a success, the highest of a failure."""
+    weights = weights_in(folder)
+    heads = {name: weights.pop(name) for name in expected_heads(64, 10)}
+    tokens: Any = WordTokens()
+    engine = RobometerEngine(Network(tiny_start().shape, weights), heads, tokens, Protocol(frames=4))
+    right: list[bool] = []
+    ends: dict[bool, list[float]] = {True: [], False: []}
+    for a, row in enumerate(held_out.rows):
+        ends[bool(row.success)].append(float(engine.dense(video(held_out, a), row.instruction).progress[-1]))
+        for b, other in enumerate(held_out.rows):
+            if row.success and not other.success and other.instruction == row.instruction:
+                clips = video(held_out, a), video(held_out, b)
+                right += [engine.compare(*clips, row.instruction) > 0.5]
+                right += [engine.compare(*clips[::-1], row.instruction) < 0.5]
+    return float(np.mean(right)), min(ends[True]), max(ends[False])
+
+
+def shuffle_labels(corpus: PreparedCorpus) -> PreparedCorpus:
+    """Random outcomes, and every frame with the progress of another."""
+    rng = np.random.default_rng(1)
+    rows = []
+    for row in corpus.rows:
+        mixed = (rng.permutation(row.frames) / row.frames).astype(np.float32)
+        rows.append(replace(row, success=bool(rng.integers(2)), progress=mixed))
+    return PreparedCorpus(tuple(rows), corpus.pixels)
+
+
+@pytest.mark.slow
+def test_a_dozen_episodes_are_learned_and_new_ones_ordered(tmp_path: Path) -> None:
+    changes = {
+        "steps": 50, "batch": 8, "part": 8, "clip": 1.0, "rate": 2e-3, "preference": 3.0, "head_dropout": 0.0,
+        "checkpointing": False, "strategies": {"expertise": 1}, "save_every": 200,
+    }  # fmt: skip
+    corpus, held_out = vlm_corpus(), vlm_corpus((9, 11), seed=7)
+    told: list[VLMProgress] = []
+    right, least, most = judge(run(tmp_path / "true", told.append, corpus, **changes), held_out)
+    assert np.mean([progress.loss for progress in told[-5:]]) < 0.5 * np.mean([progress.loss for progress in told[:5]])
+    assert right == 1.0
+    assert least > most + 0.2
+    assert told[-1].features_found == 1.0
+    control = judge(run(tmp_path / "shuffled", None, shuffle_labels(corpus), **changes), held_out)
+    assert control[0] < 0.8
+
+
+def test_parts_of_an_update_add_up(tmp_path: Path) -> None:
+    for part in (1, 4):
+        run(tmp_path / str(part), part=part, head_dropout=0.0, steps=2)
+    assert furthest(tmp_path / "1", tmp_path / "4") < 1e-5
+
+
+@pytest.mark.slow
+def test_two_processes_resume_what_one_began_and_end_where_it_does(tmp_path: Path) -> None:
+    changes = {**SMALL, "steps": 3, "part": 1, "head_dropout": 0.0}
+    config = RobometerTrainConfig().changed(changes)
+    corpus = PreparedCorpus.load(write_corpus(vlm_corpus((8, 9)), tmp_path / "corpus", config))
+    start = tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})
+    train_vlm(corpus, tmp_path / "one", config, load_start(str(start), config), device="cpu")
+    with pytest.raises(StoppedByUser):
+        train_vlm(corpus, tmp_path / "two", config, load_start(str(start), config), at(1, press), device="cpu")
+    numbers = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
+    (tmp_path / "command.py").write_text("from demerit.cli import main\nmain()\n")
+    # accelerate's launcher needs MPI for several CPU processes; torch's own launcher sets what accelerate reads
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(tmp_path / "command.py")]
+    launch += ["train", "robometer", "-o", str(tmp_path / "two"), "--corpus", str(tmp_path / "corpus")]
+    launch += ["--from", str(start), "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    two = subprocess.run([*launch, *numbers], capture_output=True, text=True, env=environment, check=False)
+    assert two.returncode == 0, two.stderr
+    assert two.stdout.count("The model:") == 1
+    assert [line["step"] for line in lines(tmp_path / "two")] == [1, 2, 3]
+    assert furthest(tmp_path / "one", tmp_path / "two") < 1e-5
+
+
+# Stopping and resuming
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_from_its_last_checkpoint_and_exports(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(TESTS)!r})
+import torch
+torch.set_num_threads(1)
+from demerit.training.vlm.config import RobometerTrainConfig
+from demerit.training.vlm.fit import train_vlm
+from fakes.toy_trajectories import tiny_start, vlm_corpus
+config = RobometerTrainConfig().changed({ {**SMALL, "lora": 4}!r})
+def report(progress):
+    print(progress.step, flush=True)
+    time.sleep(60 if progress.step == 5 else 0)
+train_vlm(vlm_corpus((8, 9)), {str(tmp_path / "cut")!r}, config, tiny_start(), report, device="cpu")
+"""
+    with running([sys.executable, "-c", script]) as process:
+        assert process.stdout is not None
+        assert [next(process.stdout).strip() for _ in range(5)] == ["1", "2", "3", "4", "5"]
+        process.send_signal(signal.SIGKILL)
+    assert checkpoints(tmp_path / "cut") == ["checkpoint-4"]
+    (tmp_path / "cut" / "run" / "checkpoint.partial").mkdir()  # killed while saving
+    steps: list[int] = []
+    run(tmp_path / "cut", lambda progress: steps.append(progress.step), lora=4)
+    assert steps == [5, 6]
+    assert checkpoints(tmp_path / "cut") == ["checkpoint-6"]
+    assert [line["step"] for line in lines(tmp_path / "cut")] == [1, 2, 3, 4, 5, 6]
+    run(tmp_path / "whole", lora=4)
+    assert furthest(tmp_path / "cut", tmp_path / "whole") < 1e-5
+
+
+def test_ctrl_c_saves_and_the_same_call_resumes(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(StoppedByUser, match="update 3"):
+        run(tmp_path, at(3, press))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert checkpoints(tmp_path) == ["checkpoint-3"]
+    assert not (tmp_path / "model").exists()
+    steps: list[int] = []
+    run(tmp_path, lambda progress: steps.append(progress.step))
+    assert steps == [4, 5, 6]
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    with pytest.raises(StoppedByUser, match="update 2"):
+        run(tmp_path, at(3, lambda: (press(), press())))
+    assert checkpoints(tmp_path) == ["checkpoint-2"]
+
+
+def test_another_run_is_not_resumed(tmp_path: Path) -> None:
+    run(tmp_path, steps=1)
+    others: list[dict[str, Any]] = [{"rate": 1e-4}, {"seed": 1}, {"corpus": vlm_corpus((9,))}]
+    for change in others:
+        with pytest.raises(BadInput, match="another folder"):
+            run(tmp_path, **{"steps": 1, **change})
+    folder = tmp_path / "run" / "checkpoint-1"
+    for name, content in (("optimizer.bin", b"torn"), ("trained.safetensors", b"torn"), ("state.json", b"{}")):
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        with pytest.raises(BadInput, match="remove it"):
+            run(tmp_path, steps=1)
+        (folder / name).write_bytes(before)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError):
+        run(tmp_path / "file" / "out")
+    with lock_folder(tmp_path / "run"), pytest.raises(StoreBusy):
+        run(tmp_path, steps=1)
+
+
+# Numbers that break, memory and disk
+
+
+def test_a_run_ends_at_the_first_loss_that_is_not_finite(tmp_path: Path, monkeypatch: Any) -> None:
+    forward = VLMLearner.forward
+
+    def break_down() -> None:
+        monkeypatch.setattr(
+            VLMLearner, "forward", lambda *given: {k: v * torch.inf for k, v in forward(*given).items()}
+        )
+
+    with pytest.raises(Diverged, match="loss") as caught:
+        run(tmp_path, at(2, break_down))
+    assert caught.value.update == 3
+    assert checkpoints(tmp_path) == ["checkpoint-2"]
+    assert all(
+        value.isfinite().all()
+        for value in load_file(tmp_path / "run" / "checkpoint-2" / "trained.safetensors").values()
+    )
+    assert not (tmp_path / "model").exists()
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: Any) -> None:
+    def step(optimiser: torch.optim.Optimizer, closure: Any = None) -> None:
+        with torch.no_grad():
+            optimiser.param_groups[0]["params"][-1].view(-1)[0] = torch.nan
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    with pytest.raises(Diverged, match="weights"):
+        run(tmp_path, steps=1)
+    assert checkpoints(tmp_path) == []
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Accelerator, "clip_grad_norm_", lambda *_: torch.tensor(torch.inf))
+    with pytest.raises(Diverged, match="gradient"):
+        run(tmp_path)
+
+
+def test_running_out_of_memory_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+    def fill(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 is full.")
+
+    with pytest.raises(OutOfMemory, match=r"part=1.*20.00 GiB"):
+        run(tmp_path, at(2, lambda: monkeypatch.setattr(VLMLearner, "forward", fill)))
+    assert checkpoints(tmp_path) == ["checkpoint-2"]
+
+
+@contextmanager
+def limit_files(size: int) -> Iterator[None]:
+    """Let no file grow larger, as if the disk were full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    compiling, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = compiling
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    full = limit_files(20_000)
+    try:
+        with pytest.raises(WriteError) as caught:
+            run(tmp_path, at(3, full.__enter__))
+    finally:
+        full.__exit__(None, None, None)
+    assert "update 2" in caught.value.kept
+    assert checkpoints(tmp_path) == ["checkpoint-2"]
+
+
+# What is held out, and metrics
+
+
+def graded(folder: Path) -> Callable[[], Path]:
+    """Return a call that trains on grades for three updates and validates after each."""
+    changes = {"batch": 2, "part": 2, "precision": "float32", "steps": 3, "validate_every": 1, "lora": 2}
+    config = RoboRewardTrainConfig().changed(changes)
+    corpus = vlm_corpus((5, 6))
+    rows = (replace(row, split="held-out") if row.frames == 6 else row for row in corpus.rows)
+    start = load_start(str(tiny_checkpoint(folder / "qwen", text={"num_hidden_layers": 3})), config)
+    return lambda: train_vlm(PreparedCorpus(tuple(rows), corpus.pixels), folder / "out", config, start, device="cpu")
+
+
+def test_the_best_weights_are_kept_and_nan_is_never_the_best(tmp_path: Path, monkeypatch: Any) -> None:
+    errors = iter([2.0, 1.0, float("nan")])
+    monkeypatch.setattr(VLMTrainer, "_held_out_error", lambda *_: next(errors))
+    model = graded(tmp_path)()
+    assert json.loads((model / "training.json").read_text())["best"] == {"update": 2, "held-out error": 1.0}
+    assert json.loads((tmp_path / "out" / "run" / "best" / "state.json").read_text())["step"] == 2
+    assert [line["held_out_error"] for line in lines(tmp_path / "out")] == [2.0, 1.0, None]
+
+
+def test_trackers_get_the_numbers_of_the_file(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = RobometerTrainConfig().changed({**SMALL, "steps": 2})
+    train_vlm(vlm_corpus((8, 9)), tmp_path, config, tiny_start(), device="cpu", metrics=["tensorboard"])
+    events = EventAccumulator(str(tmp_path / "run" / "demerit"), size_guidance={"scalars": 0}).Reload()
+    for name in ("loss", "loss_preference", "rate"):
+        shown = [(event.step, event.value) for event in events.Scalars(name)]
+        assert shown == [(line["step"], np.float32(line[name])) for line in lines(tmp_path)]
+
+
+def test_unknown_and_missing_trackers_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    def train(*metrics: str) -> None:
+        config = RobometerTrainConfig().changed(SMALL)
+        train_vlm(vlm_corpus((8, 9)), tmp_path / "out", config, tiny_start(), device="cpu", metrics=metrics)
+
+    with pytest.raises(DemeritError, match="Did you mean 'wandb'"):
+        train("wand")
+    monkeypatch.setattr(fit, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="pip install wandb"):
+        train("wandb")
+    assert not (tmp_path / "out").exists()

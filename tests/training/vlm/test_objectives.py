@@ -1,0 +1,212 @@
+"""Losses computed by hand, and prompts that equal those of scoring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demerit.errors import BadInput
+from demerit.models.vlm.grades import grade_in
+from demerit.training.prepared import PreparedCorpus
+from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
+from demerit.training.vlm.objectives import (
+    GradesObjective,
+    PairsObjective,
+    PairTotals,
+    TrainingExample,
+    balanced_success_loss,
+    pair_losses,
+    progress_losses,
+    two_hot,
+)
+from fakes.toy_trajectories import WordTokens, tiny_start, vlm_corpus
+
+
+def by_hand(
+    logits: dict[str, np.ndarray], targets: dict[str, np.ndarray], config: RobometerTrainConfig
+) -> dict[str, float]:
+    """Compute the losses with plain loops."""
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    preferred = zip(logits["preference"], targets["preference"], strict=True)
+    pairs = [-np.log(sigmoid(x) if y else 1 - sigmoid(x)) for x, y in preferred]
+    frames = []
+    for bins, target in zip(logits["progress"], targets["progress"], strict=True):
+        if np.isnan(target):
+            continue
+        likely = np.exp(bins) / np.exp(bins).sum()
+        centres = np.linspace(0, 1, len(bins))
+        nearness = np.maximum(0, 1 - np.abs(centres - target) * (len(bins) - 1))
+        frames.append(-(nearness * np.log(likely)).sum())
+    judged = list(zip(logits["success"], targets["success"], strict=True))
+    done = [-np.log(sigmoid(x)) for x, y in judged if y == 1]
+    not_done = [-np.log(1 - sigmoid(x)) for x, y in judged if y == 0]
+    classes = [np.mean(losses) for losses in (done, not_done) if losses]
+    return {
+        "preference": config.preference * np.mean(pairs),
+        "progress": config.progress * (np.mean(frames) if frames else 0.0),
+        "success": config.success * (np.mean(classes) if classes else 0.0),
+    }
+
+
+def make_targets(
+    seed: int, pairs: int = 6, frames: int = 4, bins: int = 10
+) -> tuple[dict[str, Any], list[TrainingExample]]:
+    rng = np.random.default_rng(seed)
+    logits = {
+        "preference": rng.normal(size=pairs),
+        "progress": rng.normal(size=(pairs * frames, bins)),
+        "success": rng.normal(size=pairs * frames),
+    }
+    none = np.empty(0, np.int64)
+    examples = []
+    for _ in range(pairs):
+        progress = rng.random(frames).astype(np.float32)
+        progress[rng.random(frames) < 0.3] = np.nan
+        success = rng.choice([0, 0, 0, 1, np.nan], frames).astype(np.float32)
+        better = np.array([rng.integers(2)], np.float32)
+        targets = {"preference": better, "progress": progress, "success": success}
+        examples.append(TrainingExample(none, none, none.astype(bool), (), none, targets))
+    return logits, examples
+
+
+def joined(examples: list[TrainingExample]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([one.targets[name] for one in examples]) for name in examples[0].targets}
+
+
+def tensors(arrays: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.asarray(one)).double() for name, one in arrays.items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_losses_equal_those_computed_by_hand(seed: int) -> None:
+    config = RobometerTrainConfig(preference=0.7, progress=2.0, success=0.3)
+    logits, examples = make_targets(seed)
+    found = pair_losses(tensors(logits), tensors(joined(examples)), PairTotals.count(examples), config)
+    for name, value in by_hand(logits, joined(examples), config).items():
+        assert float(found[name]) == pytest.approx(value, rel=1e-5), name
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_losses_do_not_depend_on_how_an_update_is_divided(cut: int) -> None:
+    """Classes are balanced over the update, not within a part."""
+    config = RobometerTrainConfig()
+    logits, examples = make_targets(3)
+    totals = PairTotals.count(examples)
+    whole = pair_losses(tensors(logits), tensors(joined(examples)), totals, config)
+    sums = dict.fromkeys(whole, 0.0)
+    for start in range(0, 6, cut):
+        some = slice(start, start + cut)
+        frames = slice(start * 4, (start + cut) * 4)
+        part = {"preference": logits["preference"][some]}
+        part |= {name: logits[name][frames] for name in ("progress", "success")}
+        shares = pair_losses(tensors(part), tensors(joined(examples[some])), totals, config)
+        sums = {name: sums[name] + float(one) for name, one in shares.items()}
+    assert sums == pytest.approx({name: float(one) for name, one in whole.items()}, rel=1e-6)
+
+
+def test_the_progress_weight_and_the_balance_of_classes_count() -> None:
+    """In a public trainer both cancel: classes are weighted and divided by the weight, masked frames counted twice."""
+    logits = torch.tensor([2.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0])  # one done, seven not
+    targets = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0])
+    totals = PairTotals(1, 8, 1, 7)
+    each = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    plain = float(each.mean())
+    ours = float(balanced_success_loss(logits, targets, totals))
+    weights = torch.where(targets == 1, 7.0, 1.0)
+    cancelled = float((each * weights / weights).mean())  # what weighting and dividing again comes to
+    assert cancelled == pytest.approx(plain)
+    assert ours == pytest.approx(float(0.5 * each[0] + 0.5 * each[1:].mean()))
+    assert abs(ours - plain) > 0.05
+    # the rare class has as much of the gradient as the frequent one
+    free = torch.zeros(8, requires_grad=True)
+    balanced_success_loss(free, targets, totals).backward()
+    assert free.grad is not None
+    assert float(free.grad[0]) == pytest.approx(-float(free.grad[1:].sum()))
+    # doubling the weight of progress doubles its loss, and the number of frames does not divide it twice
+    logits, examples = make_targets(1)
+    for weight in (1.0, 2.0):
+        found = pair_losses(
+            tensors(logits),
+            tensors(joined(examples)),
+            PairTotals.count(examples),
+            RobometerTrainConfig(progress=weight),
+        )
+        assert float(found["progress"]) == pytest.approx(
+            by_hand(logits, joined(examples), RobometerTrainConfig())["progress"] * weight
+        )
+
+
+@settings(max_examples=50)
+@given(st.floats(0, 1), st.integers(2, 20))
+def test_two_hot_shares_keep_the_target(target: float, bins: int) -> None:
+    shares = two_hot(torch.tensor([target], dtype=torch.float64), bins)[0]
+    assert float(shares.sum()) == pytest.approx(1)
+    assert int((shares > 1e-9).sum()) <= 2
+    assert float(shares @ torch.linspace(0, 1, bins, dtype=torch.float64)) == pytest.approx(target)
+
+
+def test_unknown_targets_give_no_loss_and_no_gradient() -> None:
+    logits = torch.randn(3, 10, requires_grad=True)
+    unknown = torch.full((3,), float("nan"))
+    total = progress_losses(logits, unknown).sum() + balanced_success_loss(
+        logits[:, 0], unknown, PairTotals(1, 0, 0, 0)
+    )
+    total.backward()
+    assert float(total.detach()) == 0
+    assert logits.grad is not None
+    assert not logits.grad.any()
+    one = balanced_success_loss(torch.zeros(2), torch.tensor([1.0, float("nan")]), PairTotals(1, 0, 1, 0))
+    assert float(one) == pytest.approx(np.log(2))  # one class alone is its own mean
+
+
+def test_targets_belong_to_the_tokens_that_are_read() -> None:
+    corpus, start = vlm_corpus((8, 9)), tiny_start()
+    objective = PairsObjective(corpus, RobometerTrainConfig(frames=4), start.tokens, start.shape)
+    example = objective.draw(0)[0]
+    tokens = WordTokens()
+    assert [int(id) for id in example.ids[example.wanted]] == [tokens.id("<|prog_token|>")] * 4 + [
+        tokens.id("<|pref_token|>")
+    ]
+    assert int(example.is_image.sum()) == 8 * 4
+    assert len(example.images) == 8
+    assert {int(id) for id in example.ids[example.is_image]} == {start.shape.image_token}
+    again = objective.draw(0)[0]
+    assert np.array_equal(example.ids, again.ids)
+    assert example.images == again.images
+    assert any(one.images != example.images for one in objective.draw(1))
+
+
+def test_graded_episodes_come_once_per_epoch() -> None:
+    corpus, start = vlm_corpus(), tiny_start(robometer=False)
+    objective = GradesObjective(corpus, RoboRewardTrainConfig(batch=4), start.tokens, start.shape)
+    assert objective.updates == 9  # three epochs of twelve in fours
+    for epoch in range(2):
+        rows = [one.images[0].row for step in range(3) for one in objective.draw(3 * epoch + step)]
+        assert sorted(rows) == list(range(12))
+    first, second = ([one.images[0].row for step in range(3) for one in objective.draw(3 * e + step)] for e in (0, 1))
+    assert first != second
+    example = objective.example(0)
+    assert example.targets["words"].tolist() == [*example.ids[example.wanted[0] + 1 :].tolist()]
+    assert example.targets["words"][-1] == start.tokens.id("<|im_end|>")
+    assert example.targets["words"][-2] == objective.digits[4]
+    assert grade_in("ANSWER: 5") == example.targets["grade"][0]
+    logits = torch.zeros(len(example.wanted), 351)
+    logits[-2, objective.digits[2]] = 5.0
+    targets = {name: torch.from_numpy(one) for name, one in example.targets.items()}
+    assert objective.error({"words": logits}, targets).tolist() == [2.0]  # it says 3 of 5
+    loss = objective.losses({"words": logits}, targets, objective.totals([example]))["answer"]
+    each = -torch.log_softmax(logits.double(), -1)[range(len(example.wanted)), targets["words"]]
+    assert float(loss) == pytest.approx(float(each.mean()), rel=1e-5)
+
+
+def test_a_corpus_without_grades_is_refused() -> None:
+    corpus, start = vlm_corpus(), tiny_start(robometer=False)
+    ungraded = PreparedCorpus(tuple(replace(row, grade=None) for row in corpus.rows), corpus.pixels)
+    with pytest.raises(BadInput, match="grade"):
+        GradesObjective(ungraded, RoboRewardTrainConfig(), start.tokens, start.shape)

@@ -1,0 +1,170 @@
+"""Pairs: what is sampled, and with which targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demerit.errors import BadInput
+from demerit.training.prepared import CorpusChoice, CorpusRow, PreparedCorpus
+from demerit.training.vlm.config import RobometerTrainConfig
+from demerit.training.vlm.pairs import PairSampler, TrajectoryPair, is_better, label_success
+from fakes.toy_trajectories import vlm_corpus
+
+
+def sample_by_strategy(corpus: PreparedCorpus, count: int = 400, **changes: Any) -> dict[str, list[TrajectoryPair]]:
+    sampler = PairSampler(corpus, RobometerTrainConfig().changed(changes))
+    rng = np.random.default_rng(0)
+    found: dict[str, list[TrajectoryPair]] = {}
+    for _ in range(count):
+        pair = sampler.sample(rng)
+        found.setdefault(pair.strategy, []).append(pair)
+    return found
+
+
+def test_pairs_are_what_the_paper_says() -> None:
+    corpus = vlm_corpus()
+    found = sample_by_strategy(corpus)
+    assert {name: len(some) > 60 for name, some in found.items()} == dict.fromkeys(found, True)
+    for sample in found["expertise"]:
+        good, bad = (sample.first, sample.second) if sample.first_is_better else (sample.second, sample.first)
+        assert corpus.rows[good.row].success
+        assert not corpus.rows[bad.row].success
+        assert corpus.rows[good.row].instruction == corpus.rows[bad.row].instruction == sample.instruction
+        assert good.frames[-1] == corpus.rows[good.row].frames - 1  # outcomes are compared at the end
+    for sample in found["instruction"]:
+        good, bad = (sample.first, sample.second) if sample.first_is_better else (sample.second, sample.first)
+        assert corpus.rows[good.row].instruction == sample.instruction != corpus.rows[bad.row].instruction
+        assert not bad.progress.any()
+        assert not bad.success.any()
+        assert np.all(np.diff(good.frames) >= 0)
+    for name in ("rewind", "reverse"):
+        for sample in found[name]:
+            good, bad = (sample.first, sample.second) if sample.first_is_better else (sample.second, sample.first)
+            assert good.row == bad.row
+            assert np.all(np.diff(good.progress) >= 0)
+            assert bad.progress[-1] < good.progress[-1]  # decreasing, by the frames that are shown
+            assert np.array_equal(bad.progress, corpus.rows[bad.row].progress[bad.frames])
+    for some in found.values():
+        share = np.mean([sample.first_is_better for sample in some])
+        assert 0.3 < share < 0.7  # a coin decides who is A
+        assert all(len(side.frames) == 8 for sample in some for side in (sample.first, sample.second))
+    turned = [np.argmax(sample.second.frames) for sample in found["rewind"] if sample.first_is_better]
+    assert len(set(map(int, turned))) > 2  # the turn is anywhere
+
+
+def test_preferences_count_whatever_the_outcomes() -> None:
+    """Rows a and b fail, b with a known end; c succeeds. Somebody chose b over a, c over b, and a over b."""
+    plain = [np.full(8, np.nan, np.float32) for _ in range(2)]
+    plain[1][-1] = 0.5
+    even = ((np.arange(8) + 1) / 8).astype(np.float32)
+    times = np.arange(8, dtype=np.float32)
+    rows = [
+        CorpusRow(id, "lab", "do it", kind, kind == "demonstration", progress, times, split="train")
+        for id, kind, progress in zip("abc", ("outcome", "outcome", "demonstration"), (*plain, even), strict=True)
+    ]
+    choices = [CorpusChoice(better, worse, "human") for better, worse in ((1, 0), (2, 1), (0, 1))]
+    corpus = PreparedCorpus.from_arrays(rows, [np.zeros((8, 8, 8, 3), np.uint8)] * 3, choices)
+    samples = sample_by_strategy(corpus, 600)["people"]
+    better = [(one.first, one.second) if one.first_is_better else (one.second, one.first) for one in samples]
+    counts = {pair: sum((good.row, bad.row) == pair for good, bad in better) for pair in ((1, 0), (2, 1), (0, 1))}
+    assert sum(counts.values()) == len(samples)
+    assert min(counts.values()) > 0.2 * len(samples)
+    assert 0.4 < np.mean([one.first_is_better for one in samples]) < 0.6
+    for one in samples:
+        assert (one.instruction, one.strategy) == ("do it", "people")
+        for side in (one.first, one.second):
+            assert (len(side.frames), side.frames[-1]) == (8, 7)  # to the true end
+            if side.row == 2:  # c is a success: t / T, and done at the end
+                assert side.progress == pytest.approx(even[side.frames])
+                assert side.success[-1] == 1
+            else:  # a and b are failures: how far is unknown but for what was said of b's end
+                ends = side.frames == 7
+                assert np.isnan(side.progress[~ends]).all()
+                assert (side.progress[ends] == 0.5).all() if side.row == 1 else np.isnan(side.progress[ends]).all()
+                assert not side.success.any()
+    assert {int(one.first.frames[0]) for one in samples} == {0, 1, 2, 3, 4}  # where they begin is free
+
+
+def sample_from(corpus: PreparedCorpus, config: RobometerTrainConfig, count: int = 300) -> list[tuple[Any, ...]]:
+    sampler, rng = PairSampler(corpus, config), np.random.default_rng(5)
+    samples = [sampler.sample(rng) for _ in range(count)]
+    return [
+        (one.strategy, one.first_is_better, one.first.row, one.first.frames.tolist(), one.second.frames.tolist())
+        for one in samples
+    ]
+
+
+def test_without_preferences_the_other_strategies_are_unchanged() -> None:
+    corpus = vlm_corpus()
+    alone = RobometerTrainConfig(strategies=dict.fromkeys(("expertise", "instruction", "rewind", "reverse"), 1.0))
+    assert sample_from(corpus, RobometerTrainConfig()) == sample_from(corpus, alone)
+    chosen = PreparedCorpus(corpus.rows, corpus.pixels, (CorpusChoice(3, 0, "human"),))
+    assert sample_from(chosen, alone) == sample_from(corpus, alone)
+    found = sample_from(chosen, RobometerTrainConfig())
+    assert found == sample_from(chosen, RobometerTrainConfig())
+    assert 0.1 < np.mean([one[0] == "people" for one in found]) < 0.3  # one kind of five
+    failures = [at for at, row in enumerate(corpus.rows) if not row.success][:2]
+    alike = PreparedCorpus(tuple(corpus.rows[at] for at in failures), corpus.pixels, (CorpusChoice(1, 0, "human"),))
+    assert {one[0] for one in sample_from(alike, RobometerTrainConfig())} == {
+        "people"
+    }  # nothing else compares failures
+
+
+def test_starts_and_ends_are_random() -> None:
+    found = sample_by_strategy(vlm_corpus((30,)))
+    sides = [sample.first for sample in found["instruction"]]
+    assert len({int(side.frames[0]) for side in sides}) > 10
+    assert len({int(side.frames[-1]) for side in sides}) > 10
+
+
+def test_unknown_progress_is_masked_and_unlabelled_failures_still_compare() -> None:
+    corpus = vlm_corpus(measured=False)
+    for sample in sample_by_strategy(corpus)["expertise"]:
+        known = ~np.isnan(sample.first.progress)
+        assert known.all() if corpus.rows[sample.first.row].success else not known.any()
+        assert not np.isnan(sample.first.success).all()
+
+
+def test_success_labels() -> None:
+    shown_row = vlm_corpus(measured=False).rows[0]
+    labels = label_success(shown_row, 0.5)
+    assert labels[-1] == 1
+    assert not labels[shown_row.progress < 0.5].any()
+    assert np.isnan(labels[(shown_row.progress >= 0.5)][:-1]).all()
+    failed = vlm_corpus(measured=False).rows[3]
+    assert not label_success(failed, 0.5).any()
+    measured = replace(vlm_corpus().rows[0], progress=np.array([0, 0.5, 1, 1, 1], np.float32))
+    assert label_success(measured, 0.5).tolist() == [0, 0, 1, 1, 1]
+    assert np.isnan(label_success(replace(measured, success=None), 0.5)).all()
+
+
+def test_rewinding_a_plateau_lowers_the_progress() -> None:
+    flat = np.concatenate([np.linspace(0, 1, 4), np.ones(20)]).astype(np.float32)
+    row = vlm_corpus().rows[0]
+    corpus = PreparedCorpus.from_arrays(
+        [replace(row, progress=flat, height=8, width=8)], [np.zeros((24, 8, 8, 3), np.uint8)]
+    )
+    for sample in sample_by_strategy(corpus, strategies={"rewind": 1, "reverse": 1})["rewind"]:
+        good, bad = (sample.first, sample.second) if sample.first_is_better else (sample.second, sample.first)
+        assert bad.progress[-1] < good.progress[-1]
+
+
+def test_outcomes_that_hardly_differ_are_not_compared() -> None:
+    def end_at(value: float, success: bool | None = None) -> CorpusRow:
+        return replace(vlm_corpus().rows[0], success=success, progress=np.array([0, value], np.float32))
+
+    assert is_better(end_at(0.5), end_at(0.25), 0.2)
+    assert not is_better(end_at(0.5), end_at(0.4), 0.2)
+    assert not is_better(end_at(np.nan), end_at(0.0), 0.2)
+    assert is_better(end_at(0.5, success=True), end_at(np.nan, success=False), 0.2)
+
+
+def test_a_corpus_without_any_pair_is_refused() -> None:
+    corpus = vlm_corpus()
+    failures = PreparedCorpus(tuple(row for row in corpus.rows if not row.success), corpus.pixels)
+    with pytest.raises(BadInput, match="pairs"):
+        PairSampler(failures, RobometerTrainConfig())
