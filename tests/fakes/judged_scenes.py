@@ -10,8 +10,13 @@ from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Event, Outcome
 from demerit.llm import ChatImage, Message
-from demerit.models.gvl.frames import jpeg
-from demerit.models.gvl.wording import Label, words
+from demerit.models.gvl.prompt import (
+    ANCHOR_LABEL,
+    failure_label,
+    fill_prompt,
+    frame_label,
+    reference_label,
+)
 from fakes.judge.truth import NAME
 
 FRAMES = 16
@@ -81,19 +86,19 @@ def request(
     **more: Any,
 ) -> dict[str, Any]:
     """Write the body of a request as the prompts do: frames `at`, and whatever examples there are."""
-    parts: list[str | ChatImage] = [words("task", task=episode.instruction), str(Label("anchor"))]
-    parts.append(jpeg(episode.main.take([0])[0], 64))
+    parts: list[str | ChatImage] = [fill_prompt("task", task=episode.instruction), ANCHOR_LABEL]
+    parts.append(ChatImage.encode(episode.main.take([0])[0], 64))
     if descriptions:
-        parts.append(words("failures", failures="\n".join(descriptions)))
+        parts.append(fill_prompt("failures", failures="\n".join(descriptions)))
     for number, (other, values) in enumerate(rejected or [], 1):
         for picture, value in enumerate(values):
-            parts.append(str(Label("reference", picture + 1, number, round(100 * value))))
-            parts.append(jpeg(other.main.take([picture])[0], 64))
+            parts.append(reference_label(number, picture + 1, round(100 * value)))
+            parts.append(ChatImage.encode(other.main.take([picture])[0], 64))
     for number, other in enumerate(failed or [], 1):
         for picture in (4, 8, 12):
-            parts += [str(Label("failure", picture, number)), jpeg(other.main.take([picture])[0], 64)]
-    parts.append(words("frames", count=len(at)))
+            parts += [failure_label(number, picture), ChatImage.encode(other.main.take([picture])[0], 64)]
+    parts.append(fill_prompt("frames", count=len(at)))
     for number, frame in enumerate(at, 1):
-        parts += [str(Label("frame", number)), jpeg(episode.main.take([frame])[0], 64)]
-    messages = [Message.system(words("system")).wire(), Message.user(*parts).wire()]
+        parts += [frame_label(number), ChatImage.encode(episode.main.take([frame])[0], 64)]
+    messages = [Message.system(fill_prompt("system")).as_json(), Message.user(*parts).as_json()]
     return {"model": NAME, "messages": messages, **more}

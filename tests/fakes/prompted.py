@@ -16,7 +16,7 @@ from PIL import Image
 from demerit.data.episode import Episode, Origin
 from demerit.data.labels import Outcome
 from demerit.models.gvl.model import GVL
-from demerit.models.gvl.wording import Label, opening
+from fakes.judge.prompt_reader import ImageLabel, read_prompt
 from fakes.judge.server import Request, ScriptedServer
 
 
@@ -38,10 +38,10 @@ def failed(note: str = "", **changes: Any) -> Outcome:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PromptImage:
     """One picture of a request."""
 
-    label: Label
+    label: ImageLabel
     rgb: tuple[int, int, int]
     size: tuple[int, int]
     mode: str
@@ -56,33 +56,33 @@ class Picture:
         return self.rgb[2]
 
 
-def pictures_of(request: Request) -> list[Picture]:
+def pictures_of(request: Request) -> list[PromptImage]:
     """Every picture with the label that stands before it."""
     found, label = [], None
     images = iter(request.images)
     for part in request.parts:
         if part["type"] == "text":
-            label = Label.read(part["text"])
+            label = ImageLabel.read(part["text"])
             continue
         assert label is not None, "a picture without a label"
         image = Image.open(io.BytesIO(next(images)))
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3).mean(axis=0).round().astype(int)
-        found.append(Picture(label, tuple(pixels.tolist()), image.size, image.mode))
+        found.append(PromptImage(label, tuple(pixels.tolist()), image.size, image.mode))
     return found
 
 
-def to_judge(request: Request) -> dict[int, Picture]:
+def to_judge(request: Request) -> dict[int, PromptImage]:
     return {one.label.number: one for one in pictures_of(request) if one.label.role == "frame"}
 
 
 def is_feedback(request: Request) -> bool:
-    return opening("feedback") in request.text
+    return bool(read_prompt(request.body).remarks)
 
 
 class Watcher:
     """A scripted model that remembers what it was asked. By default it sees the truth: percent = 4 x frame index."""
 
-    def __init__(self, percents: Callable[[Request, dict[int, Picture]], Any] | None = None) -> None:
+    def __init__(self, percents: Callable[[Request, dict[int, PromptImage]], Any] | None = None) -> None:
         self.requests: list[Request] = []
         self.percents = percents or (lambda request, shown: entries({n: 4 * one.index for n, one in shown.items()}))
 

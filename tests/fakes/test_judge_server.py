@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from demerit.errors import BadInput, UnknownName
-from fakes.judge.faults import CONTENT, KINDS, Faults
+from fakes.judge.faults import CONTENT, KINDS, LOST, Faults
 from fakes.judge.server import Busy, Request, ScriptedServer
 
 HELLO = {"model": "simulated", "messages": [{"role": "user", "content": "hello"}]}
@@ -41,7 +41,6 @@ def test_it_speaks_the_protocol() -> None:
             assert answer.choices[0].message.content == "HELLO"
             assert answer.choices[0].finish_reason == "stop"
             assert answer.usage and answer.usage.total_tokens == answer.usage.prompt_tokens + 2
-            assert [model.id for model in client.models.list()] == ["simulated"]
         assert post(server, HELLO)[0] == 401
         assert server.billed.total() == 1
 
@@ -90,17 +89,11 @@ def test_every_fault_does_what_it_says() -> None:
         assert server.faulted == Counter(kinds)
 
 
-@pytest.mark.parametrize("fault", ["drop", "cut", "timeout", "drip"])
+@pytest.mark.parametrize("fault", ["drop", "cut", "timeout"])
 def test_broken_connections_are_really_broken(fault: str) -> None:
     with ScriptedServer(echo, Faults(script=[fault])) as server:
-        if fault == "drip":
-            connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=5)
-            connection.request("POST", "/v1/chat/completions", json.dumps(HELLO))
-            assert connection.getresponse().read(2) == b'{"'
-            connection.close()
-        else:
-            with pytest.raises((http.client.HTTPException, OSError)):
-                post(server, HELLO, timeout=0.3)
+        with pytest.raises((http.client.HTTPException, OSError)):
+            post(server, HELLO, timeout=0.3)
         assert not server.billed
 
 
@@ -110,7 +103,6 @@ def test_what_is_refused_is_named() -> None:
         assert status == 400 and b"response_format" in raw
         assert post(server, {**HELLO, "response_format": {"type": "json_object"}})[0] == 200
         assert b"seed" in post(server, {**HELLO, "seed": 1})[2]
-        assert b"max_completion_tokens" in post(server, {**HELLO, "max_tokens": 1})[2]
         assert post(server, "nonsense")[0] == 400
 
 
@@ -119,7 +111,7 @@ def test_faults_follow_the_question_and_not_the_order() -> None:
     first = [faults.pick(f"q{i}", 0, i) for i in range(2000)]
     assert first == [faults.pick(f"q{i}", 0, 5000 - i) for i in range(2000)]
     assert 0.26 < sum(map(bool, first)) / 2000 < 0.34
-    assert set(first) == {*KINDS, ""}
+    assert set(first) == {*KINDS, ""} - {*LOST}
     for i, fault in enumerate(first):
         second = faults.pick(f"q{i}", 1, 0)
         assert second == fault if fault in CONTENT else second not in CONTENT
@@ -135,7 +127,7 @@ def test_impossible_faults_are_refused() -> None:
 
 def test_busy_is_the_mean_number_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1.0, 3.0, 4.0])
-    monkeypatch.setattr("fakes.judge.request.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("fakes.judge.server.time.monotonic", lambda: next(times))
     busy = Busy()
     for by in (1, 1, -1, -1):
         busy.change(by)

@@ -17,17 +17,17 @@ from demerit.data.labels import Outcome
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput
 from demerit.llm import Message
-from demerit.models.gvl.wording import words
+from demerit.models.gvl.prompt import fill_prompt
 from fakes.judge.album import Album, signature_of_bytes, signatures
-from fakes.judge.reading import read_prompt
+from fakes.judge.error_model import JudgeErrors, ShownFailures, hopeful_progress, perceive
+from fakes.judge.prompt_reader import read_prompt
 from fakes.judge.server import Request, question_hash
-from fakes.judge.temperament import Lesson, Temperament, hoped, perceived
 from fakes.judge.truth import NAME, NOT_ASKED, NOT_NAMED, UNKNOWN, SimulatedJudge, kinds_in, kinds_of
 from fakes.judged_scenes import FRAMES, attempt, attempts, done, dropped, request, stopped
 
-EXACT = Temperament(optimism=0, blind={}, blind_otherwise=0, mood=0, noise=0)
-BIASED = Temperament(
-    optimism=0.3, blind={"dropped": 0.8}, blind_otherwise=0.4, mood=0, noise=0, text=0.1, video=0.4, dense=0.8
+EXACT = JudgeErrors(optimism=0, blind={}, blind_otherwise=0, bias=0, noise=0)
+BIASED = JudgeErrors(
+    optimism=0.3, blind={"dropped": 0.8}, blind_otherwise=0.4, bias=0, noise=0, text=0.1, video=0.4, dense=0.8
 )
 
 
@@ -106,7 +106,7 @@ def test_an_exact_judge_repeats_the_measured_curve(known: list[Episode]) -> None
 def test_failures_are_pushed_up_and_successes_are_not(known: list[Episode]) -> None:
     judge = SimulatedJudge(known, BIASED)
     success, drop, stop = known[:3]
-    nothing = Lesson()
+    nothing = ShownFailures()
     np.testing.assert_allclose(judge.values(success, nothing), done(), atol=1e-6)
     for episode, blind in ((drop, 0.8), (stop, 0.4)):
         curve = np.asarray(episode.outcome.curve, dtype=float)  # type: ignore[union-attr]
@@ -118,7 +118,7 @@ def test_the_kind_that_is_seen_best_gives_a_failure_away() -> None:
     assert BIASED.blindness(["dropped"]) == 0.8
     assert BIASED.blindness(["dropped", "incomplete"]) == 0.4
     assert BIASED.blindness([]) == 0.4
-    assert Temperament(blind={"drop": 0.1}).blindness(["dropped", "drop"]) == 0.1  # a behaviour's name counts as well
+    assert JudgeErrors(blind={"drop": 0.1}).blindness(["dropped", "drop"]) == 0.1  # a behaviour's name counts as well
 
 
 def test_examples_help_text_a_bit_video_more_dense_most(known: list[Episode]) -> None:
@@ -154,51 +154,51 @@ def test_wrong_values_beside_dense_examples_leave_what_the_pictures_give(known: 
     judge = SimulatedJudge(known, BIASED)
     drop, other = known[1], known[4]
     wrong = [1.0] * FRAMES
-    lesson = judge.lesson(read_prompt(request(drop, [15], rejected=[(other, wrong)])))
+    lesson = judge.shown_failures(read_prompt(request(drop, [15], rejected=[(other, wrong)])))
     assert lesson.fidelity == 0
     assert lesson.relief(BIASED, {"dropped"}) == pytest.approx(BIASED.video)
-    half = Lesson(dense=frozenset({"dropped"}), fidelity=0.5)
+    half = ShownFailures(dense=frozenset({"dropped"}), fidelity=0.5)
     assert half.relief(BIASED, {"dropped"}) == pytest.approx(0.6)
 
 
 def test_the_same_request_gets_the_same_answer_and_another_sample_another(known: list[Episode]) -> None:
-    judge = SimulatedJudge(known, Temperament(noise=0.2))
-    again = SimulatedJudge(known, Temperament(noise=0.2))
+    judge = SimulatedJudge(known, JudgeErrors(noise=0.2))
+    again = SimulatedJudge(known, JudgeErrors(noise=0.2))
     body = request(known[1], [3, 9, 15], seed=1)
     assert say(judge, body) == say(judge, body) == say(again, body)
     assert say(judge, body) != say(judge, {**body, "seed": 2})
-    assert say(judge, body) != say(SimulatedJudge(known, Temperament(noise=0.2), seed=5), body)
+    assert say(judge, body) != say(SimulatedJudge(known, JudgeErrors(noise=0.2), seed=5), body)
 
 
 def test_noise_has_the_size_it_was_given_and_moods_stay() -> None:
     flat = attempt(0, np.full(400, 0.5, dtype=np.float32))
     nobody = {"optimism": 0, "blind": {}, "blind_otherwise": 0}
-    noisy = SimulatedJudge([flat], Temperament(**nobody, mood=0, noise=0.05))  # type: ignore[arg-type]
-    assert np.std(noisy.values(flat, Lesson(), "a")) == pytest.approx(0.05, rel=0.15)
-    moody = SimulatedJudge([flat], Temperament(**nobody, mood=0.1, noise=0))  # type: ignore[arg-type]
-    values = moody.values(flat, Lesson(), "a")
+    noisy = SimulatedJudge([flat], JudgeErrors(**nobody, bias=0, noise=0.05))  # type: ignore[arg-type]
+    assert np.std(noisy.values(flat, ShownFailures(), "a")) == pytest.approx(0.05, rel=0.15)
+    moody = SimulatedJudge([flat], JudgeErrors(**nobody, bias=0.1, noise=0))  # type: ignore[arg-type]
+    values = moody.values(flat, ShownFailures(), "a")
     assert np.ptp(values) == 0
-    np.testing.assert_array_equal(values, moody.values(flat, Lesson(), "b"))
+    np.testing.assert_array_equal(values, moody.values(flat, ShownFailures(), "b"))
 
 
 def test_hope_never_falls() -> None:
     curve = np.asarray(dropped(), dtype=float)
-    hope = hoped(curve)
+    hope = hopeful_progress(curve)
     assert np.all(np.diff(hope) >= 0)
     assert np.all(hope >= curve)
     assert hope[-1] == 1
-    seen = perceived(Outcome("simulator", success=False, curve=curve), ["dropped"], Lesson(), BIASED)
+    seen = perceive(Outcome("simulator", success=False, curve=curve), ["dropped"], ShownFailures(), BIASED)
     assert np.all((seen >= curve) & (seen <= hope))
 
 
 def test_remarks_are_distilled_into_kinds_of_failure(known: list[Episode]) -> None:
     remarks = "- it dropped the cup, then dropped it again\n- the gripper closed on nothing\n- nice and quick"
-    text = words("feedback", task="lift the cup", remarks=remarks, count=3)
-    answer = say(SimulatedJudge(known), {"messages": [Message.user(text).wire()]})
+    text = fill_prompt("feedback", task="lift the cup", remarks=remarks, count=3)
+    answer = say(SimulatedJudge(known), {"messages": [Message.user(text).as_json()]})
     definitions = {kind.name: kind.definition for kind in kinds()}
     assert json.loads(answer) == {"failures": [definitions["dropped"], definitions["missed grasp"]]}
-    one = words("feedback", task="lift the cup", remarks=remarks, count=1)
-    assert len(json.loads(say(SimulatedJudge(known), {"messages": [Message.user(one).wire()]}))["failures"]) == 1
+    one = fill_prompt("feedback", task="lift the cup", remarks=remarks, count=1)
+    assert len(json.loads(say(SimulatedJudge(known), {"messages": [Message.user(one).as_json()]}))["failures"]) == 1
 
 
 def test_every_kind_that_the_simulator_measures_is_found_in_its_own_definition() -> None:
@@ -227,6 +227,6 @@ def test_a_view_of_a_known_episode_is_known(known: list[Episode]) -> None:
 @pytest.mark.parametrize(("name", "value"), [("optimism", 1.5), ("transfer", -0.1), ("noise", -1.0)])
 def test_numbers_that_mean_nothing_are_refused(name: str, value: float) -> None:
     with pytest.raises(BadInput, match=f"simulated judge: {name}"):
-        Temperament(**{name: value})  # type: ignore[arg-type]
+        JudgeErrors(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="dropped"):
-        Temperament(blind={"dropped": 2.0})
+        JudgeErrors(blind={"dropped": 2.0})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,14 +17,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from demerit.data.frames import Frames
-    from demerit.evaluate.benchmarks.ablation import Ablation
     from demerit.evaluate.benchmarks.run import RunOptions
     from demerit.evaluate.metrics import Measure
     from demerit.evaluate.reports.report import Report
-    from demerit.models.protocol import RewardModel
     from demerit.models.score import ScoreProgress
 
-PROMPTED = "gvl"
 REPORT_JSON, REPORT_HTML = "report.json", "report.html"
 
 
@@ -56,14 +54,9 @@ def bench(
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples behind each interval.")] = 10_000,
     batch: Annotated[int, typer.Option(help="Episodes given to a model at once.")] = 8,
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core; 0 = none).")] = None,
-    context: Annotated[
-        str, typer.Option(metavar="KINDS", help="Run gvl with bad behaviour in its prompt: none,text,video,dense.")
-    ] = "",
-    examples: Annotated[
-        str, typer.Option(metavar="PATH", help="Take the examples from here, not from the benchmark's own episodes.")
-    ] = "",
-    budget: Annotated[float | None, typer.Option(help="Dollars that all prompts together may cost.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what the prompts would take.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what prompted models would cost; send nothing.")
+    ] = False,
     camera: CameraOption = None,
     options: SourceOptions = None,
     trust_pickles: PickleOption = False,
@@ -77,7 +70,7 @@ def bench(
 
       demerit bench own --data my_videos --model clock --model my_package.rewards:MyModel
       demerit bench roboarena@1 --data ~/data/roboarena --model clock --out reports/arena
-      demerit bench roboarena@1 --data ~/data/roboarena --model gvl --context none,text,video,dense
+      demerit bench roboarena@1 --data ~/data/roboarena --model gvl --model gvl:video,examples=my_set --dry-run
       demerit bench --recompute reports/arena/report.json
     """
     from demerit.evaluate.benchmarks.category_table import read_categories  # noqa: PLC0415
@@ -99,82 +92,42 @@ def bench(
         reader=reader_options(options, trust_pickles),
         categories={} if categories is None else read_categories(categories),
     )
-    # Whatever speaks of prompts goes through the one client that keeps to a budget: none of it is ever ignored.
-    if context or dry_run or examples or budget is not None:
-        from demerit.evaluate.benchmarks.ablation import Ablation, read_contexts  # noqa: PLC0415
-
-        ablation = Ablation(read_contexts(context or "none"), examples, budget=budget)
-        _ablate(benchmark, model or ["gvl"], (data, out_folder, embed), chosen, ablation, dry_run)
-        return
-    report, videos, folder = _run(benchmark, model or [], data, out_folder, chosen)
-    _write(report, folder, videos, embed)
+    _run(benchmark, model or [], data, out_folder, chosen, embed, dry_run)
 
 
-def _ablate(
-    name: str,
-    models: list[str],
-    places: tuple[str, Path | None, int],
-    options: RunOptions,
-    ablation: Ablation,
-    dry_run: bool,
+def _run(
+    name: str, models: list[str], data: str, out_folder: Path | None, options: RunOptions, embed: int, dry_run: bool
 ) -> None:
-    """Run prompted models under several contexts, the others as they are."""
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import Bar, bar, out  # noqa: PLC0415
     from demerit.errors import BadInput  # noqa: PLC0415
-    from demerit.evaluate.benchmarks.ablation import Contexts, run_options  # noqa: PLC0415
-    from demerit.evaluate.benchmarks.benchmark import load_benchmark  # noqa: PLC0415
-    from demerit.evaluate.benchmarks.run import gather, run_benchmark  # noqa: PLC0415
-
-    data, out_folder, embed = places
-    benchmark = load_benchmark(name)
-    folder = out_folder or Path("bench") / benchmark.name
-    gathered = gather(benchmark, data, options)
-    prompted = [one for one in models if one.partition(":")[0] == PROMPTED]
-    if len(prompted) != 1:
-        raise BadInput("--context", f"one --model {PROMPTED} (with options: {PROMPTED}:samples=3)", " ".join(models))
-    contexts = Contexts(prompted[0], ablation, gathered)
-    *lines, last = contexts.estimates(gathered.episodes)
-    for line in lines:
-        out.print(escape(line.partition(" Estimated:")[0]))  # the rule once is enough
-    out.print(escape(last))
-    if dry_run:
-        return
-    with bar(f"{benchmark.name}: {len(gathered.episodes)} episodes a model", None) as shown:
-        seen: dict[str, int] = {}
-
-        def told(what: str, progress: ScoreProgress, shown: Bar = shown) -> None:
-            seen[what] = progress.seen  # several are asked at once
-            shown.update(sum(seen.values()), f"{what}; {contexts.chat.spent.answers} answers")
-
-        asked: list[str | RewardModel] = [*contexts.models(folder), *(one for one in models if one not in prompted)]
-        chosen = run_options(options, contexts, gathered.episodes)
-        report = run_benchmark(benchmark, asked, gathered, folder, chosen, told)
-    _write(contexts.told(report), folder, gathered.frames(), embed)
-    out.print(escape(f"Asked: {contexts.chat.spent}"))
-
-
-def _run(
-    name: str, models: list[str], data: str, out_folder: Path | None, options: RunOptions
-) -> tuple[Report, Mapping[str, Frames], Path]:
-    from demerit.cli.bars import Bar, bar  # noqa: PLC0415
-    from demerit.errors import BadInput  # noqa: PLC0415
     from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, load_benchmark  # noqa: PLC0415
     from demerit.evaluate.benchmarks.run import gather, run_benchmark  # noqa: PLC0415
+    from demerit.models import load_model  # noqa: PLC0415
 
     if not name:
         raise BadInput("benchmark", f"one of {', '.join(BENCHMARKS)}", "none")
     benchmark = load_benchmark(name)
     folder = out_folder or Path("bench") / benchmark.name
     gathered = gather(benchmark, data, options)
+    loaded = [load_model(one) for one in models]
+    prompted: list[Any] = [one for one in loaded if hasattr(one, "estimate")]
+    for one in prompted:
+        out.print(escape(f"{one.card.name}: {one.estimate(gathered.episodes)}"))
+    if dry_run:
+        return
+    # Ask again what a server did not answer last time; what was paid for comes from the cache.
+    options = replace(options, retry=options.retry or bool(prompted))
     with bar(f"{benchmark.name}: {len(gathered.episodes)} episodes", None) as shown:
 
         def told(what: str, progress: ScoreProgress, shown: Bar = shown) -> None:
             shown.update(progress.seen, what)
 
-        report = run_benchmark(benchmark, models, gathered, folder, options, told)
-    return report, gathered.frames(), folder
+        report = run_benchmark(benchmark, loaded, gathered, folder, options, told)
+    _write(report, folder, gathered.frames(), embed)
+    for spent in dict.fromkeys(str(one.spent) for one in prompted):  # models of one server share a client
+        out.print(escape(f"Requests: {spent}"))
 
 
 def _again(path: Path) -> None:

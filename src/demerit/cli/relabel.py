@@ -77,7 +77,7 @@ def relabel(
     )
     chat = GVLConfig.read("", {"budget": budget, "concurrency": concurrency})
     dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, False))
-    with chat.chat() as client:
+    with chat.client() as client:
         if dry_run:
             originals, costs = estimate(dataset, client, config)
             out.print(f"{originals} originals; if every first answer is accepted: {costs}")

@@ -1,16 +1,12 @@
-"""The client for language models behind an OpenAI-compatible address: `ChatClient` sends `ChatRequest`s."""
+"""The client for language models behind an OpenAI-compatible address.
 
-from demerit.llm.client import (
-    ChatClient,
-    ChatImage,
-    ChatRequest,
-    ChatResponse,
-    Endpoint,
-    Estimate,
-    Message,
-    Spending,
-    Usage,
-)
+`ChatClient` sends `ChatRequest`s to an `Endpoint`, caches every paid answer in SQLite, keeps to a budget and returns
+`ChatResponse`s. Needs the extra `chat` (openai, pydantic), which is imported on the first request.
+"""
+
+from demerit.llm.budget import Estimate, Spending
+from demerit.llm.client import ChatClient, ChatResponse
+from demerit.llm.request import ChatImage, ChatRequest, Endpoint, Message
 
 __all__ = [
     "ChatClient",
@@ -21,5 +17,4 @@ __all__ = [
     "Estimate",
     "Message",
     "Spending",
-    "Usage",
 ]

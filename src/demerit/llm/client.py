@@ -1,59 +1,69 @@
-"""The one client for every language and vision-language model behind an OpenAI-compatible address.
+"""`ChatClient`: asks a model behind an OpenAI-compatible address, many requests at a time.
 
-    from demerit.llm.client import ChatRequest, ChatClient, Endpoint, Message
+    from demerit.llm import ChatClient, ChatRequest, Endpoint, Message
 
-    with ChatClient(Endpoint("http://localhost:8000/v1", "qwen"), cache=Path("answers.sqlite")) as chat:
-        for number, said in chat.ask_all(asks):
-            print(said.parsed or said.why_not)
+    with ChatClient(Endpoint("http://localhost:8000/v1", "qwen"), cache=Path("answers.sqlite")) as client:
+        for index, response in client.ask_all(requests):
+            print(response.parsed or response.why_not)
 
-Every answer that was paid for is cached before it is handed out, so the same command after a crash goes on where it
-stopped. What brought no usable answer says why in `ChatResponse.why_not`; nothing is ever made up. An answer that
-cannot be read is an answer: it was billed, it stays cached, and it is not asked again (another `sample` would be).
+Each answer is cached before it is handed out, so the same command after a crash resumes where it stopped. A request
+without a usable answer says why in `ChatResponse.why_not`. An unreadable answer is an answer: it was billed, it stays
+cached and is not asked for again (another `sample` is). The openai SDK does the HTTP and the retries.
 """
 
 from __future__ import annotations
 
-import logging
-import queue
+import re
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from demerit.errors import BadInput, StoreError
-from demerit.llm import tokens
-from demerit.llm.answers import ChatResponse, Estimate, Spending, TagSpending, Usage
-from demerit.llm.asks import ChatImage, ChatRequest, Endpoint, Message
-from demerit.llm.cache import Cache, Reply
-from demerit.llm.dialect import Dialect
-from demerit.llm.ledger import Ledger
-from demerit.llm.pacing import Attempts, Pace
-from demerit.llm.reading import read
-from demerit.llm.wire import Trouble, Wire
+from demerit.errors import BadInput, MissingExtra, StoreError
+from demerit.llm.budget import Budget, Estimate, Spending
+from demerit.llm.cache import AnswerCache, StoredAnswer
+from demerit.llm.request import ChatRequest, Endpoint, count_text_tokens
 
-__all__ = [
-    "ChatClient",
-    "ChatImage",
-    "ChatRequest",
-    "ChatResponse",
-    "Endpoint",
-    "Estimate",
-    "Message",
-    "Spending",
-    "TagSpending",
-    "Usage",
-]
+if TYPE_CHECKING:
+    from openai import OpenAI
+    from pydantic import BaseModel
 
-log = logging.getLogger("demerit.llm.client")
+_FATAL = {401: "the key is refused", 402: "the account must be paid", 404: "there is no such address or model"}
+_REFUSED_FORMAT = (400, 422)
+_NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
+_SHORTEST_KEY = 8
+_LONGEST_MESSAGE, _LONGEST_QUOTE = 300, 80
+_THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+_FENCE = re.compile(r"```\w*\s*\n(.*?)```", re.DOTALL)
 
-CLAIM_SLACK = 60.0
-LOOK_AGAIN = (0.02, 0.5)
-"""first and longest pause between looks at a question that somebody else is asking"""
+
+@dataclass(frozen=True)
+class ChatResponse:
+    """One answer, or the reason why there is none."""
+
+    text: str
+    """what the model wrote, also if it cannot be read; empty if nothing came"""
+    parsed: BaseModel | None
+    """the answer as an instance of the schema; None without a schema and whenever `why_not` is set"""
+    why_not: str
+    """empty, or `kind: reason`; the kind is refused, unreadable, cut off, failed or not asked"""
+    cost: float | None = 0.0
+    """dollars billed now: 0 from the cache, None without prices"""
+    cached: bool = False
+    """read from the cache: nothing was sent now"""
+
+    @property
+    def kind(self) -> str:
+        """The kind of failure, for counting; empty for a good answer."""
+        return self.why_not.partition(":")[0]
 
 
 class ChatClient:
-    """Asks one endpoint, many questions at a time, each at most once."""
+    """Asks one endpoint; thread-safe. Equal requests are sent once."""
 
     def __init__(
         self,
@@ -62,250 +72,258 @@ class ChatClient:
         concurrency: int = 8,
         budget: float | None = None,
         timeout: float = 120.0,
-        tries: int = 6,
+        max_retries: int = 5,
     ) -> None:
-        """Prepare; nothing is sent and no key is read before the first question.
+        """Open the cache; nothing is sent and no key is read before the first request.
 
         Args:
-            endpoint: where, and which model.
-            cache: the file of answers; None keeps them only as long as this object.
-            concurrency: how many requests may be under way at once.
-            budget: dollars that this object may spend; needs prices.
-            timeout: seconds for one whole answer.
-            tries: how often a request may fail before its question is given up.
+            endpoint: the server and the model.
+            cache: the file of answers; None keeps them in memory.
+            concurrency: requests in flight at once, over all threads.
+            budget: dollars that this client may spend; needs prices.
+            timeout: seconds to wait for a server that sends nothing.
+            max_retries: how often the SDK repeats a request after a timeout, a lost connection, 408, 409, 429 or 5xx.
         """
-        if concurrency < 1 or tries < 1 or timeout <= 0:
-            raise BadInput(
-                "chat", "concurrency and tries of at least 1, a timeout above 0", (concurrency, tries, timeout)
-            )
-        self.endpoint, self.concurrency, self._timeout = endpoint, concurrency, timeout
-        self._ledger = Ledger(endpoint, budget)
-        self._cache = Cache(cache)
-        self.notes: list[str] = []
-        """what was learnt about the server and is worth showing, each sentence once"""
-        self._name = f"{endpoint.url} {endpoint.model}"
-        self._dialect = Dialect.first(endpoint, self._cache.dialect(self._name))
-        self._lock = threading.Lock()
+        if concurrency < 1 or max_retries < 0 or timeout <= 0:
+            got = (concurrency, max_retries, timeout)
+            raise BadInput("chat client", "concurrency from 1, max_retries from 0, a timeout above 0", got)
+        self.endpoint, self.concurrency = endpoint, concurrency
+        self._timeout, self._max_retries = timeout, max_retries
+        self._budget = Budget(endpoint, budget)
+        self._cache = AnswerCache(cache)
         self._slots = threading.BoundedSemaphore(concurrency)
-        self._pace = Pace(self._ledger, tries, concurrency)
-        self._wire_made: Wire | None = None
+        self._lock = threading.Lock()
+        self._key_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._failures_in_a_row = 0
+        self._sdk: OpenAI | None = None
 
     def __enter__(self) -> ChatClient:
-        """Use it."""
+        """Use it in `with`."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Hang up."""
+        """Close it."""
         self.close()
 
     def close(self) -> None:
-        """Close the connections and the cache."""
+        """Close the connections and the cache; the next request opens them again."""
         with self._lock:
-            if self._wire_made is not None:
-                self._wire_made.close()
-                self._wire_made = None
+            if self._sdk is not None:
+                self._sdk.close()
+                self._sdk = None
         self._cache.close()
 
     @property
     def spent(self) -> Spending:
-        """What was done and paid so far."""
-        return self._ledger.snapshot()
+        """What was sent and paid so far."""
+        return self._budget.spending
 
     @property
     def stopped(self) -> str:
-        """Why nothing is sent any more (the budget, a refused key, a dead server); empty while all is well."""
-        return self._ledger.stopped
+        """Why nothing more is sent (budget, refused key, dead server); empty while all is well."""
+        return self._budget.stopped
 
-    def stop(self, why: str) -> None:
-        """Send nothing any more, for this reason; what is under way is still waited for and kept."""
-        self._ledger.stop(why)
+    def stop(self, reason: str) -> None:
+        """Send nothing more; requests in flight are still awaited and cached."""
+        self._budget.stop(reason)
 
-    def estimate(self, asks: Iterable[ChatRequest]) -> Estimate:
-        """Say what asking would take, without sending anything or needing a key."""
+    def estimate(self, requests: Iterable[ChatRequest]) -> Estimate:
+        """Estimate the cost of requests without sending anything; needs no key."""
         count = cached = images = tokens_in = tokens_out = 0
         seen: set[str] = set()
-        for ask in asks:
+        for request in requests:
             count += 1
-            key = ask.key(self.endpoint)
+            key = request.key(self.endpoint)
             if key in seen or self._cache.get(key):
                 cached += 1
                 continue
             seen.add(key)
-            images += sum(isinstance(part, ChatImage) for message in ask.messages for part in message.parts)
-            tokens_in += tokens.of_ask(ask)
-            tokens_out += ask.max_tokens
-        cost = self.endpoint.cost(tokens_in, tokens_out)
-        return Estimate(count, cached, images, tokens_in, tokens_out, cost)
+            images += len(request.images)
+            tokens_in += request.count_tokens()
+            tokens_out += request.max_tokens
+        return Estimate(count, cached, images, tokens_in, tokens_out, self.endpoint.cost(tokens_in, tokens_out))
 
-    def ask(self, ask: ChatRequest) -> ChatResponse:
-        """Ask one question and wait for its answer."""
-        return self._answer(ask, threading.Event())
+    def ask(self, request: ChatRequest) -> ChatResponse:
+        """Send one request and wait for the answer."""
+        return self._answer(request, threading.Event())
 
-    def ask_all(self, asks: Iterable[ChatRequest]) -> Iterator[tuple[int, ChatResponse]]:
-        """Ask many at once; yields each one's place in the list and its answer, as they finish.
+    def ask_all(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, ChatResponse]]:
+        """Yield (position, response) as answers arrive.
 
-        The list is read as there is room, never far ahead, so a generator that decodes images needs little memory.
-        Leaving early (an error, Ctrl-C, a `break`) sends nothing more and waits for what is under way, because that
-        is paid for; a second Ctrl-C does not wait.
+        `requests` is read only as far ahead as there is room. After an interrupt or an early `close`, requests in
+        flight are awaited and cached, because they are paid for.
         """
-        todo: queue.SimpleQueue[tuple[int, ChatRequest] | None] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[int, ChatResponse | BaseException]] = queue.SimpleQueue()
-        leaving, workers, waiting = threading.Event(), list[threading.Thread](), 0
-        try:
-            for place, ask in enumerate(asks):
-                todo.put((place, ask))
-                waiting += 1
-                if len(workers) < self.concurrency:
-                    workers.append(threading.Thread(target=self._work, args=(todo, done, leaving), daemon=True))
-                    workers[-1].start()
-                while waiting >= 2 * self.concurrency or not done.empty():
-                    waiting -= 1
-                    yield _unless_error(done.get())
-            while waiting:
-                waiting -= 1
-                yield _unless_error(done.get())
-        finally:
-            leaving.set()
-            for _ in workers:
-                todo.put(None)
-            for worker in workers:
-                worker.join()
-
-    def _work(
-        self,
-        todo: queue.SimpleQueue[tuple[int, ChatRequest] | None],
-        done: queue.SimpleQueue[tuple[int, ChatResponse | BaseException]],
-        leaving: threading.Event,
-    ) -> None:
-        """Answer what is in the queue until it says that there is no more."""
-        while (item := todo.get()) is not None:
-            place, ask = item
+        cancelled = threading.Event()
+        waiting: dict[Future[ChatResponse], int] = {}
+        with ThreadPoolExecutor(self.concurrency) as pool:
             try:
-                done.put((place, self._answer(ask, leaving)))
-            except BaseException as error:
-                done.put((place, error))
+                for index, request in enumerate(requests):
+                    waiting[pool.submit(self._answer, request, cancelled)] = index
+                    full = len(waiting) >= 2 * self.concurrency
+                    for future in wait(waiting, None if full else 0, FIRST_COMPLETED).done:
+                        yield waiting.pop(future), future.result()
+                while waiting:
+                    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                        yield waiting.pop(future), future.result()
+            finally:
+                cancelled.set()
+                for future in waiting:
+                    future.cancel()
 
-    def _answer(self, ask: ChatRequest, leaving: threading.Event) -> ChatResponse:
-        """Take the answer from the cache, from whoever is asking the same just now, or from the server."""
-        key, pause = ask.key(self.endpoint), LOOK_AGAIN[0]
-        while not leaving.is_set():
+    def _answer(self, request: ChatRequest, cancelled: threading.Event) -> ChatResponse:
+        """Take the answer from the cache or from the server; threads with equal requests wait for each other."""
+        key = request.key(self.endpoint)
+        with self._lock:
+            key_lock = self._key_locks[key]
+        with key_lock:
             known = self._cache.get(key)
-            if known:
-                self._ledger.count(from_cache=1)
-                return self._said(ask, known, 0.0, cached=True)
-            if self.stopped:
-                return ChatResponse.nothing(f"not asked: {self.stopped}")
-            claim = self._cache.claim(key, self._timeout + CLAIM_SLACK)
-            said = self._ask_server(ask, key, claim, leaving) if claim else None
-            if said is not None:
-                return said
-            leaving.wait(pause)
-            pause = min(2 * pause, LOOK_AGAIN[1])
-        return ChatResponse.nothing("not asked: interrupted")
+            if known is not None:
+                self._budget.count_cached()
+                return _respond(request, known, 0.0, cached=True)
+            sdk = self._connect()
+            with self._slots:
+                return self._buy(sdk, request, key, cancelled)
 
-    def _ask_server(self, ask: ChatRequest, key: str, claim: str, leaving: threading.Event) -> ChatResponse | None:
-        """Try until there is an answer or no hope of one; None when somebody else has taken the question over."""
-        so_far = Attempts()
+    def _buy(self, sdk: OpenAI, request: ChatRequest, key: str, cancelled: threading.Event) -> ChatResponse:
+        """Send a request within the budget, and cache the answer."""
+        estimated_in = request.count_tokens()
+        reserved = self._budget.reserve(estimated_in, request.max_tokens, cancelled)
+        if isinstance(reserved, str):
+            return ChatResponse("", None, f"not asked: {reserved}")
         try:
-            while True:
-                try:
-                    return self._try(ask, key, claim, leaving)
-                except Trouble as trouble:
-                    delay = so_far.delay(trouble)
-                    why = self._pace.give_up(trouble, so_far)
-                    if why:
-                        return ChatResponse.nothing(f"failed: {why}")
-                self._ledger.count(retries=1)
-                self._cache.renew(key, claim, delay + self._timeout + CLAIM_SLACK)
-                leaving.wait(delay)
-        except _Taken:
-            return None
-        except _Stopped as stop:
-            return ChatResponse.nothing(f"{'failed' if so_far.failures else 'not asked'}: {stop}")
-        finally:
-            self._cache.release(key, claim)
-
-    def _try(self, ask: ChatRequest, key: str, claim: str, leaving: threading.Event) -> ChatResponse:
-        """Send one request, in the dialect that the server understands, as far as the money goes."""
-        need, wire = tokens.of_ask(ask), self._wire()
-        self._pace.hold(leaving)
-        with self._slots:
-            reserved = self._ledger.reserve(need, ask.max_tokens, leaving)
-            if isinstance(reserved, str):
-                raise _Stopped(reserved)
-            # All this waiting may have taken longer than the claim lasts, and a question is sent by one at a time.
-            if not self._cache.renew(key, claim, self._timeout + CLAIM_SLACK):
-                self._ledger.withdraw(reserved)
-                raise _Taken
-            dialect = self._dialect
-            body = dialect.write(ask, self.endpoint.model)
-            try:
-                reply = wire.send(body, ask)
-            except Trouble as trouble:
-                self._ledger.failed(reserved, trouble.unsure)
-                if not self._learn(dialect, trouble, body):
-                    self._pace.heed(trouble)
-                    raise
-            except BaseException:
-                # An interrupt or a defect: the request was sent, so it may be billed.
-                self._ledger.failed(reserved, unsure=True)
-                raise
-            else:
-                return self._keep(ask, key, reply, reserved, need)
-        return self._try(ask, key, claim, leaving)
-
-    def _keep(self, ask: ChatRequest, key: str, reply: Reply, reserved: float, need: int) -> ChatResponse:
-        """Book and store an answer. One that cannot be stored is still handed out, but no more are bought."""
-        usage = Usage(reply.tokens_in, reply.tokens_out, reply.estimated)
-        cost = self._ledger.settle(reserved, need, usage, ask.tag)
-        self._pace.answered()
+            answer = self._send(sdk, request)
+        except _RequestError as error:
+            self._budget.fail(reserved, error.maybe_billed)
+            self._count_failure(error)
+            return ChatResponse("", None, f"failed: {error}")
+        except BaseException:
+            self._budget.fail(reserved, maybe_billed=True)
+            raise
+        self._failures_in_a_row = 0
+        cost = self._budget.settle(reserved, estimated_in, answer)
         try:
-            self._cache.put(key, reply, self.endpoint.model, cost, ask.tag)
+            self._cache.put(key, answer, self.endpoint.model, cost, request.tag)
         except StoreError as error:
-            self._note(f"An answer could not be kept: {error}")
-            self._ledger.stop(f"answers cannot be kept ({error.reason})")
-        return self._said(ask, reply, cost, cached=False)
+            # This answer is still handed out, but no more are bought.
+            self._budget.stop(f"answers cannot be stored ({error.reason})")
+        return _respond(request, answer, cost, cached=False)
 
-    def _said(self, ask: ChatRequest, reply: Reply, cost: float | None, cached: bool) -> ChatResponse:
-        parsed, why_not = read(reply.text, reply.finish, reply.refusal, ask.schema)
-        usage = Usage(reply.tokens_in, reply.tokens_out, reply.estimated, cached)
-        return ChatResponse(reply.text, parsed, why_not, usage, cost)
+    def _send(self, sdk: OpenAI, request: ChatRequest) -> StoredAnswer:
+        """Send one request, retried by the SDK, and read the completion."""
+        import openai  # noqa: PLC0415
 
-    def _learn(self, used: Dialect, trouble: Trouble, body: dict[str, Any]) -> bool:
-        """Change the dialect if that is what the server refused; true when the request is worth writing anew."""
-        change = used.after(trouble.status, trouble.reason, body, self.endpoint)
-        if change is None:
-            return False
+        try:
+            completion: Any = sdk.chat.completions.create(**request.body(self.endpoint))
+            choice = completion.choices[0]
+            text, refusal = self._clean(choice.message.content or ""), self._clean(choice.message.refusal or "")
+        except openai.APIStatusError as error:
+            raise self._refused(error, request) from None
+        except openai.APIConnectionError as error:  # a timeout is one too
+            sent = type(error.__cause__).__name__ not in _NOT_SENT
+            reason = self._clean(f"{error} {error.__cause__ or ''}".strip())
+            raise _RequestError(f"{reason} ({self._max_retries} retries)", maybe_billed=sent) from None
+        except (ValueError, LookupError, TypeError, AttributeError):  # such as a proxy's page with status 200
+            raise _RequestError("the server did not send a completion", maybe_billed=True) from None
+        counted = _counted_tokens(completion.usage)
+        tokens_in, tokens_out = counted or (request.count_tokens(), count_text_tokens(text))
+        return StoredAnswer(text, str(choice.finish_reason or ""), refusal, tokens_in, tokens_out, counted is None)
+
+    def _refused(self, error: Any, request: ChatRequest) -> _RequestError:
+        """Describe an HTTP error status."""
+        message = self._clean(" ".join(str(error).split()))[:_LONGEST_MESSAGE]
+        status, mode = error.status_code, self.endpoint.schema_mode
+        fatal = "the account's quota is used up" if error.code == "insufficient_quota" else _FATAL.get(status, "")
+        if fatal:
+            return _RequestError(f"{fatal}: {message}", fatal=True)
+        if status in _REFUSED_FORMAT and request.schema is not None and mode != "none":
+            message += f" (if the server cannot do schema_mode={mode}, try json_object or none)"
+        return _RequestError(message)
+
+    def _count_failure(self, error: _RequestError) -> None:
+        """Stop after an error that every request will meet, or when a long row of requests failed."""
+        if error.fatal:
+            self._budget.stop(str(error))
+            return
         with self._lock:
-            # Others may have been refused at the same time; the first of them speaks for all.
-            if self._dialect == used:
-                self._dialect = change[0]
-                self._cache.learn(self._name, change[0].facts())
-                self._note(f"{self.endpoint.url} ({self.endpoint.model}) {change[1]}.")
-        return True
+            self._failures_in_a_row += 1
+            if self._failures_in_a_row >= max(3 * self.concurrency, 10):
+                self._budget.stop(f"the last {self._failures_in_a_row} requests all failed ({error})")
 
-    def _wire(self) -> Wire:
+    def _connect(self) -> OpenAI:
         with self._lock:
-            if self._wire_made is None:
-                self._wire_made = Wire(self.endpoint, self._timeout)
-            return self._wire_made
+            if self._sdk is None:
+                try:
+                    import openai  # noqa: PLC0415
+                except ImportError:
+                    raise MissingExtra("Asking a language model", "chat") from None
+                timeout = openai.Timeout(self._timeout, connect=min(self._timeout, 10.0))
+                key = self.endpoint.key() or "none"
+                self._sdk = openai.OpenAI(
+                    api_key=key, base_url=self.endpoint.url, max_retries=self._max_retries, timeout=timeout
+                )
+            return self._sdk
 
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
-            log.warning(sentence)
+    def _clean(self, text: str) -> str:
+        """Remove the key, which some servers repeat, and halves of characters, which cannot be stored."""
+        key = self.endpoint.key()
+        if len(key) >= _SHORTEST_KEY:
+            text = text.replace(key, "[key]")
+        return text.encode(errors="replace").decode()
 
 
-class _Taken(Exception):
-    """The claim ran out and somebody else asks now."""
+class _RequestError(Exception):
+    """A request without an answer."""
+
+    def __init__(self, reason: str, *, fatal: bool = False, maybe_billed: bool = False) -> None:
+        """`fatal`: every other request would fail too."""
+        super().__init__(reason)
+        self.fatal, self.maybe_billed = fatal, maybe_billed
 
 
-class _Stopped(Exception):
-    """Nothing may be sent any more; says why."""
+def parse_answer(answer: StoredAnswer, schema: type[BaseModel] | None) -> tuple[BaseModel | None, str]:
+    """Return the answer as the schema wants it, or the reason why not.
+
+    The JSON is the last fenced block, else the whole text; <think> sections are skipped. Nothing is repaired.
+    """
+    if answer.refusal or answer.finish == "content_filter":
+        return None, f"refused: {_quote(answer.refusal or answer.text or 'filtered by the server')}"
+    if schema is None and answer.finish != "length":
+        return None, "" if answer.text.strip() else "unreadable: the answer is empty"
+    reason = "no schema"
+    if schema is not None:
+        text = _THOUGHTS.sub("", answer.text)
+        blocks = _FENCE.findall(text)
+        try:
+            return schema.model_validate_json((blocks[-1] if blocks else text).strip()), ""
+        except ValueError as error:
+            reason = _first_error(error)
+    if answer.finish == "length":
+        return None, "cut off: the answer reached max_tokens"
+    if not answer.text.strip():
+        return None, "unreadable: the answer is empty"
+    return None, f"unreadable: {reason} in {_quote(answer.text)}"
 
 
-def _unless_error(item: tuple[int, ChatResponse | BaseException]) -> tuple[int, ChatResponse]:
-    place, said = item
-    if isinstance(said, BaseException):
-        raise said
-    return place, said
+def _respond(request: ChatRequest, answer: StoredAnswer, cost: float | None, *, cached: bool) -> ChatResponse:
+    parsed, why_not = parse_answer(answer, request.schema)
+    return ChatResponse(answer.text, parsed, why_not, cost, cached)
+
+
+def _counted_tokens(usage: Any) -> tuple[int, int] | None:
+    """The server's count; None if it is missing or makes no sense."""
+    counts = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+    if not all(type(count) is int and count >= 0 for count in counts) or not any(counts):
+        return None
+    return counts[0] or 0, counts[1] or 0
+
+
+def _first_error(error: Any) -> str:
+    """The first problem of a pydantic ValidationError."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(step) for step in first["loc"])
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
+
+
+def _quote(text: str) -> str:
+    flat = " ".join(text.split())
+    return repr(flat if len(flat) <= _LONGEST_QUOTE else flat[: _LONGEST_QUOTE - 3] + "...")

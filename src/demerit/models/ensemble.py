@@ -21,6 +21,7 @@ from demerit.data.frames import Images, Indices, short_hash
 from demerit.data.reward import Reward
 from demerit.errors import BadInput
 from demerit.models import load_model
+from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard, Online, RewardModel
 
 Floats = npt.NDArray[np.float64]
@@ -31,6 +32,15 @@ LONGEST_NAME = 80
 class Ensemble:
     """The mean of its members at the frames that all of them look at."""
 
+    listing = Listing(
+        quantity="mean of the members' values",
+        low=0.0,
+        high=1.0,
+        causal=False,
+        licence="those of the members",
+        about="The mean of several models of one range, and how far they disagree: ensemble:change+motion.",
+        frames="as the members",
+    )
     reset: Callable[[str], None]
     step: Callable[[Images], float]
 

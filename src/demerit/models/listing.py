@@ -51,11 +51,27 @@ class Listing:
         return f"{'-∞' if self.low is None else f'{self.low:g}'} to {'∞' if self.high is None else f'{self.high:g}'}"
 
 
+WITH_ARGUMENT = {
+    "calibrated": Listing(
+        quantity="calibrated value of another model",
+        low=0.0,
+        high=1.0,
+        causal=False,
+        licence="that of the other model",
+        about="A model with calibrated values. Needs a folder made by `demerit calibrate`: calibrated:DIR.",
+        frames="as the other model",
+    )
+}
+"""models that are functions and cannot be made without an argument"""
+
+
 def describe_model(name: str) -> Listing | str:
     """Return a model's entry, or the error message when it cannot be loaded.
 
     A class with a `listing` attribute is not instantiated: large models would have to load their weights.
     """
+    if name in WITH_ARGUMENT:
+        return WITH_ARGUMENT[name]
     try:
         factory: Callable[..., Any] = MODELS.factory(name)
         known = getattr(factory, "listing", None)

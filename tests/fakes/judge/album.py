@@ -1,8 +1,8 @@
-"""The simulated judge's memory: which episode and frame a picture shows, told by the picture alone.
+"""Recognises which episode and frame an image shows, for the simulated judge.
 
-A request carries JPEG pictures without names. Each is reduced to a few grey squares, which survive compression and
-resizing, and looked up among those of a dataset. The first frames of all attempts in one scene are the same picture,
-so the pictures of one rollout are looked up together: the episode is the one that explains all of them best.
+Each JPEG of a request is reduced to a few grey squares, which survive compression and resizing, and looked up in a
+dataset. The first frames of all attempts in one scene look the same, so the images of one rollout are looked up
+together: the episode that explains all of them best is the match.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def signature_of_bytes(data: bytes) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class RecognisedRollout:
     """A rollout that was recognised."""
 
     episode: Episode
@@ -75,12 +75,14 @@ class _Page:
         starts = np.cumsum([0, *(len(frames) for _, frames in held[:-1])])
         return cls([episode for episode, _ in held], starts, np.concatenate([frames for _, frames in held]))
 
-    def best(self, asked: Floats) -> Seen:
+    def best(self, asked: Floats) -> RecognisedRollout:
         apart = _squares(asked, self.frames)
         nearest = np.minimum.reduceat(apart, self.starts, axis=1).mean(axis=0)
         chosen = int(nearest.argmin())
         own = np.split(apart, self.starts[1:], axis=1)[chosen]
-        return Seen(self.episodes[chosen], tuple(own.argmin(axis=1).tolist()), float(np.sqrt(nearest[chosen])))
+        return RecognisedRollout(
+            self.episodes[chosen], tuple(own.argmin(axis=1).tolist()), float(np.sqrt(nearest[chosen]))
+        )
 
 
 class Album:
@@ -101,7 +103,7 @@ class Album:
         """How many episodes are remembered."""
         return sum(len(page.episodes) for page in self.pages)
 
-    def recognise(self, pictures: Sequence[Floats]) -> Seen | None:
+    def recognise(self, pictures: Sequence[Floats]) -> RecognisedRollout | None:
         """Find the episode that explains all pictures of one rollout best; None when none of them does.
 
         Args:

@@ -1,7 +1,7 @@
-"""What can go wrong between a client and a server, injected on purpose.
+"""Faults that the fake server injects.
 
-A fault is chosen by the question and by how often it was asked before, not by the moment it arrives: the same
-questions meet the same faults however many threads ask them.
+A fault depends on the question and on how often it was asked before, not on time: the same questions meet the same
+faults however many threads ask them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ TRANSPORT: dict[str, str] = {
     "503": "overloaded, wait this many seconds",
     "cut": "the connection ends in the middle of the answer",
     "drop": "the connection ends before the answer",
-    "garbage": "a page that is no completion, with the status 200",
-    "gateway": "an error in the body, with the status 200",
-    "drip": "the answer comes a byte at a time and never ends in time",
 }
-"""the answer is lost; asking again helps"""
+"""the answer is lost; the SDK asks again"""
+LOST: dict[str, str] = {
+    "garbage": "a page that is not a completion, with the status 200",
+    "gateway": "an error in the body, with the status 200",
+}
+"""the answer is lost; the SDK does not ask again"""
 CONTENT: dict[str, str] = {
     "nonsense": "an answer that is not what was asked for",
     "refusal": "the model declines",
     "length": "the answer is cut off at max_tokens",
     "empty": "an answer without a word",
 }
-"""an answer that is billed and of no use; the same question gets the same again"""
+"""an answer that is billed and useless; the same question gets the same again"""
 SLOW = "slow"
-KINDS = (*TRANSPORT, *CONTENT, SLOW)
+KINDS = (*TRANSPORT, *LOST, *CONTENT, SLOW)
 
 
 @dataclass(frozen=True)
 class Faults:
-    """Which faults come how often, or one after another."""
+    """Which faults occur, at which rates or in which order."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
     """share of requests per kind"""
@@ -61,8 +63,9 @@ class Faults:
 
     @classmethod
     def everything(cls, rate: float, seed: int = 0, retry_after: float = 1.0, delay: float = 1.0) -> Faults:
-        """Spread one rate evenly over all kinds."""
-        return cls({kind: rate / len(KINDS) for kind in KINDS}, seed=seed, retry_after=retry_after, delay=delay)
+        """Spread one rate evenly over all kinds but the lost ones."""
+        kinds = (*TRANSPORT, *CONTENT, SLOW)
+        return cls({kind: rate / len(kinds) for kind in kinds}, seed=seed, retry_after=retry_after, delay=delay)
 
     def pick(self, question: str, attempt: int, arrival: int) -> str:
         """The fault that this request meets; empty for none. Attempts and arrivals count from 0."""

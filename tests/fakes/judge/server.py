@@ -1,28 +1,108 @@
-"""A server that speaks the chat-completions protocol and answers from a function. A simulation, not a model.
+"""A fake server for the chat-completions protocol: real HTTP, answers from a function, faults on purpose.
 
-It stands in for real servers in tests, in benchmarks and in the documentation: over real HTTP, with real connections
-that break, and it keeps count of what it answered in full, which is what a host would bill.
+It counts the answers that it sent in full, which is what a real server would bill.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from fakes.judge.faults import TRANSPORT, Faults
-from fakes.judge.request import Answer, Busy, Request, question_hash
-
-__all__ = ["Answer", "Busy", "Request", "ScriptedServer"]
+from fakes.judge.faults import LOST, TRANSPORT, Faults
 
 NONSENSE = "The frames show a robot. Frame 3 is blue, so {the progress"
 REFUSAL = "I'm sorry, but I can't help with that."
 _HUNG = 3600.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question as it arrived."""
+
+    body: dict[str, Any]
+    number: int
+    """how many requests came before it"""
+    attempt: int
+    """how many times the same question came before"""
+    question: str
+    """a hash of everything that can change the answer"""
+
+    @property
+    def text(self) -> str:
+        """All its words, in order, a line per part."""
+        return "\n".join(part["text"] for part in self.parts if part.get("type") == "text")
+
+    @property
+    def images(self) -> list[bytes]:
+        """The bytes of its images, in order."""
+        urls = [part["image_url"]["url"] for part in self.parts if part.get("type") == "image_url"]
+        return [base64.b64decode(url.split(",", 1)[1]) for url in urls]
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """Text and images of all messages in the order in which a model would see them."""
+        out: list[dict[str, Any]] = []
+        for message in self.body["messages"]:
+            content = message["content"]
+            out += [{"type": "text", "text": content}] if isinstance(content, str) else content
+        return out
+
+    @property
+    def seed(self) -> int:
+        """The number of the sample, 0 where none was sent."""
+        return int(self.body.get("seed") or 0)
+
+
+Answer = Callable[[Request], "dict[str, Any] | str"]
+"""text; an object to be written as JSON; or a whole completion (an object with `choices`)"""
+
+
+class Busy:
+    """How many requests were under way, over time."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._lock = threading.Lock()
+        self._now, self._area, self._first, self._last = 0, 0.0, math.nan, math.nan
+        self.most = 0
+
+    def change(self, by: int) -> None:
+        """Note that a request came or went."""
+        with self._lock:
+            now = time.monotonic()
+            if math.isnan(self._first):
+                self._first = self._last = now
+            self._area += self._now * (now - self._last)
+            self._now, self._last = self._now + by, now
+            self.most = max(self.most, self._now)
+
+    def share(self, slots: int) -> float:
+        """The share of `slots` that was in use on average, from the first request to the end of the last."""
+        with self._lock:
+            return self._area / (slots * (self._last - self._first)) if self._last > self._first else 0.0
+
+
+def question_hash(body: dict[str, Any]) -> str:
+    """Name a question by what decides its answer; the same one in another response format is still the same."""
+    mark = "It must fit this JSON Schema"
+    messages = [
+        message
+        for message in body["messages"]
+        if not (isinstance(message["content"], str) and mark in message["content"])
+    ]
+    facts = [body.get("model"), messages, body.get("temperature"), body.get("seed")]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 class ScriptedServer:
@@ -38,7 +118,6 @@ class ScriptedServer:
         formats: tuple[str, ...] = ("json_schema", "json_object"),
         refuses: tuple[str, ...] = (),
         counts_tokens: bool = True,
-        models: tuple[str, ...] = ("simulated",),
         port: int = 0,
     ) -> None:
         """Prepare the server.
@@ -51,11 +130,10 @@ class ScriptedServer:
             formats: the kinds of `response_format` that it accepts.
             refuses: other fields that it answers with 400, for example seed.
             counts_tokens: whether answers carry `usage`.
-            models: the names at /v1/models.
             port: where to listen; 0 for any free port.
         """
         self.answer, self.faults, self.key, self.latency = answer, faults or Faults(), key, latency
-        self.formats, self.refuses, self.counts_tokens, self.models = formats, refuses, counts_tokens, models
+        self.formats, self.refuses, self.counts_tokens = formats, refuses, counts_tokens
         self.asked: Counter[str] = Counter()
         """requests per question"""
         self.billed: Counter[str] = Counter()
@@ -106,8 +184,7 @@ class ScriptedServer:
         if kind != "text" and kind not in self.formats:
             return f"response_format of type {kind} is not supported by this model"
         found = [name for name in self.refuses if name in body]
-        hint = " Use max_completion_tokens instead." if found == ["max_tokens"] else ""
-        return f"Unsupported parameter: {found[0]}.{hint}" if found else ""
+        return f"Unsupported parameter: {found[0]}." if found else ""
 
     def completion(self, request: Request, fault: str) -> dict[str, Any]:
         """Make the answer as the protocol wants it."""
@@ -162,13 +239,6 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Keep no log: its lines would mix with the client's."""
 
-    def do_GET(self) -> None:
-        """Answer /v1/models."""
-        if self.path != "/v1/models":
-            return self.error(404, f"there is nothing at {self.path}")
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "a simulation"} for name in self.owner.models]
-        self.send(200, {"object": "list", "data": data})
-
     def do_POST(self) -> None:
         """Answer /v1/chat/completions."""
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -194,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer one question, or fail it."""
         request, fault = self.owner.take(body)
         wait = self.owner.latency + (self.owner.faults.delay if fault == "slow" else 0.0)
-        if fault in TRANSPORT:
+        if fault in TRANSPORT or fault in LOST:
             return self.fail(request, fault)
         start = time.monotonic()
         answer = self.owner.completion(request, fault)
@@ -205,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def fail(self, request: Request, fault: str) -> None:
         """Do what a broken server or network does."""
-        if fault in ("timeout", "drop", "drip", "cut"):
+        if fault in ("timeout", "drop", "cut"):
             return self.hang_up(request, fault)
         if fault == "garbage":
             return self.send_bytes(200, b"<html>Bad gateway</html>", {"Content-Type": "text/html"})
@@ -234,13 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(whole)))
         self.end_headers()
-        if fault == "cut":
-            self.wfile.write(whole[: len(whole) // 2])
-            return
-        for byte in whole:
-            self.wfile.write(bytes([byte]))
-            if self.owner.closing.wait(0.05):
-                return
+        self.wfile.write(whole[: len(whole) // 2])
 
     def gone(self, seconds: float) -> bool:
         """Wait until the client has given up, so that a hung request does not count as busy for longer."""

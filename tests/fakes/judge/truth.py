@@ -1,8 +1,7 @@
-"""The simulated judge: answers demerit's prompts from the simulator's truth, made wrong on purpose.
+"""The simulated judge: answers demerit's prompts from the simulator's truth, with errors on purpose.
 
-It recognises the pictures of a request (`album`), looks up what was measured, bends it by a `Temperament`, and writes
-the JSON that a model would. Nothing but the request tells it what is asked and which examples stand in the context. It
-shows that the machinery around a model works; it says nothing about how good any real model is.
+It recognises the images of a request (`album`), looks up what was measured, bends it by `JudgeErrors`, and writes the
+JSON that a model would. It shows that the machinery around a model works; it says nothing about any real model.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ import numpy as np
 from demerit.data.episode import Episode
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput
-from fakes.judge.album import Album, Seen, signature_of_bytes
-from fakes.judge.reading import Prompt, read_prompt
+from fakes.judge.album import Album, RecognisedRollout, signature_of_bytes
+from fakes.judge.error_model import Floats, JudgeErrors, ShownFailures, perceive
+from fakes.judge.prompt_reader import ReadPrompt, read_prompt
 from fakes.judge.server import Request
-from fakes.judge.temperament import Floats, Lesson, Temperament, perceived
 
 NAME = "simulated-judge"
-"""what the server calls its model, so that no report can take it for a real one"""
-UNKNOWN = "This simulated judge knows only the pictures of its own dataset, and these are none of them."
-NOT_ASKED = "This simulated judge answers demerit's own prompts and nothing else."
-NOT_NAMED = f"This is a simulation, and it answers under its own name only: ask for the model {NAME}."
+"""the only model name that it answers to, so that no report takes it for a real one"""
+UNKNOWN = "This simulated judge knows only the images of its own dataset."
+NOT_ASKED = "This simulated judge answers only demerit's own prompts."
+NOT_NAMED = f"This is a simulation; ask for the model {NAME}."
 REMEMBERED = 2048
 WORST_VALUES = 0.5
-"""examples whose values are off by so much teach no more than their pictures"""
+"""examples whose values are off by this much help no more than their images"""
 USUAL_MOST = 5
 
 HINTS: dict[str, tuple[str, ...]] = {
@@ -47,11 +46,11 @@ HINTS: dict[str, tuple[str, ...]] = {
     "wrong object": ("wrong object", "other object", "another object", "another thing"),
     "wrong place": ("wrong place", " m off", "beside the goal", "somewhere else", "elsewhere"),
 }
-"""words by which the simulation finds kinds of failure in a text"""
+"""words that name kinds of failure in a text"""
 
 
 def kinds_in(text: str) -> list[str]:
-    """Kinds of failure that a text speaks of, the most frequent first."""
+    """Kinds of failure that a text names, the most frequent first."""
     low = text.lower()
     found = Counter({kind: sum(low.count(hint) for hint in hints) for kind, hints in HINTS.items()})
     return [kind for kind, count in found.most_common() if count]
@@ -70,18 +69,18 @@ class SimulatedJudge:
     def __init__(
         self,
         episodes: Iterable[Episode],
-        temperament: Temperament | None = None,
+        errors: JudgeErrors | None = None,
         seed: int = 0,
     ) -> None:
         """Remember the episodes (decodes every frame once).
 
         Args:
             episodes: simulated ones; their measured curves are the truth.
-            temperament: how wrong it is about rewards.
-            seed: decides moods and noise.
+            errors: how wrong it is about rewards.
+            seed: decides bias and noise.
         """
         self.album = Album(episodes)
-        self.temperament, self.seed = temperament or Temperament(), seed
+        self.errors, self.seed = errors or JudgeErrors(), seed
         self._seen = lru_cache(maxsize=REMEMBERED)(self._recognise)
 
     def __call__(self, asked: Request) -> str:
@@ -106,9 +105,9 @@ class SimulatedJudge:
         seen = self._seen((*anchor, *prompt.frames.values()))
         if seen is None:
             return UNKNOWN
-        return _frames(prompt, seen, self.values(seen.episode, self.lesson(prompt), question))
+        return _frames(prompt, seen, self.values(seen.episode, self.shown_failures(prompt), question))
 
-    def lesson(self, prompt: Prompt) -> Lesson:
+    def shown_failures(self, prompt: ReadPrompt) -> ShownFailures:
         """What the prompt's examples show; an example that did not fail teaches nothing."""
         rejected = [
             (self._seen(tuple(picture for picture, _ in shown)), [value for _, value in shown])
@@ -116,41 +115,41 @@ class SimulatedJudge:
         ]
         graded = [(seen, values) for seen, values in rejected if seen is not None and _failed(seen.episode)]
         off = [float(np.mean(np.abs(_at(seen) - np.array(values)))) for seen, values in graded]
-        return Lesson(
+        return ShownFailures(
             text=frozenset(kinds_in(prompt.descriptions)),
             video=_shown([self._seen(tuple(shown)) for shown in prompt.failed.values()]),
             dense=_shown([seen for seen, _ in graded]),
             fidelity=max(0.0, 1 - float(np.mean(off)) / WORST_VALUES) if off else 1.0,
         )
 
-    def values(self, episode: Episode, lesson: Lesson, asked: str = "") -> Floats:
+    def values(self, episode: Episode, shown: ShownFailures, asked: str = "") -> Floats:
         """What the judge says of every frame of an episode, 0 to 1.
 
         Args:
             episode: a remembered one.
-            lesson: what the context shows.
+            shown: what the context shows.
             asked: tells questions apart: the noise is drawn anew for another one.
         """
         outcome = episode.outcome
         if outcome is None or outcome.curve is None:
             raise BadInput(f"episode {episode.id!r}", "one that the simulator measured", "none of those")
-        values = perceived(outcome, kinds_of(episode), lesson, self.temperament)
-        mood = self._random("mood", episode.id).normal(0, self.temperament.mood)
-        noise = self._random("noise", episode.id, asked).normal(0, self.temperament.noise, len(values))
-        return np.clip(values + mood + noise, 0, 1)
+        values = perceive(outcome, kinds_of(episode), shown, self.errors)
+        bias = self._random("bias", episode.id).normal(0, self.errors.bias)
+        noise = self._random("noise", episode.id, asked).normal(0, self.errors.noise, len(values))
+        return np.clip(values + bias + noise, 0, 1)
 
-    def _recognise(self, pictures: tuple[bytes, ...]) -> Seen | None:
+    def _recognise(self, pictures: tuple[bytes, ...]) -> RecognisedRollout | None:
         try:
             return self.album.recognise([signature_of_bytes(one) for one in pictures])
         except BadInput:
             return None
 
     def _random(self, *purpose: str) -> np.random.Generator:
-        words = "\0".join([str(self.seed), *purpose])
-        return np.random.default_rng(int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little"))
+        text = "\0".join([str(self.seed), *purpose])
+        return np.random.default_rng(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
-def _frames(prompt: Prompt, seen: Seen, values: Floats) -> str:
+def _frames(prompt: ReadPrompt, seen: RecognisedRollout, values: Floats) -> str:
     at = zip(prompt.frames, seen.frames[len(seen.frames) - len(prompt.frames) :], strict=True)
     entries = [
         {"frame": number, "description": "simulated", "percent": round(100 * float(values[frame]))}
@@ -159,7 +158,7 @@ def _frames(prompt: Prompt, seen: Seen, values: Floats) -> str:
     return json.dumps({"frames": entries})
 
 
-def _failures(prompt: Prompt) -> str:
+def _failures(prompt: ReadPrompt) -> str:
     known = {kind.name: kind.definition for kind in kinds()}
     told = [known[kind] for kind in kinds_in(prompt.remarks) if kind in known]
     return json.dumps({"failures": told[: prompt.most or USUAL_MOST]})
@@ -169,13 +168,13 @@ def _failed(episode: Episode) -> bool:
     return episode.outcome is not None and episode.outcome.success is False
 
 
-def _shown(examples: Sequence[Seen | None]) -> frozenset[str]:
+def _shown(examples: Sequence[RecognisedRollout | None]) -> frozenset[str]:
     """Kinds of failure among the examples that failed; one whose failure has no name is still a failure."""
     failed = [one.episode for one in examples if one is not None and _failed(one.episode)]
     return frozenset().union(*(kinds_of(one) or {"unnamed"} for one in failed))
 
 
-def _at(seen: Seen) -> Floats:
+def _at(seen: RecognisedRollout) -> Floats:
     """Measured progress at the frames that were recognised."""
     outcome = seen.episode.outcome
     curve = None if outcome is None else outcome.curve

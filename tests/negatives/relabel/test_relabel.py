@@ -314,7 +314,7 @@ def test_the_budget_stops_it_and_a_larger_one_resumes(tmp_path: Path) -> None:
         assert rich.settled == 6 and not rich.unfinished and set(server.billed.values()) == {1}
         with make_client(server, tmp_path, prices=1.0) as client:
             count, costs = estimate(originals(tmp_path, 6), client, COMMANDS_ONLY)
-        assert count == 6 and costs.asks == 6 * 10 == server.billed.total()
+        assert count == 6 and costs.requests == 6 * 10 == server.billed.total()
         real = (poor.spent.cost or 0) + (rich.spent.cost or 0)
         assert costs.cost is not None and real <= costs.cost < 20 * real
 
@@ -328,7 +328,7 @@ def test_progress_counts_finished_episodes(tmp_path: Path) -> None:
         seen.append((now.finished, now.settled + sum(now.unfinished.values()) + sum(now.skipped.values())))
 
     endpoint = Endpoint("http://127.0.0.1:9/v1", "nobody", key_env="")
-    with ChatClient(endpoint, tmp_path / "answers.sqlite", concurrency=2, tries=1) as client:
+    with ChatClient(endpoint, tmp_path / "answers.sqlite", concurrency=2, max_retries=0) as client:
         summary = relabel(dataset, tmp_path / "made", client, on_progress=look)
     assert sum(summary.unfinished.values()) == 6 and seen == [(number, number) for number in range(1, 8)]
 
@@ -411,7 +411,7 @@ def test_the_command_line(tmp_path: Path, invoke: Callable[..., Any]) -> None:
     assert nowhere.exit_code == 1 and "DEMERIT_CHAT_URL" in nowhere.output
     with ScriptedServer(author) as server:
         dry = invoke("made", "--dry-run", URL=server.url, MODEL="simulated", CACHE=str(tmp_path / "a.sqlite"))
-        assert dry.output.startswith("3 originals;") and "39 asks" in dry.output and not server.asked
+        assert dry.output.startswith("3 originals;") and "39 requests" in dry.output and not server.asked
         done = invoke("made", "--keep-originals")
         assert done.exit_code == 0 and "21 labels of 3 originals, 3 originals kept (24 episodes new)" in done.output
     refused = invoke("other", "--grades", "7")

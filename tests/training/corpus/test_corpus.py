@@ -180,7 +180,7 @@ def test_counterfactuals_through_a_model(data: Path, tmp_path: Path) -> None:
     with ScriptedServer(author) as server:
         plan = make_plan(config)
         cost = estimate_cost(plan, chat(server, tmp_path))
-        assert not server.asked and plan.successes == 30 and "30 originals" in cost and "300 asks" in cost
+        assert not server.asked and plan.successes == 30 and "30 originals" in cost and "300 requests" in cost
         summary = build_corpus(config, dest, chat=chat(server, tmp_path))
         assert not summary.missing and set(server.billed.values()) == {1}
         sent = server.billed.total()

@@ -1,5 +1,8 @@
-"""The prompted reward model `gvl`: a vision-language model rates shuffled frames. `GVLConfig` holds its options."""
+"""The prompted reward model `gvl`: a vision-language model rates shuffled frames of an episode.
 
-from demerit.models.gvl.settings import GVLConfig
+`load_model("gvl:dense,examples=my_set")` makes the model; `GVLConfig` holds its options.
+"""
+
+from demerit.models.gvl.config import GVLConfig
 
 __all__ = ["GVLConfig"]

@@ -1,8 +1,8 @@
-"""GVL: any vision-language model behind an OpenAI-compatible server, asked how far each shuffled frame has come.
+"""`gvl`: any vision-language model behind an OpenAI-compatible server rates the shuffled frames of an episode.
 
-The frames of an episode are shown in random order, the first one as an anchor that is worth 0, and the model gives a
-percentage for each; so it cannot simply count upwards. Examples of bad behaviour in the prompt (`gvl:text`,
-`gvl:video`, `gvl:dense`) tell it what failure is.
+The frames are shown in random order, the first one as an anchor with the value 0, and the model gives each a
+percentage; so it cannot simply count upwards. Examples of bad behaviour in the prompt (`gvl:text`, `gvl:video`,
+`gvl:dense`) show it what failure is.
 """
 
 from __future__ import annotations
@@ -10,189 +10,198 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from demerit.data.dataset import Record
 from demerit.data.episode import Episode
 from demerit.data.frames import short_hash, spread
 from demerit.data.reward import Reward
 from demerit.errors import BadInput
 from demerit.llm import ChatClient, Estimate, Spending
-from demerit.models.gvl.distil import DistillationConfig, Distilled, distil
-from demerit.models.gvl.examples import Examples, open_library
-from demerit.models.gvl.query import Asked, Prompter, Sample, grouped, mean_and_spread
-from demerit.models.gvl.retrieval import Library
-from demerit.models.gvl.settings import GVLConfig
-from demerit.models.gvl.wording import words_hash
+from demerit.models.gvl.config import GVLConfig
+from demerit.models.gvl.distil import Distillation, DistillationConfig, distil
+from demerit.models.gvl.library import Library
+from demerit.models.gvl.prompt import prompts_hash
+from demerit.models.gvl.query import EpisodeAnswers, Prompter, SampledCurve, group_reasons, mean_and_spread
+from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
 from demerit.registry import load_attribute
 
-LOOKED_AT = 8
+ESTIMATED_FROM = 8
 """episodes that an estimate looks at"""
 DIGITS = 4
+_EXAMPLES = {
+    "none": "no examples",
+    "text": "descriptions of failures",
+    "video": "descriptions and pictures of failures",
+    "dense": "descriptions and pictures of failures and values per step",
+}
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What scoring would take."""
+class ScoringEstimate:
+    """What scoring would cost."""
 
     estimate: Estimate
     episodes: int
     looked_at: int
-    """the estimate is scaled up from so many episodes"""
+    """the estimate is scaled up from this many episodes"""
 
     def __str__(self) -> str:
-        """Say it in a line."""
-        scaled = "" if self.looked_at == self.episodes else f", from a look at {self.looked_at} of them"
+        """One line."""
+        scaled = "" if self.looked_at == self.episodes else f" (scaled up from {self.looked_at})"
         return f"{self.episodes} episodes{scaled}: {self.estimate}"
 
 
 class GVL:
     """Progress of shuffled frames, as a vision-language model sees it."""
 
+    listing = Listing(
+        quantity="progress",
+        low=0.0,
+        high=1.0,
+        causal=False,
+        licence="that of the model behind the server",
+        about="Any vision-language model behind an OpenAI-compatible server (DEMERIT_CHAT_URL, DEMERIT_CHAT_MODEL) "
+        "rates shuffled frames; with bad behaviour in the prompt: gvl:dense,examples=DIR.",
+        frames="16",
+        extra="chat",
+    )
+
     def __init__(
-        self, options: str = "", *, examples: Examples | None = None, chat: ChatClient | None = None, **changes: Any
+        self,
+        options: str = "",
+        *,
+        examples: Library | Iterable[Record] | str | Path | None = None,
+        client: ChatClient | None = None,
+        **changes: Any,
     ) -> None:
         """Prepare; nothing is sent.
 
         Args:
-            options: as in `gvl:dense,samples=3,examples=my_set` (see `demerit.models.gvl.settings.GVLConfig`).
+            options: as in `gvl:dense,samples=3,examples=my_set` (see `GVLConfig`).
             examples: where examples of bad behaviour come from; needed for every context but none.
-            chat: a client to use, instead of one made from the settings (url, model, cache ...).
-            **changes: settings by name.
+            client: the client to use; None makes or shares one by the options (url, model, cache ...).
+            **changes: options by name.
         """
-        load_attribute("openai:OpenAI", "the model 'gvl'")  # one sentence now is better than one per episode later
-        if chat is not None:
-            changes = {**changes, "model": chat.endpoint.model}
-        self.settings = GVLConfig.read(options, changes)
+        load_attribute("openai:OpenAI", "the model 'gvl'")  # one error now instead of one per episode
+        if client is not None:
+            changes = {**changes, "model": client.endpoint.model}
+        self.config = config = GVLConfig.read(options, changes)
         self.library: Library | None = None
-        if self.settings.context != "none":
-            self.library = open_library(self._required(examples if examples is not None else self.settings.examples))
-        self.chat = self.settings.chat() if chat is None else chat
-        self.prompter = Prompter(self.chat, self.settings, self.library)
-        self.card = _card(self.settings, self.library)
+        if config.context != "none":
+            examples = config.examples if examples is None else examples
+            if examples == "":
+                expected = f"a demerit folder with failed rollouts: gvl:{config.context},examples=FOLDER"
+                raise BadInput(f"gvl:{config.context}", expected, "none")
+            self.library = Library.open(examples)
+        self.client = config.client() if client is None else client
+        self.prompter = Prompter(self.client, config, self.library)
+        self.card = _make_card(config, self.library)
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
-        """Ask about each episode; what was not answered, or not readably, is unscored with the reason."""
-        return [self._reward(asked) for asked in self.prompter.ask(episodes)]
+        """Ask about each episode; what is not answered, or not readably, is unscored with the reason."""
+        return [self._make_reward(answers) for answers in self.prompter.ask(episodes)]
 
-    def estimate(self, episodes: Iterable[Episode]) -> Outlook:
-        """Say what scoring would take, without sending anything: looks at a few episodes and scales up."""
+    def estimate(self, episodes: Iterable[Episode]) -> ScoringEstimate:
+        """Estimate the cost of scoring without sending anything: looks at a few episodes and scales up."""
         given = list(episodes)
-        looked = [given[index] for index in spread(len(given), LOOKED_AT)]
-        prompter, asks = self.prompter, []
-        for episode, context in zip(looked, prompter.contexts(looked, offline=True), strict=True):
-            places: list[Any] = []
-            asked = Asked(episode, context, [None] * self.settings.samples)
-            asks += list(prompter.stream([asked], self.settings.temperature, places))
-        found = self.chat.estimate([*asks, *prompter.feedback_asks(looked)])
-        return Outlook(_scaled(found, len(given) / max(len(looked), 1)), len(given), len(looked))
+        looked = [given[index] for index in spread(len(given), ESTIMATED_FROM)]
+        contexts = self.prompter.contexts(looked, offline=True)
+        answers = [
+            EpisodeAnswers(episode, context, [None] * self.config.samples)
+            for episode, context in zip(looked, contexts, strict=True)
+        ]
+        requests = [*self.prompter.requests(answers, self.config.temperature, [])]
+        found = self.client.estimate([*requests, *self.prompter.description_requests(looked)])
+        return ScoringEstimate(_scale(found, len(given) / max(len(looked), 1)), len(given), len(looked))
 
-    def distil(self, records: Iterable[Any], plan: DistillationConfig | None = None) -> Distilled:
-        """Make values per step for rejected rollouts, by preference-guided self-distillation (without examples)."""
-        plain = Prompter(self.chat, self.settings.with_context("none"))
-        return distil(plain, records, plan)
+    def distil(self, records: Iterable[Record], config: DistillationConfig | None = None) -> Distillation:
+        """Make values per step for rejected rollouts by preference-guided self-distillation, without examples."""
+        return distil(Prompter(self.client, replace(self.config, context="none")), records, config)
 
     def close(self) -> None:
-        """Hang up; a client that was given is somebody else's too, so close the last model that uses it."""
-        self.chat.close()
+        """Close the connections; the next request opens them again."""
+        self.client.close()
 
     @property
     def spent(self) -> Spending:
-        """What was asked and paid so far."""
-        return self.chat.spent
+        """What the client sent and paid so far; models may share a client."""
+        return self.client.spent
 
-    def _required(self, examples: Examples) -> Examples:
-        if isinstance(examples, str) and not examples:
-            context = self.settings.context
-            raise BadInput(
-                f"gvl:{context}", f"a demerit folder with failed rollouts: gvl:{context},examples=FOLDER", "none"
-            )
-        return examples
-
-    def _reward(self, asked: Asked) -> Reward:
-        name, episode = self.card.name, asked.episode
-        given = self._given(asked)
-        samples = [sample for sample in asked.answered() if sample.answered]
-        if asked.error or not samples:
-            reason = asked.error or _nothing(asked.answered())
-            return Reward.unscored(name, episode.id, reason, given)
+    def _make_reward(self, answers: EpisodeAnswers) -> Reward:
+        name, episode, received = self.card.name, answers.episode, answers.received()
+        samples = [sample for sample in received if sample.answered]
+        given = self._given(answers)
+        if answers.error or not samples:
+            return Reward.unscored(name, episode.id, answers.error or _reasons(received), given)
         mean, deviation, count = mean_and_spread(samples)
         given |= {"answers": len(samples), "ignored entries": sum(sample.ignored for sample in samples)}
-        if len(samples) < len(asked.samples):
-            given["unanswered"] = [_nothing([one]) for one in asked.answered() if not one.answered]
-        if self.settings.samples > 1:
-            given |= _consistency(deviation, count, len(samples))
+        if len(samples) < len(answers.samples):
+            given["unanswered"] = [_reasons([sample]) for sample in received if not sample.answered]
+        if self.config.samples > 1:
+            given |= _describe_spread(deviation, count, len(samples))
         at = samples[0].at
-        missing = {int(index): _why(samples, int(index)) for index in at[np.isnan(mean)]}
-        return Reward(name, episode.id, at, mean.astype(np.float32), None, grouped(missing) if missing else "", given)
+        missing = {
+            int(index): "; ".join(dict.fromkeys(one.why[int(index)] for one in samples if int(index) in one.why))
+            for index in at[np.isnan(mean)]
+        }
+        return Reward(name, episode.id, at, mean.astype(np.float32), None, group_reasons(missing), given)
 
-    def _given(self, asked: Asked) -> dict[str, Any]:
-        sample = next(iter(asked.answered()), None)
+    def _given(self, answers: EpisodeAnswers) -> dict[str, Any]:
+        received = answers.received()
         return {
-            "camera": asked.episode.main_camera,
-            "frames": 0 if sample is None else len(sample.at),
-            "instruction": bool(asked.episode.instruction.strip()),
+            "camera": answers.episode.main_camera,
+            "frames": len(received[0].at) if received else 0,
+            "instruction": bool(answers.episode.instruction.strip()),
             "pixels": True,
-            "image size": self.settings.size,
+            "image size": self.config.size,
             "anchor": "the first frame, 0 by definition",
-            "model": self.chat.endpoint.model,
-            "temperature": self.settings.temperature,
-            "samples": self.settings.samples,
-            **asked.context.given,
+            "model": self.client.endpoint.model,
+            "temperature": self.config.temperature,
+            "samples": self.config.samples,
+            **answers.context.given,
         }
 
 
-def _card(settings: GVLConfig, library: Library | None) -> ModelCard:
-    context = settings.context
-    identity = [settings.facts(), words_hash(), library.identity if library is not None else ""]
-    several = f"the mean of {settings.samples} answers" if settings.samples > 1 else "one answer"
-    shown = {
-        "none": "no examples",
-        "text": "descriptions of failures",
-        "video": "descriptions and pictures of failures",
-        "dense": "descriptions and pictures of failures and values per step",
-    }[context]
+def _make_card(config: GVLConfig, library: Library | None) -> ModelCard:
+    identity = [config.identity, prompts_hash(), library.identity if library is not None else ""]
+    several = f"the mean of {config.samples} answers" if config.samples > 1 else "one answer"
     return ModelCard(
-        name="gvl" if context == "none" else f"gvl+{context}",
-        revision=f"{settings.model} prompt 1",
+        name="gvl" if config.context == "none" else f"gvl+{config.context}",
+        revision=f"{config.model} prompt 1",
         licence="that of the model behind the server",
         quantity="progress",
         low=0.0,
         high=1.0,
         causal=False,
         comparable=True,
-        frame_budget=settings.frames,
+        frame_budget=config.frames,
         weights_hash=short_hash(json.dumps(identity, sort_keys=True).encode()),
         about=(
-            f"Percentages by a vision-language model for {settings.frames} shuffled frames of at most {settings.size} "
-            f"pixels, {several}, {shown}. Not causal: all frames are in one prompt. Comparable between episodes, as "
-            "0 is the first frame and 100 the task done in each; an episode that starts half done is misjudged."
+            f"Percentages by a vision-language model for {config.frames} shuffled frames of at most {config.size} "
+            f"pixels, {several}, {_EXAMPLES[config.context]}. Not causal: all frames are in one prompt. Comparable "
+            "between episodes, as 0 is the first frame and 100 the task done in each; an episode that starts half "
+            "done is misjudged."
         ),
     )
 
 
-def _nothing(samples: Sequence[Sample]) -> str:
+def _reasons(samples: Sequence[SampledCurve]) -> str:
     """Say why no sample has a value."""
-    reasons = dict.fromkeys(
-        reason
-        for sample in samples
-        for reason in (
-            dict.fromkeys(sample.why.values()) if len(set(sample.why.values())) == 1 else [grouped(sample.why)]
-        )
-    )
+    reasons: dict[str, None] = {}
+    for sample in samples:
+        different = set(sample.why.values())
+        reasons[different.pop() if len(different) == 1 else group_reasons(sample.why)] = None
     return "; ".join(reasons) or "nothing was asked"
 
 
-def _why(samples: Sequence[Sample], index: int) -> str:
-    return "; ".join(dict.fromkeys(sample.why[index] for sample in samples if index in sample.why))
-
-
-def _consistency(deviation: Any, count: Any, samples: int) -> dict[str, Any]:
-    """How far the samples are apart: standard deviation per frame (None where fewer than two have it) and its mean."""
-    judged = deviation[1:]
-    known = judged[~np.isnan(judged)]
+def _describe_spread(deviation: Any, count: Any, samples: int) -> dict[str, Any]:
+    """How far the samples are apart: standard deviation per frame (None with fewer than two) and its mean."""
+    known = deviation[1:][~np.isnan(deviation[1:])]
     found: dict[str, Any] = {
         "spread": round(float(known.mean()), DIGITS) if known.size else None,
         "spread per frame": [None if np.isnan(one) else round(float(one), DIGITS) for one in deviation],
@@ -202,16 +211,7 @@ def _consistency(deviation: Any, count: Any, samples: int) -> dict[str, Any]:
     return found
 
 
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    def times(number: int) -> int:
-        return round(number * factor)
-
-    return replace(
-        estimate,
-        asks=times(estimate.asks),
-        cached=times(estimate.cached),
-        images=times(estimate.images),
-        tokens_in=times(estimate.tokens_in),
-        tokens_out=times(estimate.tokens_out),
-        cost=None if estimate.cost is None else estimate.cost * factor,
-    )
+def _scale(estimate: Estimate, factor: float) -> Estimate:
+    counts = ("requests", "cached", "images", "tokens_in", "tokens_out")
+    scaled: dict[str, Any] = {name: round(getattr(estimate, name) * factor) for name in counts}
+    return replace(estimate, **scaled, cost=None if estimate.cost is None else estimate.cost * factor)

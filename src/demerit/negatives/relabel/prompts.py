@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames, Indices, short_hash, spread
 from demerit.llm import ChatImage, ChatRequest, Message
-from demerit.models.gvl.frames import pictures
+from demerit.models.gvl.prompt import encode_frames
 
 FOLDER = files("demerit") / "assets" / "prompts" / "relabel"
 VERSIONS = {"system": 1, "rubric": 1, "analyse": 1, "plan": 1, "command": 1, "validate": 1, "verbs": 1}
@@ -151,7 +151,7 @@ class FrameSampler:
         with self._lock:
             chosen = choose_frames(episode.main)
             times = episode.main.times()[chosen]
-            images = pictures(episode, chosen, self.size)
+            images = encode_frames(episode, chosen, self.size)
         parts: list[str | ChatImage] = []
         for number, (time, image) in enumerate(zip(times, images, strict=True), 1):
             last = ", the last" if number == len(images) else ""

@@ -25,7 +25,9 @@ SHIPPED = files("demerit") / "assets" / "corpora"
 ROLES = ("successes", "graded")
 SPLITS_BY = ("task", "source")
 ON_LEAKS = ("refuse", "report")
-CHAT_OPTIONS = tuple("url model key_env price_in price_out schema_mode cache concurrency budget timeout tries".split())
+CHAT_OPTIONS = tuple(
+    "url model key_env price_in price_out schema_mode cache concurrency budget timeout max_retries".split()
+)
 UNHASHED = ("chat", "held_out", "leaks")
 """settings that do not change what is made"""
 

@@ -218,8 +218,9 @@ def _open_client(config: CorpusConfig, changes: Mapping[str, Any]) -> ChatClient
     """Create the client of the chat model; None where none is needed or set."""
     if config.counterfactuals is None:
         return None
+    load_attribute("demerit.negatives.relabel.job:RelabelConfig", "A chat model")  # needs the extra: fail now
     settings: Any = load_attribute("demerit.models.gvl:GVLConfig", "A chat model")
     given = {name: value for name, value in changes.items() if value is not None}
     chat = settings.read("", {**config.chat, **given})
-    client: ChatClient | None = chat.chat() if chat.url and chat.model else None
+    client: ChatClient | None = chat.client() if chat.url and chat.model else None
     return client

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,19 +11,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from demerit import import_dataset, open_dataset
+from demerit.cli import app
 from demerit.data.frames import spread
 from demerit.data.labels import Outcome, Preference
-from demerit.errors import BadInput, DemeritError, MissingExtra, UnknownName
+from demerit.errors import BadInput, MissingExtra, StoreError, UnknownName
 from demerit.models import load_model
 from demerit.models.check import check_model
+from demerit.models.gvl import GVLConfig
+from demerit.models.gvl.config import ENVIRONMENT
 from demerit.models.gvl.distil import DistillationConfig
+from demerit.models.gvl.library import Library
 from demerit.models.gvl.model import GVL
-from demerit.models.gvl.retrieval import Library
-from demerit.models.gvl.settings import ENVIRONMENT
 from fakes.judge.faults import Faults
 from fakes.judge.server import ScriptedServer
-from fakes.prompted import Watcher, colour, coloured, entries, failed, gvl, pictures_of, to_judge
+from fakes.prompted import Watcher, colour, coloured, entries, failed, gvl, is_feedback, pictures_of, to_judge
 from fakes.prompted import hang_up as _hang_up  # noqa: F401
 
 
@@ -92,12 +95,12 @@ PERFECT = {n: 10 * n for n in range(1, 8)}
     ("said", "unscored", "reason"),
     [
         (entries(PERFECT), [], ""),
-        (entries({n: p for n, p in PERFECT.items() if n != 3}), [3], "missing from the answer"),
-        ({"frames": [*entries(PERFECT)["frames"], {"frame": 5, "percent": 50}]}, [5], "answered 2 times"),
-        (entries({**PERFECT, 2: 140}), [2], "140 is outside 0 to 100"),
-        (entries({**PERFECT, 2: -1}), [2], "-1 is outside 0 to 100"),
-        (entries({**PERFECT, 7: "a lot"}), [7], "no percentage can be read from 'a lot'"),
-        (entries({**PERFECT, 7: None}), [7], "an entry without one"),
+        (entries({n: p for n, p in PERFECT.items() if n != 3}), [3], "missing"),
+        ({"frames": [*entries(PERFECT)["frames"], {"frame": 5, "percent": 50}]}, [5], "2 times"),
+        (entries({**PERFECT, 2: 140}), [2], "140"),
+        (entries({**PERFECT, 2: -1}), [2], "-1"),
+        (entries({**PERFECT, 7: "a lot"}), [7], "a lot"),
+        (entries({**PERFECT, 7: None}), [7], "None"),
         (entries({**PERFECT, 99: 5}), [], ""),
     ],
 )
@@ -114,38 +117,26 @@ def test_what_cannot_be_read_is_unscored(said: Any, unscored: list[int], reason:
     assert reward.given["ignored entries"] == (1 if 99 in [one["frame"] for one in said["frames"]] else 0)
 
 
-@pytest.mark.parametrize("fault", ["refusal", "nonsense", "empty"])
-def test_an_answer_that_says_nothing_leaves_the_episode_unscored(fault: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fault", "kind"), [("refusal", "refused"), ("nonsense", "unreadable"), ("length", "cut off")])
+def test_an_unusable_answer_leaves_the_episode_unscored(fault: str, kind: str, tmp_path: Path) -> None:
     with ScriptedServer(Watcher(), Faults(script=[fault])) as server:
         reward = gvl(server, tmp_path).score([coloured("one")])[0]
-    assert not reward.scored and len(reward.at) == 0, "the anchor's 0 alone is no score"
-    assert reward.why_missing.startswith("refused" if fault == "refusal" else "unreadable")
+    assert not reward.scored and len(reward.at) == 0, "the anchor's 0 alone is not a score"
+    assert reward.why_missing.startswith(kind)
 
 
-def test_an_answer_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    with ScriptedServer(Watcher(), Faults(script=["length"])) as server:
-        reward = gvl(server, tmp_path, frames=8).score([coloured("one")])[0]
-    known = ~np.isnan(reward.value)
-    assert 1 < known.sum() < 8
-    assert "cut off" in reward.why_missing
-    assert reward.value[known] == pytest.approx(0.04 * reward.at[known])
-
-
-@pytest.mark.parametrize("formats", [("json_schema", "json_object"), ("json_object",), ()])
-def test_servers_with_and_without_schemas(formats: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["json_schema", "json_object", "none"])
+def test_servers_with_and_without_schemas(mode: str, tmp_path: Path) -> None:
     def fenced(request: Any, shown: Any) -> str:
-        lines = ",\n".join(f"{{'frame': {n}, 'percent': '{4 * one.index}%',}}" for n, one in shown.items())
-        return f"Here is what I see:\n```json\n[{lines}]\n```\nI hope this helps."
+        listed = ", ".join(f'{{"frame": {n}, "percent": "{4 * one.index}%"}}' for n, one in shown.items())
+        return f'Here is what I see:\n```json\n{{"frames": [{listed}]}}\n```\nI hope this helps.'
 
-    watcher = Watcher(None if formats == ("json_schema", "json_object") else fenced)
-    with ScriptedServer(watcher, formats=formats) as server:
-        reward = gvl(server, tmp_path, frames=8).score([coloured("one")])[0]
+    watcher = Watcher(None if mode == "json_schema" else fenced)
+    with ScriptedServer(watcher, formats=(mode,)) as server:
+        reward = gvl(server, tmp_path, frames=8, schema_mode=mode).score([coloured("one")])[0]
     assert reward.value == pytest.approx(0.04 * reward.at)
     sent = watcher.requests[-1].body.get("response_format")
-    assert (sent or {}).get("type") == (formats[0] if formats else None)
-    if formats[:1] == ("json_schema",):
-        entry = str(sent)
-        assert all(word in entry for word in ("'frame'", "'percent'", "'integer'", "'number'"))
+    assert (sent or {}).get("type", "none") == mode
 
 
 def test_several_samples_give_mean_and_spread(tmp_path: Path) -> None:
@@ -208,25 +199,25 @@ def test_the_card_says_what_it_is(server: ScriptedServer, tmp_path: Path) -> Non
     ]
     assert len({one.hash() for one in cards}) == len(cards), "whatever changes the answers makes another model"
     assert [one.name for one in cards[4:7]] == ["gvl+text", "gvl+video", "gvl+dense"]
-    same = gvl(server, tmp_path, concurrency=3, price_in=1.0, price_out=2.0, timeout=5.0)
+    same = gvl(server, tmp_path, concurrency=3, price_in=1.0, price_out=2.0, timeout=5.0, schema_mode="none")
     assert same.card == plain.card, "where it runs and what it costs does not"
 
 
-def test_an_estimate_sends_nothing(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+def test_an_foundsends_nothing(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
     examples = [coloured(f"x{i}", blue=90 + i, outcomes=(failed(f"it fell {i}"),)) for i in range(4)]
     model = gvl(server, tmp_path, "video", examples=examples, frames=6, samples=2, price_in=2.0, price_out=8.0)
-    outlook = model.estimate(coloured(f"e{i}", blue=i) for i in range(20))
+    found = model.estimate(coloured(f"e{i}", blue=i) for i in range(20))
     assert watcher.requests == []
-    assert (outlook.episodes, outlook.looked_at) == (20, 8)
+    assert (found.episodes, found.looked_at) == (20, 8)
     # every episode: 2 samples of 6 frames and 2 examples of 4 pictures; a feedback question for each set of remarks
-    assert outlook.estimate.images == 20 * 2 * (6 + 2 * 4)
-    assert outlook.estimate.asks >= 40 and outlook.estimate.cost is not None and outlook.estimate.cost > 0
-    assert "20 episodes" in str(outlook) and "$" in str(outlook)
+    assert found.estimate.images == 20 * 2 * (6 + 2 * 4)
+    assert found.estimate.requests >= 40 and found.estimate.cost is not None and found.estimate.cost > 0
+    assert "20 episodes" in str(found) and "$" in str(found)
     model.score([coloured("e0", blue=0)])
     again = model.estimate([coloured("e0", blue=0)]).estimate
-    assert (again.asks, again.cached) == (3, 3), "what is cached is free, its context included"
+    assert (again.requests, again.cached) == (3, 3), "what is cached is free, its context included"
     assert model.spent.answers == 3
-    assert model.estimate([]).estimate.asks == 0
+    assert model.estimate([]).estimate.requests == 0
 
 
 def test_contexts_hold_what_they_say(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
@@ -294,27 +285,27 @@ def test_a_temperature_may_be_left_to_the_server(server: ScriptedServer, watcher
 
 
 def test_settings_from_the_name_and_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"set DEMERIT_CHAT_URL .* and DEMERIT_CHAT_MODEL"):
+    with pytest.raises(BadInput, match=r"DEMERIT_CHAT_URL.*DEMERIT_CHAT_MODEL"):
         load_model("gvl")
     monkeypatch.setenv("DEMERIT_CHAT_URL", "http://localhost:1/v1")
-    with pytest.raises(BadInput, match="set DEMERIT_CHAT_MODEL"):
+    with pytest.raises(BadInput, match="DEMERIT_CHAT_MODEL"):
         load_model("gvl")
     monkeypatch.setenv("DEMERIT_CHAT_MODEL", "some-model")
     monkeypatch.setenv("DEMERIT_CHAT_PRICE_IN", "1.5")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = load_model("gvl:samples=3, frames=5")
     assert isinstance(model, GVL)
-    assert (model.settings.samples, model.settings.frames, model.settings.price_in) == (3, 5, 1.5)
-    assert model.chat.endpoint.model == "some-model"
+    assert (model.config.samples, model.config.frames, model.config.price_in) == (3, 5, 1.5)
+    assert model.client.endpoint.model == "some-model"
     assert (tmp_path / "demerit").is_dir()
     model.close()
     for name, error, said in (
-        ("gvl:samples=many", BadInput, "a whole number"),
-        ("gvl:sampels=3", UnknownName, "Did you mean 'samples'"),
-        ("gvl:pictures", BadInput, "none, text, video, dense"),
-        ("gvl:frames=1", BadInput, "a number from 2 on"),
-        ("gvl:text", BadInput, "examples=FOLDER"),
-        (f"gvl:text,examples={tmp_path}", BadInput, "a demerit folder"),
+        ("gvl:samples=many", BadInput, "samples"),
+        ("gvl:sampels=3", UnknownName, "'samples'"),
+        ("gvl:pictures", BadInput, "dense"),
+        ("gvl:frames=1", BadInput, "frames"),
+        ("gvl:text", BadInput, "examples"),
+        (f"gvl:text,examples={tmp_path}", BadInput, "folder"),
     ):
         with pytest.raises(error, match=said):
             load_model(name)
@@ -322,21 +313,75 @@ def test_settings_from_the_name_and_the_environment(monkeypatch: pytest.MonkeyPa
 
 def test_without_the_extra_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(DemeritError, match=r"pip install 'demerit\[chat\]'") as caught:
+    with pytest.raises(MissingExtra) as caught:
         GVL(url="http://localhost:1/v1", model="m")
-    assert isinstance(caught.value, MissingExtra)
+    assert caught.value.extra == "chat"
 
 
-def test_the_command_line(server: ScriptedServer, sample: Path, tmp_path: Path) -> None:
-    def demerit(**environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from demerit.cli import main; main()", "score", str(sample)]
-        clean = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT.values()}
-        every = {**clean, "COLUMNS": "400", "XDG_CACHE_HOME": str(tmp_path), **environment}
-        options = ["--out", str(tmp_path / "rewards"), "--model", "gvl:frames=4", "--limit", "3", "--workers", "0"]
-        return subprocess.run([*command, *options], capture_output=True, text=True, env=every, check=False)
+def test_two_contexts_in_one_bench_run(
+    server: ScriptedServer, watcher: Watcher, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["bench", "own", "--data", str(sample), "--out", str(tmp_path / "out"), "--limit", "2", "--embed", "0"]
+    command += ["--as-recorded", "--no-controls", "--resamples", "10", "--workers", "0"]
+    command += ["--model", "gvl:frames=3", "--model", f"gvl:text,frames=3,examples={tmp_path / 'store'}"]
+    import_dataset(open_dataset(str(sample)), tmp_path / "store")
+    lost = CliRunner().invoke(app, command)
+    assert lost.exit_code == 1 and "DEMERIT_CHAT_URL" in lost.output
+    for variable, value in (("URL", server.url), ("MODEL", "simulated"), ("CACHE", str(tmp_path / "answers"))):
+        monkeypatch.setenv(f"DEMERIT_CHAT_{variable}", value)
+    dry = CliRunner().invoke(app, [*command, "--dry-run"])
+    assert dry.exit_code == 0 and not watcher.requests, dry.output
+    run = CliRunner().invoke(app, command, env={"COLUMNS": "400"})
+    assert run.exit_code == 0, run.output
+    assert run.output.count("Requests:") == 1, "both models share one client"
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [card["name"] for card in report["cards"]] == ["gvl", "gvl+text"]
 
-    lost = demerit()
-    assert lost.returncode == 1 and "DEMERIT_CHAT_URL" in lost.stderr and "Traceback" not in lost.stderr
-    run = demerit(DEMERIT_CHAT_URL=server.url, DEMERIT_CHAT_MODEL="simulated")
-    assert run.returncode == 0, run.stderr
-    assert "3 episodes: 3 asks" in run.stdout and "3 scored" in run.stdout and "3 answers" in run.stdout
+
+def test_models_of_one_server_share_client_cache_and_budget(server: ScriptedServer, tmp_path: Path) -> None:
+    limits = {"price_in": 1.0, "price_out": 1.0, "budget": 0.5}
+    plain = gvl(server, tmp_path, **limits)
+    examples = [coloured("bad", blue=90, outcomes=(failed("it fell"),))]
+    other = gvl(server, tmp_path, "text", examples=examples, **limits)
+    assert plain.client is other.client
+    assert gvl(server, tmp_path, **{**limits, "budget": 0.6}).client is not plain.client
+    plain.client.stop("the budget is used up")
+    assert not other.score([coloured("one")])[0].scored
+    assert gvl(server, tmp_path, **limits).client is not plain.client, "a stopped client is not handed out again"
+
+
+def test_cards_stay_as_they_are() -> None:
+    """Stored rewards are found by these hashes."""
+    examples = [coloured("other", outcomes=(failed("it fell"),)), coloured("third", blue=90, outcomes=(failed("x"),))]
+    hashes = {"none": "c765efffa5272b64fbae1f08baa10870", "dense": "22839d054603186c6bcd25b27c449a5d"}
+    for context, wanted in hashes.items():
+        model = GVL(context, url="http://localhost:1/v1", model="mm", cache="off", examples=examples, samples=2)
+        assert model.card.hash() == wanted
+
+
+@pytest.mark.parametrize("cache", ["{}/file/answers.sqlite", "~nobody-of-that-name/answers.sqlite", "{}/a\0b/answers"])
+def test_a_cache_file_that_cannot_be_made(tmp_path: Path, cache: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="DEMERIT_CHAT_CACHE"):
+        GVLConfig(cache=cache.format(tmp_path)).cache_file()
+
+
+def test_remarks_are_distilled_once_and_cached(tmp_path: Path) -> None:
+    watcher = Watcher()
+    examples = [coloured("x", blue=90, outcomes=(failed("  the cup\n fell  "),), group="s"), coloured("y", blue=110)]
+    examples += [coloured("z", blue=130, outcomes=(failed("the cup fell"),), group="s")]
+    with ScriptedServer(watcher) as server:
+        model = gvl(server, tmp_path, "text", examples=examples)
+        model.score([coloured(f"e{i}", blue=i) for i in range(5)])
+        asked = [one for one in watcher.requests if is_feedback(one)]
+        assert len(asked) == 1 and asked[0].text.count("the cup fell") == 1
+        assert asked[0].body["temperature"] == 0
+        gvl(server, tmp_path, "video", examples=examples).score([coloured("e9", blue=9)])
+    assert sum(map(is_feedback, watcher.requests)) == 1, "another context has the same descriptions"
+
+
+def test_failed_distillation_is_said_and_the_rollout_still_scored(tmp_path: Path) -> None:
+    examples = [coloured("x", blue=90, outcomes=(failed("the cup fell"),))]
+    with ScriptedServer(Watcher(), Faults(script=["refusal"])) as server:
+        reward = gvl(server, tmp_path, "text", examples=examples).score([coloured("one")])[0]
+    assert reward.scored and "failure descriptions: refused" in reward.given["lacking"][0]

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.labels import Event, Outcome, Preference
 from demerit.llm import ChatImage
-from demerit.models.gvl.context import ContextConfig, ContextMaker, failing_frames
-from demerit.models.gvl.feedback import Described, gather_remarks
-from demerit.models.gvl.retrieval import Library, plain, similarity
+from demerit.models.gvl.config import ContextConfig
+from demerit.models.gvl.context import ContextBuilder, FailureDescriptions, failing_frames, gather_remarks
+from demerit.models.gvl.library import Library, normalise, similarity
 from fakes.prompted import coloured, failed
 
 INSTRUCTIONS = ["put the cup on the shelf", "put the cup away", "open the drawer", "wipe the table"]
@@ -46,8 +46,8 @@ def datasets(draw: Any) -> list[Record]:
     return draw(st.permutations(records))
 
 
-def kin(episode: Episode, records: list[Record]) -> set[str]:
-    """Who belongs to an episode, computed another way: from every pair of records."""
+def related_ids(episode: Episode, records: list[Record]) -> set[str]:
+    """What is related to an episode, computed another way: from every pair of records."""
     episodes = {one.id: one for one in records if isinstance(one, Episode)}
 
     def ancestors(one: Episode) -> set[str]:
@@ -74,18 +74,19 @@ def kin(episode: Episode, records: list[Record]) -> set[str]:
     }
 
 
-@settings(max_examples=150)
 @given(datasets(), st.data())
-def test_nothing_that_belongs_to_the_rollout_is_allowed(records: list[Record], data: st.DataObject) -> None:
+def test_nothing_related_to_the_rollout_is_allowed(records: list[Record], data: st.DataObject) -> None:
     episodes = [one for one in records if isinstance(one, Episode)]
     evaluated = data.draw(st.sampled_from(episodes))
-    library, forbidden = Library(records), kin(evaluated, records)
+    library, forbidden = Library(records), related_ids(evaluated, records)
     assert evaluated.id in forbidden
     allowed = library.allowed(evaluated)
     near = {one.id for one in episodes if similarity(one.instruction, evaluated.instruction) > 0}
-    assert {one.id for one in allowed} == near - forbidden, "all that is near and no kin, and nothing else"
+    assert {one.id for one in allowed} == near - forbidden, "all that is near and unrelated, and nothing else"
     remarks = gather_remarks(allowed)
-    context = ContextMaker(ContextConfig("dense", examples=8, frames=2)).make(allowed, Described(("x",), "people"))
+    context = ContextBuilder(ContextConfig("dense", examples=8, frames=2)).build(
+        allowed, FailureDescriptions(("x",), "people")
+    )
     shown = set(context.given.get("failures shown", [])) | {
         one["episode"] for one in context.given.get("references", [])
     }
@@ -97,7 +98,6 @@ def test_nothing_that_belongs_to_the_rollout_is_allowed(records: list[Record], d
     )
 
 
-@settings(max_examples=50)
 @given(datasets(), st.data())
 def test_a_renamed_or_cut_copy_is_still_the_same_rollout(records: list[Record], data: st.DataObject) -> None:
     episodes = [one for one in records if isinstance(one, Episode)]
@@ -122,17 +122,15 @@ def test_the_same_task_comes_first_then_the_nearest() -> None:
     library = Library(coloured(id, blue=30 + 10 * i, instruction=text) for i, (id, text) in enumerate(words.items()))
     allowed = library.allowed(coloured("new", blue=200, instruction="put the cup away"))
     assert [one.id for one in allowed] == ["same", "nearer", "near"]
-    same = next(iter(allowed))
-    assert allowed.is_same_task(same) and not allowed.is_same_task(list(allowed)[1])
 
 
-def test_a_task_told_in_several_ways_is_one_task() -> None:
+def test_a_task_with_several_instructions_is_one_task() -> None:
     def tagged(id: str, text: str, blue: int) -> Episode:
         return replace(coloured(id, blue=blue, instruction=text), origin=Origin(tags={"task": "tap"}))
 
     library = Library([tagged("a", "close the tap", 10), tagged("b", "shut off the water", 30)])
     told = replace(coloured("new", blue=90, instruction="close the tap"), origin=Origin(tags={"task": "another"}))
-    assert {one.id for one in library.allowed(told)} == {"a", "b"}, "by the words that were told, not by a label"
+    assert {one.id for one in library.allowed(told)} == {"a", "b"}, "by the instruction, not by a label"
 
 
 def test_what_counts_as_a_failure() -> None:
@@ -190,5 +188,5 @@ def test_similarity(one: str, other: str, value: float) -> None:
     assert similarity(one, other) == pytest.approx(value) == similarity(other, one)
 
 
-def test_plain() -> None:
-    assert plain(" Put  the cup AWAY. ") == "put the cup away"
+def test_normalise() -> None:
+    assert normalise(" Put  the cup AWAY. ") == "put the cup away"

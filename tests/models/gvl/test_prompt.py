@@ -1,0 +1,73 @@
+"""The prompt files, the labels of images, and the choice of frames."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demerit.data.frames import spread
+from demerit.errors import BadInput
+from demerit.models.gvl.prompt import (
+    ANCHOR_LABEL,
+    FOLDER,
+    VERSIONS,
+    choose_frames,
+    failure_label,
+    fill_prompt,
+    frame_label,
+    prompts_hash,
+    reference_label,
+)
+from fakes.judge.prompt_reader import ImageLabel
+
+PROMPTS_HASH = "de7f2090e1c20fc0519b9f604b4e2097"
+
+
+def test_labels() -> None:
+    """The simulated judge reads them with its own patterns."""
+    assert ImageLabel.read(frame_label(12)) == ImageLabel("frame", 12)
+    assert ImageLabel.read(failure_label(2, 3)) == ImageLabel("failure", 3, 2)
+    assert ImageLabel.read(reference_label(2, 3, 45)) == ImageLabel("reference", 3, 2, 45)
+    assert ImageLabel.read(ANCHOR_LABEL) == ImageLabel("anchor")
+    assert ImageLabel.read("Frame 3: 45%") is None
+
+
+def test_every_prompt_is_a_file_with_its_version_and_every_blank_is_filled() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {f"{name}-{number}.txt" for name, number in VERSIONS.items()}
+    blanks = {"task": "T", "failures": "F", "count": 3, "remarks": "R"}
+    for name in VERSIONS:
+        assert not re.search(r"\$\w", fill_prompt(name, **blanks))
+    assert prompts_hash() == PROMPTS_HASH, "another prompt is another model: give the file a new number"
+
+
+def test_values_of_blanks_are_not_expanded_again() -> None:
+    assert 'told: "put $count {cups} $task"' in fill_prompt("task", task="put $count {cups} $task")
+
+
+@given(st.integers(1, 300), st.integers(2, 40), st.text(max_size=5))
+def test_chosen_frames(length: int, budget: int, seed: str) -> None:
+    shown = choose_frames(length, budget, seed)
+    assert shown.anchor == 0
+    assert shown.at().tolist() == spread(length, budget).tolist(), "what the card says is decoded"
+    assert len(shown) == min(length, budget) - 1
+    assert choose_frames(length, budget, seed).order.tolist() == shown.order.tolist()
+
+
+def test_the_order_is_the_same_on_every_machine() -> None:
+    assert choose_frames(8, 8, "seed").order.tolist() == [4, 7, 5, 2, 6, 3, 1]
+
+
+def test_orders_are_spread_evenly() -> None:
+    places = np.array([choose_frames(5, 5, str(seed)).order for seed in range(4000)])
+    for place in range(4):
+        shares = np.bincount(places[:, place], minlength=5)[1:] / 4000
+        assert shares == pytest.approx([0.25] * 4, abs=0.03)
+
+
+def test_a_budget_of_one_asks_nothing() -> None:
+    with pytest.raises(BadInput, match="at least 2"):
+        choose_frames(5, 1, "")
