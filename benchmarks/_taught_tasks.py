@@ -23,12 +23,11 @@ from demerit.training.teach.targets import Target, begun, target_of
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
 from demerit.data.store import Store
-from demerit.evaluate.benchmarks.curve_questions import FALL, PATIENCE
-from demerit.evaluate.metrics.bootstrap import Tally, mean_tally, values_of
-from demerit.evaluate.metrics.detection import auroc_tally, over_reward_tally
+from demerit.evaluate.benchmarks.curve_metrics import FALL, PATIENCE
+from demerit.evaluate.metrics.bootstrap import NAN, Measure, Tally, mean_tally, values_of
+from demerit.evaluate.metrics.detection import auroc, over_reward
 from demerit.evaluate.metrics.failure_moment import falls_at
-from demerit.evaluate.metrics.measure import NAN, Measure
-from demerit.evaluate.metrics.ordering import judgement_tally
+from demerit.evaluate.metrics.ordering import judgement_agreement
 from demerit.models.baselines import Change, Clock, Constant, Length, Motion
 from demerit.models.compact.resize import resize_square
 from demerit.models.protocol import RewardModel
@@ -251,7 +250,7 @@ def marked(truth: np.ndarray) -> np.ndarray:
     return known
 
 
-Judged = dict[tuple[str, int], dict[str, Curve]]
+EpisodeLabels = dict[tuple[str, int], dict[str, Curve]]
 """what one row of a table says: per task and draw, per test episode"""
 METRICS = ("auroc", "pairs", "mae", "over")
 
@@ -264,7 +263,7 @@ class Test:
     pairs: list[Preference]
     draws: list[Draw]
 
-    def of_model(self, name: str, of: set[tuple[str, int]] | None = None) -> Judged:
+    def of_model(self, name: str, of: set[tuple[str, int]] | None = None) -> EpisodeLabels:
         """What a model that is not taught says, on the same test parts."""
         return {
             (draw.task, draw.number): {one.id: one.rewards[name] for one in draw.test}
@@ -272,7 +271,7 @@ class Test:
             if of is None or (draw.task, draw.number) in of
         }
 
-    def truth(self) -> Judged:
+    def truth(self) -> EpisodeLabels:
         """The simulator's own progress."""
         return {
             (draw.task, draw.number): {one.id: (np.arange(len(one.truth)), one.truth) for one in draw.test}
@@ -287,29 +286,29 @@ class Test:
         margins = [final[pair.a] - final[pair.b] for pair in inside]
         away = [np.abs(curve[1] - self.seen[id].truth[curve[0]]) for id, curve in judged.items()]
         return {
-            "auroc": _value(auroc_tally(scores, good)),
-            "pairs": _value(judgement_tally(margins, [pair.verdict for pair in inside])) if inside else NAN,
+            "auroc": _value(auroc(scores, good)),
+            "pairs": _value(judgement_agreement(margins, [pair.verdict for pair in inside])) if inside else NAN,
             "inside": float(len(inside)),
             "mae": float(np.concatenate(away).mean()),
-            "over": _value(over_reward_tally(scores, good)),
+            "over": _value(over_reward(scores, good)),
         }
 
-    def by_task(self, judged: Judged) -> dict[str, dict[str, float]]:
+    def by_task(self, judged: EpisodeLabels) -> dict[str, dict[str, float]]:
         """Average each task over its draws; pairs count by how many there are."""
         parts: dict[str, list[dict[str, float]]] = defaultdict(list)
         for (task, _), each in judged.items():
             parts[task].append(self.one(each))
         return {task: _averaged(found) for task, found in sorted(parts.items())}
 
-    def pooled(self, judged: Judged) -> float:
+    def pooled(self, judged: EpisodeLabels) -> float:
         """AUROC over the episodes of all tasks together, per draw, averaged."""
         found = []
         for number in sorted({number for _, number in judged}):
             final = {id: c[1][-1] for (_, n), each in judged.items() if n == number for id, c in each.items()}
-            found.append(_value(auroc_tally(list(final.values()), [self.seen[id].success for id in final])))
+            found.append(_value(auroc(list(final.values()), [self.seen[id].success for id in final])))
         return float(np.nanmean(found))
 
-    def moments(self, judged: Judged) -> dict[str, Measure]:
+    def moments(self, judged: EpisodeLabels) -> dict[str, Measure]:
         """Does the value fall where something was dropped, undone or hit? Rows are events, clusters are tasks."""
         columns: dict[str, list[float]] = {name: [] for name in ("caught", "placebo", "latency")}
         tasks, kinds = [], []
@@ -327,7 +326,7 @@ class Test:
             found[kind] = mean_tally(kind, "events", caught, [tasks[i] for i in mine]).measure()
         return found
 
-    def _events(self, judged: Judged) -> Iterator[tuple[str, Curve, tuple[str, int]]]:
+    def _events(self, judged: EpisodeLabels) -> Iterator[tuple[str, Curve, tuple[str, int]]]:
         for each in judged.values():
             for id, curve in each.items():
                 for event in self.seen[id].events:

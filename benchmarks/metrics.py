@@ -22,8 +22,8 @@ import numpy as np
 from scipy import stats
 
 from demerit.evaluate.metrics.bootstrap import Resampling, Tally, mean_tally
-from demerit.evaluate.metrics.detection import auroc_tally
-from demerit.evaluate.metrics.ordering import ordering_tally
+from demerit.evaluate.metrics.detection import auroc
+from demerit.evaluate.metrics.ordering import preference_ordering
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ def ordering_case(pairs: int, how: Resampling, part: int) -> list[Row]:
     contexts = np.repeat(np.arange(max(2, round(pairs / (size * (size - 1) / 2)))), size)
     human = rng.random(len(contexts))
     returns = human + rng.normal(size=len(contexts))
-    tally = ordering_tally(returns, human, contexts)
+    tally = preference_ordering(returns, human, contexts)
     case = f"ordering, {tally.n:,} pairs in {len(tally.clusters)} contexts"
     parts = tally.statistic.parts  # type: ignore[union-attr]
     groups = [np.flatnonzero(tally.codes == i) for i in range(len(tally.clusters))]
     sums = np.array([parts[group].sum(axis=0) for group in groups])
     return [
-        ours(case, lambda: ordering_tally(returns, human, contexts), how),
+        ours(case, lambda: preference_ordering(returns, human, contexts), how),
         by_scipy(case, sums, how.resamples),
         plain(case, "loop that copies the rows", rows_loop(parts[:, 0], groups), part, how.resamples),
     ]
@@ -145,7 +145,7 @@ def auroc_case(episodes: int, how: Resampling, part: int) -> list[Row]:
     case = f"AUROC, {episodes:,} episodes in 300 tasks"
     groups = [np.flatnonzero(task == i) for i in range(300)]
     return [
-        ours(case, lambda: auroc_tally(score, good, clusters=task), how),
+        ours(case, lambda: auroc(score, good, clusters=task), how),
         plain(case, "loop of scipy.stats.mannwhitneyu", auroc_loop(score, good, groups), part, how.resamples),
     ]
 

@@ -28,15 +28,14 @@ import numpy as np
 
 from demerit.data.episode import safe_name
 from demerit.data.formats import open_dataset
-from demerit.evaluate.benchmarks.risk_questions import needed
+from demerit.evaluate.metrics.calibration import failures_needed
 from demerit.evaluate.metrics.detection import false_positive_rate
 from demerit.models import load_model
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, score
-from demerit.training.calibration.examples import Example, examples, labelled
-from demerit.training.calibration.fit import fit
+from demerit.training.calibration.fit import CalibrationExample, fit, labelled_episodes, make_examples
 
-Split = Callable[[np.random.Generator], tuple[list[Example], list[Example]]]
+Split = Callable[[np.random.Generator], tuple[list[CalibrationExample], list[CalibrationExample]]]
 NOISE = 0.35
 
 
@@ -65,35 +64,37 @@ def main() -> None:
         print(f"| {name} | seen to unseen | {once(val, test, given.risk)} |", flush=True)
 
 
-def rows(address: str, name: str, work: Path) -> list[Example]:
+def rows(address: str, name: str, work: Path) -> list[CalibrationExample]:
     """Score a split with a model and put labels and numbers together."""
     model, dataset = load_model(name), open_dataset(address)
     folder = work / safe_name(model.card.name)
     score(ScoreJob(model, dataset, folder))
-    labels = {id: label for id, (_, label) in labelled(dataset).items()}
-    found, _, silent = examples(labels, RewardStore(folder))
+    labels = {id: label for id, (_, label) in labelled_episodes(dataset).items()}
+    found, _, silent = make_examples(labels, RewardStore(folder))
     if silent:
         print(f"{name}: {sum(silent.values())} episodes unscored, left out")
     return found
 
 
-def noisy(pool: Sequence[Example], seed: int) -> list[Example]:
+def noisy(pool: Sequence[CalibrationExample], seed: int) -> list[CalibrationExample]:
     """Make up a model that knows something: true progress with noise. It shows what a promise leaves to pass."""
     rng = np.random.default_rng(seed)
     return [replace(one, score=float(one.progress or 0.0) + NOISE * rng.standard_normal()) for one in pool]
 
 
-def situations(test: Sequence[Example], risk: float) -> dict[str, Split]:
+def situations(test: Sequence[CalibrationExample], risk: float) -> dict[str, Split]:
     found: dict[str, Split] = {"same tasks": lambda rng: by_episode(test, rng)}
     for task in sorted({one.task for one in test}):
         alone = [one for one in test if one.task == task]
-        if sum(one.success is False for one in alone) >= 2 * needed(risk) + 1:
+        if sum(one.success is False for one in alone) >= 2 * failures_needed(risk) + 1:
             found[f"each task alone: {task}"] = lambda rng, alone=alone: by_episode(alone, rng)  # type: ignore[misc]
     found["other tasks"] = lambda rng: by_task(test, rng)
     return found
 
 
-def by_episode(pool: Sequence[Example], rng: np.random.Generator) -> tuple[list[Example], list[Example]]:
+def by_episode(
+    pool: Sequence[CalibrationExample], rng: np.random.Generator
+) -> tuple[list[CalibrationExample], list[CalibrationExample]]:
     """Halve the failures at random; all successes are measured, as calibration does not use them."""
     failures = [one for one in pool if one.success is False]
     chosen = set(rng.permutation(len(failures))[: (len(failures) + 1) // 2].tolist())
@@ -102,7 +103,9 @@ def by_episode(pool: Sequence[Example], rng: np.random.Generator) -> tuple[list[
     return inside, [*outside, *(one for one in pool if one.success)]
 
 
-def by_task(pool: Sequence[Example], rng: np.random.Generator) -> tuple[list[Example], list[Example]]:
+def by_task(
+    pool: Sequence[CalibrationExample], rng: np.random.Generator
+) -> tuple[list[CalibrationExample], list[CalibrationExample]]:
     tasks = sorted({one.task for one in pool})
     chosen = set(rng.permutation(tasks)[: len(tasks) // 2].tolist())
     return [one for one in pool if one.task in chosen], [one for one in pool if one.task not in chosen]
@@ -123,12 +126,12 @@ def repeated(split: Split, risk: float, repeats: int) -> str:
     return f"{kept} | {low:.1%} to {high:.1%} | {np.nanmean(true):.1%}"
 
 
-def share(pool: Sequence[Example], success: bool, threshold: float) -> float:
+def share(pool: Sequence[CalibrationExample], success: bool, threshold: float) -> float:
     passed = [one.score >= threshold for one in pool if one.success is success]
     return float(np.mean(passed)) if passed else float("nan")
 
 
-def left_out_tasks(test: Sequence[Example], risk: float) -> str:
+def left_out_tasks(test: Sequence[CalibrationExample], risk: float) -> str:
     false, true = {}, []
     for task in sorted({one.task for one in test}):
         threshold = fit([one for one in test if one.task != task], "conformal", risk).threshold
@@ -142,7 +145,7 @@ def left_out_tasks(test: Sequence[Example], risk: float) -> str:
     return f"{mean} | worst: {false[worst]:.1%} of the {count} of {worst} | {np.mean(true):.1%}"
 
 
-def once(val: Sequence[Example], test: Sequence[Example], risk: float) -> str:
+def once(val: Sequence[CalibrationExample], test: Sequence[CalibrationExample], risk: float) -> str:
     threshold = fit(val, "conformal", risk).threshold
     assert threshold is not None, "too few failures in the validation split"
     judged = [one for one in test if one.success is not None]

@@ -26,9 +26,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import demerit
-from demerit.evaluate.benchmarks.benchmark import load_benchmark
-from demerit.evaluate.benchmarks.evidence import Settings
-from demerit.evaluate.benchmarks.run import Gathered, RunOptions, gather, run_benchmark
+from demerit.evaluate.benchmarks import (
+    BenchmarkData,
+    MeasureSettings,
+    RunOptions,
+    load_benchmark,
+    load_data,
+    run_benchmark,
+)
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.reports.report import Report
 from demerit.models.gvl.config import CONTEXT_KINDS
@@ -53,11 +58,11 @@ def serve(pipe: Connection, folder: str, limit: int, latency: float, rate: float
             server.busy = Busy()
 
 
-def make_models(url: str, gathered: Gathered, folder: Path, given: argparse.Namespace) -> list[GVL]:
+def make_models(url: str, gathered: BenchmarkData, folder: Path, given: argparse.Namespace) -> list[GVL]:
     """Four contexts with one client; `dense` gets curves distilled from one pair per task."""
     options: dict[str, Any] = {"url": url, "model": NAME, "frames": given.frames, "size": 64, "example_frames": 3}
     options |= {"concurrency": SLOTS, "timeout": 6.0, "cache": str(folder / "answers.sqlite")}
-    tasks = {one.id: one.task for one in gathered.judged}
+    tasks = {one.id: one.task for one in gathered.labels}
     pairs = {tasks[one.a]: one for one in gathered.preferences if one.better is not None}
     config = DistillationConfig(samples=given.samples, sources=("human", "simulator", "rule"))
     distilled = GVL(**options).distil([*gathered.episodes, *pairs.values()], config)
@@ -103,16 +108,16 @@ def main() -> None:
     server = context.Process(target=serve, args=arguments, daemon=True)
     server.start()
     benchmark = replace(load_benchmark("metaworld-bad@1"), splits=())
-    settings = Settings(Resampling(resamples=given.resamples))
+    settings = MeasureSettings(Resampling(resamples=given.resamples))
     options = RunOptions(
-        showings=False,
+        perturbations=False,
         workers=0 if given.small else 1,
         batch=SLOTS,
         limit=given.episodes,
         retry=True,
         settings=settings,
     )
-    gathered = gather(benchmark, given.folder, options)
+    gathered = load_data(benchmark, given.folder, options)
     url, before = ours.recv(), 0
     with tempfile.TemporaryDirectory() as folder:
         for attempt in ("first run", "the same again"):

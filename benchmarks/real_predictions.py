@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from demerit.data.episode import Episode
-from demerit.evaluate.benchmarks.showings import SHUFFLED, frame_order
+from demerit.evaluate.benchmarks.data import SHUFFLED, frame_order
 from demerit.evaluate.metrics import Measure, Tally, compare
 from demerit.evaluate.metrics.bootstrap import mean_tally
-from demerit.evaluate.metrics.order_correlation import Method, order_correlations, value_order_correlation
-from demerit.evaluate.metrics.ordering import episode_returns, ordering_tally
+from demerit.evaluate.metrics.correlation import Method, order_correlations, value_order_correlation
+from demerit.evaluate.metrics.ordering import episode_returns, preference_ordering
 from demerit.models import load_model
 
 METHODS: tuple[Method, ...] = ("pearson", "spearman")
@@ -125,7 +125,7 @@ def _agreement(how: str, robometer: np.ndarray, controls: dict[str, np.ndarray],
     )
 
     def count(values: np.ndarray) -> Tally:
-        return ordering_tally(values, robometer, tasks)
+        return preference_ordering(values, robometer, tasks)
 
     for name, values in controls.items():
         print(show(count(values).measure(), name))

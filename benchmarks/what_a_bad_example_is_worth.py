@@ -33,7 +33,7 @@ from _taught_tasks import (
     Columns,
     Curve,
     Draw,
-    Judged,
+    EpisodeLabels,
     Lesson,
     Test,
     draws_of,
@@ -42,7 +42,7 @@ from _taught_tasks import (
     teach,
 )
 from _worth_figure import Line, Panel, draw_figure
-from demerit.evaluate.metrics.measure import Measure
+from demerit.evaluate.metrics.bootstrap import Measure
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BUDGETS = (2, 4, 8, 16, 40)
@@ -110,8 +110,8 @@ class Results:
     """What every lesson said, and the tests to hold it against."""
 
     test: Test
-    said: dict[Lesson, Judged]
-    near: Judged
+    said: dict[Lesson, EpisodeLabels]
+    near: EpisodeLabels
     """5+5 on other episodes of the scenes that were taught"""
 
     def tasks(self, lesson: Lesson) -> set[str]:
@@ -120,7 +120,7 @@ class Results:
         found = [task for task, _ in self.said.get(lesson, {})]
         return {task for task in found if found.count(task) == draws}
 
-    def of(self, lesson: Lesson, tasks: set[str] | None = None) -> Judged:
+    def of(self, lesson: Lesson, tasks: set[str] | None = None) -> EpisodeLabels:
         kept = self.tasks(lesson) if tasks is None else tasks
         return {key: judged for key, judged in self.said[lesson].items() if key[0] in kept}
 
@@ -131,8 +131,8 @@ class Results:
 
 def give_lessons(test: Test, processes: int) -> Results:
     _asked[:] = [Asked(test.draws, Columns(Network.shipped()))]
-    said: dict[Lesson, Judged] = {}
-    near: Judged = {}
+    said: dict[Lesson, EpisodeLabels] = {}
+    near: EpisodeLabels = {}
     started = time.monotonic()
     with get_context("fork").Pool(processes) as pool:
         for count, (place, found, beside) in enumerate(pool.imap_unordered(_one_draw, range(len(test.draws))), 1):
@@ -158,7 +158,7 @@ def number(found: Measure) -> str:
     return value if math.isnan(found.low) else f"{value} ({found.low:.2f}-{found.high:.2f})"
 
 
-def row(test: Test, title: str, judged: Judged, goals: Mapping[str, float] | None = None) -> str:
+def row(test: Test, title: str, judged: EpisodeLabels, goals: Mapping[str, float] | None = None) -> str:
     """One line of a table of the four metrics."""
     by_task = test.by_task(judged)
     cells = []
@@ -281,7 +281,7 @@ class Kind:
     over: float
 
 
-def kinds_of(results: Results, judged: Judged) -> list[Kind]:
+def kinds_of(results: Results, judged: EpisodeLabels) -> list[Kind]:
     """Split a row by the behaviour of the failures: each kind against all successes of the same test part."""
     found = []
     seen = results.test.seen
@@ -299,7 +299,7 @@ def kind_table(results: Results) -> list[str]:
     test, without = results.test, sorted({lesson.without for lesson in results.said if lesson.without})
     keys = {kind: set(results.said[replace(FEW, without=kind)]) for kind in without}
 
-    def arm(judged: Judged) -> list[Kind]:
+    def arm(judged: EpisodeLabels) -> list[Kind]:
         return [
             one for kind in without for one in kinds_of(results, _only(judged, keys[kind])) if one.behaviour == kind
         ]
@@ -346,7 +346,7 @@ def kind_table(results: Results) -> list[str]:
     return [*lines, ""]
 
 
-def _only(judged: Judged, keys: set[tuple[str, int]]) -> Judged:
+def _only(judged: EpisodeLabels, keys: set[tuple[str, int]]) -> EpisodeLabels:
     return {key: each for key, each in judged.items() if key in keys}
 
 
@@ -404,7 +404,7 @@ def moment_table(results: Results) -> list[str]:
     return [*lines, *(_moment_row(test, title, judged) for title, judged in rows.items()), ""]
 
 
-def _moment_row(test: Test, title: str, judged: Judged) -> str:
+def _moment_row(test: Test, title: str, judged: EpisodeLabels) -> str:
     found = test.moments(judged)
     by_task = {}
     for task in sorted({task for task, _ in judged}):

@@ -21,7 +21,7 @@ from demerit.cli.demo.words import headline
 from demerit.data.frames import Frames
 from demerit.errors import StoreError
 from demerit.evaluate.benchmarks.run import recompute
-from demerit.evaluate.reports.report import Judged, Report
+from demerit.evaluate.reports.report import EpisodeLabels, Report
 from fakes.processes import running
 
 COMMAND = [sys.executable, "-c", "from demerit.cli import main; main()"]
@@ -167,7 +167,7 @@ def test_the_episodes_on_show_tell_a_story(made: tuple[Path, str]) -> None:
     titles = dict(chosen(report))
     done, undone = titles["Done: the reward climbs"], titles["Done, then undone: it climbs and falls"]
     assert done.success and undone.success is False
-    assert isinstance(undone, Judged) and undone.curve is not None
+    assert isinstance(undone, EpisodeLabels) and undone.curve is not None
     assert undone.curve.max() > undone.curve[-1] + 0.3
     assert len({one.id for one in titles.values()}) == 4
 

@@ -5,66 +5,69 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
+from demerit.cli.bars import bar, out
 from demerit.cli.options import CameraOption, PickleOption, SourceOptions, reader_options
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rich.table import Table
-
-    from demerit.data.frames import Frames
-    from demerit.evaluate.benchmarks.run import RunOptions
-    from demerit.evaluate.metrics import Measure
-    from demerit.evaluate.reports.report import Report
-    from demerit.models.score import ScoreProgress
-
-REPORT_JSON, REPORT_HTML = "report.json", "report.html"
+from demerit.errors import BadInput
+from demerit.evaluate.benchmarks import (
+    BENCHMARKS,
+    MeasureSettings,
+    RunOptions,
+    load_benchmark,
+    load_data,
+    recompute,
+    run_benchmark,
+)
+from demerit.evaluate.benchmarks.data import read_categories
+from demerit.evaluate.metrics import Measure, Resampling
+from demerit.evaluate.reports import Report, write_page
+from demerit.models import load_model
 
 
 def bench(
     benchmark: Annotated[
         str, typer.Argument(metavar="[BENCHMARK]", help="name@version (see: demerit list benchmarks); own = your data.")
     ] = "",
-    model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="A model's name; may be given several times.")
-    ] = None,
+    model: Annotated[list[str] | None, typer.Option("--model", "-m", help="A model's name; repeatable.")] = None,
     data: Annotated[str, typer.Option(metavar="PATH", help="The benchmark's episodes: a folder, or FORMAT:PATH.")] = "",
     out_folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where the report goes (default: bench/BENCHMARK).")
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the report (default: bench/BENCHMARK).")
     ] = None,
-    embed: Annotated[int, typer.Option(help="How many videos the page carries in itself.")] = 12,
-    frames: Annotated[int | None, typer.Option(help="Score so many frames of each episode, spread evenly.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many episodes.")] = None,
+    embed: Annotated[int, typer.Option(help="Number of videos to embed in the page.")] = 12,
+    frames: Annotated[int | None, typer.Option(help="Score only N frames of each episode, spread evenly.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only the first N episodes.")] = None,
     no_controls: Annotated[
-        bool, typer.Option("--no-controls", help="Leave the controls out; then nothing is said against chance.")
+        bool, typer.Option("--no-controls", help="Skip the controls; then models are not compared with chance.")
     ] = False,
-    no_showings: Annotated[
+    as_recorded: Annotated[
         bool, typer.Option("--as-recorded", help="Skip reversed and shuffled frames and other instructions.")
     ] = False,
     calibrate_on: Annotated[
-        str, typer.Option(metavar="SPLIT", help="Fit the map from value to grade on this split, and leave it out.")
+        str, typer.Option(metavar="SPLIT", help="Fit the map from value to grade on this split, and do not measure it.")
     ] = "",
     categories: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="instruction,category: kinds of task, instead of by rules.")
+        Path | None, typer.Option(metavar="CSV", help="instruction,category: task categories, instead of by verb.")
     ] = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples behind each interval.")] = 10_000,
-    batch: Annotated[int, typer.Option(help="Episodes given to a model at once.")] = 8,
-    workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core; 0 = none).")] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples per interval.")] = 10_000,
+    batch: Annotated[int, typer.Option(help="Episodes per call of a model.")] = 8,
+    workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one per core; 0 = none).")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what prompted models would cost; send nothing.")
     ] = False,
     camera: CameraOption = None,
     options: SourceOptions = None,
     trust_pickles: PickleOption = False,
-    recompute: Annotated[
-        Path | None, typer.Option(metavar="REPORT.JSON", help="Compute a report's measures again, without a model.")
+    report: Annotated[
+        Path | None,
+        typer.Option("--recompute", metavar="REPORT.JSON", help="Recompute a report's measures, without a model."),
     ] = None,
 ) -> None:
-    """Measure models against people, beside controls that know nothing; writes report.html and report.json.
+    """Measure models against labels, with controls. Writes report.html and report.json.
 
     [bold]Examples[/bold]
 
@@ -73,68 +76,48 @@ def bench(
       demerit bench roboarena@1 --data ~/data/roboarena --model gvl --model gvl:video,examples=my_set --dry-run
       demerit bench --recompute reports/arena/report.json
     """
-    from demerit.evaluate.benchmarks.category_table import read_categories  # noqa: PLC0415
-    from demerit.evaluate.benchmarks.evidence import Settings  # noqa: PLC0415
-    from demerit.evaluate.benchmarks.run import RunOptions  # noqa: PLC0415
-    from demerit.evaluate.metrics import Resampling  # noqa: PLC0415
-
-    if recompute is not None:
-        return _again(recompute)
-    chosen = RunOptions(
+    if report is not None:
+        return _recompute(report)
+    run_options = RunOptions(
         controls=not no_controls,
-        showings=not no_showings,
+        perturbations=not as_recorded,
         frames=frames,
         limit=limit,
         batch=batch,
         workers=workers,
         camera=camera,
-        settings=Settings(Resampling(resamples=resamples), calibrate_on),
+        settings=MeasureSettings(Resampling(resamples=resamples), calibrate_on),
         reader=reader_options(options, trust_pickles),
         categories={} if categories is None else read_categories(categories),
     )
-    _run(benchmark, model or [], data, out_folder, chosen, embed, dry_run)
-
-
-def _run(
-    name: str, models: list[str], data: str, out_folder: Path | None, options: RunOptions, embed: int, dry_run: bool
-) -> None:
-    from rich.markup import escape  # noqa: PLC0415
-
-    from demerit.cli.bars import Bar, bar, out  # noqa: PLC0415
-    from demerit.errors import BadInput  # noqa: PLC0415
-    from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, load_benchmark  # noqa: PLC0415
-    from demerit.evaluate.benchmarks.run import gather, run_benchmark  # noqa: PLC0415
-    from demerit.models import load_model  # noqa: PLC0415
-
-    if not name:
+    if not benchmark:
         raise BadInput("benchmark", f"one of {', '.join(BENCHMARKS)}", "none")
-    benchmark = load_benchmark(name)
-    folder = out_folder or Path("bench") / benchmark.name
-    gathered = gather(benchmark, data, options)
-    loaded = [load_model(one) for one in models]
-    prompted: list[Any] = [one for one in loaded if hasattr(one, "estimate")]
-    for one in prompted:
-        out.print(escape(f"{one.card.name}: {one.estimate(gathered.episodes)}"))
+    chosen = load_benchmark(benchmark)
+    folder = out_folder or Path("bench") / chosen.name
+    loaded = load_data(chosen, data, run_options)
+    models = [load_model(name) for name in model or []]
+    prompted: list[Any] = [each for each in models if hasattr(each, "estimate")]
+    for each in prompted:
+        out.print(escape(f"{each.card.name}: {each.estimate(loaded.episodes)}"))
     if dry_run:
         return
-    # Ask again what a server did not answer last time; what was paid for comes from the cache.
-    options = replace(options, retry=options.retry or bool(prompted))
-    with bar(f"{benchmark.name}: {len(gathered.episodes)} episodes", None) as shown:
-
-        def told(what: str, progress: ScoreProgress, shown: Bar = shown) -> None:
-            shown.update(progress.seen, what)
-
-        report = run_benchmark(benchmark, loaded, gathered, folder, options, told)
-    _write(report, folder, gathered.frames(), embed)
-    for spent in dict.fromkeys(str(one.spent) for one in prompted):  # models of one server share a client
+    # Ask again what a server did not answer last time; paid answers come from the cache.
+    run_options = replace(run_options, retry=bool(prompted))
+    with bar(f"{chosen.name}: {len(loaded.episodes)} episodes", None) as shown:
+        made = run_benchmark(
+            chosen, models, loaded, folder, run_options, lambda what, done: shown.update(done.seen, what)
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    made.write(folder / "report.json")
+    print_report(made)
+    page = write_page(made, folder / "report.html", loaded.frames(), embed)
+    out.print(f"The report: {page}", soft_wrap=True)
+    out.print(f"Its numbers: {folder / 'report.json'}", soft_wrap=True)
+    for spent in dict.fromkeys(str(each.spent) for each in prompted):  # models of one server share a client
         out.print(escape(f"Requests: {spent}"))
 
 
-def _again(path: Path) -> None:
-    from demerit.cli.bars import out  # noqa: PLC0415
-    from demerit.evaluate.benchmarks.run import recompute  # noqa: PLC0415
-    from demerit.evaluate.reports.report import Report  # noqa: PLC0415
-
+def _recompute(path: Path) -> None:
     before = Report.read(path)
     after = recompute(before)
     print_report(after)
@@ -144,24 +127,8 @@ def _again(path: Path) -> None:
         raise typer.Exit(1)
 
 
-def _write(report: Report, folder: Path, videos: Mapping[str, Frames], embed: int) -> None:
-    from demerit.cli.bars import out  # noqa: PLC0415
-    from demerit.evaluate.reports.page import write_page  # noqa: PLC0415
-
-    folder.mkdir(parents=True, exist_ok=True)
-    report.write(folder / REPORT_JSON)
-    print_report(report)
-    page = write_page(report, folder / REPORT_HTML, videos, embed)
-    out.print(f"The report: {page}", soft_wrap=True)
-    out.print(f"Its numbers: {folder / REPORT_JSON}", soft_wrap=True)
-
-
 def print_report(report: Report) -> None:
-    """Print the headline table, the verdicts in words and what a reader must know."""
-    from rich.markup import escape  # noqa: PLC0415
-
-    from demerit.cli.bars import out  # noqa: PLC0415
-
+    """Print the headline table, the verdicts and the warnings."""
     out.print(_headline(report))
     for model, sentences in report.verdicts.items():
         for sentence in sentences:
@@ -171,11 +138,9 @@ def print_report(report: Report) -> None:
 
 
 def _headline(report: Report) -> Table:
-    from rich.table import Table  # noqa: PLC0415
-
     lower = set(report.about.lower_is_better)
     heads = [f"{name} {'↓' if name in lower else '↑'}" for name in report.about.headline]
-    count = f"{len(report.episodes)} episodes, {len({one.task for one in report.episodes})} tasks"
+    count = f"{len(report.episodes)} episodes, {len({episode.task for episode in report.episodes})} tasks"
     table = Table(title=f"{report.about.name}: {count}")
     for head in ("model", *heads):
         table.add_column(head, overflow="fold")

@@ -84,7 +84,7 @@ def _print(result: DemoResult) -> None:
 def _table(report: Report) -> Table:
     from rich.table import Table  # noqa: PLC0415
 
-    from demerit.evaluate.reports.page.words import lead  # noqa: PLC0415
+    from demerit.evaluate.reports.headline import lead  # noqa: PLC0415
 
     trusted = lead(report).trusted
     measured = {name: head for name, head in MEASURES.items() if name in report.about.headline}

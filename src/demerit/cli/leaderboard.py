@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
+from demerit.cli.bars import out as console
+from demerit.evaluate.reports import Report, build_leaderboard
+
 
 def leaderboard(
     reports: Annotated[
         list[Path] | None, typer.Argument(help="report.json files, or the folders that `demerit bench` wrote them to.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of the site.")] = Path("leaderboard"),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the site.")] = Path("leaderboard"),
 ) -> None:
-    """Build a static page of measured reports and, apart from them, the published tables with their sources.
+    """Build a web page that compares reports and published tables.
 
     [bold]Examples[/bold]
 
@@ -22,10 +25,6 @@ def leaderboard(
       demerit leaderboard reports/*/report.json --out site
       demerit leaderboard --out site        (published tables only)
     """
-    from demerit.cli.bars import out as console  # noqa: PLC0415
-    from demerit.evaluate.reports.leaderboard import build_leaderboard  # noqa: PLC0415
-    from demerit.evaluate.reports.report import Report  # noqa: PLC0415
-
     files = [path / "report.json" if path.is_dir() else path for path in reports or []]
     page = build_leaderboard([Report.read(path) for path in files], out)
     console.print(f"The leaderboard: {page} ({len(files)} reports)", soft_wrap=True)

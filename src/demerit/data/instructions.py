@@ -88,6 +88,11 @@ def word_forms(word: str) -> list[str]:
     return forms
 
 
+def task_name(instruction: str) -> str:
+    """The instruction as a task name: case, spacing and final punctuation do not make another task."""
+    return " ".join(instruction.lower().split()).rstrip(".!")
+
+
 @lru_cache(maxsize=65_536)
 def content_words(instruction: str) -> frozenset[str]:
     """The words that carry meaning, in the singular, one for all synonyms."""

@@ -1,10 +1,15 @@
-"""A calibrated model: another model, and maps that turn its numbers into progress and probabilities of success.
+"""A calibrated model: another model, and maps from its numbers to progress and probabilities of success.
 
     demerit calibrate my_set --model change -o my-calibrated
     demerit score new_set --model calibrated:my-calibrated        (or --model ./my-calibrated)
 
-The folder holds `model.json` alone: the inner model by name and by the hash of its card, the fitted maps, the threshold
-with its promise, and marks of the episodes that it was fitted to. The inner model is not in it.
+The folder holds `model.json` alone: the inner model by name and card hash, the fitted maps, the threshold with its
+guarantee, and marks of the episodes that it was fitted to. The inner model is not in it.
+
+    isotonic     increasing line through knots: mean label of the calibration episodes at that number
+    shift        the number minus a constant, clipped to 0..1: a lower bound on progress
+    confidence   share of calibration failures below the number: 1 - a conformal p-value
+    same         unchanged: there were no labels to calibrate it on
 """
 
 from __future__ import annotations
@@ -14,51 +19,186 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from demerit.data.episode import Episode
 from demerit.data.frames import Images, short_hash
 from demerit.data.reward import Reward
 from demerit.errors import BadInput
 from demerit.models import MODELS, load_model
-from demerit.models.calibrated_maps import Floats, Map, Same, Shift, read_map
 from demerit.models.loading import DESCRIPTION, name_of, only_these, read_description
 from demerit.models.protocol import ModelCard, Online, RewardModel
 
 KIND = "calibrated"
-Method = Literal["isotonic", "conformal"]
-METHODS: tuple[Method, ...] = get_args(Method)
-Evidence = Literal["value", "success"]
-"""which of the inner model's numbers tells success: its value, or its own probability of success"""
-LENT = ("prefer", "prepare", "looks_at")
-"""what else an inner model may be able to do, and a rising map does not change"""
+CalibrationMethod = Literal["isotonic", "conformal"]
+METHODS: tuple[CalibrationMethod, ...] = get_args(CalibrationMethod)
+EvidenceKind = Literal["value", "success"]
+"""which of the inner model's numbers decides success: its value, or its own probability of success"""
+PASSED_ON = ("prefer", "prepare", "looks_at")
+"""further methods of an inner model, which an increasing map does not change"""
+Floats = npt.NDArray[np.float64]
+
+
+# Maps
+
+
+class CalibrationMap(Protocol):
+    """A non-decreasing function of one number; NaN stays NaN."""
+
+    def __call__(self, values: npt.ArrayLike) -> Floats:
+        """Map each number."""
+        ...
+
+    def as_facts(self) -> dict[str, Any]:
+        """Return JSON values."""
+        ...
+
+
+@dataclass(frozen=True)
+class Same:
+    """The identity."""
+
+    def __call__(self, values: npt.ArrayLike) -> Floats:
+        """Return the numbers."""
+        return np.array(values, dtype=np.float64)
+
+    def as_facts(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"map": "same"}
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe:
-    """What a calibrated model is: the fields of model.json."""
+class Isotonic:
+    """Straight lines between knots, constant outside them."""
+
+    x: Floats
+    """increasing"""
+    y: Floats
+    """0 to 1, non-decreasing"""
+
+    def __post_init__(self) -> None:
+        """Check the knots."""
+        for name in ("x", "y"):
+            object.__setattr__(self, name, _finite_column(f"knots {name} of an isotonic map", getattr(self, name)))
+        if not len(self.x) or len(self.x) != len(self.y):
+            raise BadInput("an isotonic map", "as many x as y, at least one", (len(self.x), len(self.y)))
+        if (np.diff(self.x) <= 0).any() or (np.diff(self.y) < 0).any() or self.y[0] < 0 or self.y[-1] > 1:
+            raise BadInput("an isotonic map", "increasing x and, from 0 to 1, y that never falls", "other knots")
+
+    def __call__(self, values: npt.ArrayLike) -> Floats:
+        """Interpolate."""
+        given = np.array(values, dtype=np.float64)
+        return np.where(np.isnan(given), np.nan, np.interp(given, self.x, self.y))
+
+    def as_facts(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"map": "isotonic", "x": self.x.tolist(), "y": self.y.tolist()}
+
+
+@dataclass(frozen=True)
+class Shift:
+    """v becomes v - by, clipped to 0..1."""
+
+    by: float
+
+    def __post_init__(self) -> None:
+        """Check the amount."""
+        if not _is_number(self.by):
+            raise BadInput("a shift", "a finite number", repr(self.by))
+
+    def __call__(self, values: npt.ArrayLike) -> Floats:
+        """Subtract and clip."""
+        return np.clip(np.array(values, dtype=np.float64) - self.by, 0.0, 1.0)
+
+    def as_facts(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"map": "shift", "by": self.by}
+
+
+@dataclass(frozen=True, eq=False)
+class Confidence:
+    """s becomes #{failures below s} / (n + 1) = 1 - p, with p = (1 + #{failures at or above s}) / (n + 1).
+
+    A new failure that is exchangeable with the n reaches 1 - a or more with a probability of at most a, for any a.
+    """
+
+    failures: Floats
+    """scores of the calibration failures"""
+
+    def __post_init__(self) -> None:
+        """Sort the scores."""
+        object.__setattr__(self, "failures", np.sort(_finite_column("scores of failures", self.failures)))
+
+    def __call__(self, values: npt.ArrayLike) -> Floats:
+        """Count the failures below each number."""
+        given = np.array(values, dtype=np.float64)
+        below = np.searchsorted(self.failures, given, side="left") / (len(self.failures) + 1)
+        return np.where(np.isnan(given), np.nan, below)
+
+    def as_facts(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"map": "confidence", "failures": self.failures.tolist()}
+
+
+MAPS: dict[str, tuple[type[Any], set[str]]] = {
+    "same": (Same, set()),
+    "isotonic": (Isotonic, {"x", "y"}),
+    "shift": (Shift, {"by"}),
+    "confidence": (Confidence, {"failures"}),
+}
+
+
+def read_map(where: str, facts: object) -> CalibrationMap:
+    """Read what `as_facts` wrote, strictly."""
+    if not isinstance(facts, Mapping) or facts.get("map") not in MAPS:
+        raise BadInput(where, f"an object with a map of {', '.join(MAPS)}", repr(facts)[:80])
+    kind, names = MAPS[str(facts["map"])]
+    fields = set(facts) - {"map"}
+    if fields != names:
+        raise BadInput(where, f"the fields {sorted(names)} of the map {facts['map']!r}", sorted(map(str, fields)))
+    made: CalibrationMap = kind(**{name: facts[name] for name in names})
+    return made
+
+
+def _finite_column(name: str, values: npt.ArrayLike) -> Floats:
+    try:
+        column = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadInput(name, "a list of numbers", error) from error
+    if column.ndim != 1 or not np.isfinite(column).all():
+        raise BadInput(name, "a list of finite numbers", "something else")
+    return column
+
+
+# The model
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationRecipe:
+    """The fields of model.json."""
 
     inner: str
-    """the model's name; one that begins with ./ or ../ is a folder, as seen from this one"""
+    """the model's name; one that begins with ./ or ../ is a folder relative to this one"""
     inner_card: str
-    """hash of its card: another model, or another version, was not calibrated"""
-    method: Method
+    """hash of its card: the calibration is valid for this version only"""
+    method: CalibrationMethod
     risk: float
-    evidence: Evidence
-    progress: Map
-    success: Map
+    evidence: EvidenceKind
+    progress: CalibrationMap
+    success: CalibrationMap
     threshold: float | None
-    """success is said when the evidence at the last frame reaches it; None: nothing is promised"""
+    """an episode is a success if the evidence at the last frame reaches it; None = no guarantee"""
     promise: str
-    """what the threshold promises, as a sentence"""
+    """the guarantee of the threshold, as a sentence"""
     calibrated_on: Mapping[str, Any]
-    """the dataset, how many episodes, and `marks`: hashes of them and of their videos"""
+    """the dataset, counts, and `marks`: hashes of the episodes and of their videos"""
 
     @classmethod
-    def read(cls, folder: Path) -> Recipe:
-        """Read a folder's model.json strictly."""
+    def read(cls, folder: Path) -> CalibrationRecipe:
+        """Read a folder's model.json, strictly."""
         facts, where = read_description(folder), folder / DESCRIPTION
         if facts["kind"] != KIND:
             raise BadInput(str(where), f"a model of kind {KIND!r}", f"one of kind {facts['kind']!r}")
@@ -70,39 +210,41 @@ class Recipe:
         kept = {name: facts[name] for name in names}
         for name in ("progress", "success"):
             kept[name] = read_map(f"{where}, {name}", kept[name])
-        return cls(**kept).checked(str(where))
+        recipe = cls(**kept)
+        recipe.check(str(where))
+        return recipe
 
-    def checked(self, where: str) -> Recipe:
-        """Refuse fields that mean nothing."""
-        for name, allowed in (("method", METHODS), ("evidence", get_args(Evidence))):
-            if getattr(self, name) not in allowed:
-                raise BadInput(f"{where}, {name}", f"one of {', '.join(allowed)}", repr(getattr(self, name)))
-        for name in ("inner", "inner_card", "promise"):
-            if not isinstance(getattr(self, name), str):
-                raise BadInput(f"{where}, {name}", "text", repr(getattr(self, name)))
-        if not _is_number(self.risk) or not 0 < self.risk < 1:
-            raise BadInput(f"{where}, risk", "a number between 0 and 1", repr(self.risk))
-        if self.threshold is not None and not _is_number(self.threshold):
-            raise BadInput(f"{where}, threshold", "a number, or null", repr(self.threshold))
+    def check(self, where: str) -> None:
+        """Raise BadInput for an invalid field."""
+        is_text = all(isinstance(text, str) for text in (self.inner, self.inner_card, self.promise))
+        is_risk = _is_number(self.risk) and 0 < self.risk < 1
         on = self.calibrated_on
-        if not isinstance(on, Mapping) or not isinstance(on.get("marks"), list):
-            raise BadInput(f"{where}, calibrated_on", "an object with a list of marks", repr(on)[:80])
-        return self
+        has_marks = isinstance(on, Mapping) and isinstance(on.get("marks"), list)
+        for name, is_valid, expected in (
+            ("method", self.method in METHODS, f"one of {', '.join(METHODS)}"),
+            ("evidence", self.evidence in get_args(EvidenceKind), "one of value, success"),
+            ("inner", is_text, "text in inner, inner_card and promise"),
+            ("risk", is_risk, "a number between 0 and 1"),
+            ("threshold", self.threshold is None or _is_number(self.threshold), "a number, or null"),
+            ("calibrated_on", has_marks, "an object with a list of marks"),
+        ):
+            if not is_valid:
+                raise BadInput(f"{where}, {name}", expected, repr(getattr(self, name))[:80])
 
     def as_facts(self) -> dict[str, Any]:
-        """Write the fields as plain values."""
+        """Return JSON values."""
         maps = {"progress": self.progress.as_facts(), "success": self.success.as_facts()}
         return {**vars(self), **maps, "calibrated_on": dict(self.calibrated_on)}
 
 
 class Calibrated:
-    """Another model's numbers, calibrated; it looks where that one looks and is causal where that one is."""
+    """Another model with calibrated numbers; it looks at the same frames and is causal if that one is."""
 
     reset: Callable[[str], None]
     step: Callable[[Images], float]
 
-    def __init__(self, recipe: Recipe, inner: RewardModel, name: str = KIND) -> None:
-        """Put the parts together; `from_folder` reads them."""
+    def __init__(self, recipe: CalibrationRecipe, inner: RewardModel, name: str = KIND) -> None:
+        """Combine recipe and inner model; `from_folder` loads both."""
         if inner.card.hash() != recipe.inner_card:
             raise BadInput(
                 f"the calibrated model {name!r}",
@@ -111,52 +253,47 @@ class Calibrated:
             )
         self.recipe, self.inner = recipe, inner
         self.card = _card(recipe, inner.card, name)
-        for lent in LENT:
-            if hasattr(inner, lent):
-                setattr(self, lent, getattr(inner, lent))
+        for method in PASSED_ON:
+            if hasattr(inner, method):
+                setattr(self, method, getattr(inner, method))
         if isinstance(inner, Online):
             self.reset, self.step = inner.reset, self._step
 
     @classmethod
     def from_folder(cls, folder: Path, inner: str | RewardModel | None = None) -> Calibrated:
-        """Load a model folder of kind `calibrated`; `inner` is the model itself where the folder may not name it."""
-        recipe = Recipe.read(folder)
+        """Load a model folder of kind `calibrated`; `inner` overrides the model that the folder names."""
+        recipe = CalibrationRecipe.read(folder)
         if inner is None:
-            inner = _named_model(recipe.inner, folder)
+            inner = _load_inner(recipe.inner, folder)
         return cls(recipe, load_model(inner) if isinstance(inner, str) else inner, name_of(folder))
 
     @property
     def seen(self) -> frozenset[str]:
-        """Marks of the episodes that this, or the inner model, was fitted to."""
+        """Marks of the episodes that this model, or the inner one, was fitted to."""
         return frozenset(map(str, self.recipe.calibrated_on["marks"])) | frozenset(getattr(self.inner, "seen", ()))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Score with the inner model and map its numbers."""
-        return [self._mapped(reward) for reward in self.inner.score(episodes)]
+        return [self._calibrate(reward) for reward in self.inner.score(episodes)]
 
-    def _mapped(self, reward: Reward) -> Reward:
-        value = self.recipe.progress(reward.value).astype(np.float32)
+    def _calibrate(self, reward: Reward) -> Reward:
         evidence = _evidence(reward, self.recipe.evidence)
         success = self.recipe.success(evidence).astype(np.float32)
-        # a model that gives no probability, and has none calibrated, goes on giving none
-        given_none = isinstance(self.recipe.success, Same) and reward.success is None
-        return replace(
-            reward,
-            model=self.card.name,
-            value=value,
-            success=None if given_none else success,
-            given={**reward.given, **self._given(reward, evidence)},
-        )
-
-    def _given(self, reward: Reward, evidence: Floats) -> dict[str, Any]:
-        end = float(evidence[-1]) if len(evidence) else float("nan")
-        threshold = self.recipe.threshold
-        return {
+        has_none = isinstance(self.recipe.success, Same) and reward.success is None
+        end, threshold = float(evidence[-1]) if len(evidence) else float("nan"), self.recipe.threshold
+        given = {
             "inner": reward.model,
             "inner final": None if np.isnan(reward.final) else reward.final,
             "risk": None if threshold is None else self.recipe.risk,
             "succeeds": None if threshold is None or np.isnan(end) else end >= threshold,
         }
+        return replace(
+            reward,
+            model=self.card.name,
+            value=self.recipe.progress(reward.value).astype(np.float32),
+            success=None if has_none else success,
+            given={**reward.given, **given},
+        )
 
     def _step(self, frame: Images) -> float:
         assert isinstance(self.inner, Online)
@@ -164,21 +301,21 @@ class Calibrated:
 
 
 def calibrated(address: str = "") -> Calibrated:
-    """Load `calibrated:FOLDER`, or `calibrated:FOLDER:MODEL` where the inner model must be named by whoever uses it."""
+    """Load `calibrated:FOLDER`, or `calibrated:FOLDER:MODEL` to name the inner model yourself."""
     folder, _, inner = address.partition(":")
     if not folder:
         raise BadInput("calibrated", "the folder that demerit calibrate wrote, as in calibrated:my-model", "none")
     return Calibrated.from_folder(Path(folder), inner or None)
 
 
-def evidence_of(reward: Reward, kind: Evidence) -> float:
-    """Return the number that tells success, at the last frame; NaN when there is none."""
-    found = _evidence(reward, kind)
-    return float(found[-1]) if len(found) else float("nan")
+def final_evidence(reward: Reward, kind: EvidenceKind) -> float:
+    """Return the number that decides success, at the last frame; NaN if there is none."""
+    evidence = _evidence(reward, kind)
+    return float(evidence[-1]) if len(evidence) else float("nan")
 
 
-def seen_from(folder: Path, name: str) -> str:
-    """Write a model's name so that it is found again from a folder: another folder is named as seen from there."""
+def relative_name(folder: Path, name: str) -> str:
+    """Return a model's name as it can be found from a folder: a model folder is named relative to it."""
     known, colon, argument = name.partition(":")
     if known in MODELS or not (Path(known) / DESCRIPTION).is_file():
         return name
@@ -186,7 +323,7 @@ def seen_from(folder: Path, name: str) -> str:
     return f"./{path}{colon}{argument}"
 
 
-def _named_model(name: str, folder: Path) -> RewardModel:
+def _load_inner(name: str, folder: Path) -> RewardModel:
     if not _is_harmless(name):
         raise BadInput(
             str(folder / DESCRIPTION),
@@ -203,21 +340,20 @@ def _named_model(name: str, folder: Path) -> RewardModel:
 
 
 def _is_harmless(name: str) -> bool:
-    """Whether loading by this name runs only what is installed and reads only folders; see `demerit.models.loading`."""
+    """Whether loading by this name runs only installed code and reads only folders; see `demerit.models.loading`."""
     known, _, argument = name.partition(":")
     if known == "ensemble":
         return all(_is_harmless(member) for member in argument.split("+"))
     return ":" not in argument and (known in MODELS or known.startswith((".", "/")))
 
 
-def _evidence(reward: Reward, kind: Evidence) -> Floats:
+def _evidence(reward: Reward, kind: EvidenceKind) -> Floats:
     if kind == "value":
         return reward.value.astype(np.float64)
-    nothing = np.full(len(reward.at), np.nan)
-    return nothing if reward.success is None else reward.success.astype(np.float64)
+    return np.full(len(reward.at), np.nan) if reward.success is None else reward.success.astype(np.float64)
 
 
-def _card(recipe: Recipe, inner: ModelCard, name: str) -> ModelCard:
+def _card(recipe: CalibrationRecipe, inner: ModelCard, name: str) -> ModelCard:
     facts = json.dumps(recipe.as_facts(), sort_keys=True).encode()
     changes: dict[str, Any] = {}
     if not isinstance(recipe.progress, Same):

@@ -1,4 +1,4 @@
-"""Task categories: the rules against hand-labelled instructions and DROID's, and the language model as an option."""
+"""Task categories against hand-labelled instructions and DROID's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections import Counter
 
 import pytest
 
-from demerit.evaluate.metrics.categories import Category, category, category_by, category_prompt
-from demerit.evaluate.metrics.category_rules import ALSO_NOUNS, RULES, VERBS
+from demerit.evaluate.metrics.categories import VERBS, Category, category
 from fakes.paths import SHARED, TESTS
 
 LABELLED = TESTS / "assets" / "instruction_categories.csv"
@@ -23,7 +22,7 @@ def labelled(part: str) -> list[dict[str, str]]:
 
 def wrong(rows: list[dict[str, str]]) -> list[tuple[str, str, str]]:
     told = [(row["instruction"], row["category"], str(category(row["instruction"]))) for row in rows]
-    return [each for each in told if each[1] != each[2]]
+    return [row for row in told if row[1] != row[2]]
 
 
 def test_the_labelled_list_is_large_varied_and_clean() -> None:
@@ -36,9 +35,9 @@ def test_the_labelled_list_is_large_varied_and_clean() -> None:
     assert min(counts.values()) >= 25
 
 
-# Reached: 275 of 275 where mistakes were looked at, 68 of 70 where only the figure was.
+# Reached: 272 of 275, and 69 of 70 whose mistakes were never looked at.
 @pytest.mark.parametrize(("part", "least"), [("tuned", 0.97), ("held-out", 0.94)])
-def test_the_rules_agree_with_the_labels(part: str, least: float) -> None:
+def test_categories_agree_with_the_labels(part: str, least: float) -> None:
     rows = labelled(part)
     mistakes = wrong(rows)
     assert 1 - len(mistakes) / len(rows) >= least, mistakes
@@ -60,11 +59,9 @@ def test_the_order_is_of_rising_complexity() -> None:
     assert [str(kind) for kind in Category][:2] == ["pick/place", "push/pull"]
 
 
-def test_no_verb_stands_in_two_lists_and_every_exception_names_a_verb() -> None:
+def test_no_verb_is_in_two_categories() -> None:
     counts = Counter(verb for verbs in VERBS.values() for verb in verbs.split())
     assert [verb for verb, n in counts.items() if n > 1] == []
-    assert set(counts) >= ALSO_NOUNS
-    assert all(rule.object or rule.said for rule in RULES), "a rule without a condition belongs in VERBS"
 
 
 @pytest.mark.parametrize(
@@ -116,26 +113,3 @@ def test_moving_the_robot_is_not_moving_a_thing(instruction: str, kind: Category
 @pytest.mark.parametrize("nothing", ["", "   ", "...", "42", "🙂", "Schließ die Tür", "引き出しを開けて"])
 def test_nothing_recognised_is_other(nothing: str) -> None:
     assert category(nothing) is Category.OTHER
-
-
-@pytest.mark.parametrize("answer", ["pour", " Pour.\n", "**pour**", "Category: pour", '"pour"', "- pour"])
-def test_a_language_models_answer_is_read(answer: str) -> None:
-    assert category_by(lambda _: answer, "Pour the tea") is Category.POUR
-
-
-@pytest.mark.parametrize("answer", ["", "pouring", "pour or tool use", "I would say pour", "7", "pick"])
-def test_an_unreadable_answer_is_no_label(answer: str) -> None:
-    assert category_by(lambda _: answer, "Pour the tea") is None
-
-
-def test_the_question_holds_the_instruction_and_every_category() -> None:
-    asked: list[str] = []
-
-    def ask(prompt: str) -> str:
-        asked.append(prompt)
-        return "other"
-
-    assert category_by(ask, "Wave to the crowd") is Category.OTHER
-    assert asked == [category_prompt("Wave to the crowd")]
-    assert "Wave to the crowd" in asked[0]
-    assert all(f"- {kind}: " in asked[0] for kind in Category)

@@ -22,15 +22,12 @@ from demerit.data.labels import Preference
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.metrics import Measure
-from demerit.evaluate.reports.leaderboard import build_leaderboard
-from demerit.evaluate.reports.page import looks, render_page, write_page
-from demerit.evaluate.reports.page.clips import clips
-from demerit.evaluate.reports.page.data import playable, script_json
-from demerit.evaluate.reports.page.picks import picks
-from demerit.evaluate.reports.page.tables import Scale, category_chart, scale_of, unscored
-from demerit.evaluate.reports.page.words import label, lead, meaning, number
-from demerit.evaluate.reports.published import published_tables
-from demerit.evaluate.reports.report import About, Judged, Line, Report, Shown
+from demerit.evaluate.reports import build_leaderboard, published_tables, write_page
+from demerit.evaluate.reports.headline import Scale, label, lead, meaning, number, scale_of
+from demerit.evaluate.reports.page import model_styles, render_report
+from demerit.evaluate.reports.player import make_clips, pick_examples, playable, script_json
+from demerit.evaluate.reports.report import About, EpisodeLabels, MeasureLine, Report, ScoredUnder
+from demerit.evaluate.reports.sections import category_chart, unscored_groups
 from demerit.models.protocol import example_card
 from fakes.page_fixture import make_large_report, make_report, shading_frames
 from fakes.paths import ASSETS
@@ -70,7 +67,7 @@ def made() -> tuple[Report, dict[str, Frames]]:
 @pytest.fixture(scope="module")
 def text(made: tuple[Report, dict[str, Frames]]) -> str:
     report, frames = made
-    return render_page(report, frames, 6)
+    return render_report(report, frames, 6)
 
 
 def data_of(text: str) -> Any:
@@ -116,13 +113,13 @@ def test_words_of_strangers_stay_words(made: tuple[Report, dict[str, Frames]]) -
         report,
         about=replace(report.about, name=EVIL, claim=EVIL, data=EVIL),
         episodes=(bad, *report.episodes[1:]),
-        rewards=(*kept, Shown(unread)),
+        rewards=(*kept, ScoredUnder(unread)),
         warnings=(EVIL,),
         verdicts={"careful": (EVIL,)},
         environment={EVIL: EVIL},
     )
-    plain = Elements(render_page(*made, 2))
-    evil = Elements(render_page(report, frames, 2))
+    plain = Elements(render_report(*made, 2))
+    evil = Elements(render_report(report, frames, 2))
     assert json.loads(evil.scripts["data"])["episodes"][0]["instruction"] == EVIL
     assert EVIL in json.loads(evil.scripts["data"])["reasons"]
     assert evil.scripts["main"] == plain.scripts["main"]  # no script more, none cut short
@@ -156,8 +153,8 @@ def test_a_clip_shows_the_frames_that_it_says(tmp_path: Path) -> None:
     frames = Frames.from_array(
         np.arange(200, dtype=np.uint8)[:, None, None, None].repeat(301, 1).repeat(500, 2).repeat(3, 3)
     )
-    episode = Judged("long", "", "", "", "", frames=200, seconds=20.0)
-    clip = clips([episode], {"long": frames})["long"]
+    episode = EpisodeLabels("long", "", "", "", "", frames=200, seconds=20.0)
+    clip = make_clips([episode], {"long": frames})["long"]
     assert (len(clip.at), clip.at[0], clip.at[-1]) == (64, 0, 199)
     assert (clip.width, clip.height) == (240, 144)
     assert clip.speed == pytest.approx(clip.fps / (63 / 19.9), abs=0.01)
@@ -174,9 +171,9 @@ def test_a_clip_shows_the_frames_that_it_says(tmp_path: Path) -> None:
 
 def test_a_video_that_does_not_fit_or_cannot_be_read_says_so(made: tuple[Report, dict[str, Frames]]) -> None:
     report, frames = made
-    first, second = (pick.episode.id for pick in picks(report, 2))
+    first, second = (pick.episode.id for pick in pick_examples(report, 2))
     broken: Mapping[str, Frames] = {**frames, first: shading_frames(9), second: Frames(Gone())}
-    text = render_page(report, broken, 3)
+    text = render_report(report, broken, 3)
     rows = {row["id"]: row for row in data_of(text)["episodes"]}
     assert "has 9 frames and the report 32" in rows[first]["problem"]
     assert "there is no such file" in rows[second]["problem"]
@@ -207,16 +204,16 @@ class Gone:
 def test_only_so_many_videos_are_embedded(made: tuple[Report, dict[str, Frames]]) -> None:
     report, frames = made
     for embed in (0, 1, 5):
-        scripts = Elements(render_page(report, frames, embed)).scripts
+        scripts = Elements(render_report(report, frames, embed)).scripts
         assert sum(name.startswith("clip-") for name in scripts) == embed
-    assert "not embedded; --embed N" in render_page(report, {}, 24)
+    assert "not embedded; --embed N" in render_report(report, {}, 24)
     with pytest.raises(BadInput, match="embed"):
         write_page(report, "nowhere.html", frames, -1)
 
 
 def test_the_telling_episodes_come_first(made: tuple[Report, dict[str, Frames]]) -> None:
     report, _ = made
-    chosen = picks(report, 100)
+    chosen = pick_examples(report, 100)
     assert len(chosen) == len(report.episodes) == len({pick.index for pick in chosen})
     assert [pick.kind for pick in chosen[:2]] == ["over", "over"]
     for pick in chosen:
@@ -244,7 +241,7 @@ def test_page_numbers_are_the_report_rounded(made: tuple[Report, dict[str, Frame
 
 def test_unscored_is_grouped_with_its_reason(made: tuple[Report, dict[str, Frames]], text: str) -> None:
     report, _ = made
-    groups = {(one.model, one.reason): one for one in unscored(report)}
+    groups = {(group.model, group.reason): group for group in unscored_groups(report)}
     for (model, reason), group in groups.items():
         rewards = [one for one in report.rewards_of(model).values() if one.why_missing == reason]
         assert group.whole == sum(not one.scored for one in rewards)
@@ -263,17 +260,17 @@ def test_categories_rise_in_complexity(made: tuple[Report, dict[str, Frames]]) -
 
 def test_a_thousand_episodes_are_a_sensible_file() -> None:
     report = make_large_report()
-    text = render_page(report, {}, 24)
+    text = render_report(report, {}, 24)
     assert len(report.episodes) == 1000
     assert len(report.cards) >= 8
     assert len(text.encode()) < 6_000_000
 
 
 def tiny(value: float, low: float, high: float, control: float | None = 0.5, tasks: int = 10) -> Report:
-    lines = [Line("mine", Measure("auroc", value, low, high, 10, 0, clusters=tasks))]
+    lines = [MeasureLine("mine", Measure("auroc", value, low, high, 10, 0, clusters=tasks))]
     cards = [example_card(name="mine")]
     if control is not None:
-        lines.append(Line("clock", Measure("auroc", control, control, control, 10, 0)))
+        lines.append(MeasureLine("clock", Measure("auroc", control, control, control, 10, 0)))
         cards.append(example_card(name="clock"))
     controls = ("clock",) if control is not None else ()
     return Report(About("tiny@1", "Nothing."), tuple(cards), controls, (), lines=tuple(lines))
@@ -293,7 +290,7 @@ def test_the_conclusion_follows_the_interval() -> None:
 
 def test_preferences_say_who_vouches_for_them() -> None:
     pairs = (Preference("a", "b", "a", "simulator"), Preference("b", "c", "tie", "simulator"))
-    text = render_page(replace(tiny(0.8, 0.7, 0.9), preferences=pairs), {}, 0)
+    text = render_report(replace(tiny(0.8, 0.7, 0.9), preferences=pairs), {}, 0)
     assert "2 preferences by simulator" in text
     assert "human" not in text.split("<table")[0].split("</header>")[-1]
 
@@ -308,14 +305,18 @@ def test_the_page_goes_where_it_can_or_says_why(tmp_path: Path) -> None:
         write_page(tiny(0.8, 0.7, 0.9), tmp_path / "no folder" / "page.html")
 
 
+def at(value: float) -> Measure:
+    return Measure("m", value, value, value, int(not math.isnan(value)), 0)
+
+
 def test_words_and_scales() -> None:
     assert label("preference_ordering_by_final") == "Preference ordering, by final"
     assert label("voc_pearson_shuffled") == "VOC pearson shuffled"
     assert meaning("best_f1_of_success").startswith("the largest F1")
     assert meaning("unheard_of") == ""
     assert (number(-0.5), number(math.nan), number(None)) == ("−0.50", "–", "–")
-    assert (scale_of([0.2, math.nan]), scale_of([-0.2, 1.0])) == (Scale(0.0, 1.0), Scale(-1.0, 1.0))
-    wide = scale_of([0.5, 3.0])
+    assert (scale_of([at(0.2), at(math.nan)]), scale_of([at(-0.2), at(1.0)])) == (Scale(0.0, 1.0), Scale(-1.0, 1.0))
+    wide = scale_of([at(0.5), at(3.0)])
     assert wide.low == 0
     assert wide.percent(math.nan) is None
     assert 0 < wide.percent(0.5) < wide.percent(3.0) < 100
@@ -330,7 +331,7 @@ def test_videos_elsewhere_are_not_linked() -> None:
 
 def test_models_look_different() -> None:
     cards = tuple(example_card(name=f"model-{i}") for i in range(20))
-    found = looks(Report(About("many@1", ""), cards, (), ()))
+    found = model_styles(Report(About("many@1", ""), cards, (), ()))
     assert len({(look.css, look.marker) for look in found.values()}) == 20
 
 

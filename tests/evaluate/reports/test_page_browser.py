@@ -14,7 +14,7 @@ import pytest
 from demerit.data.frames import Frames
 from demerit.evaluate.reports.leaderboard import build_leaderboard
 from demerit.evaluate.reports.page import write_page
-from demerit.evaluate.reports.page.picks import picks
+from demerit.evaluate.reports.player import pick_examples
 from demerit.evaluate.reports.report import Report
 from fakes.page_fixture import make_large_report, make_report, shading_frames
 
@@ -113,13 +113,13 @@ def test_a_click_on_the_curve_shows_that_very_frame(
 ) -> None:
     """Every frame of this video has its own grey, so the pixels say which one is on the screen."""
     report, _ = made
-    first = picks(report, 1)[0]
+    first = pick_examples(report, 1)[0]
     others = [one for one in report.episodes if one.id != first.episode.id]
     long = replace(first.episode, frames=64, seconds=8.0, curve=None, events=())
     report = replace(report, episodes=(long, *others))
     page = visit(write_page(report, tmp_path / "grey.html", {long.id: shading_frames(64)}, 1))
     loaded(page)
-    page.locator("#picks button:has(img)").first.click()
+    page.locator("#pick_examples button:has(img)").first.click()
     loaded(page)
     for share in (0.0, 0.21, 0.5, 0.77, 1.0):
         click_at(page, share)
@@ -193,7 +193,7 @@ def test_curves_events_and_truth_are_drawn(path: Path, visit: Opened) -> None:
 
 def test_choosing_another_example_changes_the_player(path: Path, visit: Opened) -> None:
     page = visit(path)
-    buttons = page.locator("#picks button")
+    buttons = page.locator("#pick_examples button")
     assert buttons.nth(0).get_attribute("aria-pressed") == "true"
     source = page.locator("#player-video").get_attribute("src")
     buttons.nth(2).click()
@@ -286,7 +286,7 @@ def test_a_phone_scrolls_only_downwards(path: Path, visit: Opened, tmp_path: Pat
 def test_a_phone_can_seek_by_touch(path: Path, visit: Opened) -> None:
     page = visit(path, **PHONE)
     loaded(page)
-    page.locator("#picks button").nth(1).tap()
+    page.locator("#pick_examples button").nth(1).tap()
     chart = page.locator("#player-chart")
     chart.scroll_into_view_if_needed()
     box = chart.bounding_box()

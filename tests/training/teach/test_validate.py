@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demerit.training.teach.validate import assign_folds, fit_probabilities
+from demerit.training.calibration.fit import fit_logistic
+from demerit.training.teach.validate import assign_folds
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.0, 1.0, float("nan")])), min_size=2, max_size=60))
@@ -20,10 +21,10 @@ def test_folds_never_split_a_group(rows: list[tuple[int, float]]) -> None:
 
 
 def test_probabilities_start_at_the_prior_and_follow_the_evidence() -> None:
-    steep, middle = fit_probabilities(np.zeros(0), np.zeros(0), np.zeros(0))
+    steep, middle = fit_logistic(np.zeros(0), np.zeros(0), np.zeros(0))
     assert steep == pytest.approx(8.0, rel=0.1)
     assert middle == pytest.approx(0.6, abs=0.02)
     scores = np.concatenate([np.full(50, 0.25), np.full(50, 0.35)])
-    steep, middle = fit_probabilities(scores, np.repeat([0.0, 1.0], 50), np.ones(100))
+    steep, middle = fit_logistic(scores, np.repeat([0.0, 1.0], 50), np.ones(100))
     assert middle == pytest.approx(0.3, abs=0.03)
     assert steep > 20

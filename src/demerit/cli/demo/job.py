@@ -29,11 +29,11 @@ from demerit.data.formats import open_dataset
 from demerit.data.frames import short_hash
 from demerit.data.importing import import_dataset
 from demerit.errors import StoreError
-from demerit.evaluate.benchmarks.evidence import Settings
-from demerit.evaluate.benchmarks.judging import judge
-from demerit.evaluate.benchmarks.run import RunOptions, gather, run_benchmark
+from demerit.evaluate.benchmarks.data import labels_of
+from demerit.evaluate.benchmarks.run import RunOptions, load_data, run_benchmark
+from demerit.evaluate.benchmarks.scores import MeasureSettings
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.reports.report import Judged, Report
+from demerit.evaluate.reports.report import EpisodeLabels, Report
 from demerit.models import load_model
 from demerit.training.teach.job import teach
 from demerit.training.teach.report import taught_benchmark as questions
@@ -42,7 +42,7 @@ DONE = "demo.json"
 FORMAT = 1
 PARTS = {"lesson": "train", "test": "test"}
 """folders, and the split of the sample that each holds"""
-TOGETHER = RunOptions(settings=Settings(Resampling(resamples=2000)))
+TOGETHER = RunOptions(settings=MeasureSettings(Resampling(resamples=2000)))
 
 Watch = Callable[[str, int, int], None]
 """called with what is being done, how much of it is done and how much there is"""
@@ -183,8 +183,8 @@ def _split(videos: Path, folder: Path) -> None:
 
 def _measured(folder: Path, watch: Watch) -> tuple[Report, dict[str, Any]]:
     """Score what was not taught, with the model, the network it came from and the controls."""
-    benchmark = replace(questions(), judge=_by_recording)
-    gathered = gather(benchmark, f"demerit:{folder.resolve() / 'test'}", TOGETHER)
+    benchmark = replace(questions(), labels_of=_by_recording)
+    gathered = load_data(benchmark, f"demerit:{folder.resolve() / 'test'}", TOGETHER)
     models = [load_model(str(folder.resolve() / TAUGHT)), load_model(UNTAUGHT)]
     total = len(gathered.episodes)
     report = run_benchmark(
@@ -199,6 +199,8 @@ def _measured(folder: Path, watch: Watch) -> tuple[Report, dict[str, Any]]:
     return replace(report, warnings=(*doubts(report), *known)), gathered.frames()
 
 
-def _by_recording(episode: Episode) -> Judged:
+def _by_recording(episode: Episode) -> EpisodeLabels:
     """All are attempts at one task, in a scene each: intervals rest on the scenes."""
-    return replace(judge(episode), task=episode.origin.group or episode.id, context=episode.origin.tags.get("task", ""))
+    return replace(
+        labels_of(episode), task=episode.origin.group or episode.id, context=episode.origin.tags.get("task", "")
+    )

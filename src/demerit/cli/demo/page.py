@@ -10,9 +10,9 @@ from demerit.cli.demo.strips import DRAWN, HEIGHT, MARGIN, PICTURES, WIDTH, stri
 from demerit.cli.demo.words import TAUGHT, headline
 from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
-from demerit.evaluate.reports.page import environment, looks, shared
-from demerit.evaluate.reports.page.picks import LISTED, picks
-from demerit.evaluate.reports.page.tables import headline as table
+from demerit.evaluate.reports.headline import headline as table
+from demerit.evaluate.reports.page import model_styles, player_parts, render
+from demerit.evaluate.reports.player import LISTED, pick_examples
 from demerit.evaluate.reports.report import Report
 
 TEMPLATE = "demo.html.j2"
@@ -35,24 +35,18 @@ def write_page(report: Report, lesson: Report, path: str | Path, frames: Mapping
 
 def render_page(report: Report, lesson: Report, frames: Mapping[str, Frames], home: str = "demo") -> str:
     """Return the HTML text; `home` is the demo's folder in the commands that it shows."""
-    columns, rows, apart = table(report)
-    drawn_as = looks(report)
-    return (
-        environment()
-        .get_template(TEMPLATE)
-        .render(
-            **shared(report, picks(report, LISTED), frames, LISTED),
-            lead=headline(report, lesson),
-            facts=_facts(report, lesson),
-            columns=columns,
-            rows=rows,
-            apart=apart,
-            strips=strips(report, frames),
-            drawn=[name for name in reversed(DRAWN) if name in drawn_as],
-            size=(WIDTH, HEIGHT, MARGIN, PICTURES),
-            home=home,
-            lesson_page=f"../{TAUGHT}/report.html",
-        )
+    styles = model_styles(report)
+    return render(
+        TEMPLATE,
+        **player_parts(report, pick_examples(report, LISTED), frames, LISTED),
+        lead=headline(report, lesson),
+        facts=_facts(report, lesson),
+        table=table(report),
+        strips=strips(report, frames),
+        drawn=[name for name in reversed(DRAWN) if name in styles],
+        size=(WIDTH, HEIGHT, MARGIN, PICTURES),
+        home=home,
+        lesson_page=f"../{TAUGHT}/report.html",
     )
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from demerit.cli.demo.words import CUE, TAUGHT, UNTAUGHT
 from demerit.data.frames import Frames, Images, spread
 from demerit.data.labels import Event
-from demerit.evaluate.reports.report import Judged, Report
+from demerit.evaluate.reports.report import EpisodeLabels, Report
 
 PICTURES = 12
 SIDE = 96
@@ -52,7 +52,7 @@ class Strip:
     """One episode, ready to draw."""
 
     title: str
-    episode: Judged
+    episode: EpisodeLabels
     film: str
     """the pictures as one JPEG, in base64"""
     curves: tuple[Curve, ...]
@@ -71,14 +71,14 @@ def strips(report: Report, frames: Mapping[str, Frames]) -> list[Strip]:
     return [_strip(report, title, one, frames[one.id]) for title, one in chosen(report) if one.id in frames]
 
 
-def chosen(report: Report) -> list[tuple[str, Judged]]:
+def chosen(report: Report) -> list[tuple[str, EpisodeLabels]]:
     """Choose: done; done and undone; never begun; and the one that the taught model follows worst, whatever it is."""
     known = {one.id: one.curve for one in report.episodes if one.curve is not None and len(one.curve)}
     rewards = report.rewards_of(TAUGHT)
     rated = [one for one in report.episodes if one.id in known and one.id in rewards and rewards[one.id].scored]
     good = [one for one in rated if one.success]
     bad = [one for one in rated if one.success is False]
-    picked: list[tuple[str, Judged]] = []
+    picked: list[tuple[str, EpisodeLabels]] = []
     if good:
         plain = min(good, key=lambda one: (len(one.events), _distance(report, one)))
         picked.append(("Done: the reward climbs", plain))
@@ -93,14 +93,14 @@ def chosen(report: Report) -> list[tuple[str, Judged]]:
     return picked
 
 
-def _distance(report: Report, episode: Judged) -> float:
+def _distance(report: Report, episode: EpisodeLabels) -> float:
     """How far the taught model's curve lies from what was measured, on average."""
     reward = report.rewards_of(TAUGHT)[episode.id]
     assert episode.curve is not None  # chosen above
     return float(np.nanmean(np.abs(reward.value - episode.curve[reward.at])))
 
 
-def _strip(report: Report, title: str, episode: Judged, frames: Frames) -> Strip:
+def _strip(report: Report, title: str, episode: EpisodeLabels, frames: Frames) -> Strip:
     length = len(frames)
     curves = []
     for model in DRAWN:

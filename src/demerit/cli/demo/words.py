@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from demerit.evaluate.metrics import Measure
-from demerit.evaluate.reports.page.words import Lead, lead
+from demerit.evaluate.reports.headline import Lead, lead
 from demerit.evaluate.reports.report import Report
 
 TAUGHT, UNTAUGHT = "taught", "default"

@@ -1,9 +1,9 @@
-"""A benchmark: name@version = where the episodes come from + the labels + the questions + the claim.
+"""A benchmark: name@version = episodes + labels + metrics + the claim that they support.
 
 Yours is a dozen lines, in any package:
 
-    from demerit.evaluate.benchmarks.benchmark import Benchmark
-    from demerit.evaluate.benchmarks.questions import AUROC, OVER_REWARD
+    from demerit.evaluate.benchmarks import Benchmark
+    from demerit.evaluate.benchmarks.episode_metrics import AUROC, OVER_REWARD
 
     def drawers() -> Benchmark:
         return Benchmark(
@@ -11,7 +11,7 @@ Yours is a dozen lines, in any package:
             claim="Tells opened from unopened drawers in our kitchen; says nothing about other kitchens.",
             data="a folder of videos with labels.csv (file, instruction, success)",
             get="https://example.org/drawers",
-            questions=(AUROC, OVER_REWARD),
+            metrics=(AUROC, OVER_REWARD),
             headline=("auroc",),
         )
 
@@ -29,9 +29,9 @@ from demerit.data.dataset import SOURCES
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
 from demerit.errors import BadInput, UnknownName
-from demerit.evaluate.benchmarks.judging import Judge, judge
-from demerit.evaluate.benchmarks.question import Question
-from demerit.evaluate.benchmarks.showings import KINDS
+from demerit.evaluate.benchmarks.data import PERTURBATIONS, labels_of
+from demerit.evaluate.benchmarks.scores import MetricSpec
+from demerit.evaluate.reports.report import EpisodeLabels
 from demerit.registry import Registry
 
 BENCHMARKS = Registry(
@@ -52,58 +52,58 @@ BENCHMARKS = Registry(
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is asked, of which episodes, to support which claim."""
+    """Which metrics, on which episodes, to support which claim."""
 
     name: str
-    """name@version: another version may give other numbers"""
+    """name@version; another version may give other numbers"""
     claim: str
     """what a good score supports, and what it does not"""
     data: str
     """the episodes that it reads, as a phrase"""
     get: str
     """where to get them"""
-    questions: tuple[Question, ...]
+    metrics: tuple[MetricSpec, ...]
     headline: tuple[str, ...]
-    """names of the measures to show first; models are compared by them"""
-    showings: tuple[str, ...] = ()
-    """ways of showing episodes beyond as recorded: reversed, shuffled, told (under another instruction)"""
-    judge: Judge = judge
-    """turns an episode into a judged row"""
+    """names of the metrics to show first; models are compared by them"""
+    perturbations: tuple[str, ...] = ()
+    """beyond `as recorded`: reversed, shuffled, told (under another instruction)"""
+    labels_of: Callable[[Episode], EpisodeLabels] = labels_of
+    """collects the labels of an episode"""
     reads: str = ""
-    """the format of the data; empty: told by its files"""
+    """the format of the data; empty = detected from its files"""
     options: Mapping[str, Any] = field(default_factory=dict)
     """options of the format's reader"""
     splits: tuple[str, ...] = ()
-    """where the data has splits, only these are measured; empty: all"""
+    """where the data has splits, only these are measured; empty = all"""
     pairs: Callable[[Sequence[Episode]], list[Preference]] | None = None
-    """makes the pairs that judgements are about; None: the preferences that come with the data"""
+    """makes the pairs to judge; None = the preferences that come with the data"""
 
     def __post_init__(self) -> None:
-        """Refuse a benchmark that nobody could name, or whose headline nobody asks."""
+        """Check names, headline and perturbations."""
         name, at, version = self.name.partition("@")
         if not (name and at and version):
             raise BadInput("name of a benchmark", "name@version", repr(self.name))
-        asked = [question.name for question in self.questions]
-        if len(set(asked)) != len(asked):
-            raise BadInput(f"benchmark {self.name}", "each question once", asked)
-        for measure in self.headline:
-            if measure not in asked:
-                raise UnknownName(f"question of benchmark {self.name}", measure, asked)
-        for kind in self.showings:
-            if kind not in KINDS:
-                raise UnknownName("showing", kind, KINDS)
+        names = [metric.name for metric in self.metrics]
+        if len(set(names)) != len(names):
+            raise BadInput(f"benchmark {self.name}", "each metric once", names)
+        for headline in self.headline:
+            if headline not in names:
+                raise UnknownName(f"metric of benchmark {self.name}", headline, names)
+        for perturbation in self.perturbations:
+            if perturbation not in PERTURBATIONS:
+                raise UnknownName("perturbation", perturbation, PERTURBATIONS)
 
-    def question(self, name: str) -> Question:
-        """Find a question by the name of its measure."""
-        return next(one for one in self.questions if one.name == name)
+    def metric(self, name: str) -> MetricSpec:
+        """Return a metric by name."""
+        return next(metric for metric in self.metrics if metric.name == name)
 
     def address(self, data: str) -> str:
-        """Write where the data lies as `format:path`; without data, say where to get it."""
+        """Return the data's address as `format:path`; without data, raise an error that says where to get it."""
         if not data:
             raise BadInput(self.name, f"--data PATH with {self.data} (to be had from: {self.get})", "no data")
         if not self.reads or data.partition(":")[0] in SOURCES:
             return data
-        # what was imported before is in our own format, whatever it was
+        # a dataset that was imported before is in our own format, whatever it was
         is_ours = (Path(data).expanduser() / "dataset.json").is_file()
         return f"{'demerit' if is_ours else self.reads}:{data}"
 

@@ -1,4 +1,4 @@
-"""The benchmarks that come with demerit. Each is found by its name through the entry points, like anybody's."""
+"""The built-in benchmarks, found by name through `BENCHMARKS`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import replace
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
 from demerit.evaluate.benchmarks.benchmark import Benchmark
-from demerit.evaluate.benchmarks.comparers import BOTH_ORDERS
-from demerit.evaluate.benchmarks.curve_questions import (
-    INSTRUCTION,
+from demerit.evaluate.benchmarks.curve_metrics import (
+    INSTRUCTION_METRICS,
     MOMENT,
     ORDER,
     REVERSED_ORDER,
     SHUFFLED_ORDER,
     TRUTH,
 )
-from demerit.evaluate.benchmarks.judging import judge
-from demerit.evaluate.benchmarks.questions import (
+from demerit.evaluate.benchmarks.data import INSTRUCTION, REVERSED, SHUFFLED, labels_of
+from demerit.evaluate.benchmarks.episode_metrics import (
+    AT_RISK,
     AUROC,
+    BOTH_ORDERS,
     CALIBRATION,
     DETECTION,
     F1_OF_FAILURE,
@@ -36,9 +37,7 @@ from demerit.evaluate.benchmarks.questions import (
     RANKING,
     judgement,
 )
-from demerit.evaluate.benchmarks.risk_questions import AT_RISK
-from demerit.evaluate.benchmarks.showings import REVERSED, SHUFFLED, TOLD
-from demerit.evaluate.reports.report import Judged
+from demerit.evaluate.reports.report import EpisodeLabels
 from demerit.negatives.sim.splits import matched_pairs
 
 
@@ -50,7 +49,7 @@ def own() -> Benchmark:
         "tasks or cameras.",
         data="any dataset that demerit reads, with whatever labels it has (success, progress, grade, events, A/B)",
         get="your robot: a folder of videos with labels.csv is enough (demerit list sources)",
-        questions=(
+        metrics=(
             *DETECTION,
             *AT_RISK,
             *ORDERING,
@@ -64,10 +63,10 @@ def own() -> Benchmark:
             *MOMENT,
             *ORDER,
             *SHUFFLED_ORDER,
-            *INSTRUCTION,
+            *INSTRUCTION_METRICS,
         ),
         headline=("auroc", "over_reward_rate", "preference_ordering_by_final"),
-        showings=(SHUFFLED, TOLD),
+        perturbations=(SHUFFLED, INSTRUCTION),
     )
 
 
@@ -80,7 +79,7 @@ def roboarena() -> Benchmark:
         data="a RoboArena dump (evaluation_sessions/)",
         get="https://huggingface.co/datasets/RoboArena/DataDump_08-05-2025",
         reads="roboarena",
-        questions=(*ORDERING, *JUDGEMENT, BOTH_ORDERS, *DETECTION, *AT_RISK, *CALIBRATION),
+        metrics=(*ORDERING, *JUDGEMENT, BOTH_ORDERS, *DETECTION, *AT_RISK, *CALIBRATION),
         headline=("preference_ordering_by_sum",),
     )
 
@@ -94,9 +93,9 @@ def roborewardbench() -> Benchmark:
         data="the RoboReward dataset, of which the test split is measured",
         get="https://huggingface.co/datasets/teetone/RoboReward",
         reads="roboreward",
-        questions=(MAE_GROUP_WISE, MAE_ROBOARENA, MAE_WITHOUT_ROBOARENA, replace(MAE, by=("subset",))),
+        metrics=(MAE_GROUP_WISE, MAE_ROBOARENA, MAE_WITHOUT_ROBOARENA, replace(MAE, by=("subset",))),
         headline=("mae_group_wise", "mae_roboarena", "mae_group_wise_without_roboarena"),
-        judge=_by_video,
+        labels_of=_by_video,
         options={"split": "test"},
     )
 
@@ -110,9 +109,9 @@ def rbm_eval() -> Benchmark:
         data="RBM-EVAL rows (id, task, frames, quality_label), or any dataset with words for quality",
         get="https://robometer.github.io",
         reads="rbm",
-        questions=(*RANKING, *ORDER, *SHUFFLED_ORDER, *REVERSED_ORDER, *INSTRUCTION, AUROC),
+        metrics=(*RANKING, *ORDER, *SHUFFLED_ORDER, *REVERSED_ORDER, *INSTRUCTION_METRICS, AUROC),
         headline=("kendall_tau_a", "voc_pearson", "voc_pearson_shuffled", "instruction_diagonal_share"),
-        showings=(REVERSED, SHUFFLED, TOLD),
+        perturbations=(REVERSED, SHUFFLED, INSTRUCTION),
     )
 
 
@@ -124,9 +123,9 @@ def gvl_voc() -> Benchmark:
         "figure shows that a model looks.",
         data="demonstrations in any format that demerit reads (Open X-Embodiment, DROID, LeRobot ...)",
         get="https://huggingface.co/lerobot or https://droid-dataset.github.io",
-        questions=(*ORDER, *SHUFFLED_ORDER),
+        metrics=(*ORDER, *SHUFFLED_ORDER),
         headline=("voc_pearson_shuffled", "voc_spearman_shuffled", "voc_pearson", "voc_spearman"),
-        showings=(SHUFFLED,),
+        perturbations=(SHUFFLED,),
     )
 
 
@@ -137,7 +136,7 @@ def failure_detection() -> Benchmark:
         claim="Notices failures without having seen the task and without a threshold tuned on it.",
         data="labelled episodes, successes and failures of several tasks (success true or false)",
         get="your robot; the 100 DROID episodes of the published table were not found in public",
-        questions=(F1_OVER_TASKS, F1_OF_FAILURE, AUROC, FAILURE_PRECISION, OVER_REWARD, *AT_RISK),
+        metrics=(F1_OVER_TASKS, F1_OF_FAILURE, AUROC, FAILURE_PRECISION, OVER_REWARD, *AT_RISK),
         headline=("f1_of_failure_mean_over_tasks", "auroc"),
     )
 
@@ -150,31 +149,32 @@ def metaworld_bad() -> Benchmark:
         "about real cameras.",
         data="simulated episodes with the simulator's progress at every frame",
         get="demerit simulate DIR --benchmark metaworld-bad@1 --split test, with the extra: pip install 'demerit[sim]'",
-        questions=(*TRUTH, *ORDERING, MATCHED, AUROC, OVER_REWARD, *AT_RISK, *RANKING, *MOMENT),
+        metrics=(*TRUTH, *ORDERING, MATCHED, AUROC, OVER_REWARD, *AT_RISK, *RANKING, *MOMENT),
         headline=("auroc", "matched_pairs", "over_reward_rate", "progress_error"),
         splits=("test",),
-        judge=_by_task,
+        labels_of=_by_task,
         pairs=_matched,
     )
 
 
-# Attempts at one task that are equally long and move equally much: what is left to tell them apart is what was done.
+# Attempts at one task that are equally long and move equally much: only what was done tells them apart.
 MATCHED = replace(
     judgement("matched_pairs", "final"), needs="a success and a failure of one task, alike in length and motion"
 )
 
 
 def _matched(episodes: Sequence[Episode]) -> list[Preference]:
-    return matched_pairs(one for one in episodes if {"task", "motion", "frames"} <= one.origin.tags.keys())
+    wanted = {"task", "motion", "frames"}
+    return matched_pairs(episode for episode in episodes if wanted <= episode.origin.tags.keys())
 
 
-def _by_task(episode: Episode) -> Judged:
-    """A task is told in several ways: attempts at it may be ranked, and count as one task, whatever the words."""
-    judged, task = judge(episode), episode.origin.tags.get("task")
-    return replace(judged, task=task, context=task) if task else judged
+def _by_task(episode: Episode) -> EpisodeLabels:
+    """Group by the simulator's task name: one task has several instructions."""
+    labels, task = labels_of(episode), episode.origin.tags.get("task")
+    return replace(labels, task=task, context=task) if task else labels
 
 
-def _by_video(episode: Episode) -> Judged:
-    """One video stands there under several instructions and in pieces: these are no independent episodes."""
-    judged = judge(episode)
-    return replace(judged, task=episode.origin.group) if episode.origin.group else judged
+def _by_video(episode: Episode) -> EpisodeLabels:
+    """Group by video: the same video occurs under several instructions and in pieces."""
+    labels = labels_of(episode)
+    return replace(labels, task=episode.origin.group) if episode.origin.group else labels

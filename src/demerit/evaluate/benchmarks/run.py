@@ -1,4 +1,4 @@
-"""Running a benchmark: score models and controls, ask the questions, write the report; and recompute one."""
+"""Run a benchmark: load episodes, score models and controls, compute the results; and recompute a report."""
 
 from __future__ import annotations
 
@@ -16,81 +16,66 @@ import numpy as np
 from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode, safe_name
 from demerit.data.formats import open_dataset
-from demerit.data.frames import Frames, short_hash
+from demerit.data.frames import short_hash, spread
 from demerit.data.labels import Preference
 from demerit.data.splits import describe_leaks, find_leaks
-from demerit.errors import BadInput
+from demerit.errors import BadInput, DemeritError
 from demerit.evaluate.benchmarks.benchmark import Benchmark, load_benchmark
-from demerit.evaluate.benchmarks.category_table import from_table
-from demerit.evaluate.benchmarks.comparers import ask_both_orders, unanswered
-from demerit.evaluate.benchmarks.controls import ALWAYS_A, CONTROLS, always_a_card
-from demerit.evaluate.benchmarks.evidence import Evidence, Settings
-from demerit.evaluate.benchmarks.findings import Findings, find
-from demerit.evaluate.benchmarks.leaks import seen_before
-from demerit.evaluate.benchmarks.showings import Showing, showings
-from demerit.evaluate.benchmarks.together import Halt, Watch, together
-from demerit.evaluate.reports.report import AS_RECORDED, About, Judged, Report, Shown
+from demerit.evaluate.benchmarks.data import (
+    BenchmarkData,
+    Perturbation,
+    apply_categories,
+    list_perturbations,
+    seen_before,
+    under_instruction,
+)
+from demerit.evaluate.benchmarks.results import BenchmarkResults, compute_results
+from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, NAN, MeasureSettings, Scores
+from demerit.evaluate.reports.report import AS_RECORDED, About, PairAnswer, Report, ScoredUnder
 from demerit.models import load_model
-from demerit.models.protocol import ModelCard, RewardModel
+from demerit.models.protocol import Comparer, ModelCard, RewardModel
 from demerit.models.reward_store import RewardStore
-from demerit.models.score import ScoreJob, score
+from demerit.models.score import ScoreJob, ScoreProgress, score
 
-MOST_REASONS = 3
+MAX_REASONS = 3
+OnProgress = Callable[[str, ScoreProgress], None]
+"""called with what is being scored, and the progress"""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Everything about a run that is not the benchmark, the models or the data."""
+    """Everything about a run apart from benchmark, models and data."""
 
     controls: bool = True
-    showings: bool = True
-    """also reversed, shuffled and told, where the benchmark asks for them"""
+    perturbations: bool = True
+    """also score under the benchmark's perturbations"""
     frames: int | None = None
-    """score only so many frames of each episode"""
+    """score only this many frames of each episode"""
     limit: int | None = None
-    """only the first so many episodes"""
+    """use only the first N episodes"""
     batch: int = 8
     retry: bool = False
-    """try again what an earlier run could not score"""
-    at_once: int = 1
-    """models that are scored at the same time, in threads: for models that wait for a server"""
-    stop: Callable[[], None] = lambda: None
-    """called on an error or Ctrl-C when several models are scored at once: keeps them from asking on"""
+    """score again what an earlier run could not score"""
     workers: int | None = None
-    """decoding processes; None = one a core"""
+    """decoding processes; None = one per core"""
     camera: str | None = None
-    settings: Settings = field(default_factory=Settings)
+    settings: MeasureSettings = field(default_factory=MeasureSettings)
     reader: dict[str, Any] = field(default_factory=dict)
     """options of the format's reader"""
     categories: Mapping[str, str] = field(default_factory=dict)
-    """kinds of task by instruction (see `demerit.evaluate.benchmarks.category_table`), instead of the rules"""
+    """category by task name (see `read_categories`), instead of by verb"""
 
 
-@dataclass(frozen=True, eq=False)
-class Gathered:
-    """The episodes of a benchmark, judged, with the videos still behind them."""
-
-    address: str
-    episodes: tuple[Episode, ...]
-    judged: tuple[Judged, ...]
-    preferences: tuple[Preference, ...]
-    problems: tuple[str, ...] = ()
-
-    def frames(self) -> dict[str, Frames]:
-        """The main camera of each episode, for whoever shows the videos."""
-        return {one.id: one.main for one in self.episodes}
-
-
-def gather(benchmark: Benchmark, data: str | Path | Dataset, options: RunOptions | None = None) -> Gathered:
-    """Read and judge a benchmark's episodes; no frame is decoded.
+def load_data(benchmark: Benchmark, data: str | Path | Dataset, options: RunOptions | None = None) -> BenchmarkData:
+    """Read a benchmark's episodes and their labels; no frame is decoded.
 
     Args:
-        benchmark: what to read them for.
-        data: `format:path`, a path, or an open dataset; empty says where to get the data.
-        options: how much of it.
+        benchmark: the benchmark.
+        data: `format:path`, a path, or an open dataset; an empty string raises an error that says where to get it.
+        options: limit, camera, reader options, categories, settings.
     """
     options = options or RunOptions()
-    dataset = data if isinstance(data, Dataset) else _opened(benchmark, str(data), options)
+    dataset = data if isinstance(data, Dataset) else _open(benchmark, str(data), options)
     episodes: list[Episode] = []
     preferences: list[Preference] = []
     for record in dataset.records():
@@ -100,81 +85,110 @@ def gather(benchmark: Benchmark, data: str | Path | Dataset, options: RunOptions
             episodes.append(record)
     if not episodes:
         raise BadInput(benchmark.name, f"{benchmark.data}", f"no episode at {dataset.address or dataset.name}")
-    ids = {one.id for one in episodes}
+    ids = {episode.id for episode in episodes}
     preferences = preferences if benchmark.pairs is None else benchmark.pairs(episodes)
-    kept = tuple(one for one in preferences if one.a in ids and one.b in ids and one.source != "model")
-    judged = tuple(benchmark.judge(one) for one in episodes)
+    kept = tuple(pair for pair in preferences if pair.a in ids and pair.b in ids and pair.source != "model")
     problems = tuple(
         f"The dataset has a problem: {row['problem']}, {row['episodes']} episodes "
         f"({'kept' if row['kept'] else 'left out'}), e.g. {row['first']}."
         for row in dataset.problems.rows()
     )
-    judged, said = from_table(judged, options.categories)
-    return Gathered(dataset.address or dataset.name, tuple(episodes), judged, kept, (*said, *problems))
+    labels, notes = apply_categories([benchmark.labels_of(episode) for episode in episodes], options.categories)
+    return BenchmarkData(dataset.address or dataset.name, tuple(episodes), labels, kept, (*notes, *problems))
 
 
 def run_benchmark(
     benchmark: Benchmark,
     models: Sequence[str | RewardModel],
-    data: str | Path | Dataset | Gathered,
+    data: str | Path | Dataset | BenchmarkData,
     out: str | Path,
     options: RunOptions | None = None,
-    on_progress: Watch = lambda what, progress: None,
+    on_progress: OnProgress = lambda what, progress: None,
 ) -> Report:
-    """Score the models and the controls, ask the benchmark's questions, and return the report.
+    """Score the models and the controls, compute the benchmark's metrics, and return the report.
 
     Args:
-        benchmark: what is asked.
-        models: names or models; controls are added, and shown after them.
-        data: where the episodes lie, or episodes that were gathered already.
-        out: a folder; rewards are kept in out/rewards, so that an interrupted run goes on where it was.
-        options: how much, how fast, how sure.
-        on_progress: told how far it is.
+        benchmark: the benchmark.
+        models: names or models; controls are added after them.
+        data: the episodes' address, or episodes that were loaded already.
+        out: a folder; rewards are kept in out/rewards, so an interrupted run resumes.
+        options: see `RunOptions`.
+        on_progress: called after each batch.
     """
     options = options or RunOptions()
-    gathered = data if isinstance(data, Gathered) else gather(benchmark, data, options)
-    asked = [load_model(one) if isinstance(one, str) else one for one in models]
-    asked, controls = _with_controls(asked, options)
-    ways = _showings(benchmark, gathered, options)
-    shown = _scored(asked, ways, gathered, Path(out), options, on_progress)
-    compared = ((gathered.episodes, gathered.preferences), options.batch, options.frames, on_progress)
-    comparing = asked if any(question.asks_comparers for question in benchmark.questions) else []
-    choices = tuple(choice for model in comparing for choice in ask_both_orders(model, *compared))
-    cards = [model.card for model in asked]
-    if controls and gathered.preferences:
+    loaded = data if isinstance(data, BenchmarkData) else load_data(benchmark, data, options)
+    given = [load_model(model) if isinstance(model, str) else model for model in models]
+    scorers, controls = _with_controls(given, options)
+    rewards = [
+        scored
+        for model in scorers
+        for perturbation in _perturbations(benchmark, loaded, options)
+        for scored in _score(model, perturbation, loaded, Path(out), options, on_progress)
+    ]
+    comparing = scorers if any(metric.asks_comparers for metric in benchmark.metrics) else []
+    answers = tuple(answer for model in comparing for answer in _ask_both_orders(model, loaded, options, on_progress))
+    cards = [model.card for model in scorers]
+    if controls and loaded.preferences:
         cards, controls = [*cards, always_a_card()], (*controls, ALWAYS_A)
     report = Report(
-        about=About(benchmark.name, benchmark.claim, gathered.address),
+        about=About(benchmark.name, benchmark.claim, loaded.address),
         cards=tuple(cards),
         controls=controls,
-        episodes=gathered.judged,
-        preferences=gathered.preferences,
-        rewards=tuple(shown),
-        choices=choices,
+        episodes=loaded.labels,
+        preferences=loaded.preferences,
+        rewards=tuple(rewards),
+        choices=answers,
         environment=_environment(options),
     )
-    found = find(benchmark, Evidence.of(report, options.settings), controls)
-    leaks = [*seen_before(asked, gathered.episodes), *describe_leaks(find_leaks(gathered.episodes))]
-    warnings = (*_unscored(report), *unanswered(choices), *leaks, *found.warnings, *gathered.problems)
-    return _with_findings(replace(report, warnings=warnings), benchmark, found)
+    results = compute_results(benchmark, Scores.of(report, options.settings), controls)
+    leaks = [*seen_before(scorers, loaded.episodes), *describe_leaks(find_leaks(loaded.episodes))]
+    warnings = (*_unscored(report), *_unanswered(answers), *leaks, *results.warnings, *loaded.problems)
+    return with_results(replace(report, warnings=warnings), benchmark, results)
 
 
 def recompute(report: Report, benchmark: Benchmark | None = None) -> Report:
     """Compute lines, comparisons and verdicts again from the report's own rewards, without a model.
 
     Args:
-        report: one that was read back.
-        benchmark: its benchmark; None looks it up by the name in the report.
+        report: a report that was read from a file.
+        benchmark: its benchmark; None = the one named in the report.
     """
     benchmark = benchmark or load_benchmark(report.about.name)
-    evidence = Evidence.of(report, Settings.from_facts(report.environment))
-    return _with_findings(report, benchmark, find(benchmark, evidence, report.controls))
+    scores = Scores.of(report, MeasureSettings.from_facts(report.environment))
+    return with_results(report, benchmark, compute_results(benchmark, scores, report.controls))
 
 
-def _with_findings(report: Report, benchmark: Benchmark, found: Findings) -> Report:
-    lower = tuple(question.name for question in benchmark.questions if question.lower_is_better)
-    about = replace(report.about, headline=found.headline, lower_is_better=lower)
-    return replace(report, about=about, lines=found.lines, comparisons=found.comparisons, verdicts=dict(found.verdicts))
+def with_results(report: Report, benchmark: Benchmark, results: BenchmarkResults) -> Report:
+    """Put lines, comparisons and verdicts into a report; its warnings stay."""
+    lower = tuple(metric.name for metric in benchmark.metrics if metric.lower_is_better)
+    about = replace(report.about, headline=results.headline, lower_is_better=lower)
+    return replace(
+        report, about=about, lines=results.lines, comparisons=results.comparisons, verdicts=dict(results.verdicts)
+    )
+
+
+def always_a_card() -> ModelCard:
+    """Return the card of the comparer that always names the first."""
+    return ModelCard(
+        name=ALWAYS_A,
+        revision="1",
+        licence="Apache-2.0",
+        quantity="preference for the first of two",
+        low=0.0,
+        high=1.0,
+        causal=True,
+        comparable=True,
+        sees_pixels=False,
+        reads_instruction=False,
+        about="Always says A. Sees nothing; right where people said A.",
+    )
+
+
+def rewards_folder(out: Path, card: ModelCard, perturbation: str, frames: int | None = None) -> Path:
+    """Return the folder with one model's rewards under one perturbation."""
+    name = safe_name(card.name) + ("" if frames is None else f"+{frames}frames")
+    part = safe_name(perturbation) if ":" not in perturbation else f"told-{short_hash(perturbation.encode())}"
+    return out / "rewards" / name / part
 
 
 def _is_measured(benchmark: Benchmark, options: RunOptions, episode: Episode) -> bool:
@@ -182,13 +196,13 @@ def _is_measured(benchmark: Benchmark, options: RunOptions, episode: Episode) ->
     return not benchmark.splits or not split or split in (*benchmark.splits, options.settings.calibrate_on)
 
 
-def _opened(benchmark: Benchmark, data: str, options: RunOptions) -> Dataset:
+def _open(benchmark: Benchmark, data: str, options: RunOptions) -> Dataset:
     address = benchmark.address(data)
     chosen = {**benchmark.options, **options.reader}
     if options.settings.calibrate_on:
-        chosen.pop("split", None)  # the calibration split has to be read as well
+        chosen.pop("split", None)  # the calibration split is needed as well
     if benchmark.reads and not address.startswith(f"{benchmark.reads}:"):
-        chosen = dict(options.reader)  # another format was named, and the options are not its
+        chosen = dict(options.reader)  # the benchmark's options are for another format
     return open_dataset(address, camera=options.camera, **chosen)
 
 
@@ -201,70 +215,113 @@ def _with_controls(models: list[RewardModel], options: RunOptions) -> tuple[list
     return [*models, *added], tuple(model.card.name for model in added)
 
 
-def _showings(benchmark: Benchmark, gathered: Gathered, options: RunOptions) -> list[Showing]:
-    """The ways to show; what maps are fitted on is shown as recorded only."""
-    kinds = benchmark.showings if options.showings else ()
+def _perturbations(benchmark: Benchmark, data: BenchmarkData, options: RunOptions) -> list[Perturbation]:
+    """The calibration split is scored as recorded only."""
+    kinds = benchmark.perturbations if options.perturbations else ()
     split = options.settings.calibrate_on
-    everything, *others = showings(kinds, [one for one in gathered.judged if not split or one.split != split])
-    return [replace(everything, episodes=frozenset(one.id for one in gathered.judged)), *others]
+    recorded, *others = list_perturbations(kinds, [row for row in data.labels if not split or row.split != split])
+    return [replace(recorded, episodes=frozenset(row.id for row in data.labels)), *others]
 
 
-def _scored(
-    models: Sequence[RewardModel],
-    ways: Sequence[Showing],
-    gathered: Gathered,
+def _score(
+    model: RewardModel,
+    perturbation: Perturbation,
+    data: BenchmarkData,
     out: Path,
     options: RunOptions,
-    watch: Watch,
-) -> list[Shown]:
-    halt = Halt(options.stop, watch)
-    jobs = [
-        lambda model=model, way=way: list(_rewards(model, way, gathered, out, options, halt.watch))
-        for model in models
-        for way in ways
-    ]
-    return [one for found in together(jobs, options.at_once, halt) for one in found]
-
-
-def _rewards(
-    model: RewardModel, way: Showing, gathered: Gathered, out: Path, options: RunOptions, watch: Watch
-) -> Iterator[Shown]:
-    card = model.card
-    if way.name.startswith("told: ") and not card.reads_instruction:
-        return  # it answers as it did; the evidence knows
-    folder = rewards_folder(out, card, way.name, options.frames)
-    reader = ListReader(gathered.address, [way.show(one) for one in gathered.episodes if one.id in way.episodes])
+    on_progress: OnProgress,
+) -> Iterator[ScoredUnder]:
+    card, name = model.card, perturbation.name
+    if name.startswith(under_instruction("")) and not card.reads_instruction:
+        return  # its rewards would be the same
+    folder = rewards_folder(out, card, name, options.frames)
+    episodes = [perturbation.apply(episode) for episode in data.episodes if episode.id in perturbation.episodes]
     given: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
-    job = ScoreJob(
-        model, Dataset(reader, gathered.address), folder, options.frames, options.batch, retry=options.retry, **given
-    )
-    what = card.name if way.name == AS_RECORDED else f"{card.name} ({way.name})"
-    score(job, lambda progress: watch(what, progress))
-    yield from (Shown(reward, way.name) for reward in RewardStore(folder) if reward.episode in way.episodes)
+    dataset = Dataset(ListReader(data.address, episodes), data.address)
+    job = ScoreJob(model, dataset, folder, options.frames, options.batch, retry=options.retry, **given)
+    what = card.name if name == AS_RECORDED else f"{card.name} ({name})"
+    score(job, lambda progress: on_progress(what, progress))
+    yield from (ScoredUnder(reward, name) for reward in RewardStore(folder) if reward.episode in perturbation.episodes)
 
 
-def rewards_folder(out: Path, card: ModelCard, showing: str, frames: int | None = None) -> Path:
-    """Where the rewards of one model for one showing are kept."""
-    name = safe_name(card.name) + ("" if frames is None else f"+{frames}frames")
-    way = safe_name(showing) if ":" not in showing else f"told-{short_hash(showing.encode())}"
-    return out / "rewards" / name / way
+# Models that compare two episodes: asked in both orders, because some prefer what they see first.
+
+
+def _ask_both_orders(
+    model: RewardModel, data: BenchmarkData, options: RunOptions, on_progress: OnProgress
+) -> Iterator[PairAnswer]:
+    """Ask a comparer about every pair that people decided, as (a, b) and as (b, a); others give no answers."""
+    if not isinstance(model, Comparer):
+        return
+    by_id = {episode.id: episode for episode in data.episodes}
+    pairs = list(dict.fromkeys((pair.a, pair.b) for pair in data.preferences if pair.verdict != "tie"))
+    progress = ScoreProgress(len(pairs))
+    for start in range(0, len(pairs), options.batch):
+        batch = pairs[start : start + options.batch]
+        shown = [(_unlabelled(by_id[a], options.frames), _unlabelled(by_id[b], options.frames)) for a, b in batch]
+        forward, swapped = _prefer(model, shown), _prefer(model, [(b, a) for a, b in shown])
+        for (a, b), (p_first, why), (p_swapped, why_not) in zip(batch, forward, swapped, strict=True):
+            yield PairAnswer(model.card.name, a, b, p_first, p_swapped, why or why_not)
+        progress.scored += len(batch)
+        on_progress(f"{model.card.name} (pairs)", progress)
+
+
+def _unlabelled(episode: Episode, frames: int | None) -> Episode:
+    """Remove the labels, and the frames that are not to be shown."""
+    if frames is None:
+        return replace(episode, outcomes=())
+    views = {name: view.select(spread(len(view), frames)) for name, view in episode.views.items()}
+    return replace(episode, views=views, outcomes=(), signals={})
+
+
+def _prefer(model: Comparer, pairs: list[tuple[Episode, Episode]]) -> list[tuple[float, str]]:
+    """Return a probability, or NaN and the reason, per pair; one failing pair does not fail the batch."""
+    try:
+        answers = list(model.prefer(pairs))
+        if len(answers) != len(pairs):
+            raise BadInput("answers of a comparer", f"{len(pairs)}", f"{len(answers)}")
+        return [_check_probability(float(answer)) for answer in answers]
+    except Exception as error:  # a third party's model may raise anything
+        if len(pairs) == 1:
+            return [(NAN, str(error) if isinstance(error, DemeritError) else f"{type(error).__name__}: {error}")]
+        return [answer for pair in pairs for answer in _prefer(model, [pair])]
+
+
+def _check_probability(answer: float) -> tuple[float, str]:
+    if np.isnan(answer):
+        return NAN, "it could not tell"
+    return (answer, "") if 0 <= answer <= 1 else (NAN, f"{answer:g} is no probability")
+
+
+# Notes of the report
 
 
 def _unscored(report: Report) -> Iterator[str]:
     """Say how much each model left unscored, and why."""
     for card in report.cards:
-        mine = [one for one in report.rewards if one.reward.model == card.name]
-        for showing in dict.fromkeys(one.showing for one in mine):
-            shown = [one.reward for one in mine if one.showing == showing]
-            missing = [one for one in shown if not one.scored or np.isnan(one.value).any()]
+        mine = [scored for scored in report.rewards if scored.reward.model == card.name]
+        for perturbation in dict.fromkeys(scored.perturbation for scored in mine):
+            rewards = [scored.reward for scored in mine if scored.perturbation == perturbation]
+            missing = [reward for reward in rewards if not reward.scored or np.isnan(reward.value).any()]
             if missing:
-                reasons = Counter(one.why_missing for one in missing).most_common(MOST_REASONS)
-                said = "; ".join(f"{reason} ({count})" for reason, count in reasons)
-                share = len(missing) / len(shown)
+                share = len(missing) / len(rewards)
                 yield (
-                    f"{card.name} left {len(missing)} of {len(shown)} episodes ({share:.0%}, {showing}) "
-                    f"unscored or partly so: {said}."
+                    f"{card.name} left {len(missing)} of {len(rewards)} episodes ({share:.0%}, {perturbation}) "
+                    f"unscored or partly so: {_reasons(reward.why_missing for reward in missing)}."
                 )
+
+
+def _unanswered(answers: Sequence[PairAnswer]) -> Iterator[str]:
+    """Say how many pairs each comparer left open, and why."""
+    for model in dict.fromkeys(answer.model for answer in answers):
+        mine = [answer for answer in answers if answer.model == model]
+        missing = [answer.why_missing for answer in mine if answer.why_missing]
+        if missing:
+            yield f"{model} left {len(missing)} of {len(mine)} pairs undecided in an order: {_reasons(missing)}."
+
+
+def _reasons(reasons: Iterator[str] | list[str]) -> str:
+    return "; ".join(f"{reason} ({count})" for reason, count in Counter(reasons).most_common(MAX_REASONS))
 
 
 def _environment(options: RunOptions) -> dict[str, str]:

@@ -1,25 +1,13 @@
-"""Metrics: pure functions from plain arrays to a `Measure` (value, interval, n, unscored), one subject per module.
+"""Metrics: pure functions from plain arrays to a `Tally`, whose `measure()` returns a `Measure` (value, interval, n).
 
-    measure             what a metric returns
-    bootstrap           intervals, clustered by task
-    comparison          two models on the same episodes; Holm's correction
-    ordering            preference-ordering accuracy, agreement with A/B/tie judgements
-    grades              MAE on grades 1..5, from value to grade
-    order_correlation   VOC by Pearson and by Spearman
-    kendall             tau over failed < suboptimal < successful, success-failure gap
-    detection           AUROC, average precision, F1, over-reward rate, false-positive rate
-    conformal           a threshold with a promised risk
-    calibration         reliability bins, ECE, Brier
-    failure_moment      does the reward fall where the failure is?
-    instruction         confusion matrix, right against wrong instruction
-    controls            what theory says about models that know nothing
-    columns             checked arrays, ranks and ratios
+    from demerit.evaluate.metrics.detection import auroc
+    auroc(scores, success, clusters=tasks).measure(Resampling(resamples=2000))
 
-Every metric `x(...) -> Measure` stands beside its tally, the counted evidence, which `comparison.compare` takes.
+bootstrap holds measures, intervals and comparisons of two models; ordering, correlation, detection, calibration,
+grades, failure_moment and instruction hold one subject each; controls says what models without knowledge must score.
 """
 
-from demerit.evaluate.metrics.bootstrap import Resampling, Tally
-from demerit.evaluate.metrics.comparison import Comparison, compare, holm
-from demerit.evaluate.metrics.measure import Measure
+from demerit.evaluate.metrics.bootstrap import Comparison, Measure, Resampling, Tally, compare, holm
+from demerit.evaluate.metrics.categories import Category, category
 
-__all__ = ["Comparison", "Measure", "Resampling", "Tally", "compare", "holm"]
+__all__ = ["Category", "Comparison", "Measure", "Resampling", "Tally", "category", "compare", "holm"]

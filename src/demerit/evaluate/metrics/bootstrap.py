@@ -1,42 +1,113 @@
-"""Intervals: the bootstrap clustered by task, in bounded memory.
+"""Measures and their intervals: the bootstrap clustered by task, and paired comparisons of two models.
 
-Episodes of one task resemble each other, so a resample draws whole tasks: G of G with replacement, which is the same
-as giving the tasks multinomial counts (c_1 ... c_G). A measure made of sums over rows needs only the sums of each
-task: all resamples together are one matrix product, counts (R, G) times sums (G, k). Any other measure gets the count
-of each row's task as that row's weight.
+Episodes of one task resemble each other, so a resample draws whole tasks: G of G with replacement, which equals giving
+the tasks multinomial counts (c_1 ... c_G). A statistic made of sums over rows needs only the sums of each task: all
+resamples together are one matrix product, counts (R, G) times sums (G, k). Any other statistic gets the count of each
+row's task as that row's weight.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from math import isnan
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics.columns import Floats, Ints, Labels, numbers, pick, rank_codes, ratio
-from demerit.evaluate.metrics.measure import NAN, Measure
+
+NAN = float("nan")
+FEW_TASKS = 10
+"""With fewer clusters a bootstrap interval is too narrow to be trusted."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measured quantity. If there was nothing to measure, the value is NaN and `n` is 0."""
+
+    name: str
+    value: float
+    low: float
+    """lower end of the interval; NaN if unknown (only one cluster)"""
+    high: float
+    n: int
+    """number of `unit`s behind the value"""
+    unscored: int
+    """how many more units there would be if the model had scored everything"""
+    unit: str = "episodes"
+    ties: int | None = None
+    """ties of the model, each counted as one half; None where ties do not apply"""
+    undefined: int = 0
+    """scored, but the formula has no value (for example the correlation of a constant)"""
+    clusters: int = 0
+    """number of clusters (tasks) behind the interval"""
+    level: float = 0.95
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """further counts: human ties, unscored episodes ..."""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that the value is NaN if and only if n is 0."""
+        if (self.n == 0) != math.isnan(self.value):
+            raise BadInput(f"measure {self.name!r}", "NaN if and only if n is 0", f"value {self.value}, n {self.n}")
+        if min(self.n, self.unscored, self.undefined, self.clusters, self.ties or 0) < 0:
+            raise BadInput(f"measure {self.name!r}", "counts of at least 0", self)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was anything to measure."""
+        return self.n > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values; NaN becomes None."""
+        plain = {**asdict(self), "counts": dict(self.counts)}
+        for key in ("value", "low", "high"):
+            plain[key] = None if math.isnan(plain[key]) else plain[key]
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Measure:
+        """Read what `as_dict` wrote."""
+        facts = dict(plain)
+        for key in ("value", "low", "high"):
+            facts[key] = NAN if facts[key] is None else float(facts[key])
+        return cls(**facts)
+
+    def __str__(self) -> str:
+        """Return value, interval and counts on one line."""
+        if not self.known:
+            left = f", {self.unscored} unscored" if self.unscored else ""
+            return f"{self.name}: nothing to measure (0 {self.unit}{left})"
+        span = "interval unknown" if math.isnan(self.low) else f"{self.low:.3f} to {self.high:.3f}"
+        extra = [f"{self.n} {self.unit}"]
+        extra += [f"{self.ties} ties"] if self.ties else []
+        extra += [f"{self.undefined} undefined"] if self.undefined else []
+        extra += [f"{self.unscored} unscored"] if self.unscored else []
+        return f"{self.name}: {self.value:.3f} ({span}; {', '.join(extra)})"
+
 
 FEW = 256
-"""up to so many clusters a multinomial draw is quicker than counting drawn indices"""
+"""up to this many clusters a multinomial draw is faster than counting drawn indices"""
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """How intervals are made; the same settings give the same interval, bit for bit."""
+    """Bootstrap settings. The same settings give the same interval, bit for bit."""
 
     resamples: int = 10_000
     level: float = 0.95
     seed: int = 0
     alone: Literal["unknown", "rows"] = "unknown"
-    """with one cluster: say that the interval is unknown, or resample its rows as if they were independent"""
+    """with one cluster: report an unknown interval, or resample its rows as if they were independent"""
     memory: int = 4 * 2**20
-    """bytes for a block of counts or weights: a few megabytes stay in the cache, which is twice as fast as 64; the
-    draws do not depend on it, sums only in the last bit"""
+    """bytes per block of counts; a few megabytes stay in the cache. The draws do not depend on it."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that give no interval."""
+        """Check the settings."""
         if self.resamples < 1 or not 0 < self.level < 1 or self.memory < 1:
             raise BadInput("resampling", "resamples >= 1, 0 < level < 1, memory >= 1", self)
         if self.alone not in ("unknown", "rows"):
@@ -48,22 +119,22 @@ DEFAULT = Resampling()
 
 @dataclass(frozen=True, eq=False)
 class Additive:
-    """A statistic of column sums: `finish` turns sums (R, k) into values (R,)."""
+    """A statistic of column sums: `finish` maps sums (R, k) to values (R,)."""
 
     parts: Floats
-    """(rows, k): what each row adds"""
+    """(rows, k): contribution of each row"""
     finish: Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """Any other statistic: `function` turns whole-number row weights (R, rows) into values (R,)."""
+    """Any other statistic: `function` maps whole-number row weights (R, rows) to values (R,)."""
 
     order: Ints
-    """the order in which the function wants the rows, usually by score: sorted once, not in every resample"""
+    """the row order that the function expects, usually by score: sorted once, not in every resample"""
     function: Callable[[Floats], Floats]
     blocks: int = 4
-    """how many arrays of the size of the weights it holds at a time"""
+    """number of arrays of the size of the weights that it holds at a time"""
 
 
 Statistic = Additive | Weighted
@@ -71,13 +142,13 @@ Statistic = Additive | Weighted
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Everything that a measure is, short of its interval: the counted evidence of one model."""
+    """The counts behind one measure of one model; `measure` adds value and interval, `compare` takes two of them."""
 
     name: str
     unit: str
     statistic: Statistic
     codes: Ints
-    """the cluster of each row"""
+    """cluster of each row"""
     clusters: tuple[Hashable, ...]
     n: int
     unscored: int = 0
@@ -105,7 +176,7 @@ class Tally:
         return self._measure(value, percentiles(draws, resampling.level), size, resampling, "; ".join(notes))
 
     def by_cluster(self) -> dict[Hashable, float]:
-        """Return the value of each cluster alone; NaN where a cluster has nothing to measure."""
+        """Return the value of each cluster; NaN where a cluster has nothing to measure."""
         if not self.n:
             return {}
         values = values_of(self.statistic, self.codes, np.eye(len(self.clusters)))
@@ -130,7 +201,7 @@ class Tally:
 
 
 def empty_tally(name: str, unit: str, unscored: int, note: str) -> Tally:
-    """Return the tally of nothing: its measure is NaN with n = 0 and says why."""
+    """Return a tally with n = 0; its measure is NaN and the note says why."""
     nothing = Additive(np.zeros((0, 1)), lambda sums: sums[:, 0])
     return Tally(name, unit, nothing, np.zeros(0, np.int64), (), 0, unscored, note=note)
 
@@ -147,7 +218,7 @@ def mean_tally(
     counts: Mapping[str, int] | None = None,
     note: str = "",
 ) -> Tally:
-    """Tally a mean over rows, sum(v) / n. NaN rows are left out, and counted as unscored unless the caller says so."""
+    """Tally a mean over rows, sum(v) / n. NaN rows are skipped, and counted as unscored unless `unscored` is given."""
     values = numbers(name, values)
     keep = ~np.isnan(values)
     kept = values[keep]
@@ -159,14 +230,14 @@ def mean_tally(
 
 
 def by_row_if_alone(codes: Ints, size: int, resampling: Resampling) -> tuple[Ints, int]:
-    """Split a single cluster into its rows, if that was asked for."""
+    """Split a single cluster into its rows if the settings say so."""
     if size == 1 and resampling.alone == "rows":
         return np.arange(len(codes), dtype=np.int64), len(codes)
     return codes, size
 
 
 def percentiles(draws: Floats, level: float) -> tuple[float, float]:
-    """Return the percentile interval of the defined resamples; NaN when fewer than half are defined."""
+    """Return the percentile interval of the defined resamples; NaN if fewer than half are defined."""
     defined = draws[~np.isnan(draws)]
     if 2 * len(defined) < len(draws):
         return NAN, NAN
@@ -188,13 +259,14 @@ def cluster_sums(parts: Floats, codes: Ints, size: int) -> Floats:
 
 
 def replicates(statistics: Sequence[Statistic], codes: Ints, size: int, how: Resampling) -> list[Floats]:
-    """Evaluate several statistics on the same resamples of the same clusters: a (R,) array each."""
-    additive = [one for one in statistics if isinstance(one, Additive)]
+    """Evaluate several statistics on the same resamples: one (R,) array each."""
+    additive = [statistic for statistic in statistics if isinstance(statistic, Additive)]
     if len(additive) == len(statistics):
-        totals = resampled_totals(np.concatenate([one.parts for one in additive], axis=1), codes, size, how)
-        stops = np.cumsum([one.parts.shape[1] for one in additive])[:-1]
-        return [one.finish(sums) for one, sums in zip(additive, np.split(totals, stops, axis=1), strict=True)]
-    rows = max(len(one.order) * one.blocks for one in statistics if isinstance(one, Weighted))
+        totals = resampled_totals(np.concatenate([statistic.parts for statistic in additive], axis=1), codes, size, how)
+        stops = np.cumsum([statistic.parts.shape[1] for statistic in additive])[:-1]
+        columns = np.split(totals, stops, axis=1)
+        return [statistic.finish(sums) for statistic, sums in zip(additive, columns, strict=True)]
+    rows = max(len(weighted.order) * weighted.blocks for weighted in statistics if isinstance(weighted, Weighted))
     out: list[list[Floats]] = [[] for _ in statistics]
     for counts in draws_of(np.ones(size), how, max(size, rows)):
         for values, statistic in zip(out, statistics, strict=True):
@@ -205,8 +277,8 @@ def replicates(statistics: Sequence[Statistic], codes: Ints, size: int, how: Res
 def resampled_totals(parts: Floats, codes: Ints, size: int, how: Resampling) -> Floats:
     """Sum `parts` over each resample: (R, k).
 
-    Clusters with the same sums are interchangeable: drawing *which sums* with their frequencies is the same
-    distribution, and turns 100,000 one-pair clusters into a handful.
+    Clusters with equal sums are interchangeable, so drawing the distinct sums with their frequencies has the same
+    distribution, and reduces 100,000 one-pair clusters to a few.
     """
     sums = cluster_sums(parts, codes, size)
     frequency = np.ones(size)
@@ -220,7 +292,7 @@ def resampled_totals(parts: Floats, codes: Ints, size: int, how: Resampling) -> 
 def draws_of(frequency: Floats, how: Resampling, width: int) -> Iterator[Floats]:
     """Yield blocks (r, K) of multinomial counts of sum(frequency) draws.
 
-    Every resample takes its random numbers by itself, so the size of a block changes nothing.
+    Each resample draws its own random numbers, so the block size changes nothing.
     """
     rng = np.random.default_rng(how.seed)
     kinds, total = len(frequency), int(frequency.sum())
@@ -234,3 +306,86 @@ def draws_of(frequency: Floats, how: Resampling, width: int) -> Iterator[Floats]
         for row in counts:
             row[:] = np.bincount(rng.integers(0, kinds, size=total, dtype=np.uint32), minlength=kinds)
         yield counts
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The difference of one measure between two models, a minus b, on the rows that both scored."""
+
+    name: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    """two-sided, from the share of resamples on the other side of 0; NaN if unknown"""
+    n: int
+    unscored: int
+    """rows skipped because at least one model did not score them; in the unit of n"""
+    a: float
+    b: float
+    clusters: int = 0
+    note: str = ""
+
+
+def compare(
+    tally: Callable[[Floats], Tally],
+    a: npt.ArrayLike,
+    b: npt.ArrayLike,
+    resampling: Resampling = DEFAULT,
+) -> Comparison:
+    """Compare two models by any measure, resampling the same clusters for both.
+
+    p = min(1, 2 min((1 + #{d* <= 0}), (1 + #{d* >= 0})) / (R + 1)) over the R resampled differences d*.
+
+    Args:
+        tally: turns one model's numbers (one per row, NaN = unscored) into a tally, for example
+            ``lambda scores: auroc(scores, success, clusters=tasks)``.
+        a: the numbers of the first model.
+        b: the numbers of the second; a row that either did not score is skipped in both.
+        resampling: bootstrap settings.
+    """
+    first, second = (np.array(values, dtype=np.float64) for values in (a, b))
+    if first.shape != second.shape:
+        raise BadInput("comparison", "two models on the same rows", f"{first.shape} and {second.shape}")
+    either = np.isnan(first) | np.isnan(second)
+    ours, theirs = (tally(np.where(either, np.nan, values)) for values in (first, second))
+    if ours.clusters != theirs.clusters or not np.array_equal(ours.codes, theirs.codes):
+        raise BadInput(f"comparison by {ours.name}", "a measure defined on the same rows for both", "different rows")
+    if not ours.n:
+        return Comparison(ours.name, NAN, NAN, NAN, NAN, 0, ours.unscored, NAN, NAN, 0, ours.note)
+    ones = np.ones((1, len(ours.clusters)))
+    value_a, value_b = (float(values_of(side.statistic, side.codes, ones)[0]) for side in (ours, theirs))
+    codes, size = by_row_if_alone(ours.codes, len(ours.clusters), resampling)
+    low = high = p = NAN
+    note = "one cluster: the interval cannot be known"
+    if size > 1:
+        drawn_a, drawn_b = replicates([ours.statistic, theirs.statistic], codes, size, resampling)
+        low, high = percentiles(drawn_a - drawn_b, resampling.level)
+        p, note = two_sided(drawn_a - drawn_b), ours.note
+    return Comparison(ours.name, value_a - value_b, low, high, p, ours.n, ours.unscored, value_a, value_b, size, note)
+
+
+def two_sided(draws: Floats) -> float:
+    """Return the two-sided bootstrap p of "no difference"; never 0."""
+    defined = draws[~np.isnan(draws)]
+    if not len(defined):
+        return NAN
+    least = min(int((defined <= 0).sum()), int((defined >= 0).sum()))
+    return min(1.0, 2 * (1 + least) / (len(defined) + 1))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Adjust p-values for multiple comparisons (Holm's step-down), in the given order.
+
+    With p_(1) <= ... <= p_(m): adjusted_(i) = max over j <= i of min(1, (m - j + 1) p_(j)). NaN stays NaN and does not
+    count as a comparison.
+    """
+    known = sorted((p, name) for name, p in p_values.items() if not isnan(p))
+    adjusted: dict[str, float] = {}
+    worst = 0.0
+    for i, (p, name) in enumerate(known):
+        if not 0 <= p <= 1:
+            raise BadInput(f"p-value of {name!r}", "a number from 0 to 1", p)
+        worst = max(worst, min(1.0, (len(known) - i) * p))
+        adjusted[name] = worst
+    return {name: adjusted.get(name, NAN) for name in p_values}

@@ -1,9 +1,9 @@
-"""Calibration: of the episodes given 70%, do 70% succeed? Reliability bins, ECE and Brier score."""
+"""Calibration: reliability bins, ECE, Brier score, and conformal thresholds that bound the false-positive rate."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,25 +19,21 @@ from demerit.evaluate.metrics.bootstrap import (
     resampled_totals,
 )
 from demerit.evaluate.metrics.columns import Bools, Floats, Ints, Labels, flags, numbers, pick, rank_codes, ratio
-from demerit.evaluate.metrics.measure import Measure
-
-Bins = Literal["width", "mass"]
-"""bins of equal width, or of (nearly) equal numbers of episodes"""
 
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """The points of a reliability diagram, an entry per bin; NaN in an empty bin."""
+    """A reliability diagram, one entry per bin; NaN in an empty bin."""
 
     edges: Floats
-    """one more than bins; a bin holds edges[i] <= p < edges[i + 1], the last one also its upper edge"""
+    """bins + 1; a bin holds edges[i] <= p < edges[i + 1], the last one also its upper edge"""
     count: Ints
     predicted: Floats
     """mean predicted probability"""
     observed: Floats
     """share of successes"""
     low: Floats
-    """interval of the observed share; NaN when it cannot be known"""
+    """interval of the observed share; NaN if unknown"""
     high: Floats
     n: int
     unscored: int
@@ -48,7 +44,6 @@ def reliability(
     success: npt.ArrayLike,
     *,
     bins: int = 10,
-    by: Bins = "width",
     clusters: Labels | None = None,
     resampling: Resampling = DEFAULT,
 ) -> Reliability:
@@ -57,13 +52,12 @@ def reliability(
     Args:
         probability: predicted probability of success per episode, NaN = unscored.
         success: whether people accepted it, NaN = unknown.
-        bins: how many bins; equal-mass bins are fewer where many episodes share a value.
-        by: width or mass.
+        bins: number of bins of equal width.
         clusters: the task of each episode; None resamples episodes.
-        resampling: how the interval is made.
+        resampling: bootstrap settings.
     """
     p, good, keep, missing = _rows(probability, success)
-    edges = bin_edges(p, bins, by)
+    edges = bin_edges(bins)
     parts = _bin_parts(p, good, edges)
     size = len(edges) - 1
     sums = parts.sum(axis=0)
@@ -81,64 +75,33 @@ def calibration_error(
     success: npt.ArrayLike,
     *,
     bins: int = 10,
-    by: Bins = "width",
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
-    """Measure ECE = sum over bins of (n_b / n) |mean predicted - share of successes|.
-
-    Bins are fixed before resampling. ECE is an absolute value: noise pushes it up, in resamples once more, so the
-    interval may lie above the value of a well calibrated model.
-    """
-    return calibration_tally(probability, success, bins=bins, by=by, clusters=clusters).measure(resampling)
-
-
-def calibration_tally(
-    probability: npt.ArrayLike,
-    success: npt.ArrayLike,
-    *,
-    bins: int = 10,
-    by: Bins = "width",
     clusters: Labels | None = None,
 ) -> Tally:
-    """Count the evidence for `calibration_error`: three sums per bin."""
+    """Measure ECE = sum over bins of (n_b / n) |mean predicted - share of successes|.
+
+    Bins are fixed before resampling. ECE is an absolute value, so noise pushes it up, and again in the resamples: the
+    interval may lie above the value of a well calibrated model.
+    """
     p, good, keep, missing = _rows(probability, success)
-    name = f"ece_equal_{by}"
-    edges = bin_edges(p, bins, by)
+    name = "ece_equal_width"
+    edges = bin_edges(bins)
     if not len(p):
         return empty_tally(name, "episodes", missing, "no scored and judged episode")
     codes, labels = rank_codes(pick(clusters, keep), len(p))
     return Tally(name, "episodes", Additive(_bin_parts(p, good, edges), _ece), codes, labels, len(p), missing)
 
 
-def brier(
-    probability: npt.ArrayLike,
-    success: npt.ArrayLike,
-    *,
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
+def brier(probability: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
     """Measure the Brier score, mean (p - success)^2: 0 is perfect, a constant 1/2 gets 1/4."""
-    return brier_tally(probability, success, clusters=clusters).measure(resampling)
-
-
-def brier_tally(probability: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
-    """Count the evidence for `brier`."""
     p, good, keep, missing = _rows(probability, success)
     return mean_tally("brier", "episodes", (p - good) ** 2, pick(clusters, keep), unscored=missing)
 
 
-def bin_edges(p: Floats, bins: int, by: Bins) -> Floats:
-    """Return the edges of the bins over 0..1; equal values are never split between two bins of equal mass."""
+def bin_edges(bins: int) -> Floats:
+    """Return the edges of equal-width bins over 0..1."""
     if bins < 1:
         raise BadInput("bins", "at least 1", bins)
-    if by not in get_args(Bins):
-        raise BadInput("bins", "of equal 'width' or equal 'mass'", repr(by))
-    if by == "width" or not len(p):
-        return np.linspace(0.0, 1.0, bins + 1)
-    ranked = np.sort(p)
-    starts = ranked[(np.arange(1, bins) * len(p)) // bins]
-    return np.concatenate([[0.0], np.unique(starts[(starts > ranked[0]) & (starts < 1.0)]), [1.0]])
+    return np.linspace(0.0, 1.0, bins + 1)
 
 
 def _bin_parts(p: Floats, good: Floats, edges: Floats) -> Floats:
@@ -170,3 +133,52 @@ def _rows(probability: npt.ArrayLike, success: npt.ArrayLike) -> tuple[Floats, F
         raise BadInput("probability", "numbers from 0 to 1 (calibration is about probabilities)", "one outside")
     keep = ~np.isnan(p) & ~np.isnan(label)
     return p[keep], label[keep], keep, int((np.isnan(p) & ~np.isnan(label)).sum())
+
+
+@dataclass(frozen=True)
+class ConformalThreshold:
+    """Call an episode a success when its score reaches `threshold`."""
+
+    threshold: float
+    """+inf if there are too few calibration failures for a guarantee: then nothing passes"""
+    alpha: float
+    n: int
+    """scored calibration failures"""
+    unscored: int
+
+    @property
+    def enough(self) -> bool:
+        """Whether there were enough failures for a threshold below infinity."""
+        return math.isfinite(self.threshold)
+
+
+def failures_needed(risk: float) -> int:
+    """Return how many calibration failures a threshold at this risk needs: with fewer, it is +inf."""
+    return math.ceil(1 / risk - 1e-9) - 1
+
+
+def affordable_risk(failures: int) -> float:
+    """Return the smallest risk that this many calibration failures can guarantee, rounded up to two digits."""
+    return math.ceil(100 / (failures + 1) - 1e-9) / 100
+
+
+def conformal_threshold(failures: npt.ArrayLike, alpha: float) -> ConformalThreshold:
+    """Calibrate a threshold t so that P(score >= t | failure) <= alpha for a new failure.
+
+    With n calibration scores s_(1) <= ... <= s_(n) and k = n + 1 - floor(alpha (n + 1)): t is the next number above
+    s_(k), and +inf when k > n. A new exchangeable failure exceeds s_(k) with a probability of at most
+    1 - k / (n + 1) <= alpha, ties or not. The guarantee needs exchangeable failures: it does not carry over to other
+    tasks, robots or cameras, and it holds on average over calibration sets.
+
+    Args:
+        failures: scores of human-rejected episodes that are not among the test episodes, NaN = unscored.
+        alpha: the allowed share of failures that pass, between 0 and 1.
+    """
+    if not 0 < alpha < 1:
+        raise BadInput("risk alpha", "a number between 0 and 1", alpha)
+    scores = numbers("scores of calibration failures", failures)
+    known = np.sort(scores[~np.isnan(scores)])
+    n = len(known)
+    rank = n + 1 - math.floor(alpha * (n + 1) + 1e-9)  # the slack undoes rounding: 0.29 * 100 is below 29
+    threshold = math.inf if rank > n else float(np.nextafter(known[rank - 1], np.inf))
+    return ConformalThreshold(threshold, alpha, n, len(scores) - n)

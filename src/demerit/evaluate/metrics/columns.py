@@ -1,4 +1,4 @@
-"""Columns: checked numpy arrays of one length, the only thing that metrics compute on."""
+"""Columns: checked numpy arrays of one length, the input of every metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Labels = Sequence[Hashable] | npt.NDArray[Any]
 
 
 def numbers(name: str, values: npt.ArrayLike, length: int | None = None) -> Floats:
-    """Return a float64 column; None becomes NaN (unknown), infinity and a wrong length are refused."""
+    """Return a float64 column; None becomes NaN. Raises BadInput for infinity or a wrong length."""
     try:
         column = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -32,7 +32,7 @@ def numbers(name: str, values: npt.ArrayLike, length: int | None = None) -> Floa
 
 
 def flags(name: str, values: npt.ArrayLike, length: int) -> Floats:
-    """Return yes/no labels as 1.0, 0.0 and NaN (unknown); anything else is refused."""
+    """Return yes/no labels as 1.0, 0.0 and NaN (unknown); raises BadInput for anything else."""
     column = numbers(name, values, length)
     if not bool(np.isin(column[~np.isnan(column)], (0.0, 1.0)).all()):
         raise BadInput(name, "true, false or unknown", "other numbers")
@@ -40,9 +40,9 @@ def flags(name: str, values: npt.ArrayLike, length: int) -> Floats:
 
 
 def rank_codes(labels: Labels | None, length: int, name: str = "clusters") -> tuple[Ints, tuple[Hashable, ...]]:
-    """Number the labels in the order of their text; None gives every row a cluster of its own.
+    """Number the labels in the order of their text; None gives every row its own cluster.
 
-    The order does not depend on the order of the rows, so neither does a seeded interval.
+    Codes, and so seeded intervals, do not depend on the order of the rows.
     """
     if labels is None:
         return np.arange(length, dtype=np.int64), tuple(range(length))
@@ -64,7 +64,7 @@ def pick(labels: Labels | None, keep: Bools) -> list[Hashable] | None:
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
-    """Divide; where the divisor is 0 there is nothing to measure, so NaN, without a warning."""
+    """Divide; NaN, without a warning, where the divisor is 0."""
     out: Floats = np.full(np.broadcast(above, below).shape, np.nan)
     np.divide(above, below, out=out, where=below != 0)
     return out

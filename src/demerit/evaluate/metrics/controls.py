@@ -1,4 +1,4 @@
-"""Negative controls: what theory says about models that know nothing.
+"""Negative controls: the scores that models without any knowledge must get.
 
     constant    the same value for every frame of every episode
     clock       t / (T - 1): counts steps, from 0 to 1
@@ -6,7 +6,7 @@
     random      independent noise for every frame
     always_a    a comparer that always names the first of two
 
-A metric that scores a control otherwise is broken; a model that does not clear the controls has shown nothing.
+If a control scores otherwise, the metric is broken. A model that does not beat the controls has shown nothing.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from demerit.errors import BadInput, UnknownName
-from demerit.evaluate.metrics.measure import NAN, Measure
+from demerit.errors import UnknownName
+from demerit.evaluate.metrics.bootstrap import NAN, Measure
 
 Control = Literal["constant", "clock", "reversed", "random", "always_a"]
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What the expectations depend on, counted over the episodes that are measured."""
+class ControlFacts:
+    """Properties of the measured episodes that the expectations depend on."""
 
     success_share: float = NAN
     """share of successes"""
@@ -41,13 +41,13 @@ class Expectation:
     """What a control must score."""
 
     value: float
-    """NaN: undefined, nothing may be reported"""
+    """NaN: the measure must be undefined"""
     exact: bool
-    """exactly, or only in the mean over many episodes"""
+    """exact, or only in the mean over many episodes"""
     why: str
 
     def fits(self, measure: Measure, tolerance: float = 1e-9) -> bool:
-        """Tell whether a measure is what theory says; in the mean only means: the interval holds the value."""
+        """Return whether a measure meets the expectation; if not exact, its interval must contain the value."""
         if math.isnan(self.value):
             return not measure.known
         if self.exact:
@@ -55,19 +55,19 @@ class Expectation:
         return measure.known and not math.isnan(measure.low) and measure.low <= self.value <= measure.high
 
 
-def expectations(control: Control, facts: Facts | None = None) -> dict[str, Expectation]:
-    """Return what a control must score, by the name of the measure.
+def expectations(control: Control, facts: ControlFacts | None = None) -> dict[str, Expectation]:
+    """Return what a control must score, by measure name.
 
-    Ordering by sum is left out on purpose: a constant above 0 adds up to a multiple of the length, so by sum it scores
-    what `length` scores, and only where all lengths are equal 1/2.
+    Ordering by sum has no entry: a positive constant adds up to a multiple of the length, so it scores what `length`
+    scores, and 1/2 only where all lengths are equal.
     """
-    known = facts or Facts()
+    known = facts or ControlFacts()
     if control not in get_args(Control):
         raise UnknownName("control", str(control), get_args(Control))
     if control == "always_a":
         return {
             "judgement_agreement": Expectation(known.a_share, True, "right exactly where people said A"),
-            "judgement_agreement_both_orders": Expectation(0.5, True, "right in exactly one of the two orders"),
+            "both_orders_agreement": Expectation(0.5, True, "right in exactly one of the two orders"),
         }
     if control == "random":
         return _random(known)
@@ -88,20 +88,8 @@ def expectations(control: Control, facts: Facts | None = None) -> dict[str, Expe
     return table
 
 
-def mirrored(name: str, value: float) -> float:
-    """Return what a model must score when all its numbers are negated (no exact ties broken by rounding).
-
-    Shares of right orders turn into 1 - value; correlations, taus and gaps into -value.
-    """
-    if name.startswith(("preference_ordering", "judgement_agreement", "auroc", "right_instruction")):
-        return 1.0 - value
-    if name.startswith(("voc_", "kendall_", "success_failure_gap")):
-        return -value
-    raise BadInput(f"mirror of {name!r}", "an order, a correlation or a gap", "another kind of measure")
-
-
 def shown_nothing(measure: Measure, controls: Mapping[str, Measure], *, higher_is_better: bool = True) -> str:
-    """Say in words which controls a model does not beat by more than its interval; empty when it beats them all."""
+    """Return a sentence that names the controls inside the model's interval; empty if it beats them all."""
     if not measure.known:
         return f"{measure.name}: nothing was measured."
     if math.isnan(measure.low):
@@ -119,8 +107,8 @@ def shown_nothing(measure: Measure, controls: Mapping[str, Measure], *, higher_i
 _METHODS = ("pearson", "spearman")
 
 
-def _same_final(known: Facts, final: float) -> dict[str, Expectation]:
-    """Return what every model scores whose final value is the same for all episodes."""
+def _same_final(known: ControlFacts, final: float) -> dict[str, Expectation]:
+    """Expectations for models whose final value is the same for all episodes."""
     share, tie = known.success_share, "all final values are equal: ties"
     return {
         "preference_ordering_by_final": Expectation(0.5, True, tie),
@@ -142,7 +130,7 @@ def _same_final(known: Facts, final: float) -> dict[str, Expectation]:
     }
 
 
-def _random(known: Facts) -> dict[str, Expectation]:
+def _random(known: ControlFacts) -> dict[str, Expectation]:
     blind = "independent of what is shown"
     half = ("preference_ordering_by_final", "preference_ordering_by_mean", "judgement_agreement", "auroc")
     table = {name: Expectation(0.5, False, blind) for name in (*half, "right_instruction_accuracy")}

@@ -1,4 +1,4 @@
-"""Success detection: does the number tell accepted from rejected episodes?"""
+"""Success detection: AUROC, average precision, F1, over-reward rate and false-positive rate."""
 
 from __future__ import annotations
 
@@ -9,69 +9,36 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.errors import BadInput
-from demerit.evaluate.metrics.bootstrap import DEFAULT, Additive, Resampling, Tally, Weighted, empty_tally
+from demerit.evaluate.metrics.bootstrap import Additive, Tally, Weighted, empty_tally, mean_tally
 from demerit.evaluate.metrics.columns import Bools, Floats, Labels, flags, numbers, pick, rank_codes, ratio
-from demerit.evaluate.metrics.measure import Measure
 
 Positive = Literal["success", "failure"]
-"""what is to be detected: episodes with a high score (success) or with a low one (failure)"""
+"""what to detect: episodes with a high score (success) or with a low score (failure)"""
 
 
-def auroc(
-    scores: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labels | None = None, resampling: Resampling = DEFAULT
-) -> Measure:
+def auroc(scores: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
     """Measure the area under the ROC curve: P(score of a success > score of a failure) + 1/2 P(equal).
 
     Args:
         scores: one number per episode, NaN = unscored.
         success: whether people accepted it, NaN = unknown.
         clusters: the task of each episode; None resamples episodes.
-        resampling: how the interval is made.
     """
-    return auroc_tally(scores, success, clusters=clusters).measure(resampling)
-
-
-def auroc_tally(scores: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
-    """Count the evidence for `auroc`."""
     return _ranked_tally("auroc", scores, success, clusters, _area)
 
 
 def average_precision(
-    scores: npt.ArrayLike,
-    success: npt.ArrayLike,
-    *,
-    positive: Positive = "success",
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
-    """Measure sum over thresholds of (recall_k - recall_(k-1)) precision_k, equal scores being one threshold."""
-    return average_precision_tally(scores, success, positive=positive, clusters=clusters).measure(resampling)
-
-
-def average_precision_tally(
     scores: npt.ArrayLike, success: npt.ArrayLike, *, positive: Positive = "success", clusters: Labels | None = None
 ) -> Tally:
-    """Count the evidence for `average_precision`."""
+    """Measure sum over thresholds of (recall_k - recall_(k-1)) precision_k, where equal scores are one threshold."""
     name = f"average_precision_of_{positive}"
     return _ranked_tally(name, scores, success, clusters, _precision_mean, positive=positive)
 
 
 def best_f1(
-    scores: npt.ArrayLike,
-    success: npt.ArrayLike,
-    *,
-    positive: Positive = "success",
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
-    """Measure the largest F1 that any threshold reaches *on these very episodes*: optimistic, and named so."""
-    return best_f1_tally(scores, success, positive=positive, clusters=clusters).measure(resampling)
-
-
-def best_f1_tally(
     scores: npt.ArrayLike, success: npt.ArrayLike, *, positive: Positive = "success", clusters: Labels | None = None
 ) -> Tally:
-    """Count the evidence for `best_f1`."""
+    """Measure the largest F1 that any threshold reaches *on the same episodes*, which is optimistic."""
     name, note = f"best_f1_of_{positive}", "threshold chosen on the same episodes"
     return _ranked_tally(name, scores, success, clusters, _best_f1, positive=positive, note=note)
 
@@ -83,9 +50,8 @@ def f1(
     *,
     positive: Positive = "success",
     clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
-    """Measure F1 = 2 TP / (2 TP + FP + FN) at a threshold that was fixed beforehand.
+) -> Tally:
+    """Measure F1 = 2 TP / (2 TP + FP + FN) at a fixed threshold.
 
     Args:
         scores: one number per episode, NaN = unscored.
@@ -93,23 +59,10 @@ def f1(
         threshold: a score at or above it says success, below it failure.
         positive: which of the two is to be detected.
         clusters: the task of each episode; None resamples episodes.
-        resampling: how the interval is made.
     """
-    return f1_tally(scores, success, threshold, positive=positive, clusters=clusters).measure(resampling)
-
-
-def f1_tally(
-    scores: npt.ArrayLike,
-    success: npt.ArrayLike,
-    threshold: float,
-    *,
-    positive: Positive = "success",
-    clusters: Labels | None = None,
-) -> Tally:
-    """Count the evidence for `f1`: hits, false alarms and misses."""
     score, good, kept, missing = _rows(scores, success, clusters)
     said, true = score >= threshold, good
-    if _checked(positive) == "failure":
+    if _check_positive(positive) == "failure":
         said, true = ~said, ~true
     name = f"f1_of_{positive}"
     cells = [said & true, said & ~true, ~said & true]
@@ -121,19 +74,12 @@ def f1_tally(
     return Tally(name, "episodes", statistic, codes, labels, len(score), missing, counts=_sides(good), note=note)
 
 
-def over_reward(
-    scores: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labels | None = None, resampling: Resampling = DEFAULT
-) -> Measure:
+def over_reward(scores: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
     """Measure the over-reward rate: the share of rejected episodes scored at or above the median success.
 
-    #{failures with score >= median(scores of successes)} / #failures. The median is taken anew in each resample.
+    #{failures with score >= median(scores of successes)} / #failures. The median is taken again in each resample.
     n counts the rejected episodes.
     """
-    return over_reward_tally(scores, success, clusters=clusters).measure(resampling)
-
-
-def over_reward_tally(scores: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
-    """Count the evidence for `over_reward`."""
     name = "over_reward_rate"
     missing_failures = _unscored_failures(scores, success)
     score, good, kept, _ = _rows(scores, success, clusters)
@@ -147,27 +93,15 @@ def over_reward_tally(scores: npt.ArrayLike, success: npt.ArrayLike, *, clusters
 
 
 def false_positive_rate(
-    scores: npt.ArrayLike,
-    success: npt.ArrayLike,
-    threshold: float,
-    *,
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
-    """Measure the share of rejected episodes scored at or above a threshold (see `conformal_threshold`).
-
-    The interval is that of the test episodes; the threshold is taken as given.
-    """
-    missing_failures = _unscored_failures(scores, success)
+    scores: npt.ArrayLike, success: npt.ArrayLike, threshold: float, *, clusters: Labels | None = None
+) -> Tally:
+    """Measure the share of rejected episodes scored at or above a fixed threshold (see `conformal_threshold`)."""
+    missing = _unscored_failures(scores, success)
     score, good, kept, _ = _rows(scores, success, clusters)
-    bad = ~good
-    codes, labels = rank_codes(pick(kept, bad), int(bad.sum()))
-    parts = np.stack([(score[bad] >= threshold).astype(np.float64), np.ones(int(bad.sum()))], axis=1)
-    statistic = Additive(parts, lambda sums: ratio(sums[:, 0], sums[:, 1]))
+    passes = (score[~good] >= threshold).astype(np.float64)
     note = f"threshold {threshold:g}"
-    unit, n = "rejected episodes", int(bad.sum())
-    tally = Tally("false_positive_rate", unit, statistic, codes, labels, n, missing_failures, note=note)
-    return tally.measure(resampling)
+    owners = pick(kept, ~good)
+    return mean_tally("false_positive_rate", "rejected episodes", passes, owners, unscored=missing, note=note)
 
 
 Curve = Callable[[Floats, Floats], Floats]
@@ -184,11 +118,11 @@ def _ranked_tally(
     positive: Positive = "success",
     note: str = "",
 ) -> Tally:
-    """Sort once; every resample is then two running sums over the sorted weights."""
+    """Sort once, so that each resample is two running sums over the sorted weights."""
     score, good, kept, missing = _rows(scores, success, clusters)
     if good.all() or not good.any():
         return empty_tally(name, "episodes", missing, "needs successes and failures")
-    high, wanted = (-score, ~good) if _checked(positive) == "failure" else (score, good)
+    high, wanted = (-score, ~good) if _check_positive(positive) == "failure" else (score, good)
     order = np.argsort(-high, kind="stable")
     high, wanted = high[order], wanted[order]
     ends = np.flatnonzero(np.append(high[1:] != high[:-1], True))
@@ -218,9 +152,9 @@ def _precision_mean(hits: Floats, alarms: Floats) -> Floats:
 
 
 def _best_f1(hits: Floats, alarms: Floats) -> Floats:
-    each = ratio(2 * hits, hits + alarms + hits[:, -1:])
+    scores = ratio(2 * hits, hits + alarms + hits[:, -1:])
     some = (hits[:, -1] > 0) & (alarms[:, -1] > 0)
-    return np.where(some, np.nan_to_num(each).max(axis=1), np.nan)
+    return np.where(some, np.nan_to_num(scores).max(axis=1), np.nan)
 
 
 def _f1_of_sums(sums: Floats) -> Floats:
@@ -228,7 +162,7 @@ def _f1_of_sums(sums: Floats) -> Floats:
 
 
 def _share_at_median(score: Floats, good: Bools) -> Callable[[Floats], Floats]:
-    """Make the statistic for rows sorted by rising score."""
+    """Return the statistic for rows sorted by rising score."""
     accepted, rejected = score[good], score[~good]
 
     def statistic(weights: Floats) -> Floats:
@@ -272,7 +206,7 @@ def _crossing_ties(high: Floats, wanted: Bools) -> int:
     return int((of[0] * of[1]).sum())
 
 
-def _checked(positive: Positive) -> Positive:
+def _check_positive(positive: Positive) -> Positive:
     if positive not in get_args(Positive):
         raise BadInput("what to detect", "'success' or 'failure'", repr(positive))
     return positive

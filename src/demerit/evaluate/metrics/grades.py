@@ -1,8 +1,7 @@
-"""Error on grades 1..5, and how a continuous reward becomes a grade."""
+"""Error on grades 1..5, and maps from a continuous value to a grade."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,25 +9,22 @@ import numpy.typing as npt
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics.bootstrap import (
-    DEFAULT,
     Additive,
-    Resampling,
     Tally,
     cluster_sums,
     empty_tally,
     mean_tally,
 )
 from demerit.evaluate.metrics.columns import Floats, Labels, numbers, pick, rank_codes, ratio
-from demerit.evaluate.metrics.measure import Measure
 
 GRADES = 5
 
 
 def grade_by_range(values: npt.ArrayLike, low: float | None, high: float | None) -> Floats:
-    """Turn values of a known range into grades: p = (v - low) / (high - low), grade = floor(1 + 4p + 1/2).
+    """Map values of a known range to grades: p = (v - low) / (high - low), grade = floor(1 + 4p + 1/2).
 
     That is 1 + 4p rounded, halves up: the grades 2, 3 and 4 are each a quarter of the range wide, 1 and 5 an eighth.
-    NaN stays NaN: what was not scored has no grade, least of all the lowest.
+    NaN stays NaN: an unscored episode has no grade.
 
     Args:
         values: one number per episode.
@@ -48,7 +44,7 @@ def grade_by_range(values: npt.ArrayLike, low: float | None, high: float | None)
 
 @dataclass(frozen=True)
 class Thresholds:
-    """A monotone map from value to grade: 1 + how many of the four cuts the value reaches."""
+    """A monotone map from value to grade: 1 + the number of cuts that the value reaches."""
 
     cuts: tuple[float, float, float, float]
     error: float
@@ -56,7 +52,7 @@ class Thresholds:
     n: int
 
     def __post_init__(self) -> None:
-        """Refuse cuts out of order."""
+        """Check that the cuts do not fall."""
         if list(self.cuts) != sorted(self.cuts):
             raise BadInput("cuts", "four numbers that do not fall", self.cuts)
 
@@ -75,9 +71,9 @@ def fit_thresholds(values: npt.ArrayLike, grades: npt.ArrayLike, subsets: Labels
     No grid: every monotone map is among the candidates. Among equals the lowest grades win.
 
     Args:
-        values: one number per episode; NaN rows are left out.
-        grades: what people gave, 1..5; NaN rows are left out.
-        subsets: when given, the group-wise error is minimised (each subset weighs the same).
+        values: one number per episode; NaN rows are skipped.
+        grades: human grades, 1..5; NaN rows are skipped.
+        subsets: if given, the group-wise error is minimised (each subset has the same weight).
     """
     predicted = numbers("values", values)
     truth = _grades("grades", grades, len(predicted))
@@ -94,19 +90,8 @@ def fit_thresholds(values: npt.ArrayLike, grades: npt.ArrayLike, subsets: Labels
     return Thresholds(_cuts(distinct, assigned), error, int(keep.sum()))
 
 
-def grade_error(
-    predicted: npt.ArrayLike,
-    truth: npt.ArrayLike,
-    *,
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
-    """Measure the plain mean absolute error, sum |predicted - truth| / n; an unscored episode is no error of 4."""
-    return error_tally(predicted, truth, clusters=clusters).measure(resampling)
-
-
-def error_tally(predicted: npt.ArrayLike, truth: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
-    """Count the evidence for `grade_error`."""
+def grade_error(predicted: npt.ArrayLike, truth: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
+    """Measure the plain mean absolute error, sum |predicted - truth| / n; an unscored episode is not an error."""
     guess = numbers("predicted grades", predicted)
     grades = _grades("grades", truth, len(guess))
     judged = ~np.isnan(grades)
@@ -114,31 +99,18 @@ def error_tally(predicted: npt.ArrayLike, truth: npt.ArrayLike, *, clusters: Lab
 
 
 def group_wise_error(
-    predicted: npt.ArrayLike,
-    truth: npt.ArrayLike,
-    subsets: Labels,
-    *,
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
+    predicted: npt.ArrayLike, truth: npt.ArrayLike, subsets: Labels, *, clusters: Labels | None = None
+) -> Tally:
     """Measure the group-wise mean absolute error of RoboReward: the mean over subsets of each subset's MAE.
 
-    A subset that a resample does not contain is left out of that resample's mean.
+    A subset that is not in a resample is skipped in that resample's mean.
 
     Args:
         predicted: the model's grades, NaN = unscored.
-        truth: the people's grades 1..5, NaN = not judged.
+        truth: human grades 1..5, NaN = unlabelled.
         subsets: the subset of each episode.
         clusters: the task of each episode; None resamples episodes.
-        resampling: how the interval is made.
     """
-    return group_wise_tally(predicted, truth, subsets, clusters=clusters).measure(resampling)
-
-
-def group_wise_tally(
-    predicted: npt.ArrayLike, truth: npt.ArrayLike, subsets: Labels, *, clusters: Labels | None = None
-) -> Tally:
-    """Count the evidence for `group_wise_error`: two sums per subset."""
     guess = numbers("predicted grades", predicted)
     grades = _grades("grades", truth, len(guess))
     judged, scored = ~np.isnan(grades), ~np.isnan(guess)
@@ -156,45 +128,6 @@ def group_wise_tally(
     statistic = Additive(parts, _mean_of_ratios)
     counts = {"subsets": len(names), "unscored subsets": lost}
     return Tally("mae_group_wise", "episodes", statistic, codes, labels, len(off), missing, counts=counts, note=note)
-
-
-def errors_by_subset(
-    predicted: npt.ArrayLike,
-    truth: npt.ArrayLike,
-    subsets: Labels,
-    *,
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> dict[Hashable, Measure]:
-    """Measure the MAE of each subset by itself."""
-    guess, grades = numbers("predicted grades", predicted), numbers("grades", truth)
-    code, names = rank_codes(subsets, len(guess), "subsets")
-    out: dict[Hashable, Measure] = {}
-    for i, name in enumerate(names):
-        here = code == i
-        out[name] = grade_error(guess[here], grades[here], clusters=pick(clusters, here), resampling=resampling)
-    return out
-
-
-def error_apart(
-    predicted: npt.ArrayLike,
-    truth: npt.ArrayLike,
-    subsets: Labels,
-    apart: Hashable = "roboarena",
-    *,
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> tuple[Measure, Measure]:
-    """Measure one subset's MAE, and the group-wise MAE of all the others."""
-    guess, grades = numbers("predicted grades", predicted), numbers("grades", truth)
-    code, names = rank_codes(subsets, len(guess), "subsets")
-    inside = np.array([names[c] == apart for c in code], dtype=bool)
-    alone = grade_error(guess[inside], grades[inside], clusters=pick(clusters, inside), resampling=resampling)
-    outside = group_wise_tally(
-        guess[~inside], grades[~inside], pick(subsets, ~inside) or [], clusters=pick(clusters, ~inside)
-    )
-    rest = outside.measure(resampling)
-    return alone.renamed(f"mae_{apart}"), rest.renamed(f"mae_group_wise_without_{apart}")
 
 
 def _grades(name: str, values: npt.ArrayLike, length: int) -> Floats:

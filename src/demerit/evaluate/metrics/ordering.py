@@ -1,4 +1,4 @@
-"""Does the model order rollouts as people do? Preference-ordering accuracy, and agreement with A/B/tie judgements."""
+"""Agreement with human order: preference-ordering accuracy and agreement with A/B/tie judgements."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.errors import BadInput
-from demerit.evaluate.metrics.bootstrap import DEFAULT, Resampling, Tally, mean_tally
-from demerit.evaluate.metrics.columns import Bools, Floats, Ints, Labels, numbers, rank_codes
-from demerit.evaluate.metrics.measure import Measure
+from demerit.evaluate.metrics.bootstrap import Tally, mean_tally
+from demerit.evaluate.metrics.columns import Bools, Floats, Ints, Labels, numbers, pick, rank_codes
 
 Verdicts = Sequence[str] | npt.NDArray[Any]
 Return = Literal["sum", "final", "mean"]
-"""how per-step rewards become one number for the episode"""
+"""how per-step rewards become one number per episode"""
 
 
 def episode_returns(values: Sequence[npt.ArrayLike], how: Return = "sum") -> Floats:
-    """Turn the per-step rewards of each episode into its return; NaN when a value that it needs is missing.
+    """Compute each episode's return from its per-step rewards; NaN if a value that it needs is missing.
 
     sum: r_1 + ... + r_T (the position paper's return; grows with the length). mean: sum / T. final: r_T.
-    Sums are exact before rounding (fsum), so that the same values in another order, or a constant over another
-    length, give the same number and a tie stays a tie.
+    Sums are exact before rounding (fsum): the same values in another order, or a constant over another length, give the
+    same number, so ties stay ties.
     """
     if how not in get_args(Return):
         raise BadInput("return", "'sum', 'final' or 'mean'", repr(how))
-    return np.array([_return(numbers("per-step rewards", one), how) for one in values], dtype=np.float64)
+    return np.array([_return(numbers("per-step rewards", curve), how) for curve in values], dtype=np.float64)
 
 
 def preference_ordering(
@@ -38,34 +37,20 @@ def preference_ordering(
     *,
     clusters: Labels | None = None,
     how: Return = "sum",
-    resampling: Resampling = DEFAULT,
-) -> Measure:
+) -> Tally:
     """Measure preference-ordering accuracy, the A of the position paper.
 
     P_c = pairs {i, j} of one context with human scores y_i != y_j;
     A = sum over c and P_c of credit / sum over c of |P_c|, where credit is 1 if sign(return_i - return_j) =
-    sign(y_i - y_j), 1/2 for equal returns, else 0. (The paper would give ties 0; a model that cannot tell is chance.)
+    sign(y_i - y_j), 1/2 for equal returns, else 0. (The paper gives ties 0.)
 
     Args:
         returns: one number per episode (see `episode_returns`), NaN = unscored.
-        human: one score per episode, NaN = not judged.
+        human: one score per episode, NaN = unlabelled.
         contexts: the task context of each episode.
-        clusters: what the interval resamples; the contexts when None.
-        how: how the returns were made; only named in the result.
-        resampling: how the interval is made.
+        clusters: what the interval resamples; None = the contexts.
+        how: how the returns were computed; part of the name of the result.
     """
-    return ordering_tally(returns, human, contexts, clusters=clusters, how=how).measure(resampling)
-
-
-def ordering_tally(
-    returns: npt.ArrayLike,
-    human: npt.ArrayLike,
-    contexts: Labels,
-    *,
-    clusters: Labels | None = None,
-    how: Return = "sum",
-) -> Tally:
-    """Count the evidence for `preference_ordering`: a row per pair with a strict human order."""
     model = numbers("returns", returns)
     truth = numbers("human scores", human, len(model))
     left, right, context = pairs_within(contexts, len(model))
@@ -89,61 +74,37 @@ def ordering_tally(
     return mean_tally(f"preference_ordering_by_{how}", "pairs", credit, labels, ties=ties, counts=counts)
 
 
-def judgement_agreement(
-    margin: npt.ArrayLike,
-    verdicts: Verdicts,
-    *,
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
+def judgement_agreement(margin: npt.ArrayLike, verdicts: Verdicts, *, clusters: Labels | None = None) -> Tally:
     """Measure agreement with human A/B/tie judgements: the share of A and B verdicts that the model repeats.
 
-    Human ties are left out of the accuracy and counted; a margin of exactly 0 is a model tie and counts one half.
+    Human ties are skipped and counted; a margin of exactly 0 is a model tie and counts one half.
 
     Args:
-        margin: how much better the model finds A than B (a difference of returns, or a probability minus 1/2);
+        margin: the model's preference for A over B (a difference of returns, or a probability minus 1/2);
             NaN = unscored.
-        verdicts: 'a', 'b' or 'tie' of the person.
+        verdicts: human verdicts 'a', 'b' or 'tie'.
         clusters: the task of each judgement; None resamples judgements.
-        resampling: how the interval is made.
     """
-    return judgement_tally(margin, verdicts, clusters=clusters).measure(resampling)
-
-
-def judgement_tally(margin: npt.ArrayLike, verdicts: Verdicts, *, clusters: Labels | None = None) -> Tally:
-    """Count the evidence for `judgement_agreement`: a row per judgement that is no human tie."""
     said, decided = _verdicts(verdicts)
     credit = pair_credit(numbers("margin", margin, len(said))[decided], said[decided] == "a")
     return _agreement("judgement_agreement", credit, said, decided, clusters)
 
 
-def both_orders_agreement(
-    forward: npt.ArrayLike,
-    swapped: npt.ArrayLike,
-    verdicts: Verdicts,
-    *,
-    clusters: Labels | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Measure:
+def both_orders_agreement(leaning: npt.ArrayLike, verdicts: Verdicts, *, clusters: Labels | None = None) -> Tally:
     """Measure agreement of a comparer that saw each pair twice, as (A, B) and as (B, A).
 
-    The credit of a pair is the mean of both: a comparer that always names the first one gets exactly 1/2, however
-    often the better one was shown first. Unscored in either order is unscored; a pair judged differently in the two
-    orders counts as a tie.
+    The credit of a pair is the mean over both orders: a comparer that always names the first scores exactly 1/2.
 
     Args:
-        forward: preference for A over B when A was shown first.
-        swapped: preference for A over B when B was shown first.
-        verdicts: 'a', 'b' or 'tie' of the person.
+        leaning: mean over both orders of the sign of its preference for A: 1, 1/2, 0, -1/2 or -1. NaN = unscored in
+            either order.
+        verdicts: human verdicts 'a', 'b' or 'tie'.
         clusters: the task of each judgement; None resamples judgements.
-        resampling: how the interval is made.
     """
     said, decided = _verdicts(verdicts)
-    margins = [numbers("margin", one, len(said))[decided] for one in (forward, swapped)]
-    credits = [pair_credit(one, said[decided] == "a") for one in margins]
-    both = (credits[0] + credits[1]) / 2
-    tally = _agreement("judgement_agreement_both_orders", both, said, decided, clusters)
-    return tally.measure(resampling)
+    leans = numbers("leaning", leaning, len(said))[decided]
+    credit = (np.where(said[decided] == "a", leans, -leans) + 1) / 2
+    return _agreement("both_orders_agreement", credit, said, decided, clusters)
 
 
 def pairs_within(groups: Labels, length: int) -> tuple[Ints, Ints, Ints]:
@@ -159,7 +120,7 @@ def pairs_within(groups: Labels, length: int) -> tuple[Ints, Ints, Ints]:
 
 
 def pair_credit(margin: Floats, first_is_better: Bools) -> Floats:
-    """Give 1 for the right sign of the margin, 1/2 for a margin of 0, 0 for the wrong sign, NaN for NaN."""
+    """Return 1 for the right sign of the margin, 1/2 for a margin of 0, 0 for the wrong sign, NaN for NaN."""
     signed = np.where(first_is_better, margin, -margin)
     return np.where(np.isnan(signed), np.nan, (np.sign(signed) + 1) / 2)
 
@@ -173,7 +134,7 @@ def _return(values: Floats, how: Return) -> float:
         return math.nan
     if how == "sum":
         return math.fsum(values)
-    least = float(values.min())  # measured from the least value, the mean of a constant is that constant exactly
+    least = float(values.min())  # subtracted first, so that the mean of a constant is exactly that constant
     return least + math.fsum(values - least) / len(values)
 
 
@@ -186,7 +147,7 @@ def _verdicts(verdicts: Verdicts) -> tuple[npt.NDArray[Any], Bools]:
 
 def _agreement(name: str, credit: Floats, said: npt.NDArray[Any], decided: Bools, clusters: Labels | None) -> Tally:
     counts = {"a": int((said == "a").sum()), "b": int((said == "b").sum()), "human ties": int((~decided).sum())}
-    kept = None if clusters is None else [label for label, one in zip(clusters, decided, strict=True) if one]
+    kept = pick(clusters, decided)
     ties = int((credit == 0.5).sum())  # noqa: PLR2004
     note = "" if kept is not None else "judgements resampled as if independent"
     return mean_tally(name, "judgements", credit, kept, ties=ties, counts=counts, note=note)

@@ -1,7 +1,7 @@
-"""A report: what a benchmark found, with everything that is needed to find it again without the models.
+"""A report: the results of a benchmark, with everything that is needed to recompute them without the models.
 
-The file (`report.json`) holds the judged episodes, every reward of every model, the measures, and where it was made.
-`demerit.evaluate.benchmarks.run.recompute` takes it and gives the same measures; the page (`report.html`) shows it.
+`report.json` holds the labels, every reward of every model, the measures and the environment.
+`demerit.evaluate.benchmarks.recompute` computes the same measures from it; `report.html` shows it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from demerit.models.protocol import ModelCard
 FORMAT_NAME = "demerit-report"
 FORMAT_VERSION = 1
 AS_RECORDED = "as recorded"
-"""How an episode was shown to a model: as it is, `reversed`, `shuffled`, or `told: <other words>`."""
+"""the episode as it is; other perturbations are `reversed`, `shuffled` and `told: <other instruction>`"""
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """An episode of a benchmark and what is known about it; unknown is None or empty, never filled in."""
+class EpisodeLabels:
+    """The labels of one episode; unknown is None or empty."""
 
     id: str
     instruction: str
     category: str
-    """kind of task: pick/place ... tool use, other"""
+    """task category: pick/place ... tool use, other"""
     context: str
-    """what may be ranked against each other: attempts at one instruction in one session"""
+    """episodes of one context may be ranked: attempts at one instruction in one session"""
     task: str
-    """what the intervals are clustered by"""
+    """intervals are clustered by task"""
     dataset: str = ""
     subset: str = ""
     split: str = ""
@@ -51,52 +51,53 @@ class Judged:
     progress: float | None = None
     grade: int | None = None
     quality: str = ""
-    """failed, suboptimal or successful, where somebody said so"""
+    """failed, suboptimal or successful, if labelled"""
     vouched_by: str = ""
+    """label sources"""
     note: str = ""
-    """what the person wrote; for readers of the report, never for models"""
+    """what the annotator wrote; shown to readers, never to models"""
     events: tuple[Event, ...] = ()
     curve: npt.NDArray[np.float32] | None = None
     """true progress at every frame, NaN where unknown"""
     video: str = ""
-    """a path or a data address that a browser can play; empty: no video in this report"""
+    """a path or data address that a browser can play; empty = no video"""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One reward, and how the episode was shown."""
+class ScoredUnder:
+    """One reward, and the perturbation under which the episode was scored."""
 
     reward: Reward
-    showing: str = AS_RECORDED
+    perturbation: str = AS_RECORDED
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What a comparer said about two episodes that people compared, asked in both orders."""
+class PairAnswer:
+    """A comparer's answers about two episodes that people compared, in both orders."""
 
     model: str
     a: str
     b: str
     p_first: float
-    """shown a, then b: its probability that the first, a, is better; NaN = unanswered"""
+    """probability that a is better, with a shown first; NaN = no answer"""
     p_swapped: float
-    """shown b, then a: its probability that the first, b, is better"""
+    """probability that b is better, with b shown first; NaN = no answer"""
     why_missing: str = ""
 
 
 @dataclass(frozen=True)
-class Line:
-    """One measure of one model over all episodes, or over a part of them."""
+class MeasureLine:
+    """One measure of one model, over all episodes or a part of them."""
 
     model: str
     measure: Measure
     part: str = ""
-    """empty: all; else `category: pour`, `subset: bridge` ..."""
+    """empty = all; else `category: pour`, `subset: bridge` ..."""
 
 
 @dataclass(frozen=True)
 class Versus:
-    """Two models on the same episodes: the difference of one measure, and how sure its sign is."""
+    """Two models on the same episodes: the difference of one measure, with interval and p-value."""
 
     first: str
     second: str
@@ -119,7 +120,7 @@ class About:
     claim: str
     """what a good score supports, and what it does not"""
     data: str = ""
-    """the address that the episodes were read from"""
+    """address of the episodes"""
     headline: tuple[str, ...] = ()
     """the measures to show first"""
     lower_is_better: tuple[str, ...] = ()
@@ -127,56 +128,56 @@ class About:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Everything about one run of one benchmark."""
+    """One run of one benchmark."""
 
     about: About
     cards: tuple[ModelCard, ...]
-    """in the order in which they are shown; controls after the models"""
+    """in display order; controls after the models"""
     controls: tuple[str, ...]
-    """names of the cards that are controls"""
-    episodes: tuple[Judged, ...]
+    """names of the control models"""
+    episodes: tuple[EpisodeLabels, ...]
     preferences: tuple[Preference, ...] = ()
-    rewards: tuple[Shown, ...] = ()
-    choices: tuple[Choice, ...] = ()
-    """answers of the models that can compare two episodes"""
-    lines: tuple[Line, ...] = ()
+    rewards: tuple[ScoredUnder, ...] = ()
+    choices: tuple[PairAnswer, ...] = ()
+    """answers of models that compare two episodes"""
+    lines: tuple[MeasureLine, ...] = ()
     comparisons: tuple[Versus, ...] = ()
     verdicts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """by model: what the measures say, in words"""
+    """by model: the headline measures in words"""
     warnings: tuple[str, ...] = ()
-    """what a reader must know before believing a number"""
+    """caveats that a reader must know"""
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def rewards_of(self, model: str, showing: str = AS_RECORDED) -> dict[str, Reward]:
-        """One model's rewards by episode."""
+    def rewards_of(self, model: str, perturbation: str = AS_RECORDED) -> dict[str, Reward]:
+        """Return one model's rewards by episode."""
         return {
-            shown.reward.episode: shown.reward
-            for shown in self.rewards
-            if shown.reward.model == model and shown.showing == showing
+            scored.reward.episode: scored.reward
+            for scored in self.rewards
+            if scored.reward.model == model and scored.perturbation == perturbation
         }
 
     def line(self, model: str, measure: str, part: str = "") -> Measure | None:
-        """One measure, None when the report has no such line."""
+        """Return one measure; None if the report does not have it."""
         for line in self.lines:
             if (line.model, line.measure.name, line.part) == (model, measure, part):
                 return line.measure
         return None
 
     def write(self, path: str | Path) -> None:
-        """Write the JSON file in one step."""
+        """Write the JSON file atomically."""
         write_atomic(Path(path), (json.dumps(self.as_dict(), ensure_ascii=False) + "\n").encode())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; NaN becomes None."""
+        """Return JSON values; NaN becomes None."""
         return {
             "format": FORMAT_NAME,
             "version": FORMAT_VERSION,
             "about": asdict(self.about),
             "cards": [asdict(card) for card in self.cards],
             "controls": list(self.controls),
-            "episodes": [_judged_dict(episode) for episode in self.episodes],
+            "episodes": [_labels_dict(episode) for episode in self.episodes],
             "preferences": [asdict(preference) for preference in self.preferences],
-            "rewards": [_shown_dict(shown) for shown in self.rewards],
+            "rewards": [_scored_dict(scored) for scored in self.rewards],
             "choices": [_without_nan(asdict(choice)) for choice in self.choices],
             "lines": [{"model": x.model, "part": x.part, "measure": x.measure.as_dict()} for x in self.lines],
             "comparisons": [_without_nan(asdict(versus)) for versus in self.comparisons],
@@ -194,11 +195,11 @@ class Report:
             about=About(**about),
             cards=tuple(ModelCard(**card) for card in facts["cards"]),
             controls=tuple(facts["controls"]),
-            episodes=tuple(_judged(episode) for episode in facts["episodes"]),
+            episodes=tuple(_labels(episode) for episode in facts["episodes"]),
             preferences=tuple(Preference(**preference) for preference in facts["preferences"]),
-            rewards=tuple(_shown(shown) for shown in facts["rewards"]),
-            choices=tuple(Choice(**_with_nan(choice)) for choice in facts.get("choices", ())),
-            lines=tuple(Line(x["model"], Measure.from_dict(x["measure"]), x["part"]) for x in facts["lines"]),
+            rewards=tuple(_scored(scored) for scored in facts["rewards"]),
+            choices=tuple(PairAnswer(**_with_nan(choice)) for choice in facts.get("choices", ())),
+            lines=tuple(MeasureLine(x["model"], Measure.from_dict(x["measure"]), x["part"]) for x in facts["lines"]),
             comparisons=tuple(Versus(**_with_nan(versus)) for versus in facts["comparisons"]),
             verdicts={model: tuple(sentences) for model, sentences in facts["verdicts"].items()},
             warnings=tuple(facts["warnings"]),
@@ -207,37 +208,36 @@ class Report:
 
     @classmethod
     def read(cls, path: str | Path) -> Report:
-        """Read a report file, or say in a sentence why it is none."""
+        """Read a report file; raises StoreError if it is not one."""
         try:
             facts = json.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise StoreError(path, f"it cannot be read as a report ({error})") from error
         if not isinstance(facts, dict) or facts.get("format") != FORMAT_NAME:
-            raise StoreError(path, "it is no demerit report")
+            raise StoreError(path, "it is not a demerit report")
         if facts.get("version") != FORMAT_VERSION:
-            sentence = f"it is a report of version {facts.get('version')}, and this demerit reads {FORMAT_VERSION}"
-            raise StoreError(path, sentence)
+            raise StoreError(path, f"expected a report of version {FORMAT_VERSION}, got {facts.get('version')}")
         return cls.from_dict(facts)
 
 
-def _judged_dict(episode: Judged) -> dict[str, Any]:
-    facts = {each.name: getattr(episode, each.name) for each in fields(episode)}
+def _labels_dict(episode: EpisodeLabels) -> dict[str, Any]:
+    facts = {column.name: getattr(episode, column.name) for column in fields(episode)}
     facts["events"] = [asdict(event) for event in episode.events]
     facts["curve"] = None if episode.curve is None else _numbers(episode.curve)
     return facts
 
 
-def _judged(facts: Mapping[str, Any]) -> Judged:
+def _labels(facts: Mapping[str, Any]) -> EpisodeLabels:
     curve = None if facts["curve"] is None else _array(facts["curve"])
-    return Judged(**{**facts, "events": tuple(Event(**event) for event in facts["events"]), "curve": curve})
+    return EpisodeLabels(**{**facts, "events": tuple(Event(**event) for event in facts["events"]), "curve": curve})
 
 
-def _shown_dict(shown: Shown) -> dict[str, Any]:
-    reward = shown.reward
+def _scored_dict(scored: ScoredUnder) -> dict[str, Any]:
+    reward = scored.reward
     return {
         "model": reward.model,
         "episode": reward.episode,
-        "showing": shown.showing,
+        "showing": scored.perturbation,
         "at": reward.at.tolist(),
         "value": _numbers(reward.value),
         "success": None if reward.success is None else _numbers(reward.success),
@@ -246,7 +246,7 @@ def _shown_dict(shown: Shown) -> dict[str, Any]:
     }
 
 
-def _shown(facts: Mapping[str, Any]) -> Shown:
+def _scored(facts: Mapping[str, Any]) -> ScoredUnder:
     reward = Reward(
         model=facts["model"],
         episode=facts["episode"],
@@ -256,11 +256,11 @@ def _shown(facts: Mapping[str, Any]) -> Shown:
         why_missing=facts["why_missing"],
         given=facts["given"],
     )
-    return Shown(reward, facts["showing"])
+    return ScoredUnder(reward, facts["showing"])
 
 
 def _numbers(values: npt.NDArray[np.float32]) -> list[float | None]:
-    """Write float32 values with as few digits as bring the same float32 back."""
+    """Return float32 values with as few digits as restore the same float32."""
     return [None if math.isnan(value) else float(str(value)) for value in values.astype(np.float32)]
 
 

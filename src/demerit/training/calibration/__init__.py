@@ -1,8 +1,5 @@
-"""Fitting calibrated models: what a model's numbers were worth on labelled episodes.
+"""Calibrate a model on labelled episodes: probabilities, progress, and a threshold with a false-positive guarantee."""
 
-isotonic    the best rising fit (pool adjacent violators)
-examples    labelled episodes with what the model said of them
-fit         from examples to maps, a threshold and its promise
-left_out    what the calibration is worth on tasks that it was not fitted to
-job         score, fit, check, write
-"""
+from demerit.training.calibration.job import CalibrateOptions, CalibrationResult, calibrate
+
+__all__ = ["CalibrateOptions", "CalibrationResult", "calibrate"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -17,23 +16,20 @@ import numpy as np
 
 from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
+from demerit.data.instructions import task_name
 from demerit.data.reward import Reward
 from demerit.errors import BadInput
-from demerit.evaluate.benchmarks.benchmark import Benchmark
-from demerit.evaluate.benchmarks.curve_questions import MOMENT, TRUTH
-from demerit.evaluate.benchmarks.evidence import Evidence
-from demerit.evaluate.benchmarks.evidence import Settings as MeasureSettings
-from demerit.evaluate.benchmarks.findings import find as measure
-from demerit.evaluate.benchmarks.judging import judge, plain
-from demerit.evaluate.benchmarks.question import Question
-from demerit.evaluate.benchmarks.questions import CALIBRATION, DETECTION, GRADES, JUDGEMENT, RANKED
+from demerit.evaluate.benchmarks import Benchmark, MeasureSettings, MetricSpec, Scores, labels_of
+from demerit.evaluate.benchmarks.curve_metrics import MOMENT, TRUTH
+from demerit.evaluate.benchmarks.episode_metrics import CALIBRATION, DETECTION, GRADES, JUDGEMENT, RANKED
+from demerit.evaluate.benchmarks.results import compute_results
+from demerit.evaluate.benchmarks.run import with_results
 from demerit.evaluate.metrics import Measure, Resampling, Tally
-from demerit.evaluate.metrics.ordering import ordering_tally
-from demerit.evaluate.reports.page import environment, shared
-from demerit.evaluate.reports.page.picks import LISTED, picks
-from demerit.evaluate.reports.page.tables import headline
-from demerit.evaluate.reports.page.words import Lead, joined, number
-from demerit.evaluate.reports.report import About, Judged, Report, Shown
+from demerit.evaluate.metrics.ordering import preference_ordering
+from demerit.evaluate.reports.headline import Lead, headline, number
+from demerit.evaluate.reports.page import player_parts, render, report_facts
+from demerit.evaluate.reports.player import LISTED, pick_examples
+from demerit.evaluate.reports.report import About, EpisodeLabels, Report, ScoredUnder
 from demerit.models.baselines import Change, Clock, Constant, Length, Motion, Noise
 from demerit.models.protocol import RewardModel
 from demerit.models.taught.head import Floats, TaughtHead
@@ -140,22 +136,17 @@ def taught_benchmark() -> Benchmark:
         "cameras.",
         data="the report.json that demerit teach wrote",
         get="demerit teach DATASET -o MODEL",
-        questions=(*DETECTION, *TRUTH, PAIRS, *JUDGEMENT, *GRADES, *CALIBRATION, *MOMENT),
+        metrics=(*DETECTION, *TRUTH, PAIRS, *JUDGEMENT, *GRADES, *CALIBRATION, *MOMENT),
         headline=("auroc", "over_reward_rate", "progress_error", "judgement_agreement"),
     )
 
 
-def _count_pairs(evidence: Evidence, finals: Floats) -> Tally:
+def _count_pairs(scores: Scores, finals: Floats) -> Tally:
     """Count pairs within one instruction; clusters are recordings, and a pair spans two of them."""
-    return ordering_tally(finals, evidence.scores[0], evidence.contexts, how="final")
+    return preference_ordering(finals, scores.human_scores[0], scores.contexts, how="final")
 
 
-PAIRS = Question(
-    "preference_ordering_by_final",
-    numbers=lambda evidence, model: evidence.finals(model),
-    counting=_count_pairs,
-    needs=RANKED,
-)
+PAIRS = MetricSpec("preference_ordering_by_final", Scores.finals, _count_pairs, needs=RANKED)
 
 
 def _build_report(data: TeachData, training_set: TrainingSet, held_out: CrossValidation, model: TaughtModel) -> Report:
@@ -179,31 +170,22 @@ def _build_report(data: TeachData, training_set: TrainingSet, held_out: CrossVal
         controls=names,
         episodes=tuple(_report_episode(training_set, index) for index in range(len(training_set))),
         preferences=tuple(choice for choice in data.preferences if {choice.a, choice.b} <= ids),
-        rewards=tuple(Shown(reward) for reward in rewards),
+        rewards=tuple(ScoredUnder(reward) for reward in rewards),
         environment=_environment(training_set, settings),
     )
-    found = measure(benchmark, Evidence.of(report, settings), names)
-    lower = tuple(question.name for question in benchmark.questions if question.lower_is_better)
-    return replace(
-        report,
-        about=replace(report.about, headline=found.headline, lower_is_better=lower),
-        lines=found.lines,
-        comparisons=found.comparisons,
-        verdicts=found.verdicts,
-        # missing labels and few recordings are described in our own notes
-        warnings=tuple(
-            text
-            for text in found.warnings
-            if " not measured: " not in text and not text.startswith("Intervals rest on ")
-        ),
+    results = compute_results(benchmark, Scores.of(report, settings), names)
+    # missing labels and few recordings are described in our own notes
+    warnings = tuple(
+        text for text in results.warnings if " not measured: " not in text and not text.startswith("Intervals rest on ")
     )
+    return with_results(replace(report, warnings=warnings), benchmark, results)
 
 
-def _report_episode(training_set: TrainingSet, index: int) -> Judged:
+def _report_episode(training_set: TrainingSet, index: int) -> EpisodeLabels:
     """An episode's row: clusters are groups, ranking is within one instruction."""
     embedded, label = training_set.episodes[index], training_set.labels[index]
-    context = plain(embedded.episode.instruction) or "all"
-    row = judge(embedded.episode)
+    context = task_name(embedded.episode.instruction) or "all"
+    row = labels_of(embedded.episode)
     return replace(row, task=training_set.groups[index], context=context, success=label.verdict, frames=embedded.length)
 
 
@@ -473,23 +455,17 @@ def write_teach_page(
         raise BadInput("embed", "a number of videos, 0 or more", embed)
     path = Path(path)
     report = results.report
-    chosen = picks(replace(report, controls=(*report.controls, UNTAUGHT)), max(embed, LISTED))
-    columns, rows, apart = headline(report)
-    page = (
-        environment()
-        .get_template(TEMPLATE)
-        .render(
-            **shared(report, chosen, frames or {}, embed),
-            results=results,
-            card=report.cards[0],
-            lead=Lead(results.title, results.text),
-            facts=_page_facts(results),
-            columns=columns,
-            rows=rows,
-            apart=apart,
-            points=_learning_dots(results.curve),
-            size=(WIDTH, HEIGHT, PAD),
-        )
+    chosen = pick_examples(replace(report, controls=(*report.controls, UNTAUGHT)), max(embed, LISTED))
+    page = render(
+        TEMPLATE,
+        **player_parts(report, chosen, frames or {}, embed),
+        results=results,
+        card=report.cards[0],
+        lead=Lead(results.title, results.text),
+        facts=report_facts(report, "independent recordings"),
+        table=headline(report),
+        points=_learning_dots(results.curve),
+        size=(WIDTH, HEIGHT, PAD),
     )
     write_atomic(path, page.encode())
     return path
@@ -510,15 +486,3 @@ def _learning_dots(curve: tuple[CurvePoint, ...]) -> list[LearningCurveDot]:
         )
         for i, point in enumerate(known)
     ]
-
-
-def _page_facts(results: TeachResults) -> list[str]:
-    report = results.report
-    outcomes = Counter(episode.success for episode in report.episodes)
-    counts = {"successes": outcomes[True], "failures": outcomes[False], "of unknown outcome": outcomes[None]}
-    parts = joined(f"{count} {word}" for word, count in counts.items() if count)
-    sources = joined(sorted({episode.vouched_by for episode in report.episodes if episode.vouched_by}))
-    facts = [f"{len(report.episodes)} episodes" + (f": {parts}" if parts else "")]
-    facts += [f"{len({episode.task for episode in report.episodes})} independent recordings"]
-    facts += [f"{len(report.preferences)} comparisons"] if report.preferences else []
-    return [*facts, *([f"labels by {sources}"] if sources else [])]

@@ -16,10 +16,16 @@ import numpy.typing as npt
 
 from demerit.data.reward import Reward
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.conformal import ConformalThreshold, conformal_threshold
+from demerit.evaluate.metrics.calibration import (
+    ConformalThreshold,
+    affordable_risk,
+    conformal_threshold,
+    failures_needed,
+)
 from demerit.evaluate.metrics.detection import auroc
 from demerit.models.protocol import ModelCard
 from demerit.models.taught.head import Floats, TaughtHead, probability, success_score
+from demerit.training.calibration.fit import fit_logistic
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.features import EmbeddedEpisode
 from demerit.training.teach.fit import FitExample, fit_head
@@ -29,11 +35,6 @@ FEWEST_GROUPS = 2
 CURVE_SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 CURVE_REPEATS = 3
 MOST_CURVE_FITS = 30
-STEEPS = np.geomspace(2, 64, 21)
-MIDDLES = np.linspace(0.05, 0.95, 91)
-PRIOR_STEEP, PRIOR_STEEP_SPREAD = 8.0, 0.7
-"""the spread is of the logarithm: about 4 to 16"""
-PRIOR_MIDDLE, PRIOR_MIDDLE_SPREAD = 0.6, 0.2
 CLIP_WEIGHT = 0.25
 """weight of all clips of one success, as failures, against a real episode"""
 CUES = "taught-cues"
@@ -149,7 +150,7 @@ def _measure(training_set: TrainingSet, head: TaughtHead, indices: Sequence[int]
     final = np.array([float(head.value(training_set.outputs(head, index)[-1])) for index in indices])
     ends = [training_set.labels[index].end for index in indices]
     truth = np.array([math.nan if end is None else end for end in ends])
-    area = auroc(final, training_set.success[list(indices)], resampling=Resampling(resamples=1))
+    area = auroc(final, training_set.success[list(indices)]).measure(Resampling(resamples=1))
     known = ~np.isnan(truth)
     return area.value, float(np.abs(final - truth)[known].mean()) if known.any() else math.nan
 
@@ -200,27 +201,14 @@ def calibrate_success(training_set: TrainingSet, held_out: CrossValidation, risk
     labels = np.concatenate([verdict[known], np.zeros(len(clips))])
     clip_weight = CLIP_WEIGHT * max(1, int((verdict == 1).sum())) / max(1, len(clips))
     weights = np.concatenate([np.ones(int(known.sum())), np.full(len(clips), clip_weight)])
-    steep, middle = fit_probabilities(np.concatenate([scores[known], clips]), labels, weights)
+    steep, middle = fit_logistic(np.concatenate([scores[known], clips]), labels, weights)
     bounds = conformal_threshold(scores[verdict == 0], risk)
-    needed = math.ceil(1 / risk - 1e-9) - 1
+    needed = failures_needed(risk)
     threshold = _as_probability(bounds.threshold, steep, middle) if bounds.enough else None
     good = scores[verdict == 1]
     caught = float((good >= bounds.threshold).mean()) if len(good) and bounds.enough else math.nan
     note = describe_guarantee(bounds, needed, held_out.by_episode)
     return SuccessCalibration(steep, middle, risk, threshold, bounds.n, len(good), needed, caught, len(clips), note)
-
-
-def fit_probabilities(scores: Floats, labels: Floats, weights: Floats) -> tuple[float, float]:
-    """Return the most likely steep and middle of p = 1 / (1 + exp(-steep (s - middle))), on a grid, with a prior."""
-    steep, middle = STEEPS[:, None, None], MIDDLES[None, :, None]
-    exponent = steep * (scores[None, None, :] - middle)
-    # log p for a success, log (1 - p) for a failure, without overflow
-    signed = np.where(labels == 1, exponent, -exponent)
-    fits = -(weights * np.logaddexp(0, -signed)).sum(axis=2)
-    prior = -0.5 * (np.log(STEEPS / PRIOR_STEEP) / PRIOR_STEEP_SPREAD)[:, None] ** 2
-    prior = prior - 0.5 * ((MIDDLES - PRIOR_MIDDLE) / PRIOR_MIDDLE_SPREAD)[None, :] ** 2
-    best = np.unravel_index(int(np.argmax(fits + prior)), fits.shape)
-    return float(STEEPS[best[0]]), float(MIDDLES[best[1]])
 
 
 def describe_guarantee(bounds: ConformalThreshold, needed: int, by_episode: bool) -> str:
@@ -230,7 +218,7 @@ def describe_guarantee(bounds: ConformalThreshold, needed: int, by_episode: bool
             f"No false-positive risk is promised: no failure is labelled, and {bounds.alpha:g} needs {needed} of them."
         )
     if not bounds.enough:
-        affordable = f"{math.ceil(100 / (bounds.n + 1)) / 100:g}"
+        affordable = f"{affordable_risk(bounds.n):g}"
         return (
             f"No false-positive risk is promised: a risk of {bounds.alpha:g} needs {needed} labelled failures and "
             f"there are {bounds.n}. Label {needed - bounds.n} more, or ask for --risk {affordable}."

@@ -1,0 +1,256 @@
+"""From scores to the results of a report: lines, comparisons, verdicts in words, and warnings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import get_args
+
+import numpy as np
+
+from demerit.errors import BadInput, NotApplicable
+from demerit.evaluate.benchmarks.benchmark import Benchmark
+from demerit.evaluate.benchmarks.data import instruction_probes
+from demerit.evaluate.benchmarks.episode_metrics import risk_expectations
+from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, MetricSpec, Scores
+from demerit.evaluate.metrics import Comparison, Measure, compare, holm
+from demerit.evaluate.metrics.bootstrap import FEW_TASKS
+from demerit.evaluate.metrics.controls import Control, ControlFacts, Expectation, expectations, shown_nothing
+from demerit.evaluate.reports.report import MeasureLine, Versus
+
+
+@dataclass(frozen=True)
+class BenchmarkResults:
+    """Everything that follows from the scores alone."""
+
+    lines: tuple[MeasureLine, ...]
+    comparisons: tuple[Versus, ...]
+    verdicts: dict[str, tuple[str, ...]]
+    headline: tuple[str, ...]
+    """the headline metrics that could be measured; if none could, the first metric that was"""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A metric that cannot be computed for a model, and why."""
+
+    metric: str
+    model: str
+    reason: str
+
+
+def compute_results(benchmark: Benchmark, scores: Scores, controls: Sequence[str]) -> BenchmarkResults:
+    """Compute every metric of every model, compare the models, and put it in words."""
+    lines: list[MeasureLine] = []
+    refused: list[Refusal] = []
+    absent: list[MetricSpec] = []
+    too_few: dict[str, list[str]] = {}
+    for metric in benchmark.metrics:
+        if metric.lacking is not None and (reason := metric.lacking(scores)):
+            too_few.setdefault(reason, []).append(metric.name)
+            continue
+        models = [name for name in scores.cards if _applies(metric, scores, name)]
+        measured, refusals = _measure_models(metric, scores, models)
+        lines += measured
+        refused += refusals
+        absent += [] if measured or len(refusals) == len(models) else [metric]
+    names = list(dict.fromkeys(line.measure.name for line in lines))
+    headline = tuple(name for name in benchmark.headline if name in names) or tuple(names[:1])
+    models = [name for name in scores.cards if name not in controls]
+    # What makes numbers doubtful comes before what is merely missing.
+    warnings = (
+        *_unmet_expectations(scores, lines),
+        *_doubts(scores, lines),
+        *_refusal_warnings(refused, controls),
+        *(f"{_are(names)} not measured: {reason}." for reason, names in too_few.items()),
+        *_absent_warnings(absent),
+    )
+    comparisons = _comparisons(benchmark, scores, lines, headline, models)
+    verdicts = {name: tuple(_verdicts(benchmark, lines, headline, name)) for name in models}
+    return BenchmarkResults(tuple(lines), comparisons, verdicts, headline, warnings)
+
+
+def _applies(metric: MetricSpec, scores: Scores, model: str) -> bool:
+    if model == ALWAYS_A and not metric.asks_comparers:
+        return False
+    return metric.applies_to is None or metric.applies_to(scores, model)
+
+
+def _measure_models(
+    metric: MetricSpec, scores: Scores, models: Sequence[str]
+) -> tuple[list[MeasureLine], list[Refusal]]:
+    lines: list[MeasureLine] = []
+    refused: list[Refusal] = []
+    for model in models:
+        if metric.across and not scores.cards[model].comparable:
+            refused.append(Refusal(metric.name, model, "its values cannot be compared between episodes"))
+            continue
+        try:
+            lines += list(metric.lines(scores, model))
+        except NotApplicable as refusal:
+            refused.append(Refusal(metric.name, model, refusal.reason))
+    return lines, refused
+
+
+# Comparisons and verdicts
+
+
+def _by_model(lines: Sequence[MeasureLine], name: str) -> dict[str, Measure]:
+    return {line.model: line.measure for line in lines if line.measure.name == name and not line.part}
+
+
+def _rivals(metric: MetricSpec, measures: dict[str, Measure], model: str) -> dict[str, Measure]:
+    """The controls that a model has to beat, including those that were given as models."""
+    names = set(CONTROLS) - set(metric.top_by_construction) - {model}
+    return {name: measure for name, measure in measures.items() if name in names and measure.known}
+
+
+def _best(metric: MetricSpec, measures: dict[str, Measure]) -> str | None:
+    sign = -1.0 if metric.lower_is_better else 1.0
+    return max(measures, key=lambda name: sign * measures[name].value, default=None)
+
+
+def _comparisons(
+    benchmark: Benchmark, scores: Scores, lines: Sequence[MeasureLine], headline: Sequence[str], models: Sequence[str]
+) -> tuple[Versus, ...]:
+    """Compare every two models, and every model with the best control, by each headline metric."""
+    found: list[tuple[str, str, str, Comparison]] = []
+    for name in headline:
+        metric, measures = benchmark.metric(name), _by_model(lines, name)
+        pairs = [pair for pair in combinations(models, 2) if set(pair) <= set(measures)]
+        for model in (model for model in models if model in measures):
+            best = _best(metric, _rivals(metric, measures, model))
+            pairs += [(model, best)] if best is not None and (best, model) not in pairs else []
+        for first, second in dict.fromkeys(pairs):
+            compared = _compare(metric, scores, first, second)
+            found += [(first, second, name, compared)] if compared is not None else []
+    adjusted = holm({str(i): compared.p for i, (*_, compared) in enumerate(found)})
+    return tuple(
+        Versus(first, second, name, result.difference, result.low, result.high, result.p, adjusted[str(i)], result.n)
+        for i, (first, second, name, result) in enumerate(found)
+    )
+
+
+def _compare(metric: MetricSpec, scores: Scores, first: str, second: str) -> Comparison | None:
+    selected = metric.select(scores)
+    try:
+        ours, theirs = (metric.numbers(selected, name) for name in (first, second))
+        return compare(lambda numbers: metric.tally_of(selected, numbers), ours, theirs, selected.settings.resampling)
+    except (BadInput, NotApplicable):
+        return None  # the metric is defined on different rows for the two: there is no paired difference
+
+
+def _verdicts(benchmark: Benchmark, lines: Sequence[MeasureLine], headline: Sequence[str], model: str) -> Iterator[str]:
+    for name in headline:
+        metric, measures = benchmark.metric(name), _by_model(lines, name)
+        if model not in measures:
+            yield f"{name}: not measured for this model."
+            continue
+        rivals = _rivals(metric, measures, model)
+        if not rivals:
+            yield f"{name}: no control was scored, so that nothing can be said against chance."
+            continue
+        if model in metric.top_by_construction:
+            yield f"{name}: {measures[model].value:.3f} by construction, counting frames; it has shown nothing here."
+            continue
+        sentence = shown_nothing(measures[model], rivals, higher_is_better=not metric.lower_is_better)
+        yield sentence or _beats_controls(metric, measures[model], rivals)
+        for control in (name for name in metric.top_by_construction if name in measures and measures[name].known):
+            yield (
+                f"{name}: the control {control} ({measures[control].value:.3f}) is left aside, since counting frames "
+                "alone gives it the top; so the figure says nothing by itself, only beside that of shuffled frames."
+            )
+
+
+def _beats_controls(metric: MetricSpec, measure: Measure, rivals: dict[str, Measure]) -> str:
+    best = _best(metric, rivals)
+    span = f"{measure.value:.3f} ({measure.low:.3f} to {measure.high:.3f})"
+    nearest = f"{best} ({rivals[best].value:.3f})" if best is not None else "none"
+    return f"{measure.name}: {span} is clear of all {len(rivals)} controls, of which the best is {nearest}."
+
+
+# Warnings
+
+
+def _unmet_expectations(scores: Scores, lines: list[MeasureLine]) -> Iterator[str]:
+    """Warn if a control does not score exactly what it must: then a metric or the data is broken.
+
+    Expectations that hold only in the mean are not checked: of many intervals, some miss.
+    """
+    for name in (*CONTROLS, ALWAYS_A):
+        if name not in scores.cards or name.replace("-", "_") not in get_args(Control):
+            continue
+        table = _expectations(scores, name)
+        for line in lines:
+            expected = table.get(line.measure.name)
+            if line.model != name or line.part or expected is None or not expected.exact:
+                continue
+            if not expected.fits(line.measure):
+                got, want = f"{line.measure.value:.3f}", f"{expected.value:.3f}"
+                yield (
+                    f"The control {name} scores {got} in {line.measure.name} where theory says {want} "
+                    f"({expected.why}): do not trust this measure on this data."
+                )
+
+
+def _expectations(scores: Scores, name: str) -> dict[str, Expectation]:
+    scored = np.zeros(len(scores.episodes), bool) if name == ALWAYS_A else ~np.isnan(scores.finals(name))
+    labelled = scores.success[scored & ~np.isnan(scores.success)]
+    verdicts = [pair.verdict for pair in scores.preferences if pair.verdict != "tie"]
+    facts = ControlFacts(
+        success_share=float(labelled.mean()) if len(labelled) else float("nan"),
+        a_share=verdicts.count("a") / len(verdicts) if verdicts else float("nan"),
+        tasks=len(instruction_probes(scores.episodes)),
+    )
+    control: Control = name.replace("-", "_")  # type: ignore[assignment]
+    table = expectations(control, facts) | risk_expectations(scores, name)
+    if name in ("constant", "clock"):
+        table["failure_latency"] = Expectation(float("nan"), True, "it never falls, so that it is never late")
+    return table
+
+
+def _doubts(scores: Scores, lines: Sequence[MeasureLine]) -> Iterator[str]:
+    """Warn about what makes intervals or labels doubtful."""
+    tasks = len(set(scores.tasks))
+    if tasks < FEW_TASKS:
+        noun = "task" if tasks == 1 else "tasks"
+        yield f"Intervals rest on {tasks} {noun}: too few to be believed; they are rather wider than shown."
+    length = _by_model(lines, "auroc").get("length")
+    if length is not None and length.known and not math.isnan(length.low) and not length.low <= 1 / 2 <= length.high:
+        yield (
+            f"The length of an episode alone tells success from failure (auroc {length.value:.3f}, "
+            f"{length.low:.3f} to {length.high:.3f}): a model can win here by counting frames."
+        )
+    labelled = [row for row in scores.episodes if row.success is not None or row.progress is not None]
+    if labelled and not any(row.vouched_by.startswith(("human", "simulator")) for row in labelled):
+        sources = ", ".join(sorted({row.vouched_by for row in labelled}))
+        yield f"No person and no simulator vouches for the labels; they come from: {sources}."
+    unreadable = sum(row.frames == 0 for row in scores.episodes)
+    if unreadable:
+        yield f"{unreadable} of {len(scores.episodes)} videos cannot be read."
+
+
+def _refusal_warnings(refused: Sequence[Refusal], controls: Sequence[str]) -> Iterator[str]:
+    """Warn about metrics that could not be computed for a model; for controls that is expected."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for refusal in refused:
+        if refusal.model not in controls:
+            by_reason.setdefault((refusal.model, refusal.reason), []).append(refusal.metric)
+    for (model, reason), names in by_reason.items():
+        yield f"{model}: {reason}; refused: {', '.join(names)}."
+
+
+def _absent_warnings(metrics: Sequence[MetricSpec]) -> Iterator[str]:
+    by_need: dict[str, list[str]] = {}
+    for metric in metrics:
+        by_need.setdefault(metric.needs, []).append(metric.name)
+    for needs, names in by_need.items():
+        noun = "it needs" if len(names) == 1 else "they need"
+        yield f"{_are(names)} not measured: {noun} {needs}, and this data has none."
+
+
+def _are(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"

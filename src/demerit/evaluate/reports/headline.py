@@ -1,0 +1,312 @@
+"""The conclusion of a report in words, and its headline table; names and numbers as pages print them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from demerit.evaluate.metrics import Measure
+from demerit.evaluate.metrics.bootstrap import FEW_TASKS
+from demerit.evaluate.metrics.controls import shown_nothing
+from demerit.evaluate.reports.report import Report, Versus
+
+CAPITALS = {"auroc": "AUROC", "voc": "VOC", "ece": "ECE", "mae": "MAE", "f1": "F1", "brier": "Brier"}
+NARROW, SIGNIFICANT = 0.02, 0.05
+
+MEANINGS = {
+    "preference_ordering": "share of pairs that the model orders as people do; 0.5 is chance",
+    "judgement_agreement": "share of human A/B verdicts that the model repeats; 0.5 is chance",
+    "both_orders_agreement": "share of human A/B verdicts that a comparer repeats, asked in both orders; 0.5 is chance",
+    "auroc": "probability that a success is scored above a failure; 0.5 is chance",
+    "over_reward_rate": "share of failures scored at or above the median success",
+    "false_positive_rate": "share of failures that are called a success",
+    "true_positive_rate": "share of successes that are called a success at the same threshold",
+    "success_failure_gap": "mean value of successes minus mean value of failures",
+    "average_precision": "precision over all thresholds, weighted by the gain in recall",
+    "best_f1": "the largest F1 of any threshold on the same episodes: optimistic",
+    "f1": "balance of precision and recall at a fixed threshold",
+    "mae": "mean distance to the human grade, in grades",
+    "kendall": "agreement with the order failed < suboptimal < successful; 0 is chance, 1 is perfect",
+    "voc": "correlation of the value with time; a clock scores 1, so compare with the shuffled figure",
+    "ece": "distance between the predicted and the observed share of successes",
+    "brier": "mean squared distance of the probability to the outcome; a constant 1/2 scores 0.25",
+    "progress_error": "mean distance to the true progress, frame by frame",
+    "failure_latency": "frames between a labelled failure and the fall of the reward, where it falls",
+    "failure_drop": "how far the reward falls at a labelled failure",
+    "failure_caught_placebo": "the same share at moments without a failure: what chance catches",
+    "failure_caught": "share of labelled failures at which the reward falls",
+    "right_instruction": "how often the right instruction gets more reward than a wrong one; 0.5 is chance",
+    "instruction_diagonal": "share of the reward that goes to the right instruction",
+}
+
+
+# Words and numbers
+
+
+def label(measure: str) -> str:
+    """Return a measure's name in words: `voc_pearson_shuffled` becomes "VOC pearson shuffled"."""
+    text = " ".join(CAPITALS.get(word, word) for word in measure.split("_")).replace(" by ", ", by ")
+    return text[:1].upper() + text[1:]
+
+
+def meaning(measure: str) -> str:
+    """Return what a measure is, as a clause; empty if unknown."""
+    matches = [start for start in MEANINGS if measure.startswith(start)]
+    return MEANINGS[max(matches, key=len)] if matches else ""
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Format a number; a dash for None and NaN."""
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+def digits_of(measure: Measure) -> int:
+    """Return 2, or 3 where the interval is too narrow for two digits."""
+    return 3 if 0 < measure.high - measure.low < NARROW else 2
+
+
+def span(measure: Measure) -> str:
+    """Format the interval."""
+    if math.isnan(measure.low):
+        return "interval unknown"
+    digits = digits_of(measure)
+    return f"{number(measure.low, digits)} to {number(measure.high, digits)}"
+
+
+def joined(words: Iterable[str]) -> str:
+    """Join words as in a sentence: a, b and c."""
+    *most, last = list(words) or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+# The conclusion
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The conclusion on the first screen."""
+
+    title: str
+    text: str
+    measure: str = ""
+    """the measure behind it"""
+    trusted: str = ""
+    """the best model, if it is clear of the controls; else empty"""
+
+
+def lead(report: Report) -> Lead:
+    """Conclude from the first headline measure which model to trust, if any."""
+    models, measures = models_of(report), headline_measures(report)
+    first = measures[0] if measures else ""
+    if not models:
+        return Lead("Only controls were measured", "There is no model in this report to trust or to doubt.")
+    best = best_of(report, models, first)
+    if best is None:
+        return Lead("Nothing could be measured", "No model has a number for the first measure; see what was unscored.")
+    name, measure = best
+    figure = f"{label(first)}: {number(measure.value, digits_of(measure))} ({span(measure)})"
+    control = best_of(report, report.controls, first)
+    if control is None:
+        return Lead(f"{name} scores best", f"{figure}. There are no controls to compare it with.", first)
+    against = f"the best control, {control[0]}, gets {number(control[1].value)}"
+    if not is_clear(report, measure):
+        text = f"The best, {name}, has shown nothing yet. {figure}; {against}."
+        return Lead("No model is clear of the controls", text, first)
+    if measure.clusters < FEW_TASKS:
+        tasks = f"{measure.clusters} task{'s' * (measure.clusters != 1)}"
+        text = f"{name} is ahead of the controls on {tasks}. {figure}; {against}."
+        return Lead("Too few tasks to trust a model", text, first)
+    doubts = _doubts(report, name, measures[1:]) + _rivals(report, name, first)
+    return Lead(f"Trust {name} most here", f"{figure}, clear of every control; {against}.{doubts}", first, name)
+
+
+def headline_measures(report: Report) -> list[str]:
+    """Return the measures to show first: those the benchmark names, else the first four."""
+    present = list(dict.fromkeys(line.measure.name for line in report.lines if not line.part))
+    return [name for name in report.about.headline if name in present] or present[:4]
+
+
+def higher_is_better(report: Report, measure: str) -> bool:
+    """Return the direction of a measure."""
+    return measure not in report.about.lower_is_better
+
+
+def models_of(report: Report) -> list[str]:
+    """Return the names of the models that are not controls, in report order."""
+    return [card.name for card in report.cards if card.name not in report.controls]
+
+
+def is_clear(report: Report, measure: Measure) -> bool:
+    """Return whether the whole interval is better than every control."""
+    others = {name: report.line(name, measure.name) for name in report.controls}
+    known = {name: other for name, other in others.items() if other is not None}
+    return not shown_nothing(measure, known, higher_is_better=higher_is_better(report, measure.name))
+
+
+def best_of(report: Report, names: Iterable[str], measure: str) -> tuple[str, Measure] | None:
+    """Return the best of some models by one measure; None if none of them has it."""
+    found = [(name, report.line(name, measure)) for name in names]
+    known = [(name, line) for name, line in found if line is not None and line.known]
+    sign = 1 if higher_is_better(report, measure) else -1
+    return max(known, key=lambda pair: sign * pair[1].value, default=None)
+
+
+def is_significant(versus: Versus) -> bool:
+    """Return whether a difference is beyond chance, after the correction for all comparisons."""
+    return versus.p_adjusted < SIGNIFICANT
+
+
+def _doubts(report: Report, name: str, measures: Iterable[str]) -> str:
+    """Name the other headline measures by which the best model is not clear of the controls."""
+    found = [(other, report.line(name, other)) for other in measures]
+    unclear = [label(other) for other, measure in found if measure is not None and not is_clear(report, measure)]
+    return f" By {joined(unclear)} it is not clear of them." if unclear else ""
+
+
+def _rivals(report: Report, name: str, measure: str) -> str:
+    """Name the models that do not differ significantly from the best one."""
+    others = set(models_of(report)) - {name}
+    close = []
+    for versus in report.comparisons:
+        pair = {versus.first, versus.second}
+        if versus.measure == measure and name in pair and pair - {name} <= others and not is_significant(versus):
+            close.append(next(iter(pair - {name})))
+    return f" Its lead over {joined(close)} is within chance." if close else ""
+
+
+# The table
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A horizontal axis: positions are percent of its width."""
+
+    low: float
+    high: float
+
+    def percent(self, value: float) -> float | None:
+        """Return the position of a value; None for NaN."""
+        if math.isnan(value):
+            return None
+        share = (value - self.low) / (self.high - self.low)
+        return round(100 * min(1.0, max(0.0, share)), 2)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return five positions with their labels."""
+        values = np.linspace(self.low, self.high, 5)
+        return [(25.0 * i, f"{value:.3g}".replace("-", "−")) for i, value in enumerate(values)]
+
+
+def scale_of(measures: Iterable[Measure]) -> Scale:
+    """Return 0..1 or -1..1 where all values and intervals fit, else their range with a margin."""
+    ends = (end for measure in measures for end in (measure.value, measure.low, measure.high))
+    known = [end for end in ends if not math.isnan(end)]
+    if not known:
+        return Scale(0.0, 1.0)
+    low, high = min(known), max(known)
+    for bound in (0.0, -1.0):
+        if bound <= low and high <= 1:
+            return Scale(bound, 1.0)
+    start = 0.0 if low >= 0 else low
+    margin = 0.05 * (high - start) or 1.0
+    return Scale(start - (margin if start else 0.0), high + margin)
+
+
+@dataclass(frozen=True)
+class MeasureCell:
+    """A measure ready to draw: numbers as text, positions in percent."""
+
+    measure: Measure
+    value: str
+    span: str
+    at: float | None
+    low: float | None
+    high: float | None
+    clear: bool
+    """the whole interval is better than every control"""
+    best: bool
+    details: str
+
+
+@dataclass(frozen=True)
+class HeadlineColumn:
+    """A headline measure."""
+
+    name: str
+    label: str
+    meaning: str
+    higher: bool
+    scale: Scale
+    bar: float | None
+    """position of the best control"""
+
+
+@dataclass(frozen=True)
+class HeadlineRow:
+    """A model in the headline table; a cell is None where the report has no such measure."""
+
+    model: str
+    cells: tuple[MeasureCell | None, ...]
+
+
+@dataclass(frozen=True)
+class HeadlineTable:
+    """The headline table: models, and controls apart from them."""
+
+    columns: list[HeadlineColumn]
+    rows: list[HeadlineRow]
+    controls: list[HeadlineRow]
+
+
+def headline(report: Report) -> HeadlineTable:
+    """Lay out the headline table."""
+    columns = [_column(report, name) for name in headline_measures(report)]
+    rows = [
+        HeadlineRow(card.name, tuple(_cell(report, card.name, column) for column in columns)) for card in report.cards
+    ]
+    models = [row for row in rows if row.model not in report.controls]
+    return HeadlineTable(columns, models, [row for row in rows if row.model in report.controls])
+
+
+def measure_cell(measure: Measure, scale: Scale, *, clear: bool = False, best: bool = False) -> MeasureCell:
+    """Prepare a measure for drawing."""
+    nothing = "undefined" if measure.undefined else "unscored" if measure.unscored else "nothing to measure"
+    details = [f"{measure.n} {measure.unit}", f"{measure.unscored} unscored"]
+    details += [f"{measure.ties} ties"] if measure.ties else []
+    details += [f"{measure.undefined} undefined"] if measure.undefined else []
+    details += [f"{measure.clusters} tasks"] if measure.clusters else []
+    details += [measure.note] if measure.note else []
+    return MeasureCell(
+        measure,
+        value=number(measure.value, digits_of(measure)),
+        span=span(measure) if measure.known else nothing,
+        at=scale.percent(measure.value),
+        low=scale.percent(measure.low),
+        high=scale.percent(measure.high),
+        clear=clear,
+        best=best,
+        details=", ".join(details),
+    )
+
+
+def _column(report: Report, name: str) -> HeadlineColumn:
+    scale = scale_of(line.measure for line in report.lines if line.measure.name == name and not line.part)
+    control = best_of(report, report.controls, name)
+    bar = scale.percent(control[1].value) if control else None
+    return HeadlineColumn(name, label(name), meaning(name), higher_is_better(report, name), scale, bar)
+
+
+def _cell(report: Report, model: str, column: HeadlineColumn) -> MeasureCell | None:
+    measure = report.line(model, column.name)
+    if measure is None:
+        return None
+    models = models_of(report)
+    best = best_of(report, models, column.name)
+    is_best = len(models) > 1 and best is not None and best[0] == model
+    clear = model not in report.controls and is_clear(report, measure)
+    return measure_cell(measure, column.scale, clear=clear, best=is_best)

@@ -1,0 +1,166 @@
+"""The false-positive rate at a calibrated threshold, and how late a failure is noticed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demerit.data.dataset import Dataset
+from demerit.data.episode import Episode
+from demerit.data.reward import Reward
+from demerit.errors import NotApplicable
+from demerit.evaluate.benchmarks.benchmark import Benchmark, load_benchmark
+from demerit.evaluate.benchmarks.episode_metrics import AT_RISK, hold_out_calibration, rate_at_risk, risk_expectations
+from demerit.evaluate.benchmarks.run import RunOptions, recompute, run_benchmark
+from demerit.evaluate.benchmarks.scores import MeasureSettings, Scores
+from demerit.evaluate.metrics import Resampling
+from demerit.evaluate.metrics.calibration import conformal_threshold, failures_needed
+from demerit.evaluate.metrics.detection import false_positive_rate
+from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels, Report
+from demerit.models.protocol import example_card
+from fakes.coded_episodes import FALL_AT, Listed, Oracle, coded, episode
+
+QUICK = RunOptions(workers=0, settings=MeasureSettings(Resampling(resamples=100)))
+FALSE, TRUE = (one.name for one in AT_RISK)
+
+
+def scored(finals: Sequence[float], success: Sequence[bool], tasks: Sequence[str], name: str = "random") -> Scores:
+    ids = [str(i) for i in range(len(finals))]
+    facts = zip(ids, tasks, success, strict=True)
+    rows = [EpisodeLabels(id, task, "other", task, task, success=bool(good)) for id, task, good in facts]
+    why = ["it slept" if math.isnan(final) else "" for final in finals]
+    given = zip(ids, finals, why, strict=True)
+    rewards = {id: Reward(name, id, [0], [final], why_missing=reason) for id, final, reason in given}
+    return Scores({name: example_card(name=name)}, tuple(rows), (), {(name, AS_RECORDED): rewards})
+
+
+def test_names_say_the_risk_and_the_need_follows_from_it() -> None:
+    assert (FALSE, TRUE) == ("false_positive_rate_at_0.05", "true_positive_rate_at_0.05")
+    for risk in (0.5, 0.1, 0.05, 0.01):
+        assert conformal_threshold(np.zeros(failures_needed(risk)), risk).enough
+        assert not conformal_threshold(np.zeros(failures_needed(risk) - 1), risk).enough
+
+
+def test_the_promise_holds_in_the_mean_for_random_scores() -> None:
+    tasks = [f"task {i // 2}" for i in range(80)]  # two failures in each of 40 tasks: 40 to calibrate on
+    rates, expected = [], math.nan
+    for seed in range(300):
+        finals = np.random.default_rng(seed).random(80)
+        evidence = scored(finals, [False] * 80, tasks)
+        metric = rate_at_risk("false")
+        rates.append(metric.tally(metric.select(evidence), "random").measure(Resampling(resamples=2)).value)
+        expected = risk_expectations(evidence, "random")[FALSE].value
+    assert expected == 2 / 41  # floor(0.05 * 41) of 41
+    assert np.mean(rates) == pytest.approx(expected, abs=0.01)  # one rank further would be 1/41 or 3/41
+
+
+def test_the_half_depends_on_the_tasks_alone_and_is_a_second_computation_away() -> None:
+    rng = np.random.default_rng(5)
+    tasks = [f"task {i % 30}" for i in range(150)]
+    finals, success = rng.random(150), rng.random(150) < 0.4
+    evidence = scored(finals, success.tolist(), tasks)
+    turned = replace(evidence, episodes=evidence.episodes[::-1])
+    metric = rate_at_risk("false", 0.1)
+    about = metric.select(evidence)
+    assert about.calibration is not None and set(about.tasks).isdisjoint(about.calibration.tasks)
+    assert len(set(about.calibration.tasks)) == len(set(about.tasks)) == 15
+    other = hold_out_calibration(turned).calibration
+    assert other is not None and set(other.tasks) == set(about.calibration.tasks)
+    aside = np.isin(tasks, about.calibration.tasks)
+    threshold = conformal_threshold(finals.astype(np.float32)[aside & ~success], 0.1).threshold
+    by_hand = false_positive_rate(
+        finals.astype(np.float32)[~aside], success[~aside], threshold, clusters=np.array(tasks)[~aside]
+    ).measure()
+    found = metric.tally(about, "random").measure()
+    assert (found.value, found.low, found.high, found.n) == (by_hand.value, by_hand.low, by_hand.high, by_hand.n)
+    assert 0 < found.value < 1 and "risk 10%" in found.note and "other half of the tasks" in found.note
+
+
+def test_the_halves_of_known_tasks_stay_the_same() -> None:
+    # another split would give old reports other numbers
+    aside = hold_out_calibration(scored([0.5] * 6, [False] * 6, list("abcdef"))).calibration
+    assert aside is not None and "".join(sorted(aside.tasks)) == "def"
+
+
+def test_unscored_failures_are_counted_and_too_few_of_them_refuse_the_model() -> None:
+    finals = [math.nan if i in (0, 1) else 0.5 for i in range(80)]
+    evidence = scored(finals, [False] * 80, [f"task {i // 2}" for i in range(80)])
+    metric = rate_at_risk("false")
+    about = metric.select(evidence)
+    tally = metric.tally(about, "random")
+    in_calibration = "task 0" not in about.tasks
+    assert tally.unscored == (0 if in_calibration else 2)
+    assert ("(2 more are unscored)" in tally.note) == in_calibration
+    blind = scored([math.nan] * 80, [False] * 80, [f"task {i // 2}" for i in range(80)])
+    with pytest.raises(NotApplicable, match=r"it scored 0 of the 40 rejected episodes to calibrate on, .* takes 19"):
+        metric.tally(metric.select(blind), "random")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    options = replace(QUICK, perturbations=False)
+    models = [Oracle(), Late()]
+    return run_benchmark(load_benchmark("own"), models, coded(20), tmp_path_factory.mktemp("risk"), options)
+
+
+class Late(Oracle):
+    """An oracle that is two frames behind."""
+
+    def __init__(self) -> None:
+        super().__init__(name="late")
+
+    def _one(self, one: Episode) -> Reward:
+        value = super()._one(one).value
+        return Reward(self.card.name, one.id, np.arange(len(value)), np.concatenate([value[:1].repeat(2), value[:-2]]))
+
+
+def test_oracle_and_controls_at_the_threshold(report: Report) -> None:
+    found = {(line.model, line.measure.name): line.measure for line in report.lines if not line.part}
+    assert found["oracle", FALSE].value == 0.0 and found["oracle", TRUE].value == 1.0
+    assert (found["oracle", FALSE].n, found["oracle", TRUE].n) == (20, 20)
+    assert "above 0.502, by 20 rejected episodes of the other half of the tasks" in found["oracle", FALSE].note
+    for control in ("constant", "clock"):
+        assert found[control, FALSE].value == found[control, TRUE].value == 0.0
+    assert FALSE in report.about.lower_is_better and TRUE not in report.about.lower_is_better
+    assert not [one for one in report.warnings if "theory" in one]
+    assert recompute(report).as_dict() == report.as_dict()
+
+
+def test_latency_in_frames(report: Report) -> None:
+    found = {line.model: line.measure for line in report.lines if line.measure.name == "failure_latency"}
+    assert (found["oracle"].value, found["late"].value) == (0.0, 2.0)
+    assert (found["late"].n, found["late"].unit) == (20, "caught events") and FALL_AT + 2 < 18
+    for control in ("constant", "clock", "length"):
+        assert (found[control].n, found[control].undefined, found[control].unscored) == (0, 20, 0)
+    assert "failure_latency" in report.about.lower_is_better
+
+
+def test_too_few_failures_are_a_sentence(tmp_path: Path) -> None:
+    report = run_benchmark(load_benchmark("failure-detection"), [Oracle()], coded(6), tmp_path, QUICK)
+    assert report.line("oracle", FALSE) is None
+    assert (
+        f"{FALSE}, {TRUE} are not measured: a risk of 5% takes at least 19 rejected episodes to calibrate a threshold "
+        "on, and there are 6 of the other half of the tasks."
+    ) in report.warnings
+
+
+def test_a_validation_split_is_calibrated_on(tmp_path: Path) -> None:
+    rows = []
+    for task in range(25):
+        split = "validation" if task < 10 else "test"
+        for kind in ("success", "suboptimal", "failed"):
+            one = episode(task, kind)
+            rows.append(replace(one, origin=replace(one.origin, split=split)))
+    benchmark = Benchmark("risk@1", "none", "any", "here", AT_RISK, (FALSE,))
+    report = run_benchmark(benchmark, [Oracle()], Dataset(Listed(rows)), tmp_path, QUICK)
+    measure = report.line("oracle", FALSE)
+    assert measure is not None and measure.n == 30 and measure.value == 0.0
+    assert "by 20 rejected episodes of the split 'validation'" in measure.note
+    named = replace(QUICK, settings=MeasureSettings(Resampling(resamples=100), "test"))
+    other = run_benchmark(benchmark, [Oracle()], Dataset(Listed(rows)), tmp_path, named).line("oracle", FALSE)
+    assert other is not None and other.n == 20 and "by 30 rejected episodes of the split 'test'" in other.note

@@ -1,0 +1,65 @@
+"""The simulated benchmark: its own split, its own pairs, tasks by what is done and not by the words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from demerit.data.dataset import Dataset, Record
+from demerit.data.episode import Episode, Origin
+from demerit.data.frames import Frames
+from demerit.data.labels import Outcome
+from demerit.evaluate.benchmarks.benchmark import load_benchmark
+from demerit.evaluate.benchmarks.run import RunOptions, load_data, run_benchmark
+from demerit.evaluate.benchmarks.scores import MeasureSettings
+from demerit.evaluate.metrics import Resampling
+
+
+class Simulated:
+    """Episodes as the simulator would tag them: two tasks in two wordings each, and a train split to be left out."""
+
+    name = "simulated"
+
+    def records(self) -> Iterator[Record]:
+        for number in range(48):
+            success, task = number % 2 == 0, f"task-{number // 24}"
+            curve = np.linspace(0, 1 if success else 0.4, 12, dtype=np.float32)
+            images = np.full((12, 8, 8, 3), number, dtype=np.uint8)
+            motion = f"{0.01 + 0.0001 * (number % 5):.6f}"
+            yield Episode(
+                f"e{number}",
+                f"wording {number % 4 // 2} of {task}",
+                {"main": Frames.from_array(images)},
+                (Outcome("simulator", success=success, progress=float(curve[-1]), curve=curve),),
+                Origin(
+                    split="train" if number % 12 > 9 else "test", tags={"task": task, "frames": "12", "motion": motion}
+                ),
+            )
+
+    def expected(self) -> int:
+        return 48
+
+
+def test_only_its_split_is_measured_and_paraphrases_are_one_task() -> None:
+    gathered = load_data(load_benchmark("metaworld-bad@1"), Dataset(Simulated(), "simulated:x"))
+    assert len(gathered.episodes) == 40
+    assert {one.split for one in gathered.labels} == {"test"}
+    assert {one.task for one in gathered.labels} == {"task-0", "task-1"}
+    ids = {one.id: one for one in gathered.labels}
+    assert gathered.preferences
+    for pair in gathered.preferences:
+        better, other = (pair.a, pair.b) if pair.verdict == "a" else (pair.b, pair.a)
+        assert ids[better].success
+        assert not ids[other].success
+        assert ids[better].task == ids[other].task
+
+
+def test_controls_know_nothing_about_matched_pairs(tmp_path) -> None:
+    options = RunOptions(settings=MeasureSettings(Resampling(resamples=100)), workers=0)
+    report = run_benchmark(
+        load_benchmark("metaworld-bad@1"), ["clock"], Dataset(Simulated(), "simulated:x"), tmp_path, options
+    )
+    for name in ("clock", "constant", "length"):
+        assert report.line(name, "matched_pairs").value == 0.5
+        assert report.line(name, "auroc").value == 0.5

@@ -1,0 +1,145 @@
+"""Models that compare two episodes: asked in both orders, kept in the report, measured again without them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demerit.data.episode import Episode
+from demerit.evaluate.benchmarks.benchmark import load_benchmark
+from demerit.evaluate.benchmarks.run import RunOptions, recompute, run_benchmark
+from demerit.evaluate.benchmarks.scores import ALWAYS_A, MeasureSettings
+from demerit.evaluate.metrics import Resampling
+from demerit.evaluate.metrics.ordering import both_orders_agreement
+from demerit.evaluate.reports.report import Report
+from demerit.models.protocol import Comparer
+from fakes.coded_episodes import TASKS, Oracle, coded
+
+QUICK = RunOptions(workers=0, perturbations=False, settings=MeasureSettings(Resampling(resamples=100)))
+MEASURE = "both_orders_agreement"
+
+
+def task_of(one: Episode) -> int:
+    return int(one.id.partition("/")[0])
+
+
+class Chooser(Oracle):
+    """Names the better one; in every second task it cannot resist the first."""
+
+    swayed = False
+
+    def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
+        return [self._choice(*pair) for pair in pairs]
+
+    def _choice(self, first: Episode, second: Episode) -> float:
+        assert not first.outcomes and not second.outcomes, "a model must not see the labels"
+        if self.swayed and task_of(first) % 2:
+            return 0.9
+        ends = [one.main.take([len(one) - 1])[0, 0, 0, 0] for one in (first, second)]
+        return 0.8 if ends[0] > ends[1] else 0.2
+
+
+class Swayed(Chooser):
+    swayed = True
+
+
+class First(Oracle):
+    def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
+        return [1.0] * len(pairs)
+
+
+class Troubled(Chooser):
+    """Fails on one task, cannot tell in another, and gives no probability in a third, one way round only."""
+
+    def _choice(self, first: Episode, second: Episode) -> float:
+        if task_of(first) == 1:
+            raise RuntimeError("it broke")
+        wrong = {2: math.nan, 3: 1.7}.get(task_of(first)) if "failed" in first.id else None
+        return super()._choice(first, second) if wrong is None else wrong
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    models: list[Any] = [
+        Chooser(name="chooser"),
+        Swayed(name="swayed"),
+        First(name="first"),
+        Troubled(name="troubled"),
+        Oracle(name="plain"),
+    ]
+    out = tmp_path_factory.mktemp("comparers")
+    return run_benchmark(load_benchmark("own"), models, coded(), out, replace(QUICK, batch=5))
+
+
+def test_a_comparer_is_told_by_its_method() -> None:
+    assert isinstance(Chooser(), Comparer) and not isinstance(Oracle(), Comparer)
+
+
+def test_agreement_in_both_orders(report: Report) -> None:
+    found = {line.model: line.measure for line in report.lines if line.measure.name == MEASURE}
+    assert set(found) == {"chooser", "swayed", "first", "troubled", ALWAYS_A}  # nothing is asked of the others
+    assert found["chooser"].value == 1.0
+    assert found["swayed"].value == 0.75  # half of the tasks right both ways, half one way only
+    assert found["first"].value == found[ALWAYS_A].value == 0.5
+    assert (found["chooser"].n, found["chooser"].counts["human ties"]) == (TASKS, TASKS)
+    assert f"0 of {TASKS} pairs judged otherwise" in found["chooser"].note
+    assert f"{TASKS} of {TASKS} pairs judged otherwise" in found["first"].note
+    assert f"{TASKS // 2} of {TASKS} pairs judged otherwise" in found["swayed"].note
+    assert not [one for one in report.warnings if "theory" in one or MEASURE in one]
+
+
+def test_it_is_what_the_metric_says(report: Report) -> None:
+    verdicts = {(one.a, one.b): one.verdict for one in report.preferences}
+    mine = [one for one in report.choices if one.model == "swayed"]
+    assert len(mine) == TASKS
+    leaning = [(np.sign(answer.p_first - 0.5) + np.sign(0.5 - answer.p_swapped)) / 2 for answer in mine]
+    tasks = [answer.a.partition("/")[0] for answer in mine]
+    said = [verdicts[answer.a, answer.b] for answer in mine]
+    again = both_orders_agreement(leaning, said, clusters=tasks).measure(Resampling(resamples=100))
+    measure = report.line("swayed", MEASURE)
+    assert measure is not None
+    assert (measure.value, measure.n, measure.ties) == (again.value, again.n, again.ties)
+
+
+def test_trouble_is_that_pairs_own_and_counted(report: Report) -> None:
+    measure = report.line("troubled", MEASURE)
+    assert measure is not None and (measure.value, measure.n, measure.unscored) == (1.0, TASKS - 3, 3)
+    reasons = {one.a.partition("/")[0]: one.why_missing for one in report.choices if one.why_missing}
+    assert reasons == {"1": "RuntimeError: it broke", "2": "it could not tell", "3": "1.7 is no probability"}
+    half = next(one for one in report.choices if one.model == "troubled" and "2/" in one.a[:2])
+    assert math.isnan(half.p_first) != math.isnan(half.p_swapped)  # the other order was answered, and is kept
+    assert any(one.startswith(f"troubled left 3 of {TASKS} pairs undecided in an order:") for one in report.warnings)
+
+
+def test_choices_are_in_the_file_and_old_files_have_none(report: Report, tmp_path: Path) -> None:
+    report.write(tmp_path / "report.json")
+    read = Report.read(tmp_path / "report.json")
+    again = recompute(replace(read, lines=(), comparisons=(), verdicts={}))
+    assert again.as_dict() == read.as_dict() == report.as_dict()
+    facts = json.loads((tmp_path / "report.json").read_text())
+    assert set(facts["choices"][0]) == {"model", "a", "b", "p_first", "p_swapped", "why_missing"}
+    del facts["choices"]
+    old = Report.from_dict(facts)
+    assert old.choices == () and recompute(old).line("first", MEASURE) is None
+
+
+def test_frames_are_thinned_and_a_benchmark_without_the_question_does_not_ask(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Counting(First):
+        def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
+            seen.extend(len(one) for pair in pairs for one in pair)
+            return super().prefer(pairs)
+
+    run_benchmark(load_benchmark("roboarena"), [Counting()], coded(3), tmp_path, replace(QUICK, frames=4))
+    assert seen == [4] * 12
+    seen.clear()
+    report = run_benchmark(load_benchmark("failure-detection"), [Counting()], coded(3), tmp_path / "f", QUICK)
+    assert seen == [] and report.choices == ()

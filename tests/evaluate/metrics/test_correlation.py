@@ -1,0 +1,165 @@
+"""VOC and Kendall's tau against scipy; what is undefined stays undefined."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from demerit.errors import BadInput
+from demerit.evaluate.metrics import Resampling
+from demerit.evaluate.metrics.columns import average_ranks
+from demerit.evaluate.metrics.correlation import (
+    LEVELS,
+    count_pairs,
+    kendall_tau,
+    order_correlations,
+    pearson,
+    spearman,
+    success_failure_gap,
+    value_order_correlation,
+)
+
+QUICK = Resampling(resamples=100)
+check = settings(max_examples=80)
+curve = st.lists(st.one_of(st.integers(-3, 3).map(float), st.floats(-100, 100)), min_size=2, max_size=20)
+
+
+@check
+@given(st.lists(st.tuples(st.integers(-4, 4), st.floats(-10, 10)), min_size=2, max_size=25))
+def test_correlations_are_scipys(rows):
+    x, y = (np.array(v, dtype=float) for v in zip(*rows, strict=True))
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        assert math.isnan(pearson(x, y)) and math.isnan(spearman(x, y))
+    else:
+        if np.ptp(y) > 1e-6:  # scipy itself warns of a nearly constant input
+            assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-6)
+        assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-9)
+
+
+@check
+@given(curve)
+def test_ranks_are_scipys(values):
+    assert average_ranks(np.array(values)).tolist() == stats.rankdata(values).tolist()
+
+
+@check
+@given(st.lists(curve, min_size=1, max_size=6))
+def test_voc_is_the_mean_over_episodes_that_have_one(curves):
+    for method, by_scipy in (("pearson", np.corrcoef), ("spearman", None)):
+        each = []
+        for values in curves:
+            ranked = values if by_scipy else stats.rankdata(values)
+            if len(set(values)) > 1:
+                spread = np.array(ranked) / np.ptp(ranked)
+                each.append(np.corrcoef(spread, np.arange(len(values)))[0, 1])
+        found = value_order_correlation(curves, method=method).measure(QUICK)
+        assert found.value == pytest.approx(np.mean(each) if each else math.nan, abs=1e-6, nan_ok=True)
+        assert (found.n, found.undefined, found.unscored) == (len(each), len(curves) - len(each), 0)
+        assert found.name == f"voc_{method}"
+
+
+def test_a_constant_is_undefined_and_a_hole_is_unscored_neither_is_zero():
+    curves = [[0.5, 0.5, 0.5], [0.0, math.nan, 1.0], [], [1.0], [0.0, 0.5, 1.0]]
+    found = value_order_correlation(curves).measure(QUICK)
+    assert (found.value, found.n, found.undefined, found.unscored) == (pytest.approx(1.0), 1, 2, 2)
+    nothing = value_order_correlation(curves[:4]).measure(QUICK)
+    assert math.isnan(nothing.value) and nothing.n == 0
+    # a constant that rounding makes look alive
+    assert math.isnan(pearson([0.1] * 10, np.arange(10)))
+
+
+def test_pearson_and_spearman_are_two_numbers():
+    bent = [0.0, 0.0, 0.1, 1.0, 8.0]
+    one, two = (value_order_correlation([bent], method=m).measure(QUICK).value for m in ("pearson", "spearman"))
+    assert one < 0.85
+    assert two > 0.97
+
+
+def test_reversed_and_shuffled_frames_are_judged_by_their_true_time():
+    length = 12
+    back, mixed = np.arange(length)[::-1], np.random.default_rng(0).permutation(length)
+    for times, shown in ((back, "reversed"), (mixed, "shuffled")):
+        looks = value_order_correlation([times / 11], [times], shown=shown).measure(QUICK)
+        assert looks.value == pytest.approx(1.0) and looks.name == f"voc_pearson_{shown}"
+    clock = np.linspace(0, 1, length)
+    assert value_order_correlation([clock], [back], shown="reversed").measure(QUICK).value == pytest.approx(-1.0)
+    with pytest.raises(BadInput, match="true time"):
+        value_order_correlation([clock], shown="shuffled")
+
+
+def test_frames_need_not_be_evenly_spread():
+    found = order_correlations([[0.0, 0.1, 1.0]], [[0, 10, 100]])
+    assert found.value[0] == pytest.approx(1.0)
+
+
+def test_a_scale_of_the_value_changes_nothing():
+    rng = np.random.default_rng(1)
+    v = rng.normal(size=30)
+    assert pearson(v, np.arange(30)) == pytest.approx(pearson(1e-200 * v, np.arange(30)))
+    assert pearson(v, np.arange(30)) == pytest.approx(pearson(1e200 * v, np.arange(30)))
+
+
+ranked = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 1.0, 2.0])), min_size=2, max_size=20)
+
+
+@check
+@given(ranked)
+def test_tau_against_scipy_and_loops(rows):
+    values, levels = zip(*rows, strict=True)
+    counted = count_pairs(values, levels)
+    signs = [np.sign(a[0] - b[0]) * np.sign(a[1] - b[1]) for a, b in combinations(rows, 2)]
+    assert counted.concordant == signs.count(1) and counted.discordant == signs.count(-1)
+    n, strict = len(rows), sum(a[1] != b[1] for a, b in combinations(rows, 2))
+    if not strict:
+        assert all(math.isnan(counted.tau(v)) for v in ("tau_a", "tau_b", "ordered"))
+        return
+    assert counted.tau("tau_a") == pytest.approx(sum(signs) / (n * (n - 1) / 2))
+    expected = stats.somersd(levels, values).statistic if len(set(values)) > 1 else 0.0
+    assert counted.tau("ordered") == pytest.approx(expected)
+    expected = stats.kendalltau(values, levels, variant="b").statistic if len(set(values)) > 1 else math.nan
+    assert counted.tau("tau_b") == pytest.approx(expected, nan_ok=True)
+
+
+def test_tau_is_taken_within_tasks_and_undefined_is_not_zero():
+    values = [0, 1, 2, 5, 5, 9, 8, 7]
+    levels = [0, 1, 2, 0, 2, 0, 2, math.nan]
+    tasks = list("ppp") + list("qq") + list("rrr")
+    a = kendall_tau(values, levels, tasks).measure(QUICK)
+    assert (a.value, a.n) == (pytest.approx((1 + 0 - 1) / 3), 3)
+    b = kendall_tau(values, levels, tasks, variant="tau_b").measure(QUICK)
+    assert (b.value, b.n, b.undefined) == (pytest.approx(0.0), 2, 1)
+    gone = kendall_tau([0, 1, math.nan], [0, 1, 2], ["p", "p", "p"]).measure(QUICK)
+    assert gone.n == 1 and gone.counts["unscored episodes"] == 1
+    lost = kendall_tau([0, math.nan, 3], [0, 1, 2], ["p", "p", "q"]).measure(QUICK)
+    assert (lost.n, lost.unscored) == (0, 1)
+    assert LEVELS["failed"] < LEVELS["suboptimal"] < LEVELS["successful"]
+    with pytest.raises(BadInput, match="tau_a, tau_b"):
+        kendall_tau([1], [1], ["p"], variant="c")
+
+
+def test_a_perfect_model_reaches_one_only_without_pairs_of_one_level():
+    # two failures and two successes: 4 of 6 pairs have an order
+    for variant, best in (("tau_a", 4 / 6), ("tau_b", 4 / math.sqrt(4 * 6)), ("ordered", 1.0)):
+        found = kendall_tau([0, 1, 2, 3], [0, 0, 2, 2], ["p"] * 4, variant=variant).measure(QUICK)
+        assert found.value == pytest.approx(best)
+
+
+@check
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.floats(-5, 5), st.just(math.nan)), st.sampled_from([0, 1, None])),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_the_gap_in_a_loop(rows):
+    good = [v for v, s in rows if s == 1 and not math.isnan(v)]
+    bad = [v for v, s in rows if s == 0 and not math.isnan(v)]
+    found = success_failure_gap(*zip(*rows, strict=True)).measure(QUICK)
+    expected = np.mean(good) - np.mean(bad) if good and bad else math.nan
+    assert found.value == pytest.approx(expected, nan_ok=True)
+    assert found.unscored == sum(math.isnan(v) and s is not None for v, s in rows)

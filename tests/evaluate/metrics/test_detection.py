@@ -1,0 +1,196 @@
+"""Success detection, conformal thresholds and calibration, each against a plain loop over its definition."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from demerit.errors import BadInput
+from demerit.evaluate.metrics import Resampling, compare
+from demerit.evaluate.metrics.calibration import brier, calibration_error, conformal_threshold, reliability
+from demerit.evaluate.metrics.detection import (
+    auroc,
+    average_precision,
+    best_f1,
+    f1,
+    false_positive_rate,
+    over_reward,
+)
+
+QUICK = Resampling(resamples=100)
+check = settings(max_examples=150)
+score = st.one_of(st.integers(0, 4).map(lambda k: k / 4), st.just(math.nan))
+episodes = st.lists(st.tuples(score, st.sampled_from([0, 1, None])), min_size=1, max_size=25)
+
+
+def known(rows):
+    kept = [(v, s) for v, s in rows if not math.isnan(v) and s is not None]
+    return [v for v, s in kept if s], [v for v, s in kept if not s]
+
+
+def f1_in_a_loop(good, bad, cut, positive):
+    if positive == "success":
+        tp, fp, fn = sum(v >= cut for v in good), sum(v >= cut for v in bad), sum(v < cut for v in good)
+    else:
+        tp, fp, fn = sum(v < cut for v in bad), sum(v < cut for v in good), sum(v >= cut for v in bad)
+    return 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else math.nan
+
+
+@check
+@given(episodes)
+def test_auroc_counts_pairs(rows):
+    good, bad = known(rows)
+    found = auroc(*zip(*rows, strict=True)).measure(QUICK)
+    pairs = [1.0 if g > b else 0.5 if g == b else 0.0 for g, b in product(good, bad)]
+    assert found.value == pytest.approx(np.mean(pairs) if pairs else math.nan, nan_ok=True)
+    assert found.unscored == sum(math.isnan(v) and s is not None for v, s in rows)
+    if pairs:
+        assert found.ties == pairs.count(0.5)
+        by_scipy = stats.mannwhitneyu(good, bad, method="asymptotic").statistic if len({*good, *bad}) > 1 else None
+        assert by_scipy is None or found.value == pytest.approx(by_scipy / len(pairs))
+
+
+@check
+@given(episodes, st.sampled_from(["success", "failure"]))
+def test_average_precision_and_f1_threshold_by_threshold(rows, positive):
+    good, bad = known(rows)
+    scores, success = zip(*rows, strict=True)
+    ap = average_precision(scores, success, positive=positive).measure(QUICK)
+    best = best_f1(scores, success, positive=positive).measure(QUICK)
+    if not good or not bad:
+        assert ap.n == best.n == 0 and math.isnan(ap.value)
+        return
+    wanted, other = (good, bad) if positive == "success" else ([-v for v in bad], [-v for v in good])
+    total = recall = 0.0
+    for cut in sorted({*wanted, *other}, reverse=True):
+        hits, alarms = sum(v >= cut for v in wanted), sum(v >= cut for v in other)
+        total += (hits / len(wanted) - recall) * hits / (hits + alarms)
+        recall = hits / len(wanted)
+    assert ap.value == pytest.approx(total)
+    cuts = [*good, *bad, 2.0]
+    assert best.value == pytest.approx(np.nanmax([f1_in_a_loop(good, bad, c, positive) for c in cuts]))
+    for cut in (0.25, 0.6):
+        found = f1(scores, success, cut, positive=positive).measure(QUICK)
+        assert found.value == pytest.approx(f1_in_a_loop(good, bad, cut, positive), nan_ok=True)
+        assert found.known is False or found.value <= best.value + 1e-12
+
+
+@check
+@given(episodes)
+def test_over_reward_in_a_loop(rows):
+    good, bad = known(rows)
+    found = over_reward(*zip(*rows, strict=True)).measure(QUICK)
+    expected = np.mean(np.array(bad) >= np.median(good)) if good and bad else math.nan
+    assert found.value == pytest.approx(expected, nan_ok=True)
+    assert found.unscored == sum(math.isnan(v) and s == 0 for v, s in rows)
+    rate = false_positive_rate(*zip(*rows, strict=True), 0.5).measure(QUICK)
+    assert rate.value == pytest.approx(np.mean(np.array(bad) >= 0.5) if bad else math.nan, nan_ok=True)
+    assert rate.n == len(bad)
+
+
+def test_the_median_success_of_odd_and_even_numbers():
+    assert over_reward([0.0, 0.5, 1.0, 0.5], [1, 1, 1, 0]).measure(QUICK).value == 1.0
+    assert over_reward([0.0, 0.5, 1.0, 0.4], [1, 1, 1, 0]).measure(QUICK).value == 0.0
+    assert over_reward([0.2, 0.6, 0.4, 0.39], [1, 1, 0, 0]).measure(QUICK).value == 0.5  # the middle of 0.2 and 0.6
+
+
+def test_order_of_the_list_decides_nothing():
+    # sorted by label, a tie broken by list order would give 1 or 0
+    for success in ([1, 1, 0, 0], [0, 0, 1, 1]):
+        assert auroc([0.3] * 4, success).measure(QUICK).value == 0.5
+        assert average_precision([0.3] * 4, success).measure(QUICK).value == 0.5
+
+
+def test_two_models_by_auroc():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(25), 8)
+    success = rng.integers(0, 2, 200)
+    found = compare(
+        lambda v: auroc(v, success, clusters=task), success + rng.normal(size=200), rng.normal(size=200), QUICK
+    )
+    assert found.low > 0 and found.p < 0.05
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(4, 0.2), (5, 0.4), (6, 0.3), (9, 0.1), (3, 0.3)])
+def test_conformal_risk_over_all_places_of_a_new_failure(n, alpha):
+    # n + 1 exchangeable scores: the new one is each of them equally often
+    for values in (list(range(n + 1)), [0] * (n + 1), [0, 0, *range(n - 1)]):
+        passed = 0
+        for new in range(n + 1):
+            rest = values[:new] + values[new + 1 :]
+            passed += values[new] >= conformal_threshold(rest, alpha).threshold
+        assert passed / (n + 1) <= alpha + 1e-12
+        if len(set(values)) == n + 1:  # and no more careful than it must be
+            assert passed == math.floor(alpha * (n + 1) + 1e-9)
+
+
+def test_conformal_says_when_failures_are_too_few():
+    few = conformal_threshold([0.1] * 18 + [math.nan], 0.05)
+    assert few.threshold == math.inf and not few.enough and few.unscored == 1
+    enough = conformal_threshold(np.linspace(0, 1, 19), 0.05)
+    assert enough.enough and enough.threshold > 1.0
+    assert false_positive_rate([0.5, 0.9], [0, 0], few.threshold).measure(QUICK).value == 0.0
+    assert 0.29 * 100 < 29  # in floats; 29 of 100 may pass all the same
+    assert conformal_threshold(np.arange(1, 100.0), 0.29).threshold == np.nextafter(71.0, 72)
+    for alpha in (0.0, 1.0, -1.0):
+        with pytest.raises(BadInput, match="between 0 and 1"):
+            conformal_threshold([1.0], alpha)
+
+
+def test_conformal_risk_holds_on_average_in_a_simulation():
+    rng = np.random.default_rng(0)
+    rates = [
+        np.mean(rng.normal(size=200) >= conformal_threshold(rng.normal(size=49), 0.1).threshold) for _ in range(400)
+    ]
+    assert np.mean(rates) == pytest.approx(0.1, abs=0.01)
+
+
+@check
+@given(episodes, st.integers(1, 7))
+def test_calibration_in_a_loop(rows, bins):
+    p, success = zip(*rows, strict=True)
+    pairs = [(v, s) for v, s in rows if not math.isnan(v) and s is not None]
+    found = calibration_error(p, success, bins=bins).measure(QUICK)
+    diagram = reliability(p, success, bins=bins, resampling=QUICK)
+    edges = diagram.edges
+    total = 0.0
+    for i in range(len(edges) - 1):
+        last = i == len(edges) - 2
+        inside = [(v, s) for v, s in pairs if edges[i] <= v < edges[i + 1] or (last and v == edges[i + 1])]
+        assert diagram.count[i] == len(inside)
+        if inside:
+            means = np.mean(inside, axis=0)
+            assert diagram.predicted[i] == pytest.approx(means[0]) and diagram.observed[i] == pytest.approx(means[1])
+            total += len(inside) / len(pairs) * abs(means[0] - means[1])
+        else:
+            assert math.isnan(diagram.observed[i])
+    assert diagram.count.sum() == len(pairs) == found.n
+    assert found.value == pytest.approx(total if pairs else math.nan, nan_ok=True)
+    score = brier(p, success).measure(QUICK)
+    assert score.value == pytest.approx(np.mean([(v - s) ** 2 for v, s in pairs]) if pairs else math.nan, nan_ok=True)
+
+
+def test_a_calibrated_model_is_calibrated_and_a_boaster_is_not():
+    rng = np.random.default_rng(3)
+    p = rng.random(4000)
+    success = rng.random(4000) < p
+    assert calibration_error(p, success).measure(QUICK).value < 0.03
+    diagram = reliability(p, success, resampling=QUICK)
+    assert ((diagram.low <= diagram.predicted) & (diagram.predicted <= diagram.high)).sum() >= 8
+    assert calibration_error(np.sqrt(p), success).measure(QUICK).value == pytest.approx(1 / 6, abs=0.02)
+    assert brier(p, success).measure(QUICK).value == pytest.approx(1 / 6, abs=0.01)
+
+
+def test_what_is_no_probability_is_refused():
+    with pytest.raises(BadInput, match="from 0 to 1"):
+        brier([1.5], [1])
+    with pytest.raises(BadInput, match="true, false or unknown"):
+        auroc([1.0], [2])
+    with pytest.raises(BadInput, match="at least 1"):
+        calibration_error([0.5], [1], bins=0)
+    with pytest.raises(BadInput, match="'success' or 'failure'"):
+        best_f1([0.1, 0.2], [0, 1], positive="x")

@@ -1,0 +1,184 @@
+"""Preference-ordering accuracy and agreement with A/B/tie judgements, by the formula of the paper in plain loops."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demerit.errors import BadInput
+from demerit.evaluate.metrics import Resampling, compare
+from demerit.evaluate.metrics.ordering import (
+    both_orders_agreement,
+    episode_returns,
+    judgement_agreement,
+    pairs_within,
+    preference_ordering,
+)
+
+QUICK = Resampling(resamples=100)
+check = settings(max_examples=60)
+maybe = st.one_of(st.integers(0, 4).map(float), st.just(math.nan))
+episodes = st.lists(st.tuples(maybe, maybe, st.sampled_from("pqr")), min_size=1, max_size=25)
+
+
+def the_paper(rows):
+    """1 - sum |P_c| D_c / sum |P_c|, with half a disagreement for a tie of the model."""
+    above = below = ties = unscored = 0
+    for context in {c for *_, c in rows}:
+        inside = [(m, y) for m, y, c in rows if c == context]
+        strict = [(a, b) for a, b in combinations(inside, 2) if not math.isnan(a[1] + b[1]) and a[1] != b[1]]
+        scored = [(a, b) for a, b in strict if not math.isnan(a[0] + b[0])]
+        unscored += len(strict) - len(scored)
+        if scored:
+            wrong = [0.5 if a[0] == b[0] else float((a[0] > b[0]) != (a[1] > b[1])) for a, b in scored]
+            ties += wrong.count(0.5)
+            above += len(scored) * (sum(wrong) / len(scored))
+            below += len(scored)
+    return (1 - above / below if below else math.nan), below, ties, unscored
+
+
+@check
+@given(episodes)
+def test_accuracy_is_the_papers(rows):
+    model, human, contexts = zip(*rows, strict=True)
+    found = preference_ordering(model, human, contexts).measure(QUICK)
+    value, n, ties, unscored = the_paper(rows)
+    assert found.value == pytest.approx(value, nan_ok=True)
+    assert (found.n, found.ties, found.unscored) == (n, ties, unscored)
+    paired = {k for i, j in combinations(range(len(rows)), 2) if strict(rows[i], rows[j]) for k in (i, j)}
+    assert found.counts["episodes"] == len(paired)
+    assert found.counts["unscored episodes"] == sum(math.isnan(rows[k][0]) for k in paired)
+
+
+def strict(a, b):
+    return a[2] == b[2] and not math.isnan(a[1] + b[1]) and a[1] != b[1]
+
+
+@check
+@given(episodes)
+def test_a_mirrored_model_scores_one_minus(rows):
+    model, human, contexts = (np.array(x) for x in zip(*rows, strict=True))
+    found, other = (preference_ordering(m, human, contexts).measure(QUICK) for m in (model, -model))
+    assert other.value == pytest.approx(1 - found.value, nan_ok=True)
+    assert other.ties == found.ties
+
+
+@check
+@given(st.lists(st.sampled_from("abc"), max_size=12))
+def test_pairs_within_lists_each_pair_once(groups):
+    left, right, _ = pairs_within(groups, len(groups))
+    found = {frozenset((int(i), int(j))) for i, j in zip(left, right, strict=True)}
+    assert found == {frozenset((i, j)) for i, j in combinations(range(len(groups)), 2) if groups[i] == groups[j]}
+    assert len(found) == len(left)
+
+
+def test_contexts_weigh_by_their_pairs():
+    # context p: 3 pairs all right; context q: 1 pair wrong -> 3/4, not (1 + 0)/2
+    found = preference_ordering([1, 2, 3, 2, 1], [1, 2, 3, 1, 2], list("pppqq")).measure(QUICK)
+    assert (found.value, found.n, found.counts["contexts"]) == (0.75, 4, 2)
+    assert preference_ordering([1, 2, 3, 2, 1], [1, 2, 3, 1, 2], list("pppqq")).by_cluster() == {"p": 1.0, "q": 0.0}
+
+
+def test_equal_human_scores_are_no_pair():
+    found = preference_ordering([1, 2, 3], [5, 5, 7], ["c"] * 3).measure(QUICK)
+    assert (found.n, found.counts["human ties"]) == (2, 1)
+
+
+def test_returns_are_named_apart_and_need_what_they_use():
+    values = [[0.0, 1.0, 0.5], [math.nan, 1.0], [], [0.2, math.nan]]
+    assert np.array_equal(episode_returns(values, "sum"), [1.5, math.nan, math.nan, math.nan], equal_nan=True)
+    assert np.array_equal(episode_returns(values, "mean"), [0.5, math.nan, math.nan, math.nan], equal_nan=True)
+    assert np.array_equal(episode_returns(values, "final"), [0.5, 1.0, math.nan, math.nan], equal_nan=True)
+    names = {preference_ordering([1, 2], [1, 2], "cc", how=how).measure(QUICK).name for how in ("sum", "mean", "final")}
+    assert len(names) == 3
+    with pytest.raises(BadInput, match="'sum', 'final' or 'mean'"):
+        episode_returns([[1.0]], "max")
+
+
+@check
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30), st.randoms(use_true_random=False))
+def test_returns_do_not_depend_on_the_order_of_frames(values, random):
+    mixed = list(values)
+    random.shuffle(mixed)
+    for how in ("sum", "mean"):
+        assert episode_returns([values], how)[0] == episode_returns([mixed], how)[0]
+    assert episode_returns([values], "mean")[0] == pytest.approx(np.mean(values), abs=1e-9)
+    assert episode_returns([values], "sum")[0] == pytest.approx(np.sum(values), abs=1e-9)
+
+
+def test_a_constant_is_a_tie_by_mean_whatever_the_lengths():
+    # np.mean of three and of ten times 0.1 differ in the last bit: rounding would order the episodes
+    assert np.mean([0.1] * 3) != np.mean([0.1] * 10)
+    curves = [[0.1] * n for n in (3, 10, 7, 49)]
+    found = preference_ordering(episode_returns(curves, "mean"), [1, 2, 3, 4], ["c"] * 4, how="mean").measure(QUICK)
+    assert (found.value, found.ties) == (0.5, 6)
+
+
+def test_clusters_may_be_wider_than_contexts_but_never_cut_one():
+    model, human, contexts = [1, 2, 1, 2, 3, 1], [1, 2, 1, 2, 1, 2], list("ppqqrr")
+    wide = preference_ordering(model, human, contexts, clusters=list("xxxxyy")).measure(QUICK)
+    assert (wide.clusters, preference_ordering(model, human, contexts).measure(QUICK).clusters) == (2, 3)
+    with pytest.raises(BadInput, match="inside one cluster"):
+        preference_ordering(model, human, contexts, clusters=list("xyxxyy")).measure(QUICK)
+
+
+def test_two_models_are_compared_on_pairs_that_both_scored():
+    rng = np.random.default_rng(0)
+    human, contexts = rng.permutation(200), np.repeat(np.arange(20), 10)
+    good, bad = human + 20.0 * rng.normal(size=200), rng.normal(size=200)
+    good[3] = bad[7] = np.nan
+    found = compare(lambda r: preference_ordering(r, human, contexts), good, bad, Resampling(resamples=500))
+    both = np.where(np.isnan(good + bad), np.nan, 1.0)
+    plain = [preference_ordering(v * both, human, contexts).measure(QUICK) for v in (good, bad)]
+    assert found.difference == pytest.approx(plain[0].value - plain[1].value)
+    assert found.n == plain[0].n and found.p < 0.01 and found.low > 0
+
+
+verdicts = st.lists(st.tuples(maybe, st.sampled_from(["a", "b", "tie"])), min_size=1, max_size=20)
+
+
+@check
+@given(verdicts)
+def test_judgement_agreement_in_a_loop(rows):
+    margin = [m - 2 for m, _ in rows]
+    said = [v for _, v in rows]
+    found = judgement_agreement(margin, said).measure(QUICK)
+    credit = [
+        0.5 if m == 0 else float((m > 0) == (v == "a"))
+        for m, v in zip(margin, said, strict=True)
+        if v != "tie" and not math.isnan(m)
+    ]
+    assert found.value == pytest.approx(np.mean(credit) if credit else math.nan, nan_ok=True)
+    assert found.n == len(credit) and found.ties == credit.count(0.5)
+    assert found.counts["human ties"] == said.count("tie")
+    assert found.unscored == len(rows) - said.count("tie") - len(credit)
+    # people's verdicts are really read: turning them round turns the result round
+    turned = [{"a": "b", "b": "a", "tie": "tie"}[v] for v in said]
+    assert judgement_agreement(margin, turned).measure(QUICK).value == pytest.approx(1 - found.value, nan_ok=True)
+
+
+def test_always_a_scores_the_share_of_a_and_exactly_half_in_both_orders():
+    said = ["a", "a", "a", "b", "tie"]
+    one = judgement_agreement([1] * 5, said).measure(QUICK)
+    assert one.value == 0.75
+    # shown (A, B) it names A, shown (B, A) it names B: no mean leaning
+    both = both_orders_agreement([0] * 5, said).measure(QUICK)
+    assert (both.value, both.n, both.counts["human ties"]) == (0.5, 4, 1)
+    assert both.name != one.name
+    # a comparer that looks is right both times
+    seen = [1, 1, 1, -1, 1]
+    assert both_orders_agreement(seen, said).measure(QUICK).value == 1.0
+    lost = both_orders_agreement([1, 1, math.nan, -1, 1], said).measure(QUICK)
+    assert (lost.n, lost.unscored) == (3, 1)
+
+
+def test_other_words_are_refused():
+    with pytest.raises(BadInput, match="'a', 'b' or 'tie'"):
+        judgement_agreement([1.0], ["A"])
+    with pytest.raises(BadInput, match="infinite"):
+        preference_ordering([math.inf, 1], [1, 2], "cc")
+    with pytest.raises(BadInput, match="3 rows"):
+        preference_ordering([1, 2, 3], [1, 2], "ccc")

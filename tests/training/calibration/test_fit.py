@@ -1,0 +1,265 @@
+"""Calibration as mathematics: the fit computed another way, what maps keep, and whether the promise holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from demerit.errors import BadInput
+from demerit.evaluate.metrics import Resampling
+from demerit.evaluate.metrics.calibration import conformal_threshold
+from demerit.models.calibrated import METHODS, CalibrationMap, Confidence, Isotonic, Same, Shift, read_map
+from demerit.training.calibration.fit import (
+    CalibrationExample,
+    check_enough_failures,
+    cross_validate,
+    doubts,
+    fit,
+    isotonic,
+    too_few,
+)
+
+unit = st.floats(0, 1, width=32)
+rows = st.lists(st.tuples(st.integers(0, 12), unit, st.floats(0.1, 3)), min_size=1, max_size=25)
+QUICK = Resampling(resamples=50)
+
+
+def by_formula(points: Sequence[tuple[float, float, float]]) -> dict[float, float]:
+    """The isotonic fit by its min-max formula: f(i) = max over a <= i of min over b >= i of the mean of rows a..b."""
+    xs = sorted({x for x, _, _ in points})
+
+    def mean(a: int, b: int) -> float:
+        inside = [(y, w) for x, y, w in points if xs[a] <= x <= xs[b]]
+        return sum(y * w for y, w in inside) / sum(w for _, w in inside)
+
+    size = len(xs)
+    return {xs[i]: max(min(mean(a, b) for b in range(i, size)) for a in range(i + 1)) for i in range(size)}
+
+
+@given(rows)
+def test_pooling_finds_what_the_formula_says(points: list[tuple[int, float, float]]) -> None:
+    expected = by_formula(points)
+    found = isotonic(*(list(column) for column in zip(*points, strict=True)))
+    assert found(list(expected)) == pytest.approx(list(expected.values()), abs=1e-9)
+
+
+@given(rows)
+def test_calibrating_twice_changes_nothing(points: list[tuple[int, float, float]]) -> None:
+    x, y, weight = (list(column) for column in zip(*points, strict=True))
+    once = isotonic(x, y, weight)(x)
+    assert isotonic(once, y, weight)(once) == pytest.approx(once, abs=1e-9)
+
+
+def test_isotonic_refuses_what_it_cannot_fit() -> None:
+    for x, y, weight in (([], [], None), ([1.0], [math.nan], None), ([1.0], [1.0], [0.0])):
+        with pytest.raises(BadInput):
+            isotonic(x, y, weight)
+
+
+maps = st.one_of(
+    st.builds(Shift, st.floats(-1, 1)),
+    st.builds(lambda scores: Confidence(np.array(scores)), st.lists(unit, max_size=30)),
+    rows.map(lambda points: isotonic([x / 12 for x, _, _ in points], [y for _, y, _ in points])),
+)
+
+
+@given(maps, st.lists(unit, min_size=2, max_size=20))
+def test_maps_never_fall_keep_the_range_and_keep_unknown_unknown(made: CalibrationMap, values: list[float]) -> None:
+    out = made(sorted(values))
+    assert (np.diff(out) >= 0).all() and out.min() >= 0 and out.max() <= 1
+    assert np.isnan(made([math.nan])).all()
+    again = read_map("test", made.as_facts())
+    assert np.array_equal(again(values), made(values))
+
+
+@given(st.lists(unit, min_size=1, max_size=40), st.lists(unit, min_size=1, max_size=20), st.floats(0.02, 0.9))
+def test_confidence_and_threshold_are_one_promise(failures: list[float], scores: list[float], risk: float) -> None:
+    """Passing the conformal threshold is the same as a p-value of at most the risk, counted one by one."""
+    threshold = conformal_threshold(failures, risk).threshold
+    confidence = Confidence(np.array(failures))(scores)
+    for score, sure in zip(scores, confidence, strict=True):
+        p = (1 + sum(failure >= score for failure in failures)) / (len(failures) + 1)
+        assert sure == pytest.approx(1 - p)
+        assert (score >= threshold) == (p <= risk + 1e-12)
+
+
+@given(st.lists(unit, min_size=1, max_size=30), st.lists(unit, min_size=1, max_size=30))
+def test_confidence_of_confidence_is_confidence(failures: list[float], scores: list[float]) -> None:
+    first = Confidence(np.array(failures))
+    assert np.array_equal(Confidence(first(failures))(first(scores)), first(scores))
+
+
+@given(st.lists(st.tuples(unit, unit), min_size=19, max_size=60))
+def test_a_bound_on_progress_is_kept_by_those_it_was_made_of_and_stays_when_made_again(
+    pairs: list[tuple[float, float]],
+) -> None:
+    def bound(finals: Sequence[float]) -> CalibrationMap:
+        made = [
+            CalibrationExample(str(i), "t", v, True, v, p[1])
+            for i, (v, p) in enumerate(zip(finals, pairs, strict=True))
+        ]
+        return fit(made, "conformal", 0.05).progress
+
+    finals = [value for value, _ in pairs]
+    first = bound(finals)
+    sure = first(finals)
+    over = sum(value > truth + 1e-12 for value, (_, truth) in zip(sure, pairs, strict=True))
+    assert over <= 0.05 * (len(pairs) + 1)
+    assert bound(sure.tolist())(sure) == pytest.approx(sure, abs=1e-9)
+
+
+def draw(rng: np.random.Generator, count: int, power: float) -> list[CalibrationExample]:
+    """Exchangeable episodes: one in two a success, scored higher by `power` standard deviations; ties included."""
+    good = rng.random(count) < 0.5
+    scores = np.round(rng.standard_normal(count) + power * good, 1)
+    progress = np.clip(rng.random(count) * (1 + good) / 2, 0, 1)
+    return [
+        CalibrationExample(f"{i}", f"task {i % 4}", float(s), bool(g), float(p), float(p), np.array([p]), np.array([p]))
+        for i, (s, g, p) in enumerate(zip(scores, good, progress, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(("power", "risk"), [(0.0, 0.05), (3.0, 0.05), (3.0, 0.2)])
+def test_the_promise_is_kept_on_exchangeable_data(power: float, risk: float) -> None:
+    """By simulation; a model that knows nothing (power 0) keeps it as well, and lets no more successes through."""
+    rng = np.random.default_rng(0)
+    false, true, over = [], [], []
+    for _ in range(400):
+        found = fit(draw(rng, 120, power), "conformal", risk)
+        test = draw(rng, 120, power)
+        assert found.threshold is not None
+        passes = {kind: [one.score >= found.threshold for one in test if one.success is kind] for kind in (True, False)}
+        false.append(np.mean(passes[False]))
+        true.append(np.mean(passes[True]))
+        over.append(np.mean([found.success([one.score])[0] >= 1 - risk - 1e-12 for one in test if not one.success]))
+    error = 3 * float(np.std(false)) / 400**0.5
+    assert np.mean(false) <= risk + error
+    assert np.allclose(over, false)
+    if power == 0:
+        assert np.mean(true) <= risk + error
+    else:
+        assert np.mean(true) > 0.5
+
+
+def test_coverage_of_progress_by_simulation() -> None:
+    rng = np.random.default_rng(1)
+    over = []
+    for _ in range(300):
+        pools = []
+        for _ in range(2):
+            truth = rng.random(60)
+            said = np.clip(truth + 0.2 * rng.standard_normal(60) + 0.1, 0, 1)
+            pools.append(
+                [
+                    CalibrationExample("x", "t", v, True, v, t)
+                    for v, t in zip(said.tolist(), truth.tolist(), strict=True)
+                ]
+            )
+        bound = fit(pools[0], "conformal", 0.1).progress
+        over.append(np.mean([bound([one.final])[0] > one.progress for one in pools[1]]))
+    assert 0.05 < np.mean(over) <= 0.1 + 3 * float(np.std(over)) / 300**0.5
+
+
+def test_the_promise_does_not_carry_over_to_other_scores() -> None:
+    """The control of the simulation above: failures that are scored higher than those calibrated on do pass."""
+    rng = np.random.default_rng(0)
+    found = fit(draw(rng, 400, 2.0), "conformal", 0.05)
+    assert found.threshold is not None
+    others = [one.score + 1.5 for one in draw(rng, 400, 2.0) if not one.success]
+    assert np.mean([score >= found.threshold for score in others]) > 0.2
+
+
+def test_too_few_failures_says_how_many_it_takes() -> None:
+    few = [CalibrationExample(str(i), "t", 0.1, i > 9, 0.1, None) for i in range(20)]
+    with pytest.raises(BadInput, match=r"risk of 0\.05: expected at least 19 .* got 10 \(label 9 more, or promise"):
+        check_enough_failures(few, 0.05)
+    assert fit(few, "isotonic", 0.05).threshold is None
+    assert "takes 19 labelled failures and there are 10" in fit(few, "isotonic", 0.05).guarantee
+    assert too_few(0, 0.1) == "a risk of 0.1 takes 9 labelled failures and there are 0 (label 9 more)"
+    check_enough_failures(few, 0.1)
+    for count in range(1, 150):  # the risk that is offered can be promised
+        offered = float(too_few(count, 0.001).rpartition(" ")[2].rstrip(")"))
+        assert conformal_threshold(np.linspace(0, 1, count), offered).enough
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.sampled_from(METHODS))
+def test_a_fit_keeps_order_and_range(seed: int, method: str) -> None:
+    found = fit(draw(np.random.default_rng(seed), 80, 1.0), method, 0.1)  # type: ignore[arg-type]
+    grid = np.linspace(-4, 6, 101)
+    for made in (found.progress, found.success):
+        out = made(grid)
+        assert (np.diff(out) >= 0).all() and out.min() >= 0 and out.max() <= 1
+
+
+def test_what_cannot_be_calibrated_stays_and_says_so() -> None:
+    judged = [CalibrationExample(str(i), "t", i / 30, i > 25, i / 30, None) for i in range(30)]
+    found = fit(judged, "isotonic", 0.1)
+    assert isinstance(found.progress, Same) and "No episode has its progress labelled" in found.notes[0]
+    assert isinstance(found.success, Isotonic)
+    half = np.array([0.5])
+    good = [CalibrationExample(str(i), "t", i / 30, True, i / 30, i / 30, half, half) for i in range(30)]
+    assert "There is no labelled failure: probabilities" in fit(good, "isotonic", 0.1).notes[0]
+    failed = [CalibrationExample(str(i), "t", float(i), False, float(i), 0.5) for i in range(30)]
+    assert "do not run from 0 to 1" in fit(failed, "conformal", 0.1, is_progress=False).notes[0]
+    assert "30 episodes have their progress labelled" in fit(failed, "conformal", 0.01).notes[0]
+    with pytest.raises(BadInput, match="one of isotonic, conformal"):
+        fit(good, "platt", 0.1)  # type: ignore[arg-type]
+
+
+def test_curves_count_each_episode_once() -> None:
+    """Ten frames of one episode weigh as much as one frame of another."""
+    long = CalibrationExample("a", "t", 0.5, True, 0.5, 1.0, np.full(10, 0.5), np.ones(10))
+    short = CalibrationExample("b", "t", 0.5, False, 0.5, 0.0, np.array([0.5]), np.zeros(1))
+    assert fit([long, short], "isotonic", 0.1).progress([0.5]) == pytest.approx([0.5])
+
+
+def test_left_out_tasks_unmask_what_only_fits_its_own_task() -> None:
+    """Each task has an offset of its own: on the same tasks the score works, on another one it does not."""
+    rng = np.random.default_rng(3)
+    knows = [replace_task(one, i) for i, one in enumerate(draw(rng, 200, 3.0))]
+    useless = [replace_task(one, i, offset=20.0 * ((7 * i) % 5)) for i, one in enumerate(draw(rng, 200, 0.0))]
+    good = cross_validate(knows, "isotonic", 0.1, False, QUICK)
+    bad = cross_validate(useless, "isotonic", 0.1, False, QUICK)
+    assert good["brier"].value < 0.12 and bad["brier"].value > 0.24
+    assert good["true_positive_rate"].value > 0.6
+    counts = {"successes": 100, "failures": 100}
+    assert not list(doubts(good, counts, 0.1))
+    said = " ".join(doubts(bad, counts, 0.1))
+    assert "are no better than always saying 50%" in said and "costs nearly all" in said
+    alone = [CalibrationExample(one.id, "one task", one.score, one.success, one.final, one.progress) for one in knows]
+    assert cross_validate(alone, "conformal", 0.1, False, QUICK)["false_positive_rate"].n > 50
+
+
+def replace_task(one: CalibrationExample, i: int, offset: float = 0.0) -> CalibrationExample:
+    return CalibrationExample(one.id, f"task {i % 5}", one.score + offset, one.success, one.final, one.progress)
+
+
+@given(st.floats(0.01, 0.5))
+def test_left_out_measures_nothing_where_nothing_can_be_promised(risk: float) -> None:
+    few = draw(np.random.default_rng(0), 8, 1.0)
+    assume(sum(one.success is False for one in few) < math.ceil(1 / risk - 1e-9) - 1)
+    assert "false_positive_rate" not in cross_validate(few, "isotonic", risk, False, QUICK)
+
+
+def test_broken_maps_are_refused() -> None:
+    for facts in (
+        {"map": "cubic"},
+        {"map": "shift"},
+        {"map": "shift", "by": "much"},
+        {"map": "shift", "by": 0.1, "more": 1},
+        {"map": "isotonic", "x": [0, 1], "y": [1, 0]},
+        {"map": "isotonic", "x": [0, 0], "y": [0, 1]},
+        {"map": "isotonic", "x": [0], "y": [2]},
+        {"map": "isotonic", "x": [], "y": []},
+        {"map": "isotonic", "x": "ab", "y": [0, 1]},
+        {"map": "confidence", "failures": [None]},
+        "same",
+    ):
+        with pytest.raises(BadInput):
+            read_map("model.json", facts)

@@ -1,0 +1,337 @@
+"""Calibrated models as files and commands: fitted, written, loaded strictly, and recognised where they cheat."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demerit.data.dataset import Dataset
+from demerit.data.episode import Episode
+from demerit.data.frames import Images
+from demerit.data.labels import Outcome
+from demerit.data.reward import Reward
+from demerit.errors import BadInput, DemeritError, StoreError
+from demerit.evaluate.benchmarks.benchmark import load_benchmark
+from demerit.evaluate.benchmarks.data import marks, seen_before
+from demerit.evaluate.benchmarks.run import RunOptions, run_benchmark
+from demerit.evaluate.benchmarks.scores import MeasureSettings
+from demerit.evaluate.metrics import Resampling
+from demerit.models import load_model
+from demerit.models.calibrated import Calibrated, Confidence, Isotonic, Same, Shift
+from demerit.models.check import check_model
+from demerit.models.ensemble import Ensemble
+from demerit.models.protocol import Comparer, Online
+from demerit.training.calibration.job import CalibrateOptions, CalibrationResult, calibrate
+from fakes.coded_episodes import Listed, Oracle, coded, episode
+from fakes.command import demerit, error_sentence
+from fakes.paths import REPO
+
+QUICK = CalibrateOptions(workers=0)
+SURE = CalibrateOptions(method="conformal", risk=0.05, workers=0)
+
+
+class Hopeful(Oracle):
+    """An oracle that squeezes everything into the upper half: right in order, wrong in amount."""
+
+    def _one(self, one: Episode) -> Reward:
+        true = super()._one(one)
+        return replace(true, value=0.5 + true.value / 2)
+
+
+class Follows(Hopeful):
+    """One that says success as well, follows live and compares."""
+
+    def _one(self, one: Episode) -> Reward:
+        said = super()._one(one)
+        return replace(said, success=said.value**2)
+
+    def reset(self, instruction: str) -> None:
+        self.told = instruction
+
+    def step(self, frame: Images) -> float:
+        return 0.5 + float(frame[0, 0, 0]) / 255 / 2
+
+    def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
+        return [0.5 for _ in pairs]
+
+
+@pytest.fixture
+def hopeful(tmp_path: Path) -> CalibrationResult:
+    return calibrate(coded(), Hopeful(name="hopeful"), tmp_path / "iso", QUICK)
+
+
+def test_an_overoptimistic_model_is_put_right(hopeful: CalibrationResult) -> None:
+    model = hopeful.model
+    good, bad = model.score([episode(99, "success"), episode(98, "failed")])
+    assert good.final == pytest.approx(1.0) and bad.final == pytest.approx(0.0, abs=0.01)
+    assert good.success is not None and good.success[-1] == 1.0
+    assert bad.success is not None and bad.success[-1] == 0.0
+    assert good.value == pytest.approx(np.linspace(0, 1, 18), abs=0.03)
+    assert good.model == "iso" and good.given["inner"] == "hopeful" and good.given["inner final"] == 1.0
+    assert good.given["succeeds"] is True and bad.given["succeeds"] is False
+    assert hopeful.counts["episodes"] == 48 and hopeful.counts["failures"] == 24
+    assert hopeful.measures["progress_error"].value < 0.02 < hopeful.measures["progress_error_before"].value
+    assert "At most 5.0% of failures" in model.card.about and (model.card.low, model.card.high) == (0.0, 1.0)
+
+
+def test_conformal_says_confidence_and_a_lower_bound(tmp_path: Path) -> None:
+    found = calibrate(coded(), Hopeful(name="hopeful"), tmp_path / "sure", SURE)
+    assert isinstance(found.model.recipe.progress, Shift) and isinstance(found.model.recipe.success, Confidence)
+    good, bad = found.model.score([episode(99, "success"), episode(98, "failed")])
+    assert good.given["succeeds"] is True and bad.given["succeeds"] is False
+    assert good.success is not None and good.success[-1] == pytest.approx(24 / 25)
+    assert found.model.card.quantity == "lower bound of progress"
+    assert found.measures["progress_overrated"].value <= 0.05 < found.measures["progress_overrated_before"].value
+
+
+def test_the_folder_is_the_model(hopeful: CalibrationResult, tmp_path: Path) -> None:
+    inner = Hopeful(name="hopeful")
+    again = Calibrated.from_folder(tmp_path / "iso", inner)
+    episodes = list(coded())
+    for a, b in zip(hopeful.model.score(episodes), again.score(episodes), strict=True):
+        assert np.array_equal(a.value, b.value) and a.given == b.given
+    assert again.card == hopeful.model.card
+    assert sorted(path.name for path in (tmp_path / "iso").iterdir()) == ["model.json"]
+    with pytest.raises(BadInput, match=r"another version of it .*: calibrate again"):
+        Calibrated.from_folder(tmp_path / "iso", Hopeful(name="hopeful", revision="2"))
+
+
+def test_what_an_inner_model_can_do_beside_scoring_stays(tmp_path: Path) -> None:
+    plain = calibrate(coded(), Hopeful(name="h"), tmp_path / "plain", QUICK).model
+    assert not isinstance(plain, Online) and not isinstance(plain, Comparer)
+    model = calibrate(coded(), Follows(name="f"), tmp_path / "live", QUICK).model
+    assert isinstance(model, Online) and isinstance(model, Comparer)
+    assert model.recipe.evidence == "success"
+    one = episode(99, "success")
+    (whole,) = model.score([one])
+    model.reset(one.instruction)
+    live = [model.step(frame) for frame in one.main.all()]
+    assert live == pytest.approx(whole.value, abs=1e-6)
+
+
+def test_unknown_stays_unknown(tmp_path: Path) -> None:
+    class Blinks(Hopeful):
+        def _one(self, one: Episode) -> Reward:
+            if one.id.startswith("99"):
+                return Reward.unscored(self.card.name, one.id, "it slept")
+            true = super()._one(one)
+            value = true.value.copy()
+            value[3] = np.nan
+            value[-1] = np.nan if one.id.startswith("5/") else value[-1]
+            return replace(true, value=value, why_missing="it blinked")
+
+    found = calibrate(coded(), Blinks(name="blinks"), tmp_path / "out", QUICK)
+    assert "4 labelled episodes are unscored: it blinked (4)." in found.notes
+    slept, blinked = found.model.score([episode(99, "success"), episode(5, "success")])
+    assert not slept.scored and slept.why_missing == "it slept" and slept.given["succeeds"] is None
+    assert np.flatnonzero(np.isnan(blinked.value)).tolist() == [3, 17] and blinked.why_missing == "it blinked"
+
+
+def test_a_models_opinion_is_no_label(tmp_path: Path) -> None:
+    opinion = (Outcome("model", success=True, progress=1.0),)
+    listed = [replace(one, outcomes=opinion) for one in coded()]
+    with pytest.raises(BadInput, match="episodes with success or progress labelled, got none"):
+        calibrate(Dataset(Listed(listed), "here"), Hopeful(name="h"), tmp_path / "out", QUICK)
+
+
+def test_only_success_labelled(tmp_path: Path) -> None:
+    listed = [replace(one, outcomes=(Outcome("human", success=one.outcome.success),)) for one in coded()]  # type: ignore[union-attr]
+    found = calibrate(Dataset(Listed(listed), "here"), Hopeful(name="h", low=None), tmp_path / "out", QUICK)
+    assert isinstance(found.model.recipe.progress, Same) and found.model.card.low is None
+    assert isinstance(found.model.recipe.success, Isotonic)
+
+
+def test_too_few_failures_for_a_promise_write_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="expected at least 19 labelled failures that the model scored, got 10"):
+        calibrate(coded(5), Hopeful(name="h"), tmp_path / "out", SURE)
+    assert not (tmp_path / "out").exists()
+    found = calibrate(coded(5), Hopeful(name="h"), tmp_path / "out", QUICK)
+    assert found.model.recipe.threshold is None and "takes 19 labelled failures" in found.model.card.about
+    assert found.model.score([episode(99, "success")])[0].given["succeeds"] is None
+
+
+def test_nothing_of_somebody_elses_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("x")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "model.json").write_text('{"format": 1, "kind": "taught"}')
+    calibrate(coded(), Hopeful(name="h"), tmp_path / "mine", QUICK)
+    for name, model, sentence in (
+        ("full", "h", "it holds something else"),
+        ("file", "h", "it is a file"),
+        ("other", "h", "a model of kind 'taught'"),
+        ("mine", "g", "it holds h calibrated on coded:memory, not g"),
+    ):
+        with pytest.raises(StoreError, match=sentence):
+            calibrate(coded(), Hopeful(name=model), tmp_path / name, QUICK)
+    calibrate(coded(), Hopeful(name="h"), tmp_path / "mine", SURE)  # the same model again, otherwise
+    assert json.loads((tmp_path / "mine" / "model.json").read_text())["method"] == "conformal"
+
+
+def test_a_crash_leaves_the_old_model_and_keeps_the_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Hopeful(name="h")
+    calibrate(coded(), model, tmp_path / "mine", QUICK)
+    before = (tmp_path / "mine" / "model.json").read_bytes()
+
+    real = os.replace
+
+    def dies(source: Any, target: Any) -> None:
+        if Path(target).name == "model.json":
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", dies)
+        with pytest.raises(KeyboardInterrupt):
+            calibrate(coded(), model, tmp_path / "mine", SURE)
+        with pytest.raises(KeyboardInterrupt):
+            calibrate(coded(), model, tmp_path / "new", SURE)
+    assert (tmp_path / "mine" / "model.json").read_bytes() == before
+    with pytest.raises(BadInput, match="another path"):
+        load_model(str(tmp_path / "new"))  # nothing that could be taken for a model
+    told: list[tuple[int, int]] = []
+    calibrate(coded(), model, tmp_path / "mine", SURE, lambda progress: told.append((progress.kept, progress.scored)))
+    assert told[-1] == (48, 0)
+    assert calibrate(coded(), model, tmp_path / "new", SURE).counts["episodes"] == 48
+
+
+BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "format 1": lambda facts: facts.update(format=2),
+    "only the fields": lambda facts: facts.update(extra=1),
+    "none of \\['risk'\\]": lambda facts: facts.pop("risk"),
+    "one of isotonic, conformal": lambda facts: facts.update(method="platt"),
+    "one of value, success": lambda facts: facts.update(evidence="luck"),
+    "a number between 0 and 1": lambda facts: facts.update(risk=2),
+    "a number, or null": lambda facts: facts.update(threshold="high"),
+    "a list of marks": lambda facts: facts.update(calibrated_on={}),
+    "progress: expected an object with a map": lambda facts: facts.update(progress=[]),
+    "never falls": lambda facts: facts["success"].update(y=facts["success"]["y"][::-1]),
+    "a model of kind 'calibrated'": lambda facts: facts.update(kind="taught"),
+    "text": lambda facts: facts.update(inner=3),
+}
+
+
+@pytest.mark.parametrize("sentence", BROKEN)
+def test_a_broken_folder_is_refused_in_a_sentence(sentence: str, hopeful: CalibrationResult, tmp_path: Path) -> None:
+    path = tmp_path / "iso" / "model.json"
+    facts = json.loads(path.read_text())
+    BROKEN[sentence](facts)
+    path.write_text(json.dumps(facts))
+    with pytest.raises(BadInput, match=sentence):
+        load_model(f"calibrated:{tmp_path / 'iso'}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system",
+        "ensemble:clock+os:system",
+        "clock:http://elsewhere",
+        "calibrated:x:os:system",
+        "./x:os:system",
+        "os",
+    ],
+)
+def test_a_file_names_neither_code_nor_addresses(name: str, hopeful: CalibrationResult, tmp_path: Path) -> None:
+    path = tmp_path / "iso" / "model.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "inner": name}))
+    with pytest.raises(BadInput, match="if you trust it, name it yourself"):
+        load_model(str(tmp_path / "iso"))
+
+
+def test_whoever_uses_it_may_name_the_inner_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_rewards.py").write_text("from fakes.coded_episodes import Oracle\n")
+    calibrate(coded(), "my_rewards:Oracle", "out", QUICK)
+    with pytest.raises(BadInput, match="calibrated:out:my_rewards:Oracle"):
+        load_model("calibrated:out")
+    for name in ("calibrated:out:my_rewards:Oracle", "./out:my_rewards:Oracle"):
+        assert load_model(name).card.name == "out"
+
+
+def test_calibrated_on_top_of_a_folder_and_of_an_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    calibrate(coded(), "ensemble:change+motion", "first", QUICK)
+    second = calibrate(coded(), "./first", "deep/second", QUICK).model
+    assert json.loads(Path("deep/second/model.json").read_text())["inner"] == "./../../first"
+    shutil.move("deep", "moved")  # relative to each other, the two stand as before
+    monkeypatch.chdir(tmp_path / "moved")
+    again = load_model("calibrated:second")
+    assert again.card == second.card
+    assert check_model(again).broken == []
+    path = tmp_path / "first" / "model.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "inner": "./."}))
+    with pytest.raises(BadInput, match="its own inner model"):
+        load_model("calibrated:../first")
+
+
+def test_a_benchmark_says_that_a_model_was_fitted_to_its_episodes(hopeful: CalibrationResult, tmp_path: Path) -> None:
+    options = RunOptions(workers=0, perturbations=False, settings=MeasureSettings(Resampling(resamples=50)))
+    seen, new = coded(4), [episode(task, kind) for task in range(50, 54) for kind in ("success", "failed")]
+    report = run_benchmark(load_benchmark("own"), [hopeful.model], seen, tmp_path / "seen", options)
+    (warning,) = [one for one in report.warnings if "was fitted to" in one]
+    assert warning.startswith("iso was fitted to 16 of these 16 episodes, e.g. '0/success-0'") and "13 more" in warning
+    data = Dataset(Listed(new), "coded:memory")
+    report = run_benchmark(load_benchmark("own"), [hopeful.model], data, tmp_path / "new", options)
+    assert not [one for one in report.warnings if "was fitted to" in one]
+
+
+def test_a_seen_episode_is_recognised_in_disguise(hopeful: CalibrationResult) -> None:
+    one = episode(3, "failed")
+    clip = replace(one.select([0, 1, 2]), id="clip", instruction="something else")
+    renamed = replace(one, id="renamed", views={"front": one.main, "other": episode(77, "failed").main})
+    fresh = episode(78, "failed")
+    for model in (hopeful.model, Ensemble([hopeful.model, Oracle()])):
+        (sentence,) = seen_before([model], [clip, renamed, fresh])
+        assert "2 of these 3 episodes, e.g. 'clip'; 'renamed':" in sentence
+    assert seen_before([Oracle()], [one]) == [] and seen_before([hopeful.model], [fresh]) == []
+    assert one.fingerprint() in marks(one)
+
+
+def test_the_command(tmp_path: Path, sample: Path) -> None:
+    shutil.copytree(sample, tmp_path / "blocks")
+    run = demerit("calibrate", "blocks", "-m", "change", "-o", "mine", "--risk", "0.1", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "At most 10.0% of failures" in run.stdout and "held-out" in run.stdout
+    assert "--model calibrated:mine" in run.stdout
+    assert demerit("check", "calibrated:mine", cwd=tmp_path).returncode == 0
+    assert demerit("check", "./mine", cwd=tmp_path).returncode == 0
+    scored = demerit("score", "blocks", "-m", "calibrated:mine", "-m", "ensemble:change+./mine", cwd=tmp_path)
+    assert "mine: 15 scored" in scored.stdout and "ensemble-change+mine: 15 scored" in scored.stdout, scored.stderr
+    for arguments, sentence in {
+        ("-m", "change", "-o", "sure", "--method", "conformal"): "expected at least 19 labelled failures",
+        ("-m", "change", "-o", "x", "--method", "platt"): "one of isotonic, conformal",
+        ("-m", "change", "-o", "x", "--risk", "1"): "a number between 0 and 1",
+        ("-m", "chnge", "-o", "x"): "Did you mean 'change'?",
+        ("-m", "clock", "-o", "mine"): "it holds change calibrated on",
+    }.items():
+        assert sentence in error_sentence(demerit("calibrate", "blocks", *arguments, cwd=tmp_path)), arguments
+    assert "the folder that demerit calibrate wrote" in error_sentence(demerit("check", "calibrated"))
+    assert "model.json in it" in error_sentence(demerit("check", "calibrated:nowhere"))
+
+
+def test_the_documented_python_runs(
+    tmp_path: Path, sample: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(sample, tmp_path / "my_set")
+    monkeypatch.chdir(tmp_path)
+    text = (REPO / "docs" / "calibration.md").read_text()
+    exec(text.partition("```python")[2].partition("```")[0], {})
+    assert "At most 10.0% of failures" in capsys.readouterr().out
+
+
+def test_errors_of_loading_are_ours(tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text("{")
+    for name in ("calibrated:", f"calibrated:{tmp_path}", f"calibrated:{tmp_path / 'x'}"):
+        with pytest.raises(DemeritError):
+            load_model(name)
