@@ -20,7 +20,7 @@ os.environ.setdefault("LP_NUM_THREADS", "0")  # as in the workers: one thread a 
 import numpy as np
 
 from demerit.data.video import write_video
-from demerit.negatives.sim.arena import Arena, Painter, quiet
+from demerit.negatives.sim.arena import Arena, SceneRenderer, silence_warnings
 from demerit.negatives.sim.rollout import EpisodeSpec, draw_length, record, rollout
 from demerit.negatives.sim.tasks import task
 
@@ -33,10 +33,10 @@ def ours(folder: Path, each: int) -> tuple[int, int, float, float]:
     frames = count = 0
     clock, processor = time.perf_counter(), time.process_time()
     for name in TASKS:
-        with Painter(Arena(task(name)), 128) as painter:
+        with SceneRenderer(Arena(task(name)), 128) as renderer:
             for number in range(each):
                 spec = EpisodeSpec(name, BEHAVIOURS[number % len(BEHAVIOURS)], number)
-                episode = record(rollout(spec, painter.arena, painter), folder / f"{name}-{number}.mp4")
+                episode = record(rollout(spec, renderer.arena, renderer), folder / f"{name}-{number}.mp4")
                 frames += len(episode)
                 count += 1
     return count, frames, time.perf_counter() - clock, time.process_time() - processor
@@ -49,7 +49,7 @@ def built_in(folder: Path, episodes: int) -> tuple[int, float, float]:
 
     frames = 0
     clock, processor = time.perf_counter(), time.process_time()
-    with quiet():
+    with silence_warnings():
         for name in TASKS[:episodes]:
             env = ALL_V3_ENVIRONMENTS[f"{name}-v3"](
                 render_mode="rgb_array", camera_name="corner2", width=128, height=128

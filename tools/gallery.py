@@ -1,6 +1,6 @@
-"""A picture of the behaviours: a row each, with what was measured under it.
+"""Draw docs/images/behaviours.png: a row per behaviour with its measured outcome.
 
-`python -m gallery docs/images/behaviours.png` draws the one in the documentation.
+python tools/gallery.py docs/images/behaviours.png
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from demerit.data.frames import spread
-from demerit.negatives.sim.arena import Arena, Painter
+from demerit.negatives.sim.arena import Arena, SceneRenderer
 from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, outcome, rollout
 from demerit.negatives.sim.tasks import task
 
@@ -40,8 +40,8 @@ def draw_rows(specs: Sequence[EpisodeSpec], path: str | Path, columns: int = COL
     """Run the episodes and draw a row of frames for each."""
     rows = []
     for spec in specs:
-        with Painter(Arena(task(spec.task)), spec.size) as painter:
-            rows.append(_row(rollout(spec, painter.arena, painter), columns))
+        with SceneRenderer(Arena(task(spec.task)), spec.size) as renderer:
+            rows.append(_row(rollout(spec, renderer.arena, renderer), columns))
     width, height = rows[0].width, sum(row.height for row in rows)
     sheet = Image.new("RGB", (width, height), BACKGROUND)
     y = 0
@@ -57,17 +57,16 @@ def _row(made: Rollout, columns: int) -> Image.Image:
     size = made.spec.size
     row = Image.new("RGB", (columns * (size + GAP) - GAP, size + LINE + 6), BACKGROUND)
     draw = ImageDraw.Draw(row)
-    told = outcome(made)
-    verdict = "success" if told.success else "failure"
-    events = ", ".join(f"{event.kind} {event.first}-{event.last}" for event in told.events)
+    label = outcome(made)
+    verdict = "success" if label.success else "failure"
+    events = ", ".join(f"{event.kind} {event.first}-{event.last}" for event in label.events)
     title = f"{made.spec.behaviour}: {made.instruction}"
     font = ImageFont.load_default(12)
     draw.text((2, 1), title, INK, font)
-    facts = f"{verdict}, progress {told.progress:.2f}" + (f"; {events}" if events else "")
+    facts = f"{verdict}, progress {label.progress:.2f}" + (f"; {events}" if events else "")
     draw.text((row.width - 4, 1), facts, FAINT, font, anchor="ra")
     for column, index in enumerate(spread(len(made.images), columns)):
-        picture = np.asarray(made.images[index])
-        row.paste(Image.fromarray(picture), (column * (size + GAP), LINE))
+        row.paste(Image.fromarray(np.asarray(made.images[index])), (column * (size + GAP), LINE))
         draw.text((column * (size + GAP) + 3, LINE + 1), str(index), (255, 255, 255), font, stroke_width=1)
     return row
 

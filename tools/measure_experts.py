@@ -1,6 +1,6 @@
-"""What the scripted experts need and do, measured: how long, how hard, and whether the result lasts.
+"""Measure the scripted experts: duration, forces, and whether the task stays done.
 
-`python -m measure_experts src/demerit/sim/experts.json` measures it anew; the file that ships was made this way.
+python tools/measure_experts.py src/demerit/assets/sim/experts.json
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from demerit.negatives.sim.arena import Arena, Facts, quiet
+from demerit.negatives.sim.arena import Arena, StepFacts, silence_warnings
 from demerit.negatives.sim.behaviours import Ending, Finisher
 from demerit.negatives.sim.tasks import Task, tasks
 
@@ -22,15 +22,15 @@ SEEDS = range(100, 106)
 LONGEST = 260
 CHECK_EVERY = 4
 LINGER = 12
-"""steps that the expert goes on after success, to see whether it lasts"""
+"""steps that the expert continues after success"""
 RETREAT = Ending("retreat", 0, (0.0,) * 6, ())
 MARGIN_SHARE, MARGIN = 1.25, 20.0
-"""limits are a quarter and 20 N above the most that any expert did"""
+"""limits are a quarter and 20 N above the largest force of any expert"""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One expert's episode; `first` is None where it did not succeed."""
+    """An episode of an expert; `first` = step of success, None without."""
 
     first: int | None
     lasted: bool
@@ -56,10 +56,10 @@ def measure_task(task: Task) -> dict[str, Any]:
 def _trial(arena: Arena, seed: int) -> Trial:
     facts = arena.reset(seed, np.random.default_rng(seed))
     expert = arena.expert()
-    seen: list[Facts] = [facts]
+    seen: list[StepFacts] = [facts]
     first: int | None = None
     action = np.zeros(4)
-    with quiet():
+    with silence_warnings():
         for step in range(LONGEST):
             action = expert(facts.observation)
             facts = arena.step(action)
@@ -72,12 +72,12 @@ def _trial(arena: Arena, seed: int) -> Trial:
     finisher = Finisher(RETREAT, facts.hand, arena.home, float(action[3]), np.zeros(3))
     for _ in range(90):
         facts = arena.step(finisher.act(facts.hand))
-    forces = (max(getattr(one, name) for one in seen) for name in ("object_force", "scene_force"))
+    forces = (max(getattr(facts, name) for facts in seen) for name in ("object_force", "scene_force"))
     return Trial(first, lasted, arena.succeeded(facts), *forces)
 
 
 def main(path: Path) -> None:
-    """Measure all tasks and write the file, a task a line."""
+    """Measure all tasks and write the file, one task per line."""
     lines = [f' "{name}": {json.dumps(measure_task(task))}' for name, task in tasks().items()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 

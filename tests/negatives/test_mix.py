@@ -1,4 +1,4 @@
-"""Mixes: shares, the ladder of grades, limits, and independence of order."""
+"""Mixes: shares, balanced grades, limits, and independence of order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives import NEGATIVES
-from demerit.negatives.mix import DEFAULT_MIX, Mix, Originals, Pool, Skipped, levelled
+from demerit.negatives.mix import DEFAULT_MIX, Mix, Originals, Pool, SkippedNegative, level_out
 
 SUCCESS = (Outcome("human", success=True),)
 
@@ -36,13 +36,13 @@ def some(count: int, frames: int = 40, sets: int = 1) -> list[Episode]:
     ]
 
 
-def made_by(mix: Mix, episodes: list[Episode]) -> tuple[list[Episode], list[Skipped]]:
+def made_by(mix: Mix, episodes: list[Episode]) -> tuple[list[Episode], list[SkippedNegative]]:
     pool = Pool.of(episodes, mix.needs_partners)
     found = [made for episode in episodes for made in mix.make(episode, pool)]
-    return [m for m in found if isinstance(m, Episode)], [m for m in found if isinstance(m, Skipped)]
+    return [m for m in found if isinstance(m, Episode)], [m for m in found if isinstance(m, SkippedNegative)]
 
 
-def test_the_default_is_a_balanced_ladder() -> None:
+def test_the_default_mix_has_balanced_grades() -> None:
     episodes = some(400)
     mix = Mix.parse(DEFAULT_MIX)
     made, skipped = made_by(mix, episodes)
@@ -61,7 +61,7 @@ def test_the_default_is_a_balanced_ladder() -> None:
 @pytest.mark.parametrize(
     "text", ["clip=3,reverse=1", "clip,rewind,wrong-instruction", "freeze=1", "rewind=1,wrong-instruction=0.1"]
 )
-def test_what_can_be_aimed_levels_the_ladder(text: str) -> None:
+def test_grades_are_balanced_where_possible(text: str) -> None:
     made, _ = made_by(Mix.parse(text, per_episode=4), some(300))
     grades = Counter(episode.outcomes[0].grade for episode in made)
     assert sorted(grades) == [1, 2, 3, 4]
@@ -70,8 +70,8 @@ def test_what_can_be_aimed_levels_the_ladder(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from([1, 2, 3, 4]), st.floats(0, 1), min_size=4), st.floats(0, 1))
-def test_levelling_pours_everything_and_never_takes(there: dict[int, float], more: float) -> None:
-    got = levelled(there, more)
+def test_level_out_distributes_everything(there: dict[int, float], more: float) -> None:
+    got = level_out(there, more)
     assert sum(got.values()) == pytest.approx(more)
     assert min(got.values()) >= 0
     level = {grade: there[grade] + got[grade] for grade in there}
@@ -135,10 +135,10 @@ def test_limits() -> None:
     assert len(everything.ids) == 60
 
 
-def test_nothing_is_made_twice_and_what_is_not_made_is_said() -> None:
+def test_repeats_and_skipped_negatives() -> None:
     made, skipped = made_by(Mix.parse("reverse", per_episode=3), some(1))
     assert len(made) == 1
-    assert [s.reason for s in skipped] == ["there is nothing to draw that was not drawn before"] * 2
+    assert [s.name for s in skipped] == ["reverse"] * 2
     made, skipped = made_by(Mix.parse("clip,jump", per_episode=4), some(1, frames=1))
     assert not made
     assert {(s.name, s.reason) for s in skipped} == {
@@ -147,35 +147,29 @@ def test_nothing_is_made_twice_and_what_is_not_made_is_said() -> None:
     }
 
 
-def test_mixes_are_read_and_written() -> None:
+def test_parse_and_str() -> None:
     mix = Mix.parse(" clip = 4, rewind=0.5,undo ")
     assert str(mix) == "clip=4,rewind=0.5,undo=1"
     assert Mix.parse(str(mix)) == mix
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "word"),
     [
-        ("", "the mix: expected at least one NAME=SHARE"),
-        (" , ", "an empty one"),
-        ("clip=two", "the share of 'clip' in the mix: expected a number above 0, got 'two'"),
-        ("clip=0", "expected a number above 0, got 0"),
-        ("clip=nan", "expected a number above 0, got nan"),
-        ("clip=1,clip=2", "each negative once, got 'clip' twice"),
-        ("=3", "There is no negative named ''"),
+        *[("", "empty"), (" , ", "empty"), ("clip=two", "'two'"), ("clip=0", "got 0"), ("clip=nan", "nan")],
+        *[("clip=1,clip=2", "twice"), ("=3", "''")],
     ],
 )
-def test_mixes_that_are_refused(text: str, sentence: str) -> None:
-    with pytest.raises((BadInput, UnknownName)) as told:
+def test_bad_mixes(text: str, word: str) -> None:
+    with pytest.raises((BadInput, UnknownName), match=word):
         Mix.parse(text)
-    assert sentence in str(told.value)
 
 
 def test_unknown_negatives_and_limits() -> None:
-    with pytest.raises(UnknownName, match=r"no negative named 'rewin'\. Did you mean 'rewind'") as told:
+    with pytest.raises(UnknownName) as refused:
         Mix.parse("rewin=2")
-    assert told.value.known == sorted(NEGATIVES)
-    with pytest.raises(BadInput, match="at least 1, got 0"):
+    assert refused.value.known == sorted(NEGATIVES)
+    with pytest.raises(BadInput, match="got 0"):
         Mix.parse("clip", per_episode=0)
-    with pytest.raises(BadInput, match="a whole number, 0 for all, got -1"):
+    with pytest.raises(BadInput, match="got -1"):
         Mix.parse("clip", per_dataset=-1)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Column, Table
 
 from demerit.cli.bars import Bar, bar, out
-from demerit.cli.data import _print_problems
+from demerit.cli.data import print_problems
 from demerit.cli.options import StrictOption
 from demerit.data.splits import LeakReport
 from demerit.errors import BadInput
@@ -122,7 +122,7 @@ def _print_summary(summary: CorpusSummary, dest: Path) -> None:
         out.print(f"  [yellow]not done[/yellow]: {sentence}")
     for sentence in summary.notes:
         out.print(f"  {sentence}")
-    _print_problems(summary.problems)
+    print_problems(summary.problems)
     out.print(f"  composition: {dest / 'composition.md'}")
 
 

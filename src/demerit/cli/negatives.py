@@ -1,56 +1,53 @@
-"""Commands that make bad behaviour out of good: negatives, materialize."""
+"""Commands that make failures from successes: negatives, materialize."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
+from demerit.cli.bars import bar, out
+from demerit.cli.data import print_problems
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
+from demerit.data.export import materialize as write_videos
+from demerit.data.formats import open_dataset
+from demerit.negatives.job import NegativesProgress, make_negatives
+from demerit.negatives.mix import DEFAULT_MIX, PER_DATASET, PER_EPISODE, Mix
 
-if TYPE_CHECKING:
-    from demerit.negatives.job import NegativesProgress
-
-# As in demerit.negatives.mix, which is not imported for --help; a test holds the two together.
-DEFAULT_MIX = "clip=10,freeze=8,rewind=12,wrong-instruction=6,jump=3,stall=1"
-
-TELLING = 0.15  # an AUROC this far from one half is a cue that a model will find
+CUE = 0.15  # a model will use a cue whose AUROC is this far from one half
 
 
 def negatives(
     source: DatasetArgument,
-    dest: Annotated[Path, typer.Argument(help="The folder to make; run again to go on after an interruption.")],
-    mix: Annotated[str, typer.Option(metavar="NAME=SHARE,...", help="What to make (demerit list negatives).")] = (
-        DEFAULT_MIX
-    ),
+    dest: Annotated[Path, typer.Argument(help="The folder to create; run again to resume.")],
+    mix: Annotated[
+        str, typer.Option(metavar="NAME=SHARE,...", help="What to make (demerit list negatives).")
+    ] = DEFAULT_MIX,
     seed: Annotated[int, typer.Option(help="The same seed makes the same negatives.")] = 0,
-    per_episode: Annotated[int, typer.Option(help="Negatives made of one episode at most.")] = 8,
-    per_dataset: Annotated[int, typer.Option(help="Episodes used of one dataset at most; 0 = all.")] = 1200,
+    per_episode: Annotated[int, typer.Option(help="Most negatives from one episode.")] = PER_EPISODE,
+    per_dataset: Annotated[int, typer.Option(help="Most episodes to use from one dataset; 0 = all.")] = PER_DATASET,
     keep_originals: Annotated[
-        bool, typer.Option("--keep-originals", help="Write the dataset's own episodes too: successes are grade 5.")
+        bool, typer.Option("--keep-originals", help="Also write the dataset's own episodes; successes are grade 5.")
     ] = False,
     assume_success: Annotated[
-        str,
-        typer.Option(metavar="WHY", help="Take episodes without an outcome for successes; WHY goes on record."),
+        str, typer.Option(metavar="WHY", help="Treat episodes without an outcome as successes; WHY is recorded.")
     ] = "",
     camera: CameraOption = None,
     strict: StrictOption = False,
     options: SourceOptions = None,
 ) -> None:
-    """Make failures out of successes, as views: no video is copied, and every label says which edit made it.
+    """Make failures from successes by editing frames or instructions.
+
+    No video is copied, and every label names the edit that made it.
 
     [bold]Examples[/bold]
 
       demerit negatives my_set my_negatives --keep-originals
-      demerit negatives my_set ladder --mix "clip=4,rewind=2,freeze=1,wrong-instruction=2" --per-episode 4
+      demerit negatives my_set graded --mix "clip=4,rewind=2,freeze=1,wrong-instruction=2" --per-episode 4
       demerit negatives droid/ bad --assume-success demonstrations --keep-originals
     """
-    from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.data.formats import open_dataset  # noqa: PLC0415
-    from demerit.negatives.job import make_negatives  # noqa: PLC0415
-    from demerit.negatives.mix import Mix  # noqa: PLC0415
-
     wanted = Mix.parse(mix, seed=seed, per_episode=per_episode, per_dataset=per_dataset)
     dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, False))
     with bar("making negatives", dataset.expected()) as shown:
@@ -63,76 +60,52 @@ def negatives(
             on_progress=lambda progress: shown.update(progress.seen),
         )
     total = sum(progress.made.values())
-    kept = f", {progress.kept} kept as they were" if progress.kept else ""
+    kept = f", {progress.kept} originals" if progress.kept else ""
     out.print(f"[bold]{dest}[/bold]: {total} negatives of {progress.originals} episodes{kept} ({progress.added} new)")
     _print_grades(progress)
-    _print_skipped(progress, assume_success)
-    _print_problems(progress.problems.rows())
+    for (name, reason), count in progress.skipped.most_common():
+        out.print(f"  [yellow]{name}[/yellow]: {count} not made, {reason}")
+    if progress.over:
+        out.print(f"  {progress.over} successes not used: over the limit per dataset (--per-dataset)")
+    if not progress.originals and not assume_success:
+        out.print("  No episode is known to be a success. For demonstrations: --assume-success demonstrations")
+    print_problems(progress.problems.rows())
 
 
 def materialize(
     source: DatasetArgument,
-    dest: Annotated[Path, typer.Argument(help="The folder to make.")],
+    dest: Annotated[Path, typer.Argument(help="The folder to create.")],
     camera: CameraOption = None,
     options: SourceOptions = None,
 ) -> None:
-    """Write every episode as small mp4 files with a labels.jsonl, views and edited episodes too.
+    """Write every episode as an mp4 file with a labels.jsonl.
 
     [bold]Examples[/bold]
 
-      demerit materialize my_negatives to_look_at
-      demerit inspect videos:to_look_at
+      demerit materialize my_negatives videos
+      demerit inspect videos:videos
     """
-    from demerit.cli.bars import bar, out  # noqa: PLC0415
-    from demerit.data.export import materialize as write  # noqa: PLC0415
-    from demerit.data.formats import open_dataset  # noqa: PLC0415
-
     dataset = open_dataset(source, camera=camera, **reader_options(options, False))
     with bar("writing videos", dataset.expected()) as shown:
-        written = write(dataset, dest, shown.update)
+        written = write_videos(dataset, dest, shown.update)
     out.print(f"[bold]{dest}[/bold]: {written} episodes as mp4 with labels.jsonl")
-    _print_problems(dataset.problems.rows())
+    print_problems(dataset.problems.rows())
 
 
 def _print_grades(progress: NegativesProgress) -> None:
-    from rich.table import Table  # noqa: PLC0415
-
-    from demerit.cli.bars import out  # noqa: PLC0415
-
     ladder = progress.ladder()
-    columns = [grade for grade in ladder if grade is not None or ladder[grade]]
-    heads = ["ungraded" if grade is None else f"grade {grade}" for grade in columns]
-    table = Table("made by", *heads, "all")
-    for name in [*sorted(progress.made), *(["original"] if progress.kept else [])]:
-        counts = [progress.grades[name, grade] for grade in columns]
-        table.add_row(name, *(str(count or "") for count in counts), str(sum(counts)))
     total = sum(ladder.values())
     if total:
-        shares = [f"{ladder[grade]} ({ladder[grade] / total:.0%})" for grade in columns]
+        columns = [grade for grade in ladder if grade is not None or ladder[grade]]
+        table = Table("made by", *("ungraded" if grade is None else f"grade {grade}" for grade in columns), "all")
+        for name in [*sorted(progress.made), *(["original"] if progress.kept else [])]:
+            counts = [progress.grades[name, grade] for grade in columns]
+            table.add_row(name, *(str(count or "") for count in counts), str(sum(counts)))
         table.add_section()
-        table.add_row("all", *shares, str(total))
+        table.add_row("all", *(f"{ladder[grade]} ({ladder[grade] / total:.0%})" for grade in columns), str(total))
         out.print(table)
     if total and not ladder[5]:
-        out.print("  nothing is of grade 5: keep the originals, or add stall, slow or jump to the mix")
-    cue = progress.length_auroc()
-    if abs(cue - 0.5) > TELLING:
-        out.print(
-            f"  [yellow]length alone tells success from failure[/yellow] (AUROC {cue:.2f}): add freeze, rewind, jump"
-        )
-
-
-def _print_skipped(progress: NegativesProgress, assume_success: str) -> None:
-    from demerit.cli.bars import out  # noqa: PLC0415
-
-    for (name, reason), count in progress.skipped.most_common():
-        out.print(f"  [yellow]{name}[/yellow]: {count} not made, {reason}")
-    if progress.over:
-        out.print(f"  {progress.over} successes not used: their dataset has enough (--per-dataset)")
-    if not progress.originals and not assume_success:
-        out.print("  Nothing is known to have succeeded. If these are demonstrations: --assume-success demonstrations")
-
-
-def _print_problems(rows: list[dict[str, Any]]) -> None:
-    from demerit.cli.data import _print_problems as show  # noqa: PLC0415
-
-    show(rows)
+        out.print("  nothing has grade 5: keep the originals, or add stall, slow or jump to the mix")
+    auroc = progress.length_auroc()
+    if abs(auroc - 0.5) > CUE:
+        out.print(f"  [yellow]length alone predicts success[/yellow] (AUROC {auroc:.2f}): add freeze, rewind or jump")

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from demerit.cli.bars import bar, out
-from demerit.cli.data import _print_problems
+from demerit.cli.data import print_problems
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput
@@ -129,4 +129,4 @@ def _print_summary(summary: RelabelSummary, dest: Path) -> None:
     for reason, count in summary.unfinished.most_common():
         out.print(f"  [yellow]{count} without an answer[/yellow]: {reason}; run the same command again")
     out.print(f"  {summary.spent}")
-    _print_problems(summary.problems.rows())
+    print_problems(summary.problems.rows())

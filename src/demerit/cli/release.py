@@ -106,7 +106,7 @@ def _print(released: Released, problems: list[dict[str, Any]]) -> None:
     from rich.markup import escape  # noqa: PLC0415
 
     from demerit.cli.bars import out  # noqa: PLC0415
-    from demerit.cli.data import _print_problems  # noqa: PLC0415
+    from demerit.cli.data import print_problems  # noqa: PLC0415
 
     facts, place = released.facts, escape(str(released.folder))
     if not released.seconds:
@@ -125,7 +125,7 @@ def _print(released: Released, problems: list[dict[str, Any]]) -> None:
     notes += [] if facts["masks"] or facts["blurred"] else ["no pixel was changed (--mask, --blur)"]
     for line in notes:
         out.print(f"  [yellow]note[/yellow]  {escape(line)}")
-    _print_problems(problems)
+    print_problems(problems)
     out.print(f"Read the instructions and look at the images in {place}/card.html before you share it.")
     if released.private is not None:
         out.print(f"Do not share {escape(released.private.name)}: it maps the numbers to your ids and annotators.")

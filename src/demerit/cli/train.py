@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from demerit.cli import LazyGroup, make_app
 from demerit.cli.bars import bar, out
-from demerit.cli.data import _print_problems
+from demerit.cli.data import print_problems
 from demerit.config import parse_changes
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, MissingExtra
@@ -283,7 +283,7 @@ def _prepare(parts: Sequence[CorpusPart], folder: Path, plan: CorpusPlan, worker
     for data in (part.data for part in parts):
         if len(data.problems):
             out.print(f"Problems in [bold]{escape(data.address)}[/bold]:")
-            _print_problems(data.problems.rows())
+            print_problems(data.problems.rows())
     return corpus
 
 

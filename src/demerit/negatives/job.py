@@ -1,4 +1,4 @@
-"""The negatives job: a dataset and a mix become a folder of views, with everything that was not made counted."""
+"""The negatives job: make the negatives of a mix from a dataset, and count what could not be made."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from pathlib import Path
 from demerit.data.dataset import Dataset, Problem, Problems
 from demerit.data.episode import Episode
 from demerit.data.labels import Outcome
-from demerit.data.store import Store, StoreWriter
+from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.data.video import VideoClip
-from demerit.errors import NotApplicable, StoreError, UnreadableVideo
-from demerit.negatives.mix import Mix, Originals, Pool, Skipped
-from demerit.negatives.negative import DONE_GRADE, succeeded, trusted_account
+from demerit.errors import NotApplicable, UnreadableVideo
+from demerit.negatives.mix import Mix, Originals, Pool, SkippedNegative
+from demerit.negatives.negative import DONE_GRADE, require_success, trusted_outcome
 
 ANY = "every negative"
 
 
 @dataclass
 class NegativesProgress:
-    """How far the job is, and what came of it. Counts include what an earlier run of the same job made."""
+    """Progress and results. Counts include the negatives of an earlier run of the same job."""
 
     expected: int | None
     seen: int = 0
-    """episodes looked at"""
+    """episodes read"""
     originals: int = 0
-    """episodes that negatives were made from"""
+    """episodes used to make negatives"""
     over: int = 0
-    """successes left unused because their dataset has enough"""
+    """successes over the limit per dataset"""
     kept: int = 0
-    """episodes of the source that are in the folder as they were"""
+    """episodes of the source written unchanged"""
     added: int = 0
-    """episodes that this run wrote"""
+    """episodes written by this run"""
     made: Counter[str] = field(default_factory=Counter)
     """negatives by name"""
     grades: Counter[tuple[str, int | None]] = field(default_factory=Counter)
-    """by name ('original' for what was kept) and grade; None is ungraded"""
+    """by name ('original' for unchanged episodes) and grade; None = ungraded"""
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     """by name and reason"""
     lengths: Counter[tuple[bool, int]] = field(default_factory=Counter)
-    """by success, where it is known, and number of frames"""
+    """by success and number of frames"""
     durable: int = 0
-    """episodes in the folder that survive a crash"""
+    """episodes in the folder at the end"""
     problems: Problems = field(default_factory=Problems)
 
     def ladder(self) -> dict[int | None, int]:
-        """How many there are of each grade, 1 to 5 and ungraded."""
+        """Episodes by grade, 1 to 5 and ungraded."""
         grades: dict[int | None, int] = dict.fromkeys((1, 2, 3, 4, 5, None), 0)
         for (_, grade), count in self.grades.items():
             grades[grade] += count
         return grades
 
     def length_auroc(self) -> float:
-        """How well length alone tells success from failure: P(longer) + 1/2 P(equal); NaN without both."""
+        """AUROC of success by length alone: P(longer) + P(equal) / 2; NaN without both outcomes."""
         better, successes, failures = 0.0, 0, 0
         for length in sorted({length for _, length in self.lengths}):
             good, bad = self.lengths[True, length], self.lengths[False, length]
@@ -72,31 +72,33 @@ def make_negatives(
     assume_success: str = "",
     on_progress: Callable[[NegativesProgress], None] = lambda progress: None,
 ) -> NegativesProgress:
-    """Make negatives of a dataset's successes. Run it again after an interruption and it goes on where it was.
+    """Make negatives of a dataset's successes. Run it again after an interruption to resume.
 
     Args:
-        dataset: what to read; it is read twice, the first time for the words that it offers.
-        dest: the folder to make, or one that an earlier run of the same job made.
+        dataset: read twice, first for its instructions.
+        dest: a new folder, or that of an earlier run of the same job.
         mix: how many of which.
-        keep_originals: write the source's episodes too, except successes over the limit per dataset.
-        assume_success: what makes it right to take an episode without an outcome for a success, for instance
-            "demonstrations"; empty = such episodes are not used.
-        on_progress: called after every episode of the second reading.
+        keep_originals: also write the source's episodes, except successes over the limit per dataset.
+        assume_success: the reason to treat episodes without an outcome as successes, for instance "demonstrations";
+            empty = do not use them.
+        on_progress: called after every episode of the second pass.
     """
     pool, originals = Pool(mix.needs_partners), Originals(mix)
     for episode in dataset:
-        told = assumed(episode, assume_success)
-        pool.add(told)
-        originals.add(told)
+        labelled = with_assumed_success(episode, assume_success)
+        pool.add(labelled)
+        originals.add(labelled)
     chosen = originals.ids
-    store = _folder(dataset, dest, _recipe(dataset, mix, keep_originals, assume_success))
+    licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
+    job = _describe_job(dataset, mix, keep_originals, assume_success)
+    store = open_or_create(dest, f"{dataset.name}-negatives", licence, source=job)
     progress = NegativesProgress(dataset.expected(), problems=dataset.problems)
     with store.writer() as writer:
         dataset.on_problem = writer.add
         for episode in dataset:
-            told = assumed(episode, assume_success)
+            labelled = with_assumed_success(episode, assume_success)
             try:
-                _add(told, writer, mix, pool if told.id in chosen else None, keep_originals, progress)
+                _add(labelled, writer, mix, pool if labelled.id in chosen else None, keep_originals, progress)
             except UnreadableVideo as error:
                 dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False))
             progress.seen += 1
@@ -106,9 +108,9 @@ def make_negatives(
     return progress
 
 
-def assumed(episode: Episode, why: str) -> Episode:
-    """Add the assumption that an episode whose outcome nobody trusted knows is a success, in so many words."""
-    if not why or trusted_account(episode) is not None or episode.edits:
+def with_assumed_success(episode: Episode, why: str) -> Episode:
+    """Label an episode without a trusted outcome as a success, with the reason; an empty reason changes nothing."""
+    if not why or trusted_outcome(episode) is not None or episode.edits:
         return episode
     success = Outcome("rule", success=True, progress=1.0, grade=DONE_GRADE, by=f"assumed: {why}")
     return replace(episode, outcomes=(*episode.outcomes, success))
@@ -122,12 +124,12 @@ def _add(
     keep: bool,
     progress: NegativesProgress,
 ) -> None:
-    """Add one episode's negatives (none when it was not chosen, `pool` is None then) and perhaps itself."""
+    """Add an episode's negatives (`pool` None = it was not chosen) and, if `keep`, the episode."""
     if pool is not None or keep:
-        episode = _measured(episode)
+        episode = _count_frames(episode)
     if pool is None:
         try:
-            succeeded(episode)
+            require_success(episode)
             progress.over += 1
             return
         except NotApplicable as no:
@@ -135,7 +137,7 @@ def _add(
     else:
         progress.originals += 1
         for made in mix.make(episode, pool):
-            if isinstance(made, Skipped):
+            if isinstance(made, SkippedNegative):
                 progress.skipped[made.name, made.reason] += 1
                 continue
             name = made.edits[-1].name
@@ -146,13 +148,13 @@ def _add(
     if keep:
         progress.kept += 1
         progress.grades["original", _grade(episode)] += 1
-        _count_length(episode, trusted_account(episode), progress)
-        origin = replace(episode.origin, group=episode.origin.group or episode.id)  # as its negatives have it
+        _count_length(episode, trusted_outcome(episode), progress)
+        origin = replace(episode.origin, group=episode.origin.group or episode.id)  # the group of its negatives
         progress.added += _write(writer, replace(episode, origin=origin))
 
 
-def _measured(episode: Episode) -> Episode:
-    """Count the frames of every video once, before anything is made of them or counted; an unreadable one raises."""
+def _count_frames(episode: Episode) -> Episode:
+    """Count the frames of every video once; raise if one is unreadable."""
     views = {
         camera: replace(frames, source=replace(frames.source, length=len(frames.source)))
         if isinstance(frames.source, VideoClip)
@@ -162,9 +164,9 @@ def _measured(episode: Episode) -> Episode:
     return replace(episode, views=views)
 
 
-def _count_length(episode: Episode, said: Outcome | None, progress: NegativesProgress) -> None:
-    if said is not None and said.success is not None:
-        progress.lengths[said.success, len(episode)] += 1
+def _count_length(episode: Episode, outcome: Outcome | None, progress: NegativesProgress) -> None:
+    if outcome is not None and outcome.success is not None:
+        progress.lengths[outcome.success, len(episode)] += 1
 
 
 def _write(writer: StoreWriter, episode: Episode) -> int:
@@ -175,25 +177,15 @@ def _write(writer: StoreWriter, episode: Episode) -> int:
 
 
 def _grade(episode: Episode) -> int | None:
-    """The grade that an original counts as: its own, or 5 where it succeeded and nobody graded it."""
-    said = trusted_account(episode)
-    graded = next((account.grade for account in episode.outcomes if account.grade is not None), None)
-    return graded if graded is not None or said is None or not said.success else DONE_GRADE
+    """The grade of an original: as labelled, or 5 for an ungraded success."""
+    outcome = trusted_outcome(episode)
+    graded = next((label.grade for label in episode.outcomes if label.grade is not None), None)
+    return graded if graded is not None or outcome is None or not outcome.success else DONE_GRADE
 
 
-def _recipe(dataset: Dataset, mix: Mix, keep_originals: bool, assume_success: str) -> str:
-    """All that decides what is in the folder, in one line: a run that differs in any of it is another job."""
+def _describe_job(dataset: Dataset, mix: Mix, keep_originals: bool, assume_success: str) -> str:
+    """Everything that decides the result, in one line: the `source` of the folder."""
     originals = ", originals kept" if keep_originals else ""
     assumption = f", assumed: {assume_success}" if assume_success else ""
     limits = f"{mix.per_episode} an episode, {mix.per_dataset or 'all'} episodes a dataset"
     return f"negatives of {dataset.address}: {mix}, seed {mix.seed}, {limits}{originals}{assumption}"
-
-
-def _folder(dataset: Dataset, dest: str | Path, recipe: str) -> Store:
-    if not Store.is_at(dest):
-        licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
-        return Store.create(dest, f"{dataset.name}-negatives", licence, source=recipe)
-    store = Store(dest)
-    if store.manifest.header.get("source") != recipe:
-        raise StoreError(dest, f"it holds {store.manifest.header.get('source') or 'something else'}; choose another")
-    return store

@@ -1,7 +1,6 @@
-"""Mix: how many negatives of which kind are made, with a balanced ladder of grades.
+"""Mix: how many negatives of which kind to make, with balanced grades. Pool: instructions and partners to draw from.
 
-Everything is drawn from the seed and the episode's id, never from what was drawn before: the order of the episodes
-does not matter, and neither does which of them are there.
+Everything is drawn from the seed and the episode's id alone, so the order and selection of episodes do not matter.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from demerit.data.episode import Episode
 from demerit.data.instructions import normalize_instruction, objects, same_task
 from demerit.data.splits import seed_of
 from demerit.errors import BadEpisode, BadInput, NotApplicable, UnknownName
-from demerit.negatives.negative import NEGATIVES, UNFINISHED_GRADES, Negative, load_negative, succeeded
+from demerit.negatives.negative import NEGATIVES, UNFINISHED_GRADES, Negative, is_success, load_negative
 
 DEFAULT_MIX = "clip=10,freeze=8,rewind=12,wrong-instruction=6,jump=3,stall=1"
-"""With eight an episode and the originals kept, every grade from 1 to 5 is a fifth of the whole, and the length of a
-video says next to nothing about success: clips are shorter than originals, rewinds longer, freezes as long, and cut
-successes pay for stalled ones. Clips and originals alone would be told apart by length."""
+"""With eight per episode and the originals kept, each grade from 1 to 5 is a fifth of all, and the length of a video
+says almost nothing about success: clips are shorter than originals, rewinds longer, freezes equal, jumps offset
+stalls."""
 PER_EPISODE = 8
 PER_DATASET = 1200
 ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """A negative that was due and could not be made."""
+class SkippedNegative:
+    """A negative that could not be made."""
 
     name: str
     reason: str
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One negative aimed at one grade (None: it takes no aim), and its share of all that is made."""
+class MixCell:
+    """A negative at a grade (None = it has no choice of grade) and its share of all negatives."""
 
     name: str
     grade: int | None
@@ -49,17 +48,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Mix:
-    """Shares of negatives by name, the seed, and how much is taken from one episode and one dataset."""
+    """Shares of negatives by name, the seed, and limits per episode and dataset."""
 
     shares: Mapping[str, float]
     seed: int = 0
     per_episode: int = PER_EPISODE
-    """negatives made from one original at most"""
+    """most negatives from one original"""
     per_dataset: int = PER_DATASET
-    """originals used of one dataset at most, chosen evenly; 0 = all"""
+    """most originals from one dataset, drawn at random; 0 = all"""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be made."""
+        """Check names, shares and limits."""
         if not self.shares:
             raise BadInput("the mix", f"at least one NAME=SHARE, such as {DEFAULT_MIX}", "an empty one")
         for name, share in self.shares.items():
@@ -74,7 +73,7 @@ class Mix:
 
     @classmethod
     def parse(cls, text: str, *, seed: int = 0, per_episode: int = PER_EPISODE, per_dataset: int = PER_DATASET) -> Mix:
-        """Read `clip=4,rewind=2`; a name alone has the share 1."""
+        """Parse `clip=4,rewind=2`; the default share is 1."""
         shares: dict[str, float] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, equals, share = (piece.strip() for piece in part.partition("="))
@@ -87,21 +86,20 @@ class Mix:
         return cls(shares, seed, per_episode, per_dataset)
 
     def __str__(self) -> str:
-        """Write it as `parse` reads it."""
+        """The inverse of `parse`."""
         return ",".join(f"{name}={share:g}" for name, share in self.shares.items())
 
     @property
     def needs_partners(self) -> bool:
-        """Whether the pool must remember whole episodes."""
+        """Whether the pool must keep whole episodes."""
         return "splice" in self.shares
 
     @cached_property
-    def cells(self) -> tuple[Cell, ...]:
-        """What is made, by name and grade: negatives that can be aimed level the ladder that the others leave uneven.
+    def cells(self) -> tuple[MixCell, ...]:
+        """The share of each negative at each grade.
 
-        Those that always end at grade 1 (other words, everything undone) would tip it; the rest is aimed so that the
-        grades 1 to 4 come out as even as the shares allow. Grade 5 is what the originals and `slow`, `stall` and
-        `jump` are.
+        Some negatives always end at grade 1. The others choose their grades such that the grades 1 to 4 are as even as
+        the shares allow. Grade 5 comes from the originals and `slow`, `stall` and `jump`.
         """
         total = sum(self.shares.values())
         found = self._loaded
@@ -113,61 +111,59 @@ class Mix:
                 fixed[negative.grades[0]] += share  # type: ignore[assignment]
             elif negative.grades:
                 aimed += share
-        room = levelled({grade: fixed[grade] for grade in UNFINISHED_GRADES}, aimed)
+        room = level_out({grade: fixed[grade] for grade in UNFINISHED_GRADES}, aimed)
         return tuple(
             cell for name, negative in found.items() for cell in _cells(negative, self.shares[name] / total, room)
         )
 
-    def slots(self, episode: str) -> Iterator[Cell]:
-        """Which cells are due for this episode: each as often as its share says, rounded by lot.
+    def slots(self, episode: str) -> Iterator[MixCell]:
+        """The negatives to make from this episode, by systematic sampling.
 
-        This is systematic sampling: the counts over many episodes keep closer to the shares than independent draws.
+        Over many episodes, counts are closer to the shares than with independent draws.
         """
-        lot = seed_of(self.seed, episode) / 2**63
-        places = (np.arange(self.per_episode) + lot) / self.per_episode
+        offset = seed_of(self.seed, episode) / 2**63
+        places = (np.arange(self.per_episode) + offset) / self.per_episode
         numbers = np.searchsorted(self._bounds, places, side="right")
         return (self.cells[number] for number in numbers.tolist())
 
     @cached_property
     def _bounds(self) -> npt.NDArray[np.float64]:
-        """Where the cells after the first begin when their shares are laid end to end."""
+        """Cumulative shares: where each cell after the first starts."""
         return np.cumsum([cell.share for cell in self.cells])[:-1]
 
     @cached_property
     def _loaded(self) -> dict[str, Negative]:
         return {name: load_negative(name) for name in sorted(self.shares)}
 
-    def make(self, episode: Episode, pool: Pool | None = None) -> Iterator[Episode | Skipped]:
-        """Make this episode's negatives, none twice; what cannot be made is said."""
+    def make(self, episode: Episode, pool: Pool | None = None) -> Iterator[Episode | SkippedNegative]:
+        """Make this episode's negatives, all different; yield the reason where one cannot be made."""
         seen: set[str] = set()
         for slot, cell in enumerate(self.slots(episode.id)):
             negative = self._loaded[cell.name]
-            aim = {} if cell.grade is None else {"grade": cell.grade}
+            params = {} if cell.grade is None else {"grade": cell.grade}
             try:
                 for attempt in range(ATTEMPTS):
-                    made = negative.seeded(episode, seed_of(self.seed, episode.id, slot, attempt), pool=pool, **aim)
+                    made = negative.seeded(episode, seed_of(self.seed, episode.id, slot, attempt), pool=pool, **params)
                     if made.id not in seen:
                         seen.add(made.id)
                         yield made
                         break
                 else:
-                    yield Skipped(cell.name, "there is nothing to draw that was not drawn before")
+                    yield SkippedNegative(cell.name, "every draw repeats an earlier one")
             except NotApplicable as no:
-                yield Skipped(cell.name, no.reason)
+                yield SkippedNegative(cell.name, no.reason)
 
 
 @dataclass
 class Originals:
-    """The episodes that negatives are made from: of each dataset the successes whose hashes are lowest."""
+    """The episodes to make negatives from: the successes of each dataset with the lowest hashes."""
 
     mix: Mix
     _lowest: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, episode: Episode) -> None:
-        """Consider one; only successes count against the limit."""
-        try:
-            succeeded(episode)
-        except NotApplicable:
+        """Consider an episode; only successes count against the limit."""
+        if not is_success(episode):
             return
         heap = self._lowest[episode.origin.dataset]
         entry = (-seed_of(self.mix.seed, "chosen", episode.id), episode.id)
@@ -178,12 +174,12 @@ class Originals:
 
     @property
     def ids(self) -> set[str]:
-        """The chosen ones."""
+        """The ids of the chosen episodes."""
         return {id for heap in self._lowest.values() for _, id in heap}
 
 
-def levelled(there: Mapping[int, float], more: float) -> dict[int, float]:
-    """Share `more` out so that the lowest rise to one level first, like water; returns what each gets."""
+def level_out(there: Mapping[int, float], more: float) -> dict[int, float]:
+    """Distribute `more` so that the lowest are raised to one level first; return what each gets."""
     order = sorted(there, key=lambda grade: there[grade])
     level = 0.0
     for count in range(1, len(order) + 1):
@@ -193,20 +189,20 @@ def levelled(there: Mapping[int, float], more: float) -> dict[int, float]:
     return {grade: max(0.0, level - there[grade]) for grade in there}
 
 
-def _cells(negative: Negative, share: float, room: Mapping[int, float]) -> Iterator[Cell]:
+def _cells(negative: Negative, share: float, room: Mapping[int, float]) -> Iterator[MixCell]:
     if len(negative.grades) < 2:  # noqa: PLR2004
-        yield Cell(negative.name, None, share)
+        yield MixCell(negative.name, None, share)
         return
     weights = {grade: room.get(grade, 0.0) for grade in negative.grades}
     total = sum(weights.values())
     for grade, weight in weights.items():
         part = weight / total if total else 1 / len(weights)
         if part:
-            yield Cell(negative.name, grade, share * part)
+            yield MixCell(negative.name, grade, share * part)
 
 
 NEARNESS = ("same scene and objects", "same scene", "same objects", "another task")
-"""How near other words are to the right ones, the hardest to tell apart first."""
+"""similarity of another instruction, most similar first"""
 
 FEW = 4
 
@@ -214,8 +210,8 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass
-class _Words:
-    """One split's instructions, numbered in the order of their text, and where to find them."""
+class _Instructions:
+    """The instructions of a split, numbered alphabetically, and their numbers by object and group."""
 
     texts: list[str]
     by_object: dict[str, Numbers]
@@ -224,58 +220,58 @@ class _Words:
 
 @dataclass
 class Pool:
-    """What other episodes have to offer. The order in which they were added does not matter."""
+    """Other episodes' instructions and frames, by split. The order of `add` does not matter."""
 
     keep_partners: bool = False
-    """whether to remember the episodes too: only a splice needs them"""
+    """whether to keep the episodes too; only a splice needs them"""
     _groups: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
-    _spelt: dict[tuple[str, str], str] = field(default_factory=dict)
+    _spelling: dict[tuple[str, str], str] = field(default_factory=dict)
     _partners: dict[tuple[str, str], list[Episode]] = field(default_factory=lambda: defaultdict(list))
-    _ready: dict[str, _Words] = field(default_factory=dict)
+    _ready: dict[str, _Instructions] = field(default_factory=dict)
     _last: tuple[tuple[str, str, str], list[Numbers]] | None = None
 
     @classmethod
     def of(cls, episodes: Iterable[Episode], keep_partners: bool = False) -> Pool:
-        """Gather a pool."""
+        """Make a pool of episodes."""
         pool = cls(keep_partners)
         for episode in episodes:
             pool.add(episode)
         return pool
 
     def add(self, episode: Episode) -> None:
-        """Take in one episode's words, and itself if partners are kept. Edited episodes offer nothing new."""
+        """Add an episode's instruction, and the episode if partners are kept. Edited episodes are ignored."""
         text = normalize_instruction(episode.instruction)
         if not text or episode.edits:
             return
         split = episode.origin.split
         self._groups[split][text].add(episode.origin.group)
-        spelt = self._spelt.setdefault((split, text), episode.instruction)
-        self._spelt[split, text] = min(spelt, episode.instruction)  # the same whichever came first
+        known = self._spelling.setdefault((split, text), episode.instruction)
+        self._spelling[split, text] = min(known, episode.instruction)  # independent of the order
         if self.keep_partners:
             self._partners[split, text].append(episode)
         self._ready.clear()
         self._last = None
 
-    def other_words(self, episode: Episode, rng: np.random.Generator, easy: float) -> tuple[str, str] | None:
-        """Draw another task's words from the same split, and say how near they are; None where there are none.
+    def other_instruction(self, episode: Episode, rng: np.random.Generator, easy: float) -> tuple[str, str] | None:
+        """Draw another task's instruction from the same split, and its similarity (NEARNESS); None if there is none.
 
-        The hardest that there are, or, with probability `easy`, any.
+        One of the most similar, or, with probability `easy`, any.
         """
         split = episode.origin.split
         tiers = self._tiers(split, episode.instruction, episode.origin.group)
         order = range(len(tiers)) if rng.random() >= easy else range(len(tiers) - 1, -1, -1)
         for tier in order:
-            for number in _drawn(tiers[tier], rng):
+            for number in _draw(tiers[tier], rng):
                 text = self._ready[split].texts[number]
                 if not same_task(text, episode.instruction):
                     near = next(i for i, those in enumerate(tiers) if number in those)
-                    return self._spelt[split, text], NEARNESS[near]
+                    return self._spelling[split, text], NEARNESS[near]
         return None
 
     def partners(self, episode: Episode) -> list[Episode]:
-        """Other attempts at the same words that no split can part from this one, by id.
+        """Other attempts at the same instruction in the same split, sorted by id.
 
-        Where the split is not decided yet, only what was recorded together is sure to stay together.
+        Without a split, only those of the same group: they will stay together when splits are made.
         """
         origin = episode.origin
         found = self._partners.get((origin.split, normalize_instruction(episode.instruction)), [])
@@ -285,7 +281,7 @@ class Pool:
         return sorted(others, key=lambda other: other.id)
 
     def find(self, id: str) -> Episode:
-        """Find a kept episode."""
+        """Find a kept episode by id."""
         for episodes in self._partners.values():
             for episode in episodes:
                 if episode.id == id:
@@ -293,7 +289,7 @@ class Pool:
         raise BadEpisode(id, "an episode of the pool", "one that is not in it")
 
     def _tiers(self, split: str, instruction: str, group: str) -> list[Numbers]:
-        """Numbers of this split's instructions by nearness: see NEARNESS. One episode asks several times in a row."""
+        """The numbers of this split's instructions by NEARNESS; cached for the last episode."""
         key = (split, instruction, group)
         if self._last is None or self._last[0] != key:
             words = self._index(split)
@@ -305,7 +301,7 @@ class Pool:
             self._last = (key, [both, here, alike, np.arange(len(words.texts))])
         return self._last[1]
 
-    def _index(self, split: str) -> _Words:
+    def _index(self, split: str) -> _Instructions:
         if split not in self._ready:
             texts = sorted(self._groups[split]) if split in self._groups else []
             by_object: dict[str, list[int]] = defaultdict(list)
@@ -315,12 +311,12 @@ class Pool:
                     by_object[word].append(number)
                 for group in self._groups[split][text]:
                     by_group[group].append(number)
-            self._ready[split] = _Words(texts, _arrays(by_object), _arrays(by_group))
+            self._ready[split] = _Instructions(texts, _arrays(by_object), _arrays(by_group))
         return self._ready[split]
 
 
-def _drawn(numbers: Numbers, rng: np.random.Generator) -> Iterator[int]:
-    """Nearly all of them will do, so draw a few before going through all."""
+def _draw(numbers: Numbers, rng: np.random.Generator) -> Iterator[int]:
+    """Draw a few at random, then all: nearly every number is accepted."""
     if len(numbers):
         yield from rng.choice(numbers, FEW).tolist()
         yield from rng.permutation(numbers).tolist()

@@ -1,4 +1,9 @@
-"""Negative: a named, pure edit of an episode; how it is registered, looked up and replayed."""
+"""Negative: a named edit of an episode; and Targets: the progress of the original, from which its label follows.
+
+Where a person, a simulator or a rule measured progress, that curve is the target. Where a trusted source says only that
+the episode succeeded, progress is assumed linear in time, t / (T - 1). Labels that follow from it therefore have the
+source "edit".
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,6 @@ from demerit.registry import Registry
 if TYPE_CHECKING:
     from demerit.negatives.mix import Pool
 
-
 NEGATIVES = Registry(
     "negative",
     {
@@ -38,33 +42,37 @@ NEGATIVES = Registry(
         "reworded": "negatives.edits.instruction:reworded",
     },
 )
+TRUSTED: tuple[LabelSource, ...] = ("human", "simulator", "rule")
+"""sources whose success labels are good enough to build on"""
+DONE_GRADE = 5
+UNFINISHED_GRADES = (1, 2, 3, 4)
 
 
 @dataclass(frozen=True)
 class Negative:
     """A pure function (episode, rng) -> episode that raises `NotApplicable(reason)` where it makes no sense.
 
-    The function takes its parameters as keywords. What is not given is drawn from `rng`, and the recorded edit holds
-    all of them, so that a replay draws nothing.
+    The function takes its parameters as keywords. Missing parameters are drawn from `rng`, and the recorded edit holds
+    all of them, so a replay draws nothing.
     """
 
     name: str
     make: Callable[..., Episode]
     grades: tuple[int, ...] = ()
-    """the grades it ends at; more than one: `grade=` says which is wanted; empty: as it comes"""
+    """the grades it can end at; if several, the parameter `grade` selects one; empty = unspecified"""
     uses_pool: bool = False
-    """whether it takes `pool=`: other episodes' words or frames"""
+    """whether it takes `pool`, other episodes' instructions or frames"""
 
     def __call__(
         self, episode: Episode, rng: np.random.Generator, *, pool: Pool | None = None, **params: Any
     ) -> Episode:
-        """Make one."""
+        """Apply the edit."""
         given = {"pool": pool, **params} if self.uses_pool else params
         return self.make(episode, rng, **given)
 
     def seeded(self, episode: Episode, seed: int, *, pool: Pool | None = None, **params: Any) -> Episode:
-        """Make one and write the seed into the recorded edit."""
-        # default_rng's own generator, without its detour: this runs for every negative.
+        """Apply the edit with a seed and record the seed."""
+        # Equal to default_rng(seed) and faster; this runs for every negative.
         made = self(episode, np.random.Generator(np.random.PCG64(seed)), pool=pool, **params)
         return _with_seed(made, seed)
 
@@ -77,21 +85,19 @@ def negative(
 
 
 def load_negative(name: str) -> Negative:
-    """Find a negative by name; a plain function that somebody registered will do."""
+    """Find a negative by name; a registered plain function is wrapped."""
     found = NEGATIVES.factory(name)
     return found if isinstance(found, Negative) else Negative(name, found)
 
 
 def apply_edit(episode: Episode, edit: Edit, *, pool: Pool | None = None) -> Episode:
-    """Make a recorded edit again. `pool` finds the partner of a splice; the other edits need none."""
+    """Repeat a recorded edit. Only a splice needs `pool`, to find its partner."""
     found = load_negative(edit.name)
-    rng = np.random.default_rng(edit.seed)
     try:
-        made = found(episode, rng, pool=pool, **edit.params)
+        made = found(episode, np.random.default_rng(edit.seed), pool=pool, **edit.params)
     except TypeError as error:
-        raise BadEpisode(
-            episode.id, f"an edit that {edit.name!r} can make", f"{dict(edit.params)} ({error})"
-        ) from error
+        got = f"{dict(edit.params)} ({error})"
+        raise BadEpisode(episode.id, f"parameters of the edit {edit.name!r}", got) from error
     except NotApplicable as no:
         raise NotApplicable(f"the recorded edit {edit.name!r} does not fit episode {episode.id!r}: {no.reason}") from no
     return _with_seed(made, edit.seed)
@@ -102,109 +108,94 @@ def _with_seed(made: Episode, seed: int | None) -> Episode:
     return replace(made, edits=(*made.edits[:-1], Edit(last.name, last.params, seed)))
 
 
-TRUSTED: tuple[LabelSource, ...] = ("human", "simulator", "rule")
-"""Whose word that an episode succeeded is enough to build on; edits and models are not."""
-DONE_GRADE = 5
-UNFINISHED_GRADES = (1, 2, 3, 4)
-_NOWHERE: Indices = np.empty(0, dtype=np.int32)
-
-
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What a successful original's frames are worth."""
+    """The progress of a successful original."""
 
     curve: npt.NDArray[np.float32]
     """progress at every frame, NaN where unknown"""
     measured: bool
-    """whether somebody measured it; otherwise it is linear in time"""
+    """whether it was measured; otherwise it is linear in time"""
     events: tuple[Event, ...] = ()
-    """what went wrong on the way to success, as the trusted account has it"""
+    """failures on the way to success, from the trusted outcome"""
 
     def __len__(self) -> int:
-        """How many frames there are."""
+        """The number of frames."""
         return len(self.curve)
 
     @cached_property
     def done(self) -> npt.NDArray[np.bool_]:
-        """Frames at which the task is as done as it is at the end: nothing that ends there is a failure."""
+        """Frames with at least the final progress: a video that ends there is not a failure."""
         return np.asarray(self.curve >= self.curve[-1])
 
     def ends(self, grade: int | None = None, first: int = 0) -> Indices:
-        """Frames from `first` on at which a video may end unfinished, at this grade or at any from 1 to 4.
+        """Frames from `first` on at which a video can end unfinished, at this grade or at any from 1 to 4.
 
-        A demonstration often ends with the arm moving away from work that is finished. Linear progress does not know
-        when that was, so a video that would round to grade 5 is not used. Where progress was measured it is used up to
-        the frame at which the task is done.
+        A demonstration often ends with the arm moving away from finished work. Linear progress does not know when that
+        starts, so ends that would round to grade 5 are not used. Measured progress is used up to the frame at which the
+        task is done.
         """
-        found = self._ends_by_grade.get(grade, _NOWHERE)
+        found = self._ends_by_grade.get(grade, np.empty(0, dtype=np.int32))
         return found[np.searchsorted(found, first) :] if first else found
 
     @cached_property
     def _ends_by_grade(self) -> dict[int | None, Indices]:
-        wanted: dict[int | None, tuple[int, ...]] = {None: UNFINISHED_GRADES, **{g: (g,) for g in UNFINISHED_GRADES}}
-        return {
-            grade: np.flatnonzero(np.isin(self._end_grades, those)).astype(np.int32) for grade, those in wanted.items()
-        }
-
-    @cached_property
-    def _end_grades(self) -> npt.NDArray[np.floating]:
-        """The grade of a video that ends at each frame; 0 where none may."""
-        grades = np.floor(1 + 4 * self.curve + 0.5)  # as in grade_of, for all frames at once
+        """Frames by the grade of a video that ends there; None = any grade."""
+        grades = np.floor(1 + 4 * self.curve + 0.5)  # grade_of for all frames
         if self.measured:
             grades = np.minimum(grades, UNFINISHED_GRADES[-1])
-        return np.where(np.isnan(self.curve) | self.done, 0, grades)
+        grades = np.where(np.isnan(self.curve) | self.done, 0, grades)
+        wanted: dict[int | None, tuple[int, ...]] = {None: UNFINISHED_GRADES, **{g: (g,) for g in UNFINISHED_GRADES}}
+        return {grade: np.flatnonzero(np.isin(grades, those)).astype(np.int32) for grade, those in wanted.items()}
 
 
-def trusted_account(episode: Episode) -> Outcome | None:
-    """Return the most trusted account that says whether the episode succeeded; None where nobody trusted does."""
-    return most_trusted(said for said in episode.outcomes if said.source in TRUSTED and said.success is not None)
+def trusted_outcome(episode: Episode) -> Outcome | None:
+    """The most trusted outcome that says whether the episode succeeded; None without a trusted source."""
+    return most_trusted(label for label in episode.outcomes if label.source in TRUSTED and label.success is not None)
 
 
-def succeeded(episode: Episode) -> Outcome:
-    """Return the trusted account that says the episode succeeded."""
-    said = trusted_account(episode)
-    if said is None:
-        raise NotApplicable("nobody trusted says whether it succeeded")
-    if not said.success:
+def require_success(episode: Episode) -> Outcome:
+    """Return the trusted outcome of a success; raise NotApplicable for anything else."""
+    outcome = trusted_outcome(episode)
+    if outcome is None:
+        raise NotApplicable("no trusted source says whether it succeeded")
+    if not outcome.success:
         raise NotApplicable("it did not succeed")
-    return said
+    return outcome
 
 
 def is_success(episode: Episode) -> bool:
-    """Whether somebody vouches for its success."""
-    try:
-        succeeded(episode)
-    except NotApplicable:
-        return False
-    return True
+    """Whether a trusted source says that it succeeded."""
+    outcome = trusted_outcome(episode)
+    return outcome is not None and bool(outcome.success)
 
 
 def targets_of(episode: Episode, fewest: int = 2) -> Targets:
-    """Find the targets of a successful episode of at least `fewest` frames, seen alike by all its cameras."""
+    """The targets of a successful episode with at least `fewest` frames and cameras of equal length."""
     targets = _targets_of(episode)
     if len(targets) < fewest:
         raise NotApplicable(f"it has fewer than {fewest} frames")
     return targets
 
 
-@lru_cache(maxsize=8)  # one episode is asked for many times in a row, and counting its frames may open its video
+@lru_cache(maxsize=8)  # called many times in a row for one episode, and counting frames may open its video
 def _targets_of(episode: Episode) -> Targets:
-    said = succeeded(episode)
+    outcome = require_success(episode)
     length = len(episode)
     if len(episode.views) > 1 and len({len(frames) for frames in episode.views.values()}) > 1:
         raise NotApplicable("its cameras have different numbers of frames")
-    for account in (said, *episode.outcomes):
-        curve = account.curve
-        # A measured curve that does not say how it ended cannot say what is unfinished.
-        if account.source in TRUSTED and curve is not None and len(curve) == length and not np.isnan(curve[-1]):
-            return Targets(curve, measured=True, events=said.events)
-    return Targets(np.linspace(0, 1, length, dtype=np.float32), measured=False, events=said.events)
+    for label in (outcome, *episode.outcomes):
+        curve = label.curve
+        # A curve with an unknown end cannot say what is unfinished.
+        if label.source in TRUSTED and curve is not None and len(curve) == length and not np.isnan(curve[-1]):
+            return Targets(curve, measured=True, events=outcome.events)
+    return Targets(np.linspace(0, 1, length, dtype=np.float32), measured=False, events=outcome.events)
 
 
 def grade_of(progress: float) -> int:
-    """Grade an unfinished video: 1 + 4p rounded, halves up, and never 5.
+    """Grade an unfinished video: 1 + 4p rounded half up, at most 4.
 
-    The quarters are those of `evaluate.metrics.grades.grade_by_range`; the meaning is RoboReward's rubric, which looks
-    at the final state: 1 nothing done, 2 a little, 3 half-way, 4 nearly.
+    RoboReward's rubric for the final state: 1 nothing done, 2 a little, 3 half, 4 nearly all. Same thresholds as
+    `evaluate.metrics.grades.grade_by_range`.
     """
     return min(math.floor(1 + 4 * progress + 0.5), UNFINISHED_GRADES[-1])

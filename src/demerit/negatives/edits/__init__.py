@@ -1,1 +1,1 @@
-"""negatives/edits."""
+"""The built-in edits: `time` (which frames are visible), `splice` (two attempts joined) and `instruction`."""

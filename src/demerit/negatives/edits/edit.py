@@ -1,4 +1,4 @@
-"""An edited episode: the frames and words that are left, and the label that follows from them."""
+"""Building an edited episode: new frames or instruction, and the label that follows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from demerit.negatives.negative import DONE_GRADE, Targets, grade_of
 ID_DIGITS = 10
 
 
-def edited(
+def build_edited(
     episode: Episode,
     name: str,
     params: Mapping[str, Any],
@@ -28,30 +28,24 @@ def edited(
     views: Mapping[str, Frames] | None = None,
     instruction: str | None = None,
 ) -> Episode:
-    """Make the edited episode: a new id, the parent on record, one outcome.
+    """Build the edited episode: new id, `origin.parent`, one outcome.
 
-    The original's accounts spoke of the original and go. Signals go as well: actions played backwards are no actions.
-    Both are found again through `origin.parent`.
+    Outcomes and signals of the original do not apply to it and are dropped (actions played backwards are not actions).
     """
+    digits = short_hash(json.dumps(dict(params), sort_keys=True).encode())[:ID_DIGITS]
     origin = episode.origin
     return Episode(
-        id=edited_id(episode.id, name, params),
+        id=f"{episode.id}+{name}-{digits}",
         instruction=episode.instruction if instruction is None else instruction,
         views=episode.views if views is None else views,
         outcomes=(outcome,),
-        # Without a group of its own the original is the group: a split must not part it from what was made of it.
+        # Without a group, the original is the group: a split must not separate it from its edits.
         origin=replace(origin, parent=episode.id, group=origin.group or episode.id),
         edits=(*episode.edits, Edit(name, dict(params))),
     )
 
 
-def edited_id(parent: str, name: str, params: Mapping[str, Any]) -> str:
-    """Name an edited episode: the same parent, edit and parameters give the same id everywhere."""
-    digits = short_hash(json.dumps(dict(params), sort_keys=True).encode())[:ID_DIGITS]
-    return f"{parent}+{name}-{digits}"
-
-
-def reshown(
+def select_frames(
     episode: Episode,
     name: str,
     params: Mapping[str, Any],
@@ -60,16 +54,16 @@ def reshown(
     *,
     events: tuple[Event, ...] = (),
 ) -> Episode:
-    """Show the chosen frames of every camera; the label is the targets at exactly these frames.
+    """Build an episode of the given frames of every camera, labelled by the targets at these frames.
 
-    A video that ends where the task is done is a success of grade 5, whatever was changed before; any other is a
-    failure with the grade of its last frame.
+    A video that ends where the task is done is a success of grade 5; any other is a failure with the grade of its last
+    frame.
     """
     curve = targets.curve[indices]
     finished = bool(targets.done[indices[-1]])
     progress = float(curve[-1])
     if targets.events and np.all(np.diff(indices) >= 0):
-        events = (*_carried(targets.events, indices), *events)
+        events = (*_remap_events(targets.events, indices), *events)
     outcome = Outcome(
         "edit",
         success=finished,
@@ -80,23 +74,23 @@ def reshown(
         by=name,
     )
     views = {camera: frames.select(indices) for camera, frames in episode.views.items()}
-    return edited(episode, name, params, outcome, views=views)
+    return build_edited(episode, name, params, outcome, views=views)
 
 
 def pick(candidates: Indices, rng: np.random.Generator, given: int | None, grade: int | None, what: str) -> int:
-    """Draw one of the frames that will do, or check the given one."""
+    """Draw one of the candidate frames, or check the given one."""
     if given is not None:
         if given not in candidates:
-            raise NotApplicable(f"{what} is not at a frame that will do")
+            raise NotApplicable(f"{what} is not at a possible frame")
         return int(given)
     if not len(candidates):
-        at = "that is unfinished" if grade is None else f"at grade {grade}"
-        raise NotApplicable(f"it has no frame {at} to end at")
+        at = "unfinished frame" if grade is None else f"frame at grade {grade}"
+        raise NotApplicable(f"it has no {at} to end at")
     return int(candidates[rng.integers(len(candidates))])
 
 
-def _carried(events: Iterable[Event], indices: npt.NDArray[np.integer[Any]]) -> Iterator[Event]:
-    """Find the original's events again among frames that still run forwards."""
+def _remap_events(events: Iterable[Event], indices: npt.NDArray[np.integer[Any]]) -> Iterator[Event]:
+    """Find the original's events among frames in forward order."""
     for event in events:
         seen = np.flatnonzero((indices >= event.first) & (indices <= event.last))
         if len(seen):

@@ -26,9 +26,9 @@ from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.errors import NotApplicable, StoreError, UnreadableVideo
 from demerit.llm import ChatClient, ChatRequest, Estimate, Spending
 from demerit.negatives import load_negative
-from demerit.negatives.job import assumed
+from demerit.negatives.job import with_assumed_success
 from demerit.negatives.mix import Mix, Originals
-from demerit.negatives.negative import is_success, succeeded
+from demerit.negatives.negative import is_success, require_success
 from demerit.negatives.relabel.chain import Candidate, RelabelChain, RelabelRecord, Unanswered
 from demerit.negatives.relabel.config import RelabelConfig
 from demerit.negatives.relabel.prompts import Analysis, FailureIdea, FrameSampler, RelabelPrompts, prompt_version
@@ -153,7 +153,7 @@ def read_records(folder: str | Path) -> Iterator[RelabelRecord]:
 
 
 def _assume(dataset: Dataset, config: RelabelConfig) -> Iterator[Episode]:
-    return (assumed(episode, config.assume_success) for episode in dataset)
+    return (with_assumed_success(episode, config.assume_success) for episode in dataset)
 
 
 def _choose(dataset: Dataset, config: RelabelConfig, summary: RelabelSummary, assigner: SplitAssigner) -> set[str]:
@@ -245,7 +245,7 @@ class _RelabelRun:
 
     def _skip(self, episode: Episode) -> None:
         try:
-            succeeded(episode)
+            require_success(episode)
             if not episode.instruction.strip():
                 raise NotApplicable("it has no instruction")
             self.summary.over += 1

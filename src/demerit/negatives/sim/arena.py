@@ -1,4 +1,4 @@
-"""One task's physics: reset it, step it, and read the facts of the moment."""
+"""A task's physics and rendering: reset, step, read the facts of a moment, draw it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INSTALL = "apt-get install -y libegl1 libopengl0 libgl1-mesa-dri"
 
 
 def load_mujoco() -> Any:
-    """Import MuJoCo with a renderer that needs no screen; say what is missing when something is."""
+    """Import MuJoCo with a renderer that needs no screen; raise with install instructions if something is missing."""
     choose_renderer()
     try:
         import metaworld.env_dict  # noqa: F401, PLC0415  # fails here, with the same install line
@@ -37,7 +37,7 @@ def load_mujoco() -> Any:
 
 
 def choose_renderer() -> None:
-    """Set MUJOCO_GL unless the user did: EGL where its library is, else OSMesa; both draw the same bytes."""
+    """Set MUJOCO_GL, which MuJoCo reads at import, unless it is set: EGL if available, else OSMesa (same pixels)."""
     if "MUJOCO_GL" in os.environ or sys.platform != "linux":
         return
     found = [name for name, library in LIBRARIES.items() if ctypes.util.find_library(library)]
@@ -47,8 +47,8 @@ def choose_renderer() -> None:
 
 
 def no_renderer(got: str) -> BadInput:
-    """Say how to install one."""
-    return BadInput("drawing without a screen", f"an OpenGL library (Debian: {INSTALL}; or libosmesa6)", got)
+    """The error with install instructions."""
+    return BadInput("rendering without a screen", f"an OpenGL library (Debian: {INSTALL}; or libosmesa6)", got)
 
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -57,53 +57,53 @@ STEPS_PER_SECOND = 80
 SPARE_OBJECT = "spare-object"
 SPARE_HALF_SIZE = (0.022, 0.022, 0.022)
 SPARE_CLEARANCE = 0.13
-"""how far (m) the second object lies from the right one and from its target"""
+"""least distance (m) of the second object from the right one and its target"""
 ROBOT, LEFT, RIGHT, OBJECT, SCENE, SPARE = range(6)
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What is measured after a step. Lengths in metres, forces in newtons."""
+class StepFacts:
+    """Measurements after a step. Lengths in metres, forces in newtons."""
 
     observation: Floats
     hand: Floats
     object: Floats
     target: Floats
     openness: float
-    """of the gripper, 0 closed to 1 open"""
+    """of the gripper, 0 (closed) to 1 (open)"""
     distance: float
-    """what is left of the task, in the task's own measure; 0 is exactly there"""
+    """remaining distance in the task's own measure"""
     held: bool
-    """both fingers touch one movable thing that is not the spare object"""
+    """whether both fingers touch a movable object other than the spare one"""
     touched: bool
-    """a part of the arm touches a movable thing of the task"""
+    """whether the arm touches a movable object of the task"""
     object_force: float
-    """the largest contact force between the arm and a movable thing"""
+    """largest contact force between the arm and a movable object"""
     scene_force: float
-    """the largest contact force between the arm and something fixed: the table, a wall, a housing"""
+    """largest contact force between the arm and a fixed object (table, wall, housing)"""
     spare: Floats | None
-    """where the second object is, None when the task has none"""
+    """position of the second object, None if the task has none"""
     spare_touched: bool
 
 
 class Arena:
-    """A task's environment, used for one episode after another."""
+    """A task's environment; reusable for many episodes."""
 
     def __init__(self, task: Task) -> None:
-        """Build the model; a task that can have one gets a second, spare object."""
+        """Build the model, with a second (spare) object if the task can have one."""
         self.mujoco = load_mujoco()
         self.task = task
-        with quiet():
+        with silence_warnings():
             self.env: Any = _environment(task, self.mujoco)
             self._policy_class = _policy_class(task)
         self.model: Any = self.env.model
         self.data: Any = self.env.data
         self.groups = _geom_groups(self.model)
 
-    def reset(self, seed: int, rng: np.random.Generator) -> Facts:
-        """Start an episode: the seed places the task's things, `rng` the spare object."""
+    def reset(self, seed: int, rng: np.random.Generator) -> StepFacts:
+        """Start an episode: the seed places the task's objects, `rng` the spare object."""
         self.env.seed(seed)
-        with quiet():
+        with silence_warnings():
             self.env.reset()
         self.home = self.data.mocap_pos[0].copy()
         if self.task.spare:
@@ -118,12 +118,12 @@ class Arena:
         return self._facts(observation)
 
     def expert(self) -> Callable[[Floats], Floats]:
-        """Return a fresh scripted expert: observation to action (three moves and the gripper, -1 to 1)."""
+        """Return a new scripted expert: observation -> action (x, y, z, gripper; -1 to 1)."""
         policy = self._policy_class()
         return lambda observation: np.clip(np.asarray(policy.get_action(observation), dtype=np.float64), -1, 1)
 
-    def step(self, action: Floats) -> Facts:
-        """Move for 1/80 s. As the environment's own step, but its costly reward is left out."""
+    def step(self, action: Floats) -> StepFacts:
+        """Advance by 1/80 s, like the environment's step but without its expensive reward."""
         self.env.set_xyz_action(action[:3])
         self.env.do_simulation([action[3], -action[3]], self.env.frame_skip)
         for site in self.env._target_site_config:
@@ -132,23 +132,23 @@ class Arena:
         space = self.env.sawyer_observation_space
         return self._facts(np.clip(self.env._get_obs(), space.low, space.high))
 
-    def succeeded(self, facts: Facts) -> bool:
-        """Ask whether the task is done at this moment; it may be undone at the next."""
+    def succeeded(self, facts: StepFacts) -> bool:
+        """Whether the task is done at this moment."""
         if self.task.is_done_at(facts.distance):
             return True
         _, info = self.env.evaluate_state(facts.observation, np.zeros(4, dtype=np.float32))
         return bool(info["success"])
 
     def lead(self) -> Floats:
-        """How far the point that pulls the hand is ahead of it: it goes on moving by so much."""
+        """How far the mocap point that pulls the hand is ahead of it."""
         return np.asarray(self.data.mocap_pos[0] - self.data.body("hand").xpos, dtype=np.float64)
 
-    def _facts(self, observation: Floats) -> Facts:
+    def _facts(self, observation: Floats) -> StepFacts:
         contacts = self.data.contact.geom
         pairs = np.sort(self.groups[contacts], axis=1) if len(contacts) else np.zeros((0, 2), dtype=np.int64)
         arm = pairs[:, 0] <= RIGHT
         on_object, on_scene = arm & (pairs[:, 1] == OBJECT), arm & (pairs[:, 1] == SCENE)
-        return Facts(
+        return StepFacts(
             observation=observation,
             hand=observation[:3].copy(),
             object=observation[4:7].copy(),
@@ -183,8 +183,8 @@ class Arena:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silence two known warnings of the packages underneath, and no others."""
+def silence_warnings() -> Iterator[None]:
+    """Silence two known warnings of gymnasium and metaworld."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Constant\(s\) may be too high", category=UserWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -212,7 +212,7 @@ def _environment(task: Task, mujoco: Any) -> Any:
 
 
 def _model_with_spare(path: str, mujoco: Any) -> Any:
-    """Add a small free box as the last body, so that every index of the task's own things stays what it was."""
+    """Add a small free box as the last body, which keeps all other indices."""
     spec = mujoco.MjSpec.from_file(path)
     body = spec.worldbody.add_body(name=SPARE_OBJECT, pos=[0.3, 0.6, 0.05])
     body.explicitinertial = True
@@ -236,7 +236,7 @@ def _policy_class(task: Task) -> Any:
 
 
 def _geom_groups(model: Any) -> npt.NDArray[np.int64]:
-    """Tell for every geom whether it is the arm, a finger, a movable thing, something fixed or the spare object."""
+    """Classify every geom: arm, finger, movable object, fixed object, spare object."""
     fingers = {"leftclaw": LEFT, "leftpad": LEFT, "rightclaw": RIGHT, "rightpad": RIGHT}
     groups = np.full(model.ngeom, SCENE, dtype=np.int64)
     for geom in range(model.ngeom):
@@ -255,21 +255,21 @@ def _geom_groups(model: Any) -> npt.NDArray[np.int64]:
 
 
 Setting = Literal["plain", "varied", "held-out"]
-"""plain: one camera, the colours as they come; varied: drawn, for training; held-out: drawn, from cameras across the
-table that no training episode uses"""
+"""plain: one camera, original colours; varied: random, for training;
+held-out: random, with cameras across the table that no training episode uses"""
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 OVERSAMPLING = 2
-"""pictures are drawn twice as large and averaged: smoother and ten times faster than the renderer's own smoothing"""
+"""images are rendered this much larger and averaged: ten times faster than the renderer's own antialiasing"""
 TABLE_TEXTURE = "T_table"
 SPARE_COLOURS = ((0.95, 0.8, 0.15), (0.6, 0.25, 0.75), (0.9, 0.9, 0.9), (0.95, 0.55, 0.7))
-"""never like the pucks and the blocks, never the green, red or blue of the goal marks"""
+"""different from pucks, blocks and the green, red and blue of the goal marks"""
 RESTORED = ("geom_rgba", "mat_rgba", "light_diffuse", "light_ambient", "light_pos", "tex_data")
 
 
 @dataclass(frozen=True)
-class Camera:
-    """Where the picture is taken from: degrees, metres."""
+class SimCamera:
+    """A camera position: degrees, metres."""
 
     azimuth: float = 140.0
     elevation: float = -38.0
@@ -278,17 +278,17 @@ class Camera:
 
 
 AZIMUTHS = {"varied": (120.0, 166.0), "held-out": (196.0, 222.0)}
-"""train cameras stand beside the arm and look where it looks; held-out ones face it from across the table"""
+"""training cameras stand beside the arm; held-out ones face it from across the table"""
 
 
-def draw_camera(setting: Setting, rng: np.random.Generator) -> Camera:
+def draw_camera(setting: Setting, rng: np.random.Generator) -> SimCamera:
     """Draw a camera; the plain setting has one."""
     if setting not in SETTINGS:
         raise UnknownName("setting", setting, SETTINGS)
     if setting == "plain":
-        return Camera()
+        return SimCamera()
     shift = rng.uniform(-0.03, 0.03, size=3)
-    return Camera(
+    return SimCamera(
         azimuth=float(rng.uniform(*AZIMUTHS[setting])),
         elevation=float(rng.uniform(-48, -30)),
         distance=float(rng.uniform(0.92, 1.12)),
@@ -296,11 +296,11 @@ def draw_camera(setting: Setting, rng: np.random.Generator) -> Camera:
     )
 
 
-class Painter:
-    """Draws one arena, episode after episode; close it, or use it in a with block."""
+class SceneRenderer:
+    """Renders an arena, episode after episode. Close it, or use it in a with block."""
 
     def __init__(self, arena: Arena, size: int) -> None:
-        """Make the renderer and remember the colours as they came."""
+        """Create the renderer and save the original colours."""
         mujoco = arena.mujoco
         self.arena, self.size, self.mujoco = arena, size, mujoco
         arena.model.vis.quality.offsamples = 0
@@ -317,8 +317,8 @@ class Painter:
         self._headlight = np.array([arena.model.vis.headlight.ambient, arena.model.vis.headlight.diffuse])
         self._table_changed = False
 
-    def __enter__(self) -> Painter:
-        """Use it."""
+    def __enter__(self) -> SceneRenderer:
+        """Return itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -326,11 +326,11 @@ class Painter:
         self.close()
 
     def close(self) -> None:
-        """Free the graphics memory; waiting for the garbage collector would fail at exit."""
+        """Free the graphics memory; the garbage collector would fail to at exit."""
         self.renderer.close()
 
-    def prepare(self, setting: Setting, rng: np.random.Generator) -> Camera:
-        """Set camera, light and colours for an episode; nothing of the last one stays."""
+    def prepare(self, setting: Setting, rng: np.random.Generator) -> SimCamera:
+        """Set camera, light and colours for an episode."""
         for name, values in self._original.items():
             if name != "tex_data" or self._table_changed:
                 getattr(self.arena.model, name)[:] = values
@@ -345,12 +345,12 @@ class Painter:
             self._table(rng if setting != "plain" else None)
         return camera
 
-    def picture(self) -> Images:
-        """Draw the moment: (size, size, 3) uint8."""
+    def render(self) -> Images:
+        """Render the current state: (size, size, 3) uint8."""
         self.renderer.update_scene(self.arena.data, self._camera)
         large = self.renderer.render()
         offsets = [(row, column) for row in range(OVERSAMPLING) for column in range(OVERSAMPLING)]
-        # sums of strided views: several times faster than a reshape and a sum over two axes
+        # several times faster than a reshape and a sum over two axes
         total = np.full((self.size, self.size, 3), OVERSAMPLING**2 // 2, dtype=np.uint16)
         for row, column in offsets:
             total += large[row::OVERSAMPLING, column::OVERSAMPLING]
@@ -381,7 +381,7 @@ class Painter:
             model.geom_rgba[geom, :3] = SPARE_COLOURS[int(rng.integers(len(SPARE_COLOURS)))]
 
     def _table(self, rng: np.random.Generator | None) -> None:
-        """Paint the table top: as it came, plain, striped or clouded."""
+        """Paint the table top: original, plain, striped or mottled."""
         model = self.arena.model
         texture = self.mujoco.mj_name2id(model, self.mujoco.mjtObj.mjOBJ_TEXTURE, TABLE_TEXTURE)
         if texture < 0:
@@ -391,11 +391,11 @@ class Painter:
             height, width = int(model.tex_height[texture]), int(model.tex_width[texture])
             start = int(model.tex_adr[texture])
             pixels = model.tex_data[start : start + height * width * 3].reshape(height, width, 3)
-            pixels[:] = _painted(pixels, rng)
+            pixels[:] = _paint_table(pixels, rng)
         self.mujoco.mjr_uploadTexture(model, self.renderer._mjr_context, texture)
 
 
-def _painted(wood: Images, rng: np.random.Generator) -> Images:
+def _paint_table(wood: Images, rng: np.random.Generator) -> Images:
     kind = int(rng.integers(4))
     if kind == 0:
         return wood

@@ -1,8 +1,8 @@
-"""Ways to act: the scripted expert, and the expert made nervous, lazy, hesitant, violent or replaced by chance.
+"""Behaviours: the scripted expert, and variants that go wrong.
 
-A behaviour is a class made from a `Stage`: it answers each moment with an action. It says only what the arm tries; what
-came of it is measured. More of them in `beliefs.py` (an expert that is wrong about the world) and `afterwards.py` (an
-expert that does not stop when it is done). Third parties add theirs under the entry point group `demerit.behaviours`.
+A behaviour is a class made from a `Stage` that answers each `Moment` with an action. It decides only what the arm
+tries; the result is measured. Experts can be unsteady, lazy, hesitant, violent or random, wrong about the world, or
+unable to stop. At the end, `Ending` says what the arm does when its behaviour is over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from demerit.negatives.sim.arena import Facts
+from demerit.negatives.sim.arena import StepFacts
 from demerit.negatives.sim.tasks import Task
 from demerit.registry import Registry
 
@@ -27,7 +27,7 @@ BEHAVIOURS = Registry(
         "early-stop": "negatives.sim.behaviours:EarlyStop",
         "hesitate": "negatives.sim.behaviours:Hesitate",
         "slam": "negatives.sim.behaviours:Slam",
-        "random": "negatives.sim.behaviours:Random",
+        "random": "negatives.sim.behaviours:RandomMotion",
         "missed-grasp": "negatives.sim.behaviours:MissedGrasp",
         "drop": "negatives.sim.behaviours:Drop",
         "never-closes": "negatives.sim.behaviours:NeverCloses",
@@ -41,60 +41,60 @@ BEHAVIOURS = Registry(
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """What a behaviour is given at the start of an episode."""
+    """What a behaviour gets at the start of an episode."""
 
     task: Task
     expert: Callable[[Floats], Floats]
-    """observation (39 numbers) to action: three moves and the gripper, -1 to 1"""
+    """observation (39 numbers) -> action (x, y, z, gripper; -1 to 1)"""
     rng: np.random.Generator
-    first: Facts
+    first: StepFacts
 
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """What a behaviour sees at a step."""
+    """What a behaviour gets at each step."""
 
     step: int
-    facts: Facts
+    facts: StepFacts
     progress: float
     success: bool
 
 
 class Expert:
-    """Do the task as the script does. The other behaviours are this one, changed."""
+    """Do the task with the scripted expert. The base class of the other behaviours."""
 
     ends_on_success = True
-    """whether the ending may begin when the task is done"""
+    """whether the episode's ending may start when the task is done"""
 
     def __init__(self, stage: Stage) -> None:
-        """Take the stage."""
+        """Draw what is random about this episode."""
         self.stage, self.rng, self.expert = stage, stage.rng, stage.expert
         self.over = False
-        """whether the script has nothing more to do"""
+        """whether the behaviour is finished"""
         self.waits = False
-        """whether standing still right now is part of the script"""
+        """whether standing still now is intended"""
 
     @classmethod
     def why_not(cls, task: Task) -> str:
-        """Say why this behaviour makes no sense for a task; empty when it does."""
+        """The reason why this behaviour makes no sense for a task; empty if it does."""
         return ""
 
     def act(self, now: Moment) -> Floats:
-        """Return an action: three moves and the gripper, -1 to 1."""
+        """Return an action (x, y, z, gripper; -1 to 1)."""
         return self.expert(now.facts.observation)
 
 
 class Noisy(Expert):
-    """The expert with an unsteady hand: smooth noise, from a tremble to a stagger."""
+    """The expert with smooth noise, weak to strong."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw how unsteady."""
+        """Draw the strength."""
         super().__init__(stage)
         self.scale = float(self.rng.uniform(0.15, 0.7))
         self.noise = np.zeros(3)
 
     def act(self, now: Moment) -> Floats:
-        """Add noise that lasts some steps: white noise would average out."""
+        """Add correlated noise; white noise would average out."""
         self.noise = 0.85 * self.noise + 0.5 * self.rng.normal(size=3)
         action = super().act(now)
         return np.array([*np.clip(action[:3] + self.scale * self.noise, -1, 1), action[3]])
@@ -109,16 +109,16 @@ class EarlyStop(Expert):
         self.until = float(self.rng.uniform(0.1, 0.6))
 
     def act(self, now: Moment) -> Floats:
-        """Give up for good when that far."""
+        """Stop at the drawn progress."""
         self.over = self.over or now.progress >= self.until
         return super().act(now)
 
 
 class Hesitate(Expert):
-    """Stop to think on the way, once or several times, then go on."""
+    """Pause on the way, once or twice, then continue."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw where and for how long."""
+        """Draw where, and for how long."""
         super().__init__(stage)
         self.where = sorted(self.rng.uniform(0.05, 0.7, size=int(self.rng.choice([1, 1, 2]))).tolist())
         long = stage.task.long_pause
@@ -126,7 +126,7 @@ class Hesitate(Expert):
         self.left = 0
 
     def act(self, now: Moment) -> Floats:
-        """Stand still while thinking."""
+        """Stand still during a pause."""
         if self.left == 0 and self.where and now.progress >= self.where[0]:
             self.where.pop(0)
             self.left = int(self.pauses.pop(0))
@@ -138,10 +138,10 @@ class Hesitate(Expert):
 
 
 class Slam(Expert):
-    """Drive the hand down or aside at full speed, into whatever is there; then go on, or not."""
+    """Drive the hand down or aside at full speed into whatever is there; then continue or stop."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw when, where to, for how long, and whether it goes on."""
+        """Draw when, where to, for how long, and whether it continues."""
         super().__init__(stage)
         self.when = float(self.rng.uniform(0.1, 0.6))
         aside = self.rng.uniform(-1, 1, size=2)
@@ -150,7 +150,7 @@ class Slam(Expert):
         self.goes_on = bool(self.rng.random() < 0.5)  # noqa: PLR2004
 
     def act(self, now: Moment) -> Floats:
-        """Push when the moment has come."""
+        """Push at the drawn progress."""
         if now.progress < self.when or self.left == 0:
             return super().act(now)
         self.when = 0.0
@@ -159,17 +159,17 @@ class Slam(Expert):
         return np.array([*self.push, 1.0])
 
 
-class Random(Expert):
-    """Go from one place above the table to another, opening and closing the gripper, with no aim."""
+class RandomMotion(Expert):
+    """Move between random places above the table, opening and closing the gripper."""
 
     def __init__(self, stage: Stage) -> None:
-        """Start with a place to go to."""
+        """Draw the first place."""
         super().__init__(stage)
         self.gripper = -1.0
         self._choose()
 
     def act(self, now: Moment) -> Floats:
-        """Go there; then choose another place."""
+        """Move to the place, then draw another."""
         away = self.place - now.facts.hand
         self.left -= 1
         if np.linalg.norm(away) < 0.03 or self.left == 0:  # noqa: PLR2004
@@ -184,22 +184,22 @@ class Random(Expert):
 
 
 OPEN, CLOSED = 1.0, 0.5
-"""the gripper's openness as experts read it: wide open, and around an object"""
+"""openness of the gripper in an expert's observation: open, and around an object"""
 CLOSED_BY_NOW = 6
-"""steps of closing after which an expert thinks that it has the object"""
+"""steps of closing after which an expert believes that it holds the object"""
 AT_HAND = 0.075
-"""a hand this near (m) to where it thinks the object is can close on it"""
+"""a hand this close (m) to the believed position of the object can grasp it"""
 READ_THE_GOAL = frozenset(
     "pick-place push push-wall pick-place-wall push-back coffee-push hand-insert pick-out-of-hole reach reach-wall "
     "peg-insert-side".split()
 )
-"""tasks whose expert looks where the goal is: shown another goal, it goes there"""
+"""tasks whose expert reads the goal from the observation"""
 
 
-def believing(
+def _observe(
     observation: Floats, thing: Floats | None = None, goal: Floats | None = None, openness: float | None = None
 ) -> Floats:
-    """Change what an expert sees: where the object is, where the goal is, how open the gripper is."""
+    """Change an observation: position of the object, position of the goal, openness of the gripper."""
     seen = observation.copy()
     if thing is not None:
         seen[4:7] = thing
@@ -211,34 +211,34 @@ def believing(
 
 
 class _EmptyHanded(Expert):
-    """An expert that goes on as if it held the object."""
+    """An expert that continues as if it held the object."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self.grip: Floats | None = None
-        """where in the hand it thinks the object is, once it thinks so"""
+        """believed position of the object relative to the hand, once it believes to hold it"""
 
     def carry_on(self, now: Moment, thing: Floats) -> Floats:
-        """Act on a belief about where the object is, and on the belief to hold it once the gripper is closed."""
+        """Act as if the object were at `thing`, or in the hand once it believes to hold it."""
         hand = now.facts.hand
         if self.grip is not None:
-            seen = believing(now.facts.observation, hand + self.grip, openness=CLOSED)
+            seen = _observe(now.facts.observation, hand + self.grip, openness=CLOSED)
             return self.expert(seen)
-        return self.expert(believing(now.facts.observation, thing))
+        return self.expert(_observe(now.facts.observation, thing))
 
 
 class MissedGrasp(_EmptyHanded):
-    """Reach beside the object, close, and carry nothing to the goal."""
+    """Grasp beside the object and carry nothing to the goal."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw how far beside."""
+        """Draw the offset."""
         super().__init__(stage)
         angle = self.rng.uniform(0, 2 * np.pi)
         self.beside = self.rng.uniform(0.05, 0.09) * np.array([np.cos(angle), np.sin(angle), 0.0])
         self.closing = 0
 
     def act(self, now: Moment) -> Floats:
-        """Think that the object is beside where it is."""
+        """Act as if the object were beside its true position."""
         thing = now.facts.object + self.beside
         action = self.carry_on(now, thing)
         near = float(np.linalg.norm(now.facts.hand - thing)) < AT_HAND
@@ -249,20 +249,20 @@ class MissedGrasp(_EmptyHanded):
 
 
 class Drop(_EmptyHanded):
-    """Take the object, lose it on the way, and go on without it."""
+    """Grasp the object, drop it on the way, and continue without it."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw how far it gets."""
+        """Draw where it drops."""
         super().__init__(stage)
         self.until = float(self.rng.uniform(0.35, 0.65))
 
     @classmethod
     def why_not(cls, task: Task) -> str:
-        """Only what is held can be dropped."""
+        """The task must involve a grasp."""
         return "" if task.grasps else f"nothing is held in {task.name}"
 
     def act(self, now: Moment) -> Floats:
-        """Open the gripper for good when that far."""
+        """Open the gripper for good at the drawn progress."""
         if self.grip is None and now.facts.held and now.progress >= self.until:
             self.grip = now.facts.object - now.facts.hand
         action = self.carry_on(now, now.facts.object)
@@ -273,17 +273,17 @@ class NeverCloses(_EmptyHanded):
     """Do everything with an open gripper."""
 
     def __init__(self, stage: Stage) -> None:
-        """Start with an open hand."""
+        """Start with an open gripper."""
         super().__init__(stage)
         self.closing = 0
 
     @classmethod
     def why_not(cls, task: Task) -> str:
-        """Where the gripper plays no part, leaving it open is no mistake."""
+        """The task must involve a grasp."""
         return "" if task.grasps else f"the gripper plays no part in {task.name}"
 
     def act(self, now: Moment) -> Floats:
-        """Leave the gripper open and think that it closed."""
+        """Keep the gripper open and act as if it closed."""
         action = self.carry_on(now, now.facts.object)
         self.closing = self.closing + 1 if action[3] > 0 else 0
         if self.grip is None and self.closing > CLOSED_BY_NOW:
@@ -292,10 +292,10 @@ class NeverCloses(_EmptyHanded):
 
 
 class WrongPlace(Expert):
-    """Bring the object near the goal, not to it."""
+    """Bring the object to a place near the goal."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw where instead: beside the goal where the expert looks for it, else short of it."""
+        """Draw the place: beside the goal if the expert reads it, else short of the goal."""
         super().__init__(stage)
         angle = self.rng.uniform(0, 2 * np.pi)
         away = stage.task.within + self.rng.uniform(0.03, 0.10)
@@ -305,12 +305,12 @@ class WrongPlace(Expert):
         self.reads = stage.task.name in READ_THE_GOAL
 
     def act(self, now: Moment) -> Floats:
-        """Go to the other place, or as far as it goes, and let go there."""
+        """Move to the other place and release there."""
         if self.releasing or (self._is_there(now) if self.reads else now.progress >= self.until):
             self.releasing += 1
             self.over = self.releasing > 12  # noqa: PLR2004
             return np.array([0, 0, 0, -1.0])
-        return self.expert(believing(now.facts.observation, goal=self.goal)) if self.reads else super().act(now)
+        return self.expert(_observe(now.facts.observation, goal=self.goal)) if self.reads else super().act(now)
 
     def _is_there(self, now: Moment) -> bool:
         thing = now.facts.object if self.stage.task.loose else now.facts.hand
@@ -322,24 +322,24 @@ class WrongObject(Expert):
 
     @classmethod
     def why_not(cls, task: Task) -> str:
-        """There must be another object."""
+        """The task must have a second object."""
         return "" if task.spare else f"there is no second object in {task.name}"
 
     def act(self, now: Moment) -> Floats:
-        """Take the other object for the right one."""
-        return self.expert(believing(now.facts.observation, now.facts.spare))
+        """Act on the second object."""
+        return self.expert(_observe(now.facts.observation, now.facts.spare))
 
 
 NEARLY = 0.9
 
 
 class Overshoot(Expert):
-    """Do not stop at the goal: go on in the direction of travel."""
+    """Do not stop at the goal: continue in the direction of travel."""
 
     ends_on_success = False
 
     def __init__(self, stage: Stage) -> None:
-        """Draw how far."""
+        """Draw the distance."""
         super().__init__(stage)
         self.left = int(self.rng.integers(12, 30))
         self.velocity = np.zeros(3)
@@ -347,7 +347,7 @@ class Overshoot(Expert):
         self.past = False
 
     def act(self, now: Moment) -> Floats:
-        """Follow the expert, then the direction it had."""
+        """Follow the expert, then its last direction."""
         hand = now.facts.hand
         if self.before is not None and not self.past:
             self.velocity = 0.9 * self.velocity + 0.1 * (hand - self.before)
@@ -363,12 +363,12 @@ class Overshoot(Expert):
 
 
 class Undo(Expert):
-    """Do the task, then take it back the way it came."""
+    """Do the task, then undo it by moving back along the path."""
 
     ends_on_success = False
 
     def __init__(self, stage: Stage) -> None:
-        """Draw how long it stays done, and how far back it goes."""
+        """Draw how long to wait and how far to go back."""
         super().__init__(stage)
         self.path: list[Floats] = []
         self.rest = int(self.rng.integers(6, 20))
@@ -377,7 +377,7 @@ class Undo(Expert):
         self.target = 0
 
     def act(self, now: Moment) -> Floats:
-        """Do it; wait; go back along the path, gripper closed."""
+        """Do the task, wait, go back along the path with a closed gripper."""
         if self.done_for == 0 and not now.success:
             self.path.append(now.facts.hand)
             return super().act(now)
@@ -392,7 +392,7 @@ class Undo(Expert):
         if self.target <= end:
             self.over = True
             return np.array([0, 0, 0, 1.0 if self.stage.task.grasps else -1.0])
-        # skip ahead on the path so that the hand moves at a working speed
+        # skip path points so that the hand moves at a normal speed
         while self.target > end and np.linalg.norm(self.path[self.target] - now.facts.hand) < 0.02:  # noqa: PLR2004
             self.target -= 1
         move = (self.path[self.target] - now.facts.hand) / METRES_PER_ACTION
@@ -400,28 +400,31 @@ class Undo(Expert):
 
 
 METRES_PER_ACTION = 0.01
-"""an action of 1 moves the hand by so much in a step"""
+"""an action of 1 moves the hand this far in a step"""
 SWAY = 0.007
-"""the size (m) of the small motion with which an arm may wait: what is done stays done"""
+"""amplitude (m) of the sway ending: small enough for the task to stay done"""
 STAYING = ("hold", "sway")
 LEAVING = ("retreat", "wander")
 LOW, HIGH = np.array([-0.25, 0.45, 0.16]), np.array([0.25, 0.75, 0.32])
-"""the box above the table in which an arm may wander"""
+"""corners of the box above the table for the wander ending"""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How an episode ends after its script: the kind, how many steps after, and the numbers of its motion."""
+    """The motion of the arm after its behaviour is over.
+
+    Drawn from task and seed, never from behaviour or outcome: otherwise motion alone would reveal the label.
+    """
 
     kind: str
     patience: int
-    """steps that the script goes on after the task is done"""
+    """steps that the behaviour continues after the task is done"""
     phases: tuple[float, ...]
     spots: tuple[tuple[float, float, float], ...]
 
 
 def draw_ending(task: Task, rng: np.random.Generator) -> Ending:
-    """Draw an ending; an arm leaves only where the task would stay done."""
+    """Draw an ending; the arm leaves only if the task stays done."""
     kinds = (*STAYING, *LEAVING) if task.stays else STAYING
     spots = rng.uniform(LOW, HIGH, size=(6, 3))
     return Ending(
@@ -433,10 +436,10 @@ def draw_ending(task: Task, rng: np.random.Generator) -> Ending:
 
 
 class Finisher:
-    """Plays an ending, starting from where the hand is."""
+    """Plays an ending from the hand's position."""
 
     def __init__(self, ending: Ending, hand: Floats, home: Floats, gripper: float, lead: Floats) -> None:
-        """Remember the place; `lead` is how far the controller is ahead of the hand, to be taken back to stop it."""
+        """`lead` is how far the controller is ahead of the hand; it is undone to stop the hand."""
         self.ending, self.place, self.home, self.gripper = ending, hand.copy(), home, gripper
         self.lead = lead.copy()
         self.step = 0
@@ -449,19 +452,19 @@ class Finisher:
         if kind in STAYING:
             back = np.clip(-self.lead / METRES_PER_ACTION, -1, 1)
             self.lead += back * METRES_PER_ACTION
-            sway = self._swaying() if kind == "sway" else 0.0
+            sway = self._sway() if kind == "sway" else 0.0
             return np.array([*np.clip(back + sway, -1, 1), self.gripper])
-        return np.array([*self._leaving(hand), self.gripper if self.step < 4 else -1.0])  # noqa: PLR2004
+        return np.array([*self._leave(hand), self.gripper if self.step < 4 else -1.0])  # noqa: PLR2004
 
-    def _swaying(self) -> Floats:
-        """Move to and fro by `SWAY`, as steps: differences of sines, so that a firm push stays one."""
+    def _sway(self) -> Floats:
+        """Small oscillation: differences of sines, so that a firm push stays one."""
         phases = np.array(self.ending.phases[:3])
         pace = np.array([0.11, 0.13, 0.17])
         places = [np.sin((self.step + ahead) * pace + phases) for ahead in (0, 1)]
         return np.asarray(SWAY * (places[1] - places[0]) / METRES_PER_ACTION)
 
-    def _leaving(self, hand: Floats) -> Floats:
-        """Let go, rise, then go home, or from one spot above the table to the next."""
+    def _leave(self, hand: Floats) -> Floats:
+        """Release, rise, then go home or from one spot above the table to the next."""
         if self.step < 10:  # noqa: PLR2004  # the fingers open first
             return np.zeros(3)
         if hand[2] < LOW[2] and self.spot == 0:

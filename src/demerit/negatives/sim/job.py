@@ -1,59 +1,55 @@
-"""The simulation job: a list of episodes to make, processes that make them, and a dataset folder that fills up."""
+"""The simulation job: worker processes simulate a list of episodes into a dataset folder."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 import zlib
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
-from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from typing import Any
 
 from demerit.data.dataset import Problem
+from demerit.data.decode import WorkerDeath, WorkerPool, serve_tasks
 from demerit.data.episode import Episode
+from demerit.data.files import make_folder
 from demerit.data.labels import Preference
-from demerit.data.store import Store, StoreWriter
-from demerit.errors import BadEpisode, BadInput, DemeritError, NotApplicable, StoreError
-from demerit.negatives.sim.arena import Arena, Painter, load_mujoco
+from demerit.data.store import Store, StoreWriter, open_or_create
+from demerit.errors import BadEpisode, BadInput, DemeritError, NotApplicable
+from demerit.negatives.sim.arena import Arena, SceneRenderer, load_mujoco
 from demerit.negatives.sim.rollout import EpisodeSpec, check_applies, record, rollout, video_name
 from demerit.negatives.sim.tasks import task
 
 SOURCE = "simulator:metaworld"
 LICENCE = "MIT"
 CHUNK = 16
-"""episodes of one task that a worker gets at once: building a task's model takes as long as half an episode"""
-MOST_DEATHS = 2
+"""episodes sent to a worker at once: mostly of one task, as building a model takes half an episode's time"""
 CLEAR_GAP = 0.4
-"""a difference in final progress that makes one of two failures the better one"""
+"""a difference in final progress that makes one of two failures better"""
 NOT_NEARLY = 0.8
-"""a failure with more progress than this is too near to a success for a clear verdict"""
+"""a failure with more progress than this is too close to a success to compare"""
 
 
 @dataclass
 class SimulateProgress:
-    """How far a simulation is."""
+    """The progress of a simulation."""
 
     expected: int
     made: int = 0
     kept: int = 0
-    """made by an earlier run"""
+    """episodes of an earlier run"""
     successes: int = 0
     """among those made now"""
     preferences: int = 0
     seconds: float = 0.0
     not_applicable: Counter[str] = field(default_factory=Counter)
-    """reasons why behaviours were left out"""
+    """skipped episodes by reason"""
 
     @property
     def seen(self) -> int:
-        """Episodes dealt with so far."""
+        """The number of processed episodes."""
         return self.made + self.kept + self.not_applicable.total()
 
 
@@ -63,27 +59,25 @@ def simulate(
     workers: int | None = None,
     on_progress: Callable[[SimulateProgress], None] = lambda progress: None,
 ) -> SimulateProgress:
-    """Make the episodes and put them into a dataset folder. Run it again and it goes on where it was.
+    """Simulate episodes into a dataset folder. Run it again to resume.
 
     Args:
-        dest: the folder to make, or one that an earlier run made.
-        specs: what to make; `demerit.negatives.sim.splits.plan` lists the benchmark's.
-        workers: how many processes; as many as there are cores when None.
+        dest: a new folder, or that of an earlier run.
+        specs: what to simulate; `demerit.negatives.sim.splits.plan` lists the benchmark's episodes.
+        workers: number of processes; None = number of cores.
         on_progress: called after every episode.
     """
     workers = workers if workers is not None else os.cpu_count() or 1
     if workers < 1:
-        raise BadInput("workers", "a number from 1 on", workers)
-    load_mujoco()  # says what is missing before anything is made
-    store = _folder(dest)
+        raise BadInput("workers", "at least 1", workers)
+    load_mujoco()  # fail before anything is written
+    store = open_or_create(dest, Path(dest).resolve().name, LICENCE, source=SOURCE)
     progress = SimulateProgress(len(specs))
     started = time.monotonic()
     with store.writer() as writer:
-        todo = _todo(specs, writer, progress)
+        todo = _select_todo(specs, writer, progress)
         on_progress(progress)
-        videos = store.root / "videos"
-        videos.mkdir(exist_ok=True)
-        for episode in _made(todo, videos, workers):
+        for episode in _simulate_all(todo, make_folder(store.root / "videos"), workers):
             writer.add(episode)
             progress.made += 1
             progress.successes += bool(episode.outcome and episode.outcome.success)
@@ -95,23 +89,14 @@ def simulate(
     return progress
 
 
-def _folder(dest: str | Path) -> Store:
-    if not Store.is_at(dest):
-        return Store.create(dest, Path(dest).resolve().name, LICENCE, source=SOURCE)
-    store = Store(dest)
-    if store.manifest.header.get("source") != SOURCE:
-        raise StoreError(dest, "it holds a dataset that was not simulated; choose another folder")
-    return store
-
-
-def _todo(specs: Sequence[EpisodeSpec], writer: StoreWriter, progress: SimulateProgress) -> list[EpisodeSpec]:
+def _select_todo(specs: Sequence[EpisodeSpec], writer: StoreWriter, progress: SimulateProgress) -> list[EpisodeSpec]:
     todo = []
     for spec in specs:
         try:
             check_applies(spec)
-        except NotApplicable as reason:
-            progress.not_applicable[str(reason)] += 1
-            writer.add(Problem("not applicable", spec.id, str(reason), kept=False))
+        except NotApplicable as no:
+            progress.not_applicable[no.reason] += 1
+            writer.add(Problem("not applicable", spec.id, no.reason, kept=False))
             continue
         if spec.id in writer:
             progress.kept += 1
@@ -121,18 +106,18 @@ def _todo(specs: Sequence[EpisodeSpec], writer: StoreWriter, progress: SimulateP
 
 
 def clear_preferences(episodes: Iterable[Episode]) -> Iterator[Preference]:
-    """Compare episodes of one task in one scene where the outcomes are clearly different.
+    """Compare episodes of one task in one scene whose outcomes clearly differ.
 
-    A success beats a failure that ended at progress 0.8 or less; of two failures the one that ended 0.4 or more ahead
-    is better. A hash of the names decides which of the two is named first, so that the order tells nothing.
+    A success beats a failure that ended at progress 0.8 or less; of two failures, the one 0.4 or more ahead is better.
+    A hash of the ids decides which of the two is `a`, so the order is not a cue.
     """
     groups: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         if episode.outcome is not None and episode.outcome.progress is not None:
             groups[episode.origin.group].append(episode)
     for group in groups.values():
-        for one, other in combinations(group, 2):
-            good, bad = sorted((one, other), key=_rank, reverse=True)
+        for pair in combinations(group, 2):
+            good, bad = sorted(pair, key=_rank, reverse=True)
             why = _why_better(good, bad)
             if why:
                 a, b = (good, bad) if zlib.crc32(f"{good.id} {bad.id}".encode()) % 2 else (bad, good)
@@ -140,7 +125,7 @@ def clear_preferences(episodes: Iterable[Episode]) -> Iterator[Preference]:
 
 
 def _rank(episode: Episode) -> tuple[bool, float]:
-    assert episode.outcome is not None  # chosen above
+    assert episode.outcome is not None
     return bool(episode.outcome.success), episode.outcome.progress or 0.0
 
 
@@ -154,128 +139,51 @@ def _why_better(good: Episode, bad: Episode) -> str:
 
 
 def _add_preferences(root: Path) -> int:
-    """Write the preferences anew from all episodes that are there: a rule gives the same ones each time."""
+    """Add the preferences of all episodes in the folder; existing ones are ignored by the writer."""
     store = Store(root)
-    wanted = list(clear_preferences(store.episodes()))
+    preferences = list(clear_preferences(store.episodes()))
     with store.writer() as writer:
-        for preference in wanted:
+        for preference in preferences:
             writer.add(preference)
-    return len(wanted)
+    return len(preferences)
 
 
-class _Worker:
-    """One simulating process and the chunk of episodes that it is at."""
-
-    def __init__(self, videos: Path) -> None:
-        ours, theirs = Pipe()
-        call = f"from demerit.negatives.sim.job import _work; _work({theirs.fileno()}, {str(videos)!r})"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", call],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                # a process a core: threads inside them only get in each other's way
-                "OMP_NUM_THREADS": "1",
-                "LP_NUM_THREADS": "0",
-            },
-            # Ctrl-C goes to the terminal's whole group; the workers must survive it to be shut down in order.
-            start_new_session=True,
-        )
-        theirs.close()
-        self.pipe: Connection[Any, Any] = ours
-        self.chunk: deque[EpisodeSpec] = deque()
-
-    def give(self, chunk: deque[EpisodeSpec]) -> None:
-        self.chunk = chunk
-        with suppress(OSError):  # a worker that died is noticed where answers are received
-            self.pipe.send(list(chunk))
-
-    def stop(self) -> None:
-        self.pipe.close()
-        self.process.kill()
-        self.process.wait()
-
-
-def _made(specs: Sequence[EpisodeSpec], videos: Path, workers: int) -> Iterator[Episode]:
-    """Yield the episodes in the order of the specs, whichever worker was first."""
-    chunks = _chunks(specs)
-    crew = [_Worker(videos) for _ in range(min(workers, len(chunks)))]
+def _simulate_all(specs: Sequence[EpisodeSpec], videos: Path, workers: int) -> Iterator[Episode]:
+    """Yield the episodes in the order of the specs."""
+    call = f"from demerit.negatives.sim.job import simulate_worker; simulate_worker({{pipe}}, {str(videos)!r})"
+    # One process per core: threads inside them only add waiting.
+    env = {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
+    crew = min(workers, len(specs))
+    queue = min(CHUNK, -(-len(specs) // max(crew, 1)))
     finished: dict[str, Episode] = {}
-    deaths: Counter[str] = Counter()
-    order = iter(specs)
-    wanted = next(order, None)
-    try:
-        while wanted is not None:
-            for worker in crew:
-                if not worker.chunk and chunks:
-                    worker.give(chunks.popleft())
-            busy = {worker.pipe: worker for worker in crew if worker.chunk}
-            for pipe in wait(list(busy)):
-                worker = busy[pipe]  # type: ignore[index]
-                episode = _received(worker)
-                if episode is None:
-                    crew[crew.index(worker)] = _replaced(worker, deaths, videos)
-                else:
-                    finished[episode.id] = episode
-            while wanted is not None and wanted.id in finished:
-                yield finished.pop(wanted.id)
-                wanted = next(order, None)
-    finally:
-        for worker in crew:
-            worker.stop()
+    with WorkerPool(call, crew, env=env, refill=0, queue=queue) as pool:
+        pool.submit((spec.id, spec) for spec in specs)
+        for spec in specs:
+            while spec.id not in finished:
+                for id, answer in pool.receive():
+                    if isinstance(answer, WorkerDeath):
+                        raise BadEpisode(id, "a finished simulation", f"a process that died twice ({answer})")
+                    if isinstance(answer, str):
+                        raise BadEpisode(id, "a finished simulation", answer)
+                    finished[id] = answer
+            yield finished.pop(spec.id)
 
 
-def _chunks(specs: Sequence[EpisodeSpec]) -> deque[deque[EpisodeSpec]]:
-    chunks: deque[deque[EpisodeSpec]] = deque()
-    for spec in specs:
-        if not chunks or len(chunks[-1]) == CHUNK or chunks[-1][-1].task != spec.task:
-            chunks.append(deque())
-        chunks[-1].append(spec)
-    return chunks
+def simulate_worker(pipe: int, videos: str) -> None:
+    """Run a simulating process."""
+    renderer: SceneRenderer | None = None
 
+    def answer(spec: EpisodeSpec) -> Episode | str:
+        nonlocal renderer
+        try:
+            if renderer is None or (renderer.arena.task.name, renderer.size) != (spec.task, spec.size):
+                if renderer is not None:
+                    renderer.close()
+                renderer = SceneRenderer(Arena(task(spec.task)), spec.size)
+            return record(rollout(spec, renderer.arena, renderer), Path(videos) / video_name(spec))
+        except (DemeritError, ArithmeticError, ValueError, RuntimeError, MemoryError) as error:
+            return str(error) or type(error).__name__
 
-def _received(worker: _Worker) -> Episode | None:
-    """Take an answer; None when the worker died."""
-    try:
-        answer: Episode | str = worker.pipe.recv()
-    except (EOFError, OSError):
-        return None
-    spec = worker.chunk.popleft()
-    if isinstance(answer, str):
-        raise BadEpisode(spec.id, "a simulation that runs to its end", answer)
-    return answer
-
-
-def _replaced(worker: _Worker, deaths: Counter[str], videos: Path) -> _Worker:
-    code = worker.process.wait()
-    suspect = worker.chunk[0].id
-    deaths[suspect] += 1
-    worker.stop()
-    if deaths[suspect] >= MOST_DEATHS:
-        raise BadEpisode(suspect, "a simulation that runs to its end", f"a process that died twice (exit code {code})")
-    fresh = _Worker(videos)
-    fresh.give(worker.chunk)
-    return fresh
-
-
-def _work(pipe: int, videos: str) -> None:
-    """Be a worker: make what comes in until the pipe closes."""
-    connection: Connection[Any, Any] = Connection(pipe)
-    painter: Painter | None = None
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
-            specs: list[EpisodeSpec] = connection.recv()
-            for spec in specs:
-                try:
-                    if painter is None or (painter.arena.task.name, painter.size) != (spec.task, spec.size):
-                        if painter is not None:
-                            painter.close()
-                        painter = Painter(Arena(task(spec.task)), spec.size)
-                    made = rollout(spec, painter.arena, painter)
-                    connection.send(record(made, Path(videos) / video_name(spec)))
-                except (DemeritError, ArithmeticError, ValueError, RuntimeError, MemoryError) as error:
-                    connection.send(str(error) or type(error).__name__)
-    if painter is not None:
-        painter.close()
+    serve_tasks(pipe, answer)
+    if renderer is not None:
+        renderer.close()

@@ -1,4 +1,8 @@
-"""Progress and success, measured at every frame."""
+"""Progress, success and failure events, from measured facts alone.
+
+The intended behaviour plays no part: an expert that drops something gets `dropped`; a behaviour called drop that drops
+nothing does not.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,28 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.labels import Event
-from demerit.negatives.sim.arena import Facts
+from demerit.negatives.sim.arena import StepFacts
 from demerit.negatives.sim.tasks import Task
 
 Floats = npt.NDArray[np.float64]
 
 REACH_SHARE = 0.3
-"""getting to the object is worth this much, moving it where it should be the rest"""
+"""the share of progress for reaching the object; moving it is the rest"""
 TOUCHING = 0.03
-"""a hand this near (m) to an object's middle is at the object"""
+"""a hand this close (m) to an object's centre is at the object"""
 UNDER_WAY = 0.1
-"""once this share of the way is done, the object was reached, wherever the hand is now"""
+"""an object that moved this share of the way has been reached, wherever the hand is now"""
 NOT_YET = 0.95
-"""the most that anything short of success is worth"""
+"""the highest progress without success"""
 SHORTEST_WAY = 1e-3
 
 
-def progress(task: Task, first: Facts, now: Facts, success: bool) -> float:
-    """Measure how much of the task is done at a moment, 0 to 1.
+def progress(task: Task, first: StepFacts, now: StepFacts, success: bool) -> float:
+    """Progress at a moment, 0 to 1.
 
-    p = 0.3 reach + 0.7 done, at most 0.95, and 1 while the task is done. With d the distance that is left, d0 the one
-    at the start and w what is near enough: done = 1 - max(0, d - w) / (d0 - w). reach is the same of the hand's
-    distance to the object, or done / 0.1 where that is more: who let go of an object half-way has still reached it.
+    p = 0.3 reach + 0.7 done, at most 0.95, and 1 while the task is done. With d the remaining distance, d0 the distance
+    at the start and w the success distance: done = 1 - max(0, d - w) / (d0 - w). reach is the same for the hand's
+    distance to the object, or done / 0.1 if that is more.
     """
     if success:
         return 1.0
@@ -49,32 +53,32 @@ def _covered(left: float, at_first: float, enough: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Everything that was measured in one episode: a value per frame, and the facts of every step between them."""
+    """The measurements of an episode: values per frame, and the facts of every step."""
 
     task: Task
     stride: int
     """steps from one frame to the next"""
-    steps: tuple[Facts, ...]
-    """the facts before the first step, then after each: step k * stride is frame k"""
+    steps: tuple[StepFacts, ...]
+    """the facts before the first step and after each; step k * stride is frame k"""
     success: npt.NDArray[np.bool_]
     """at each frame"""
     progress: Floats
     """at each frame"""
 
     @classmethod
-    def of(cls, task: Task, stride: int, steps: Sequence[Facts], success: Sequence[bool]) -> Measured:
+    def of(cls, task: Task, stride: int, steps: Sequence[StepFacts], success: Sequence[bool]) -> Measured:
         """Measure progress at every frame."""
         frames = steps[::stride]
         curve = [progress(task, steps[0], facts, done) for facts, done in zip(frames, success, strict=True)]
         return cls(task, stride, tuple(steps), np.array(success, dtype=bool), np.array(curve))
 
     def __len__(self) -> int:
-        """How many frames there are."""
+        """The number of frames."""
         return len(self.success)
 
     @property
     def ever(self) -> bool:
-        """Whether the task was done at some frame."""
+        """Whether the task was done at any frame."""
         return bool(self.success.any())
 
     @property
@@ -83,18 +87,18 @@ class Measured:
         return bool(self.success[-1])
 
     def forces(self, name: str) -> npt.NDArray[np.float32]:
-        """Return `object_force` or `scene_force`: at each frame the largest since the frame before."""
+        """The largest `object_force` or `scene_force` since the previous frame, per frame."""
         values = np.array([getattr(facts, name) for facts in self.steps])
         padded = np.concatenate([np.zeros(self.stride - 1), values])
         return np.asarray(padded.reshape(len(self), self.stride).max(axis=1), dtype=np.float32)
 
     def states(self) -> npt.NDArray[np.float32]:
-        """Return the hand's position and the gripper's openness at each frame: (frames, 4)."""
+        """Position of the hand and openness of the gripper: (frames, 4)."""
         frames = self.steps[:: self.stride]
         return np.array([[*facts.hand, facts.openness] for facts in frames], dtype=np.float32)
 
     def objects(self) -> npt.NDArray[np.float32]:
-        """Return the position of the thing to move at each frame, and the distance that is left: (frames, 4)."""
+        """Position of the object and the remaining distance: (frames, 4)."""
         frames = self.steps[:: self.stride]
         return np.array([[*facts.object, facts.distance] for facts in frames], dtype=np.float32)
 
@@ -102,25 +106,25 @@ class Measured:
 Flags = npt.NDArray[np.bool_]
 
 LIFTED = 0.02
-"""a thing this far (m) above where it lay is lifted"""
+"""an object this far (m) above its start is lifted"""
 NUDGED = 0.03
-"""a thing that came this far (m) was moved"""
+"""an object this far (m) from its start was moved"""
 NEAR = 0.14
-"""a hand this near (m) to an object tries to take it"""
+"""a hand this close (m) to an object tries to grasp it"""
 SHUT = 0.55
-"""a gripper less open than this has closed"""
+"""a gripper less open than this is closed"""
 BEYOND = 0.25
-"""how far past the goal, as a share of the way, is too far"""
+"""distance past the goal, as a share of the way, that counts as overshoot"""
 STILL = 0.0015
 """a hand slower than this (m per step) stands still"""
 MORE_DONE = 0.05
-"""progress that shows that the work went on"""
+"""an increase of progress that shows that the work continued"""
 LONG_GRIP = 20
-"""steps (1/80 s) after which a closed gripper, or a thing at rest, is no passing moment"""
+"""steps (1/80 s) after which a closed gripper or an object at rest counts"""
 
 
 def find_events(measured: Measured) -> tuple[Event, ...]:
-    """Find all failure events of an episode, by their first frame."""
+    """Find all failure events of an episode, sorted by first frame."""
     found = [event for rule in RULES for event in rule(measured)]
     explained = {event.kind for event in found} & ENDS_BADLY
     if not measured.at_end and not explained:
@@ -130,7 +134,7 @@ def find_events(measured: Measured) -> tuple[Event, ...]:
 
 
 ENDS_BADLY = frozenset({"dropped", "missed grasp", "not released", "undone", "wrong object", "wrong place"})
-"""kinds that say by themselves why the task is not done"""
+"""kinds that explain why the task is not done"""
 
 
 def _undone(measured: Measured) -> Iterator[Event]:
@@ -140,7 +144,7 @@ def _undone(measured: Measured) -> Iterator[Event]:
 
 
 def _dropped(measured: Measured) -> Iterator[Event]:
-    """Held and lifted, then let go above its support, and fallen."""
+    """Held and lifted, then released and fallen."""
     if not measured.task.grasps:
         return
     held = _column(measured, "held") > 0
@@ -152,7 +156,7 @@ def _dropped(measured: Measured) -> Iterator[Event]:
         if height[first - 1] - height[0] <= LIFTED or not len(fallen):
             continue
         landed = first + int(fallen[0])
-        # what falls into its goal was put there
+        # falling into the goal is not a drop
         if not any(_is_done(measured, landed + after) for after in range(0, LONG_GRIP * 2, measured.stride)):
             yield _event(measured, "dropped", first, landed, f"from {height[first - 1]:.2f} m")
             return
@@ -182,7 +186,7 @@ def _not_released(measured: Measured) -> Iterator[Event]:
 
 
 def _wrong_place(measured: Measured) -> Iterator[Event]:
-    """Moved, let go, at rest somewhere else than at the goal."""
+    """Moved, released, and at rest away from the goal."""
     places = np.array([facts.object for facts in measured.steps])
     if measured.at_end or measured.ever or not measured.task.loose:
         return
@@ -207,10 +211,10 @@ def _wrong_object(measured: Measured) -> Iterator[Event]:
 
 
 def _overshoot(measured: Measured) -> Iterator[Event]:
-    """The object passes the goal: its way along the line from start to goal is longer than the line."""
+    """The object goes past the goal along the line from start to goal."""
     start, goal = measured.steps[0].object, measured.steps[0].target
     if not measured.task.loose or measured.task.measure != "xyz":
-        return  # a mechanism has a stop, and further than asked is done
+        return  # a mechanism has a stop
     line = goal - start
     length = float(np.linalg.norm(line))
     along = np.array([(facts.object - start) @ line for facts in measured.steps]) / max(length**2, 1e-6)
@@ -232,7 +236,7 @@ def _too_much_force(measured: Measured) -> Iterator[Event]:
 
 
 def _hesitation(measured: Measured) -> Iterator[Event]:
-    """Standing still for long on the way, with the task not done and more of it done afterwards."""
+    """A long pause before the task is done, with progress afterwards."""
     hands = np.array([facts.hand for facts in measured.steps])
     still = np.linalg.norm(np.diff(hands, axis=0), axis=1) < STILL
     for first, last in _runs(still):
@@ -273,6 +277,6 @@ def _is_done(measured: Measured, step: int) -> bool:
 
 
 def _event(measured: Measured, kind: str, first: int, last: int, note: str) -> Event:
-    """Name the frames that show it: from the last frame before it to the first after."""
+    """Make an event from the last frame before the first step to the first frame after the last step."""
     most = len(measured) - 1
     return Event(kind, min(most, first // measured.stride), min(most, -(-last // measured.stride)), note)

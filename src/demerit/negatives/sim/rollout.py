@@ -1,4 +1,4 @@
-"""One episode: task, behaviour, seed and setting in; pictures and measurements out. The same in, the same out."""
+"""One simulated episode: task, behaviour, seed and setting in; images and measurements out. Deterministic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from demerit.data.frames import Frames, Images
 from demerit.data.labels import Outcome
 from demerit.data.video import Encoding, VideoClip, write_video
 from demerit.errors import BadInput, NotApplicable
-from demerit.negatives.sim.arena import Arena, Camera, Facts, Painter, Setting, quiet
+from demerit.negatives.sim.arena import Arena, SceneRenderer, Setting, SimCamera, StepFacts, silence_warnings
 from demerit.negatives.sim.behaviours import BEHAVIOURS, Expert, Finisher, Moment, Stage, draw_ending
 from demerit.negatives.sim.measure import Measured, find_events, progress
 from demerit.negatives.sim.tasks import task
@@ -23,16 +23,16 @@ from demerit.negatives.sim.tasks import task
 USUAL_SIZE, SMALLEST, LARGEST = 128, 32, 512
 FEWEST_FRAMES, MOST_FRAMES = 22, 32
 ROOM = 2.5
-"""an episode of middling length lasts so many times as long as the expert needs"""
+"""the duration of an episode of average length, as a multiple of the time that the expert needs"""
 LATEST_START = 0.2
-"""how long the arm may stand still at first, as a share of what the expert needs"""
+"""the longest wait before the start, as a share of the time that the expert needs"""
 STUCK_STEPS, STUCK_METRES = 18, 0.002
-"""a hand that moved less than this for so many steps has nothing more to do"""
+"""a hand that moves less than this in so many steps is stuck"""
 
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """Everything that an episode is made from."""
+    """The inputs of an episode."""
 
     task: str
     behaviour: str
@@ -42,40 +42,40 @@ class EpisodeSpec:
     split: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a size that no video can have."""
+        """Check the image size."""
         if self.size % 2 or not SMALLEST <= self.size <= LARGEST:
             raise BadInput("size", f"an even number of pixels from {SMALLEST} to {LARGEST}", self.size)
 
     @property
     def id(self) -> str:
-        """The episode's name: says what was intended, which no model is shown."""
+        """The episode's id. It names the behaviour, so models never see it."""
         size = "" if self.size == USUAL_SIZE else f"@{self.size}"
         return f"{self.task}/{self.behaviour}/{self.setting}/{self.seed}{size}"
 
     @property
     def group(self) -> str:
-        """Episodes of one task and seed share the scene: a split never cuts through them."""
+        """Episodes of one task, setting and seed share a scene; splits never separate them."""
         return f"{self.task}/{self.setting}/{self.seed}"
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What came out."""
+    """The result of an episode."""
 
     spec: EpisodeSpec
     instruction: str
     images: Images
     """(frames, size, size, 3)"""
     measured: Measured
-    camera: Camera
+    camera: SimCamera
     ending: str
     fps: float
 
 
 def random_numbers(spec: EpisodeSpec, purpose: str) -> np.random.Generator:
-    """Return the numbers for one purpose. Only those for the behaviour know which behaviour it is.
+    """A generator for one purpose. Only that for the behaviour depends on the behaviour.
 
-    So the scene, the camera, the length and the ending of an episode tell nothing about what is going to happen.
+    So scene, camera, length and ending say nothing about the outcome.
     """
     known = spec.behaviour if purpose == "behaviour" else ""
     words = "/".join([spec.task, spec.setting, str(spec.seed), purpose, known])
@@ -83,44 +83,44 @@ def random_numbers(spec: EpisodeSpec, purpose: str) -> np.random.Generator:
 
 
 def draw_length(spec: EpisodeSpec) -> tuple[int, int]:
-    """Draw how many frames the episode has and how many steps lie between two of them."""
+    """Draw the number of frames and the number of steps between two frames."""
     frames = int(random_numbers(spec, "length").integers(FEWEST_FRAMES, MOST_FRAMES + 1))
     middling = (FEWEST_FRAMES + MOST_FRAMES) / 2
     return frames, max(2, round(ROOM * task(spec.task).steps / middling))
 
 
 def check_applies(spec: EpisodeSpec) -> None:
-    """Refuse a behaviour that makes no sense for its task."""
+    """Raise NotApplicable if the behaviour makes no sense for the task."""
     reason = BEHAVIOURS.factory(spec.behaviour).why_not(task(spec.task))  # type: ignore[attr-defined]
     if reason:
         raise NotApplicable(f"{spec.behaviour} is not applicable: {reason}")
 
 
-def rollout(spec: EpisodeSpec, arena: Arena, painter: Painter) -> Rollout:
-    """Run one episode. Arena and painter may have been used for others: nothing of those is left."""
+def rollout(spec: EpisodeSpec, arena: Arena, renderer: SceneRenderer) -> Rollout:
+    """Run an episode. Arena and renderer can be reused for the next one."""
     check_applies(spec)
     scene = random_numbers(spec, "scene")
     frames, stride = draw_length(spec)
     first = arena.reset(int(scene.integers(2**31)), scene)
-    camera = painter.prepare(spec.setting, scene)
+    camera = renderer.prepare(spec.setting, scene)
     words = arena.task.instructions
     instruction = words[int(random_numbers(spec, "words").integers(len(words)))]
     actor = _Play(spec, arena, first)
-    steps, images, success = [first], [painter.picture()], [arena.succeeded(first)]
-    with quiet():
+    steps, images, success = [first], [renderer.render()], [arena.succeeded(first)]
+    with silence_warnings():
         while len(images) < frames:
             for _ in range(stride):
                 steps.append(arena.step(actor.action(steps[-1], success[-1])))
-            images.append(painter.picture())
+            images.append(renderer.render())
             success.append(arena.succeeded(steps[-1]))
     measured = Measured.of(arena.task, stride, steps, success)
     return Rollout(spec, instruction, np.stack(images), measured, camera, actor.ending.kind, 80 / stride)
 
 
 class _Play:
-    """A late start, the behaviour at its own pace, and the ending."""
+    """Plays a wait, the behaviour at a random speed, and the ending."""
 
-    def __init__(self, spec: EpisodeSpec, arena: Arena, first: Facts) -> None:
+    def __init__(self, spec: EpisodeSpec, arena: Arena, first: StepFacts) -> None:
         self.arena, self.task, self.first, self.home = arena, arena.task, first, arena.home
         timing = random_numbers(spec, "timing")
         self.start = int(timing.uniform(0, LATEST_START) * arena.task.steps)
@@ -133,7 +133,7 @@ class _Play:
         self.gripper = -1.0
         self.places = [first.hand]
 
-    def action(self, facts: Facts, success: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    def action(self, facts: StepFacts, success: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         self.step += 1
         if self.step <= self.start:
             return np.array([0, 0, 0, -1.0])
@@ -147,28 +147,28 @@ class _Play:
         self.gripper = float(action[3])
         return np.array([*(action[:3] * self.pace), action[3]])
 
-    def _is_over(self, facts: Facts, success: bool) -> bool:
+    def _is_over(self, facts: StepFacts, success: bool) -> bool:
         self.places.append(facts.hand)
         self.done_for = self.done_for + 1 if success else 0
-        long_ago = self.places[-STUCK_STEPS:][0]
-        is_stuck = len(self.places) > STUCK_STEPS and float(np.linalg.norm(facts.hand - long_ago)) < STUCK_METRES
+        before = self.places[-STUCK_STEPS:][0]
+        is_stuck = len(self.places) > STUCK_STEPS and float(np.linalg.norm(facts.hand - before)) < STUCK_METRES
         self.still = 0 if self.actor.waits else self.still + is_stuck
         done = self.actor.ends_on_success and self.done_for > self.ending.patience
         return self.actor.over or done or self.still > STUCK_STEPS
 
 
 LICENCE = "MIT"
-"""Meta-World's, whose scenes and robot are shown"""
+"""that of Meta-World"""
 REPEATABLE = {"threads": "1", "x264-params": "mbtree=0:rc-lookahead=0:sync-lookahead=0:weightp=0"}
-"""The same pictures give the same bytes. One thread is not enough: x264 looks ahead in another one, and with it 63 of
-1,500 encodings of one episode differed in a few blocks; without it none did."""
+"""The same images give the same bytes. One thread alone is not enough: x264 has a lookahead thread, and with it 63 of
+1,500 encodings of one episode differed in a few blocks; without it, none."""
 ENCODING = Encoding(options={"crf": "23", "preset": "veryfast", **REPEATABLE})
 SIDE = 32
-"""motion and change are measured on pictures of so many pixels a side"""
+"""motion and change are measured on images of this size"""
 
 
 def video_name(spec: EpisodeSpec) -> str:
-    """Name the video file of an episode."""
+    """The name of an episode's video file."""
     return spec.id.replace("/", "-") + ".mp4"
 
 
@@ -201,7 +201,7 @@ def record(rollout: Rollout, path: str | Path, encoding: Encoding = ENCODING) ->
 
 
 def outcome(rollout: Rollout) -> Outcome:
-    """Tell what happened: success is the task done at the last frame."""
+    """The measured outcome: success = done at the last frame."""
     measured = rollout.measured
     note = "done at some time, not at the end" if measured.ever and not measured.at_end else ""
     curve = np.round(measured.progress, 4).astype(np.float32)
@@ -216,21 +216,18 @@ def outcome(rollout: Rollout) -> Outcome:
     )
 
 
-def moved(images: Images) -> tuple[float, float]:
-    """Measure what needs no understanding: the mean step from frame to frame, and from the first to the last.
-
-    Mean absolute grey difference at 32 x 32, 0 to 1.
-    """
+def measure_motion(images: Images) -> tuple[float, float]:
+    """Mean absolute grey difference at 32 x 32 (0 to 1) between adjacent frames, and between the first and the last."""
     small = [
-        Image.fromarray(one).convert("L").convert("F").resize((SIDE, SIDE), Image.Resampling.BOX) for one in images
+        Image.fromarray(image).convert("L").convert("F").resize((SIDE, SIDE), Image.Resampling.BOX) for image in images
     ]
-    grey = np.stack([np.asarray(one, dtype=np.float64) for one in small]) / 255
+    grey = np.stack([np.asarray(image, dtype=np.float64) for image in small]) / 255
     return float(np.abs(np.diff(grey, axis=0)).mean()), float(np.abs(grey[-1] - grey[0]).mean())
 
 
 def _tags(rollout: Rollout) -> dict[str, str]:
     spec = rollout.spec
-    motion, change = moved(rollout.images)
+    motion, change = measure_motion(rollout.images)
     return {
         "task": spec.task,
         "behaviour": spec.behaviour,

@@ -1,7 +1,7 @@
 """`metaworld-bad@1`: a benchmark defined by seeds, not by files.
 
-`plan(split)` lists its episodes; `demerit simulate` makes them again, bit for bit. Ten tasks, whole scenes with all
-their tasks, three behaviours and all cameras that face the arm are kept for the test.
+`plan(split)` lists its episodes; `demerit simulate` reproduces them bit for bit. Ten tasks (with all tasks of their
+scenes), three behaviours and all cameras that face the arm are held out for the test split.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BENCHMARK = "metaworld-bad@1"
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-# Twins share a scene and differ in direction only: to hold out one of them is to hold out both.
+# Tasks that share a scene are held out together.
 HELD_OUT_TASKS = (
     "basketball",
     "bin-picking",
@@ -39,7 +39,7 @@ HELD_OUT_TASKS = (
 )
 HELD_OUT_BEHAVIOURS = ("missed-grasp", "overshoot", "slam")
 
-# The benchmark must not change when somebody registers a behaviour: these are its own, by class.
+# Registered behaviours must not change the benchmark: these are its own, by class.
 BEHAVIOUR_CLASSES = {
     "drop": "demerit.negatives.sim.behaviours:Drop",
     "early-stop": "demerit.negatives.sim.behaviours:EarlyStop",
@@ -48,7 +48,7 @@ BEHAVIOUR_CLASSES = {
     "never-closes": "demerit.negatives.sim.behaviours:NeverCloses",
     "noisy": "demerit.negatives.sim.behaviours:Noisy",
     "overshoot": "demerit.negatives.sim.behaviours:Overshoot",
-    "random": "demerit.negatives.sim.behaviours:Random",
+    "random": "demerit.negatives.sim.behaviours:RandomMotion",
     "slam": "demerit.negatives.sim.behaviours:Slam",
     "undo": "demerit.negatives.sim.behaviours:Undo",
     "wrong-object": "demerit.negatives.sim.behaviours:WrongObject",
@@ -57,8 +57,8 @@ BEHAVIOUR_CLASSES = {
 
 
 @dataclass(frozen=True)
-class Part:
-    """One split: which seeds, how many other behaviours beside the expert at each, seen from where."""
+class SplitSeeds:
+    """The seeds of a split, the number of behaviours besides the expert at each seed, and the setting."""
 
     first_seed: int
     seeds: int
@@ -66,15 +66,15 @@ class Part:
     setting: Setting
 
 
-PARTS: dict[Split, Part] = {
-    "train": Part(0, 15, 3, "varied"),
-    "validation": Part(10_000, 2, 3, "varied"),
-    "test": Part(20_000, 15, 4, "held-out"),
+PARTS: dict[Split, SplitSeeds] = {
+    "train": SplitSeeds(0, 15, 3, "varied"),
+    "validation": SplitSeeds(10_000, 2, 3, "varied"),
+    "test": SplitSeeds(20_000, 15, 4, "held-out"),
 }
 
 
 def plan(split: str, size: int = 128) -> list[EpisodeSpec]:
-    """List the episodes of a split: at each seed the expert, and other behaviours in turn, in the same scene."""
+    """List the episodes of a split: per seed, the expert and some other behaviours in the same scene."""
     if split not in PARTS:
         raise UnknownName(f"split of {BENCHMARK}", split, SPLITS)
     part = PARTS[split]
@@ -101,17 +101,16 @@ def _others(task: Task, with_held_out: bool) -> list[str]:
 
 
 LONGEST_DIFFERENCE = 2
-"""frames by which the two episodes of a matched pair may differ"""
+"""largest difference in frames within a matched pair"""
 LARGEST_RATIO = 1.15
-"""how many times as much one of them may move as the other"""
+"""largest ratio of motion within a matched pair"""
 
 
 def matched_pairs(episodes: Iterable[Episode]) -> list[Preference]:
-    """Pair successes with failures of the same task that are as long and move as much.
+    """Pair successes with failures of the same task, length and motion.
 
-    Each episode is in one pair at most, and in half of the pairs the success moves more, in half the failure does: who
-    prefers the one that moves more, or the longer one, is right half of the time. Every second pair has the success
-    first, by name, so that the order tells nothing either.
+    Each episode is in at most one pair. In half of the pairs the success moves more, in half the failure, so motion and
+    length are right half of the time. The success is `a` in every second pair.
     """
     by_task: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
@@ -125,7 +124,7 @@ def matched_pairs(episodes: Iterable[Episode]) -> list[Preference]:
             why="done at the end, against not; matched by task, length and motion",
             by=BENCHMARK,
         )
-        for number, (good, bad) in enumerate(sorted(_balanced(pairs)))
+        for number, (good, bad) in enumerate(sorted(_balance(pairs)))
     ]
 
 
@@ -134,16 +133,16 @@ class _Pair:
     good: str
     bad: str
     ratio: float
-    """log of how many times as much the success moves"""
+    """log of motion of the success / motion of the failure"""
     longer: int
-    """frames by which the success is longer"""
+    """frames of the success - frames of the failure"""
 
 
 def _closest(episodes: Sequence[Episode]) -> list[_Pair]:
-    """Match greedily, the most alike first."""
+    """Match greedily, the most similar first."""
     good = [episode for episode in episodes if episode.outcome is not None and episode.outcome.success]
     bad = [episode for episode in episodes if episode.outcome is not None and episode.outcome.success is False]
-    candidates = [_pair(one, other) for one in good for other in bad]
+    candidates = [_pair(success, failure) for success in good for failure in bad]
     fitting = [
         pair
         for pair in candidates
@@ -159,12 +158,12 @@ def _closest(episodes: Sequence[Episode]) -> list[_Pair]:
 
 
 def _pair(good: Episode, bad: Episode) -> _Pair:
-    moves, frames = ([float(one.origin.tags[name]) for one in (good, bad)] for name in ("motion", "frames"))
+    moves, frames = ([float(episode.origin.tags[name]) for episode in (good, bad)] for name in ("motion", "frames"))
     return _Pair(good.id, bad.id, math.log(moves[0] / moves[1]), int(frames[0] - frames[1]))
 
 
-def _balanced(pairs: Sequence[_Pair]) -> list[tuple[str, str]]:
-    """Drop the least alike of the more frequent side until both sides are equally many, for motion, then for length."""
+def _balance(pairs: Sequence[_Pair]) -> list[tuple[str, str]]:
+    """Drop the least similar pairs of the larger side until both are equal, for motion, then for length."""
     kept = sorted(pairs, key=lambda pair: (abs(pair.ratio), pair.good))
     for side in ("ratio", "longer"):
         more = [pair for pair in kept if getattr(pair, side) > 0]

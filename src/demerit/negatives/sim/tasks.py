@@ -1,4 +1,4 @@
-"""The fifty tasks of Meta-World: our words for them, what is left to do at a moment, and what their experts need."""
+"""The fifty tasks of Meta-World: instructions, the remaining distance at a moment, and facts about the experts."""
 
 from __future__ import annotations
 
@@ -21,75 +21,74 @@ Floats = npt.NDArray[np.float64]
 Corner: TypeAlias = tuple[float, float, float]
 
 TABLE_AREA: tuple[Corner, Corner] = ((-0.28, 0.48, 0.0), (0.28, 0.78, 0.0))
-"""corners of the part of the table on which a second object may lie"""
+"""corners of the table area for a second object"""
 NAIL_DEPTH = 0.09
 NAIL_WEIGHT = 3.0
-"""driving the nail 9 cm in counts as much as bringing the hammer 27 cm nearer"""
+"""driving the nail in by 9 cm counts as much as moving the hammer 27 cm closer"""
 
 AXES = ("x", "y", "z")
-"""measures of mechanisms, which are moved along one axis"""
+"""measures of mechanisms that move along one axis"""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task. Lengths in metres, forces in newtons, times in steps of 1/80 s."""
+    """A task. Lengths in metres, forces in newtons, times in steps of 1/80 s."""
 
     name: str
     instructions: tuple[str, ...]
-    """several ways to say it; an episode gets one by its seed"""
+    """several wordings; the seed of an episode chooses one"""
     measure: str
-    """how the distance that is left is measured: a name in MEASURES"""
+    """how the remaining distance is measured: a name in MEASURES"""
     within: float
-    """a distance that is near enough"""
+    """the distance that counts as success"""
     grasps: bool
-    """whether the expert takes hold of something"""
+    """whether the expert grasps something"""
     loose: bool
-    """whether the thing to move can be put anywhere: not a door, a button or a tool"""
+    """whether the object can be put anywhere (not a door, button or tool)"""
     spare: bool
-    """whether a second object that could be mistaken for the right one lies on the table"""
+    """whether there is a second object that could be mistaken for the right one"""
     steps: int
-    """when experts succeed: the median over seeds"""
+    """median number of steps until the expert succeeds"""
     stays: bool
-    """whether the task stays done when the arm lets go and leaves"""
+    """whether the task stays done when the arm releases and leaves"""
     settles: bool
-    """whether the expert, going on after success, stays successful; where it does not, it is stopped at once"""
+    """whether the task stays done while the expert continues; otherwise it is stopped at once"""
     object_force: float
-    """the largest force with which experts touch movable things"""
+    """the largest contact force of experts on movable objects"""
     scene_force: float
-    """the largest force with which experts touch the table, walls and housings"""
+    """the largest contact force of experts on table, walls and housings"""
     inside: tuple[Corner, Corner] | None = None
-    """where the task ends in a bin, a hole or a net: its inside, as corners relative to the target"""
+    """corners of the inside of a bin, hole or net, relative to the target"""
     spare_area: tuple[Corner, Corner] = TABLE_AREA
 
     @property
     def long_pause(self) -> int:
-        """Steps of standing still that are no part of the work: experts wait for their gripper, but not that long."""
+        """A pause of this many steps is longer than any of the expert's."""
         return max(24, round(0.36 * self.steps))
 
     def distance(self, arena: Arena, observation: Floats) -> float:
-        """Measure what is left of the task."""
+        """The remaining distance."""
         target = np.asarray(arena.env._target_pos)
         if self.inside is not None and _is_inside(observation[4:7] - target, self.inside):
             return 0.0
         return float(MEASURES[self.measure](arena, observation, target))
 
     def is_done_at(self, distance: float) -> bool:
-        """Whether nothing is left, in a way that the environment's own test may miss.
+        """Whether the task is done where the environment's own test may fail.
 
-        Its tests have two sides: a handle pressed further than asked would not be pressed, and a block that has
-        settled in a corner of its bin or hole would not be in it. These are done, too.
+        That test rejects a handle pressed further than required, and a block in the corner of its bin or hole.
         """
         return distance == 0 and (self.inside is not None or self.measure in AXES)
 
 
 def _along(axis: int) -> Callable[[Arena, Floats, Floats], float]:
-    """Measure a mechanism (a button, a handle, a sliding window) along its axis: further than asked is done, too."""
+    """The remaining distance of a mechanism (button, handle, window) along its axis; 0 beyond the target."""
 
-    def left(arena: Arena, observation: Floats, target: Floats) -> float:
+    def remaining(arena: Arena, observation: Floats, target: Floats) -> float:
         forward = np.sign(target[axis] - arena.start[axis])
         return max(0.0, float(forward * (target[axis] - observation[4 + axis])))
 
-    return left
+    return remaining
 
 
 def _is_inside(place: Floats, corners: tuple[Corner, Corner]) -> bool:
@@ -102,7 +101,7 @@ def _between(a: Floats, b: Floats) -> float:
 
 def _nail(arena: Arena, observation: Floats, target: Floats) -> float:
     depth = float(arena.data.joint("NailSlideJoint").qpos.item())
-    # The hammer must come to the nail first: the nail alone would show no progress until it is hit.
+    # The nail alone would show no progress until it is hit.
     return _between(observation[4:7], observation[11:14]) + NAIL_WEIGHT * max(0.0, NAIL_DEPTH - depth)
 
 
@@ -129,16 +128,16 @@ MEASURES: Mapping[str, Callable[[Arena, Floats, Floats], float]] = {
 def tasks() -> dict[str, Task]:
     """All tasks by name."""
     folder = files("demerit") / "assets" / "sim"
-    told: dict[str, dict[str, Any]] = json.loads((folder / "tasks.json").read_text("utf-8"))
+    described: dict[str, dict[str, Any]] = json.loads((folder / "tasks.json").read_text("utf-8"))
     measured: dict[str, dict[str, Any]] = json.loads((folder / "experts.json").read_text("utf-8"))
     return {
         name: Task(name=name, **{**facts, **measured[name], "instructions": tuple(facts["instructions"])})
-        for name, facts in told.items()
+        for name, facts in described.items()
     }
 
 
 def task(name: str) -> Task:
-    """Find a task; an unknown name lists the known ones."""
+    """Find a task by name."""
     if name not in tasks():
         raise UnknownName("task", name, tasks())
     return tasks()[name]

@@ -15,8 +15,8 @@ from demerit.data.labels import LABEL_SOURCES, Outcome, Preference
 from demerit.data.splits import LeakReport, SplitAssigner, check_leaks, seed_of, task_of
 from demerit.errors import BadInput, NotApplicable
 from demerit.evaluate.metrics.grades import grade_by_range
-from demerit.negatives.job import assumed
-from demerit.negatives.negative import DONE_GRADE, grade_of, is_success, succeeded
+from demerit.negatives.job import with_assumed_success
+from demerit.negatives.negative import DONE_GRADE, grade_of, is_success, require_success
 from demerit.training.corpus.config import CorpusConfig, CorpusSource, HeldOutSet, ScoreColumn
 
 StageProgress = Callable[[str, int, int | None, str], None]
@@ -237,8 +237,8 @@ def graded_outcome(episode: Episode) -> Outcome | None:
 
 
 def _label_success(episode: Episode, source: CorpusSource) -> Episode:
-    episode = assumed(episode, source.because)
-    succeeded(episode)
+    episode = with_assumed_success(episode, source.because)
+    require_success(episode)
     if graded_outcome(episode) is not None:
         return episode
     # Its label source says that it succeeded. That this means grade 5 is a rule.

@@ -224,7 +224,7 @@ def _wrong_task_negatives(training_set: TrainingSet) -> Iterator[tuple[int, FitE
     named = {e.instruction: e.episode.origin.tags.get("task", "") for e in training_set.episodes}
     rng = np.random.default_rng(spec.config.seed)
     for index, episode in successes:
-        drawn = pool.other_words(episode, rng, easy=0.5)
+        drawn = pool.other_instruction(episode, rng, easy=0.5)
         embedded = training_set.episodes[index]
         if drawn is None:
             continue

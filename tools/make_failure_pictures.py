@@ -1,8 +1,8 @@
-"""Draw docs/images/failures.png: for every kind of failure that the simulator shows, one episode around the moment.
+"""Draw docs/images/failures.png: one episode for every kind of failure in simulation.
 
-    python docs/make_failure_pictures.py STORE
+    python tools/make_failure_pictures.py STORE
 
-STORE is a folder made by `demerit simulate`, e.g. with --benchmark metaworld-bad@1 --split test.
+STORE is a folder made by `demerit simulate`, for example with --benchmark metaworld-bad@1 --split test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BACKGROUND, INK, FAINT, ALARM = (250, 250, 248), (30, 30, 34), (110, 110, 116), 
 
 
 def examples(store: Store) -> dict[str, tuple[Episode, Event]]:
-    """Find an episode for each kind: one in which it is the only failure, if there is one, else the fewest."""
+    """Find an episode for each kind, with as few other failures as possible."""
     best: dict[str, tuple[int, str, Episode, Event]] = {}
     for episode in store.episodes():
         events = episode.outcome.events if episode.outcome else ()
@@ -35,7 +35,7 @@ def examples(store: Store) -> dict[str, tuple[Episode, Event]]:
 
 
 def row(episode: Episode, event: Event) -> Image.Image:
-    """Draw frames from a little before the failure to a little after; those in it are framed."""
+    """Draw frames around the failure; those in it have a border."""
     first, last = max(0, event.first - 4), min(len(episode) - 1, max(event.last, event.first + 3) + 2)
     chosen = np.unique(np.rint(np.linspace(first, last, COLUMNS)).astype(int))
     strip = Image.new("RGB", (COLUMNS * (SIZE + GAP) - GAP, SIZE + LINE + 8), BACKGROUND)

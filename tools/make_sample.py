@@ -1,32 +1,30 @@
 """The sample that ships with demerit: 28 small simulated episodes of one task, successes and failures.
 
-Twelve are for teaching (`split` train), sixteen for scoring with what was taught (`split` test). The task is one of
-those that the default model was never trained on, and every episode is a scene of its own: no seed is used twice, none
-is the benchmark's.
+Twelve are for teaching (`split` train), sixteen for scoring the taught model (`split` test). The default model was
+never trained on this task. Every episode has its own scene: no seed is used twice, and none is the benchmark's.
 
-Made by `python -m demerit.negatives.sim.shipped_sample FOLDER`; run it again and the same bytes come out.
+    python tools/make_sample.py FOLDER          makes the same bytes every time
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from demerit.data.episode import Episode
 from demerit.data.video import Encoding
-from demerit.negatives.sim.arena import Arena, Painter
+from demerit.negatives.sim.arena import Arena, SceneRenderer
 from demerit.negatives.sim.rollout import REPEATABLE, EpisodeSpec, record, rollout, video_name
 from demerit.negatives.sim.tasks import task
 
 SIZE = 128
 ENCODING = Encoding(options={"crf": "28", "preset": "slow", **REPEATABLE})
 FIRST_SEED = 50_000
-"""far from the benchmark's seeds"""
+"""not a seed of the benchmark"""
 TASK = "bin-picking"
-# By split: behaviours, each with a seed of its own, counted from the first. What came of them is measured.
+# By split: seed (counted from the first) to behaviour.
 EPISODES = {
     "train": {
         **{0: "expert", 1: "hesitate", 2: "overshoot", 14: "expert", 15: "hesitate", 16: "overshoot"},
@@ -41,23 +39,18 @@ EPISODES = {
 }
 
 
-def sample_folder() -> Path:
-    """Return the folder of the shipped sample, which `demerit.open_dataset("videos:...")` reads."""
-    return Path(str(files("demerit") / "assets" / "sample"))
-
-
-def make_shipped_sample(folder: str | Path) -> Path:
+def make_sample(folder: str | Path) -> Path:
     """Make the sample: videos and a `labels.jsonl` in the format of a folder of videos."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     arena = Arena(task(TASK))
-    with Painter(arena, SIZE) as painter:
+    with SceneRenderer(arena, SIZE) as renderer:
         for split, wanted in EPISODES.items():
             for seed, behaviour in wanted.items():
                 spec = EpisodeSpec(TASK, behaviour, FIRST_SEED + seed, "plain", SIZE, split)
                 path = folder / video_name(spec)
-                lines.append(_label(record(rollout(spec, arena, painter), path, ENCODING), path))
+                lines.append(_label(record(rollout(spec, arena, renderer), path, ENCODING), path))
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / "labels.jsonl").write_text(text, "utf-8")
     return folder
@@ -87,4 +80,4 @@ def _label(episode: Episode, path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(make_shipped_sample(sys.argv[1]))
+    print(make_sample(sys.argv[1]))

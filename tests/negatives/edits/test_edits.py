@@ -1,4 +1,4 @@
-"""Every negative: its label follows its frames, its record replays it, and it says when it makes no sense."""
+"""Every edit: its label follows its frames, its record replays it, and it gives a reason when it does not apply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from demerit.data.episode import Edit, Episode, Origin
 from demerit.data.frames import frame_source
-from demerit.data.instructions import same_task
 from demerit.data.labels import Event, Outcome
 from demerit.data.store import Store
 from demerit.data.taxonomy import kind
@@ -29,7 +28,7 @@ SCENE = Origin(dataset="d", split="train", group="kitchen")
 
 
 def coded(frames: int, id: str = "one", words: str = "put the cup on the shelf", *outcomes: Outcome) -> Episode:
-    """An episode whose every picture is the number of its frame."""
+    """An episode whose images encode their frame numbers."""
     images = np.zeros((frames, 1, 1, 3), np.uint8)
     images[:, 0, 0, 0], images[:, 0, 0, 1] = np.arange(frames) % 256, np.arange(frames) // 256
     return replace(Episode.from_array(images, words, id), outcomes=outcomes or (SUCCESS,), origin=SCENE)
@@ -47,7 +46,7 @@ def pool() -> Pool:
 
 @st.composite
 def episodes(draw: st.DrawFn) -> Episode:
-    """Successes of any length; half of them with a measured, bumpy curve that ends at its highest."""
+    """Successes of any length; half of them with a measured curve that ends at its maximum."""
     frames = draw(st.integers(1, 70))
     if draw(st.booleans()):
         return coded(frames)
@@ -57,9 +56,9 @@ def episodes(draw: st.DrawFn) -> Episode:
     return coded(frames, "one", "put it there", Outcome("simulator", success=True, curve=values, events=events))
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(episodes(), st.sampled_from(VIEWS), st.integers(0, 2**32), st.sampled_from([None, 1, 2, 3, 4]))
-def test_targets_match_the_frames(original: Episode, name: str, seed: int, grade: int | None) -> None:
+def test_labels_follow_the_frames(original: Episode, name: str, seed: int, grade: int | None) -> None:
     aims = {"grade": grade} if grade and len(load_negative(name).grades) > 1 else {}
     try:
         made = load_negative(name).seeded(original, seed, **aims)
@@ -83,9 +82,9 @@ def test_targets_match_the_frames(original: Episode, name: str, seed: int, grade
     assert len(made.signals) == 0
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(episodes(), st.sampled_from(sorted(NEGATIVES)), st.integers(0, 2**32))
-def test_a_recorded_edit_replays(original: Episode, name: str, seed: int) -> None:
+def test_recorded_edits_replay(original: Episode, name: str, seed: int) -> None:
     original = replace(original, instruction="put the cup on the shelf")
     try:
         made = load_negative(name).seeded(original, seed, pool=pool())
@@ -102,7 +101,7 @@ def test_a_recorded_edit_replays(original: Episode, name: str, seed: int) -> Non
     assert elsewhere.id == made.id  # everything is in the parameters; the seed is a record
 
 
-def test_what_the_edits_look_like() -> None:
+def test_frames_of_each_edit() -> None:
     rng = np.random.default_rng(0)
     original = coded(5)
     look = {
@@ -124,22 +123,22 @@ def test_what_the_edits_look_like() -> None:
             assert low <= (made.outcomes[0].grade or 0) <= high
 
 
-def test_the_ladder_of_grades() -> None:
+def test_requested_grades() -> None:
     original = coded(33)
     last = {g: load_negative("clip").seeded(original, 1, grade=g).edits[-1].params["last"] for g in (1, 2, 3, 4)}
     assert last[1] < 4 <= last[2] < 12 <= last[3] < 20 <= last[4] < 28  # 1 + 4p rounded: eighths of 32
-    with pytest.raises(NotApplicable, match="the cut is not at a frame that will do"):
+    with pytest.raises(NotApplicable, match="the cut"):
         load_negative("clip").seeded(original, 1, last=30)  # a demonstration may be done by then
     measured = coded(4, "m", "do it", Outcome("simulator", success=True, curve=[0, 0.5, 0.95, 1.0]))
     assert load_negative("clip").seeded(measured, 1, grade=4).edits[-1].params == {"last": 2}
     done_early = coded(4, "m", "do it", Outcome("simulator", success=True, curve=[0, 0.5, 1.0, 1.0]))
-    with pytest.raises(NotApplicable, match="it has no frame at grade 4 to end at"):
+    with pytest.raises(NotApplicable, match="grade 4"):
         load_negative("clip").seeded(done_early, 1, grade=4)
 
 
 @pytest.mark.parametrize("name", sorted(set(NEGATIVES) - {"wrong-instruction"}))
-def test_a_one_frame_video_cannot_be_edited(name: str) -> None:
-    with pytest.raises(NotApplicable, match=r"it has fewer than \d frames"):
+def test_one_frame_is_too_short(name: str) -> None:
+    with pytest.raises(NotApplicable, match="fewer than"):
         load_negative(name).seeded(coded(1), 0, pool=pool())
 
 
@@ -147,9 +146,9 @@ def test_a_one_frame_video_cannot_be_edited(name: str) -> None:
 @pytest.mark.parametrize(
     ("outcomes", "reason"),
     [
-        ((Outcome("rule"),), "nobody trusted says whether it succeeded"),
-        ((Outcome("model", success=True),), "nobody trusted says whether it succeeded"),
-        ((Outcome("edit", success=True),), "nobody trusted says whether it succeeded"),
+        ((Outcome("rule"),), "no trusted source"),
+        ((Outcome("model", success=True),), "no trusted source"),
+        ((Outcome("edit", success=True),), "no trusted source"),
         ((Outcome("human", success=False), Outcome("rule", success=True)), "it did not succeed"),
     ],
 )
@@ -166,7 +165,7 @@ def test_a_models_curve_is_not_a_target() -> None:
 def test_cameras_of_different_lengths() -> None:
     one, two = coded(5), coded(6)
     both = replace(one, views={"a": one.main, "b": two.main})
-    with pytest.raises(NotApplicable, match="different numbers of frames"):
+    with pytest.raises(NotApplicable, match="cameras"):
         load_negative("clip").seeded(both, 0)
     same = replace(one, views={"a": one.main, "b": one.main})
     assert {len(frames) for frames in load_negative("clip").seeded(same, 0, last=2).views.values()} == {3}
@@ -178,17 +177,17 @@ def test_without_a_group_the_original_is_the_group() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(UnknownName, match=r"no negative named 'rewnd'\. Did you mean 'rewind'\?"):
+    with pytest.raises(UnknownName, match="rewind"):
         load_negative("rewnd")
-    with pytest.raises(BadEpisode, match="an edit that 'clip' can make"):
+    with pytest.raises(BadEpisode, match="clip"):
         apply_edit(coded(5), Edit("clip", {"first": 1}))
 
 
-def test_a_plain_function_will_do() -> None:
+def test_a_registered_function_is_wrapped() -> None:
     def blink(episode: Episode, rng: np.random.Generator) -> Episode:
-        from demerit.negatives.edits.edit import reshown
+        from demerit.negatives.edits.edit import select_frames
 
-        return reshown(episode, "blink", {"at": int(rng.integers(3))}, np.arange(2), targets_of(episode))
+        return select_frames(episode, "blink", {"at": int(rng.integers(3))}, np.arange(2), targets_of(episode))
 
     NEGATIVES.add("blink", blink)
     try:
@@ -197,34 +196,10 @@ def test_a_plain_function_will_do() -> None:
         NEGATIVES._added.clear()
 
 
-# words
+# instructions
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("Put the mug on the plate.", "place the cup onto plate", True),
-        ("pick up the cup and put it on the shelf", "pick up the cup", True),
-        ("stack the blocks", "stack the block", True),
-        ("put the cup on the plate", "put the plate on the cup", True),  # the same words: we cannot tell
-        ("turn on the toaster", "push the toaster lever down", True),
-        ("put the blue marker in the glass cup", "move the marker to the right", True),
-        ("put the golden object in the cup", "put the spoon in the cup", True),
-        ("close the drawer", "push the open drawer closed", True),
-        ("open the drawer", "close the drawer", False),
-        ("open the top drawer", "open the bottom drawer", False),
-        ("take the pen out of the cup", "put the pen in the cup", False),
-        ("put the red block on top of the box", "put the blue block on the box", False),
-        ("put the cup in the sink", "put the cup on the shelf", False),
-        ("move the pen to the left", "move the pen to the right", False),
-        ("the", "put the cup on the shelf", True),
-    ],
-)
-def test_which_words_ask_for_the_same(one: str, other: str, same: bool) -> None:
-    assert same_task(one, other) is same
-
-
-def test_wrong_words_are_hard_ones_of_the_same_split() -> None:
+def test_wrong_instructions_are_similar_and_of_the_same_split() -> None:
     here, there = SCENE, replace(SCENE, group="office")
     test = replace(SCENE, split="test")
     others = [
@@ -247,13 +222,13 @@ def test_wrong_words_are_hard_ones_of_the_same_split() -> None:
     assert numbers(drawn[0]).tolist() == [0, 1, 2, 3]
 
 
-def test_two_identical_instructions_offer_no_other_words() -> None:
+def test_no_other_instruction() -> None:
     same = Pool.of([coded(3, "a"), coded(3, "b", "Put the cup on the shelf.")])
-    with pytest.raises(NotApplicable, match="there is no other task in its split"):
+    with pytest.raises(NotApplicable, match="no other task"):
         load_negative("wrong-instruction").seeded(coded(4), 0, pool=same)
-    with pytest.raises(NotApplicable, match="may ask for the same thing"):
+    with pytest.raises(NotApplicable, match="same task"):
         load_negative("wrong-instruction").seeded(coded(4), 0, words="place the mug on the shelf")
-    with pytest.raises(NotApplicable, match="it has no instruction"):
+    with pytest.raises(NotApplicable, match="no instruction"):
         load_negative("wrong-instruction").seeded(replace(coded(4), instruction=" "), 0, pool=pool())
 
 
@@ -281,13 +256,13 @@ def test_a_splice_follows_both_attempts() -> None:
 def test_a_splice_keeps_to_its_split() -> None:
     rng = np.random.default_rng(0)
     other = replace(coded(8, "b"), origin=replace(SCENE, split="test"))
-    with pytest.raises(NotApplicable, match="no split can part"):
+    with pytest.raises(NotApplicable, match="no other attempt"):
         load_negative("splice")(coded(8), rng, pool=Pool.of([other, coded(8)], keep_partners=True))
     undecided = [replace(coded(8, name), origin=Origin(group=name)) for name in "ab"]
-    with pytest.raises(NotApplicable, match="no split can part"):
+    with pytest.raises(NotApplicable, match="no other attempt"):
         load_negative("splice")(undecided[0], rng, pool=Pool.of(undecided, keep_partners=True))
     large = replace(coded(8, "b"), views={"main": Episode.from_array(np.zeros((8, 2, 2, 3), np.uint8)).main})
-    with pytest.raises(NotApplicable, match="pictures of different sizes"):
+    with pytest.raises(NotApplicable, match="different sizes"):
         load_negative("splice")(coded(8), rng, pool=Pool.of([large], keep_partners=True))
 
 
