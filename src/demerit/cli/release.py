@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, SourceOptions, StrictOption, reader_options
+from demerit.cli.bars import bar, out
+from demerit.cli.data import print_problems
+from demerit.cli.options import (
+    CameraOption,
+    DatasetArgument,
+    PickleOption,
+    SourceOptions,
+    StrictOption,
+    reader_options,
+    split_names,
+)
+from demerit.data.formats import open_dataset
 from demerit.errors import BadInput
-
-if TYPE_CHECKING:
-    from demerit.use.release import Released
+from demerit.use.release import Mask, ReleaseConfig, Released
+from demerit.use.release import release as make_release
+from demerit.use.release.config import parse_where, read_replacements
+from demerit.use.release.hub import plan_push, push
 
 
 def release(
@@ -47,8 +60,9 @@ def release(
         bool, typer.Option("--allow-leaks", help="Release splits that share videos, with a warning on the card.")
     ] = False,
     fps: Annotated[float | None, typer.Option(help="LeRobot: write all episodes at this rate.")] = None,
-    push: Annotated[
-        str, typer.Option(metavar="OWNER/NAME", help="Print what a push to the hub would do; with --yes, do it.")
+    push_to: Annotated[
+        str,
+        typer.Option("--push", metavar="OWNER/NAME", help="Print what a push to the hub would do; with --yes, do it."),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Really push.")] = False,
     camera: CameraOption = None,
@@ -56,10 +70,10 @@ def release(
     options: SourceOptions = None,
     trust_pickles: PickleOption = False,
 ) -> None:
-    """Make a dataset to share: allowed fields only, with a card, checksums and licences.
+    """Make a dataset that you can share: card, licences, checksums.
 
-    Ids and annotators are numbered. Instructions are verbatim and listed on the card: read them. Notes, tags, sites and
-    other signals are dropped unless you --keep them. Videos lose sound and metadata. Nothing is overwritten.
+    Only allowed fields are released. Ids and annotators are numbered. Instructions are verbatim and listed on the card:
+    read them. Notes, tags, sites and other signals are dropped unless you --keep them. Videos lose sound and metadata.
 
     [bold]Examples[/bold]
 
@@ -68,20 +82,14 @@ def release(
       demerit release my_set my_release --replace instructions.csv --mask "wrist=0,0,64,48"
       demerit release my_set my_release --push me/my-failures          [dim]prints what it would do[/dim]
     """
-    from demerit.cli.bars import bar  # noqa: PLC0415
-    from demerit.data.formats import open_dataset  # noqa: PLC0415
-    from demerit.use.release import Mask, ReleaseConfig  # noqa: PLC0415
-    from demerit.use.release import release as make_release  # noqa: PLC0415
-    from demerit.use.release.config import parse_where, read_replacements  # noqa: PLC0415
-
-    if yes and not push:
+    if yes and not push_to:
         raise BadInput("--yes", "--push OWNER/NAME with it", "no --push")
     config = ReleaseConfig(
         layout=layout,  # type: ignore[arg-type]  # checked there
         name=name,
         licence=licence,
         where=parse_where(where or []),
-        keep=tuple(field.strip() for field in keep.split(",") if field.strip()),
+        keep=tuple(split_names(keep)),
         replacements=read_replacements(replace) if replace else {},
         scrub=scrub,
         masks=tuple(Mask.parse(text) for text in mask or []),
@@ -98,16 +106,11 @@ def release(
 
         released = make_release(dataset, dest, config, report)
     _print(released, dataset.problems.rows())
-    if push:
-        _push(released, push, yes)
+    if push_to:
+        _push(released, push_to, yes)
 
 
 def _print(released: Released, problems: list[dict[str, Any]]) -> None:
-    from rich.markup import escape  # noqa: PLC0415
-
-    from demerit.cli.bars import out  # noqa: PLC0415
-    from demerit.cli.data import print_problems  # noqa: PLC0415
-
     facts, place = released.facts, escape(str(released.folder))
     if not released.seconds:
         out.print(f"[bold]{place}[/bold]: up to date, all checksums match")
@@ -132,11 +135,6 @@ def _print(released: Released, problems: list[dict[str, Any]]) -> None:
 
 
 def _push(released: Released, repository: str, yes: bool) -> None:
-    from rich.markup import escape  # noqa: PLC0415
-
-    from demerit.cli.bars import out  # noqa: PLC0415
-    from demerit.use.release.hub import plan_push, push  # noqa: PLC0415
-
     if not yes:
         out.print("\n[bold]A push would[/bold] (nothing was sent; --yes does it)")
         for line in plan_push(released, repository):

@@ -77,7 +77,7 @@ def test_the_card_in_a_browser(card: Path) -> None:
         assert bars[1]["width"] == pytest.approx(4 * bars[0]["width"], rel=0.02)
         assert page.locator(".charts figure").count() == 3
         assert page.evaluate("[...document.querySelectorAll('.sheet img')].every((image) => image.naturalWidth > 600)")
-        assert page.locator(".sheet img").count() == 6
+        assert page.locator(".sheet img").count() == 5
         page.locator("#episodes th", has_text="Outcome").locator("button").click()
         outcomes = page.locator("#episodes tbody td:nth-child(3)").all_inner_texts()
         assert len(outcomes) == 15 and outcomes == sorted(outcomes)

@@ -15,7 +15,7 @@ import pytest
 
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames
-from demerit.data.video import EXACT, Encoding, VideoClip, write_video
+from demerit.data.video import EXACT, VideoClip, write_video
 from demerit.errors import BadInput
 from demerit.negatives.edits.splice import SplicedFrames
 from demerit.use.release.config import Mask, ReleaseConfig
@@ -26,7 +26,7 @@ MakeVideo = Callable[..., Path]
 
 
 def write(tmp_path: Path, *episodes: Episode, **config: Any) -> tuple[list[Episode], list[str], ReleaseVideos]:
-    (tmp_path / "records").mkdir(exist_ok=True)
+    (tmp_path / "records").mkdir(parents=True, exist_ok=True)
     videos = ReleaseVideos(tmp_path / "out", tmp_path / "records", ReleaseConfig(**config), episodes)
     made = [videos.write(episode) for episode in episodes]
     return [episode for episode, _ in made], [how for _, how in made], videos
@@ -79,12 +79,7 @@ def test_codecs(tmp_path: Path, codec: str, suffix: str, how: str) -> None:
     assert said == how
     difference = np.abs(made.main.all().astype(int) - source.main.all().astype(int))
     assert difference.max() == 0 if how == "remuxed" else difference.mean() < 4
-    assert (
-        b"Anna"
-        not in (
-            tmp_path / "out" / "videos" / sorted(p.name for p in (tmp_path / "out/videos").iterdir())[0]
-        ).read_bytes()
-    )
+    assert b"Anna" not in Path(made.main.source.path).read_bytes()
 
 
 def test_frames_that_an_edit_list_hides_are_not_released(tmp_path: Path) -> None:
@@ -125,11 +120,7 @@ def test_frames_that_no_episode_shows_are_not_released(tmp_path: Path, make_vide
     for episode, length in zip(made, (10, 4), strict=True):
         assert len(VideoClip(episode.main.source.path).scan().pts) == len(episode) == length
     # With the whole file in the release there is nothing to hide: both are views of one file.
-    whole, hows, _ = (
-        write(tmp_path / "whole", episode_of(clip, "c"), rewound)
-        if (tmp_path / "whole").mkdir() is None
-        else ([], [], None)
-    )
+    whole, hows, _ = write(tmp_path / "whole", episode_of(clip, "c"), rewound)
     assert hows == ["remuxed", "remuxed"]
     assert whole[1].main.indices is not None
     np.testing.assert_array_equal(whole[1].main.all(), rewound.main.all())
@@ -158,7 +149,7 @@ def test_masks_cover_pixels(tmp_path: Path) -> None:
     assert covered[:, 5:19, 9:31].max() < 24
     assert covered[:, 24:].min() > 180
     with pytest.raises(BadInput, match="64x47"):
-        write(tmp_path / "x", source, masks=(Mask("*", 60, 0, 8, 8),)) if (tmp_path / "x").mkdir() is None else None
+        write(tmp_path / "x", source, masks=(Mask("*", 60, 0, 8, 8),))
 
 
 @pytest.mark.parametrize("text", ["main", "main=1,2,3", "=1,2,3,4", "main=0,0,0,4", "main=-1,0,4,4"])
@@ -200,10 +191,3 @@ def test_a_detector_that_fails_is_refused(answer: Any) -> None:
 
     with pytest.raises(BadInput, match="detector"):
         hide_regions(np.zeros((8, 8, 3), np.uint8), detect, "main")
-
-
-def test_the_encoding_of_odd_sizes_is_readable(tmp_path: Path) -> None:
-    write_video(tmp_path / "a.mp4", np.zeros((3, 31, 47, 3), np.uint8), encoding=Encoding(pixel_format="yuv444p"))
-    source = episode_of(VideoClip(str(tmp_path / "a.mp4")), indices=np.array([0, 1], dtype=np.int32))
-    (made,), (how,), _ = write(tmp_path, source)
-    assert (how, made.main.all().shape) == ("re-encoded", (2, 31, 47, 3))

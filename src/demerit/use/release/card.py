@@ -127,8 +127,9 @@ def _lead(facts: Mapping[str, Any], episodes: Sequence[Episode]) -> str:
     parts = ", ".join(f"{count} {name}" for count, name in zip(_verdicts(episodes), names, strict=True) if count)
     instructions, frames, hours = _size(episodes)
     sources = ", ".join(sorted({label.source for episode in episodes for label in episode.outcomes})) or "none"
+    length = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     return (
-        f"{len(episodes)} robot episodes ({parts}), {frames} frames, {hours} hours, {instructions} instructions. "
+        f"{len(episodes)} robot episodes ({parts}), {frames} frames, {length}, {instructions} instructions. "
         f"Label sources: {sources}. Licence: {facts['licence']}."
     )
 
@@ -155,7 +156,7 @@ def _write_sheets(root: Path, episodes: Sequence[Episode]) -> list[tuple[str, st
     frequent = Counter(kind for episode in episodes for kind in failure_kinds(episode)).most_common(SHEETS)
     sheets: dict[str, tuple[str, str, Episode]] = {}
     for title in ("success", *(kind for kind, _ in frequent), "failure", "unknown"):
-        fitting = (e for e in episodes if e.id not in sheets and title in (verdict_of(e), *failure_kinds(e)))
+        fitting = (e for e in episodes if e.id not in sheets and title in (failure_kinds(e) or [verdict_of(e)]))
         episode = next(fitting, None)
         if episode is None or len(sheets) == SHEETS:
             continue

@@ -35,18 +35,17 @@ class Mask:
 
     def __post_init__(self) -> None:
         """Refuse an empty region."""
-        if self.x < 0 or self.y < 0 or self.width < 1 or self.height < 1:
-            got = f"{self.x},{self.y},{self.width},{self.height}"
-            raise BadInput(f"mask of camera {self.camera!r}", "x,y from 0 and a width and height from 1", got)
+        if not self.camera or self.x < 0 or self.y < 0 or self.width < 1 or self.height < 1:
+            raise BadInput("mask", "a camera, x and y from 0, width and height from 1", self)
 
     @classmethod
     def parse(cls, text: str) -> Mask:
         """Read CAMERA=X,Y,WIDTH,HEIGHT."""
         camera, _, box = text.rpartition("=")
-        numbers = [part.strip() for part in box.split(",")]
-        if not camera or len(numbers) != BOX_NUMBERS or not all(number.isdecimal() for number in numbers):
-            raise BadInput("--mask", "CAMERA=X,Y,WIDTH,HEIGHT in pixels", repr(text))
-        x, y, width, height = map(int, numbers)
+        try:
+            x, y, width, height = map(int, box.split(","))
+        except ValueError:
+            raise BadInput("--mask", "CAMERA=X,Y,WIDTH,HEIGHT in pixels", repr(text)) from None
         return cls(camera, x, y, width, height)
 
 

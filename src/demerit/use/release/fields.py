@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from demerit.data.episode import Edit, Episode, Origin
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome, Preference
+from demerit.data.labels import Event, Outcome, Preference
 from demerit.errors import BadInput
 from demerit.use.release.config import ReleaseConfig, load_hook
 
@@ -21,8 +21,6 @@ SIGNALS = ("state", "action", "actions")
 """released by default, if they are numbers"""
 TIME_SIGNALS = ("timestamp", "timestamps", "time")
 """begin at zero when they are kept"""
-EDIT_IDS, EDIT_TEXTS, EDIT_NAMES = ("partner",), ("words", "was"), ("model", "prompts")
-"""text parameters of edits that are released; numbers always are"""
 
 
 @dataclass
@@ -68,10 +66,10 @@ class ReleaseFields:
 
     def __init__(self, config: ReleaseConfig, episodes: Iterable[Episode]) -> None:
         """Number the episodes in their order; `config.scrub` is imported here."""
-        self.unreleased = Numbering("unreleased_{:06d}")
-        released = {episode.id: f"episode_{number:06d}" for number, episode in enumerate(episodes, start=1)}
-        self._released = released
+        self.episodes, self.unreleased = Numbering("episode_{:06d}"), Numbering("unreleased_{:06d}")
         self.annotators, self.groups = Numbering("annotator_{}"), Numbering("group_{}")
+        for episode in episodes:
+            self.episodes(episode.id)
         self.dropped: Counter[str] = Counter()
         """field to the number of episodes or labels that had it"""
         self.texts: set[str] = set()
@@ -83,7 +81,7 @@ class ReleaseFields:
 
     def id(self, id: str) -> str:
         """Return the released id; episodes that are not part of the release get numbers of their own."""
-        return self._released.get(id) or self.unreleased(id)
+        return self.episodes.given.get(id) or self.unreleased(id)
 
     def name(self, text: str) -> str:
         """Return a released name (camera, split, kind of failure ...): verbatim unless the owner replaces it."""
@@ -102,36 +100,25 @@ class ReleaseFields:
             outcomes=tuple(self._outcome(outcome) for outcome in episode.outcomes),
             origin=self._origin(episode.origin),
             signals=_AllowedSignals(episode.signals, self._signals(episode.signals)),
-            edits=tuple(replace(edit, params=self._params(edit)) for edit in episode.edits),
+            edits=tuple(Edit(edit.name, self._params(edit), edit.seed) for edit in episode.edits),
         )
 
     def preference(self, preference: Preference) -> Preference:
         """Build the released preference."""
-        return Preference(
-            a=self.id(preference.a),
-            b=self.id(preference.b),
-            verdict=preference.verdict,
-            source=preference.source,
-            why=self._note(preference.why),
-            by=self._by(preference),
-        )
+        a, b, why = self.id(preference.a), self.id(preference.b), self._note(preference.why)
+        return Preference(a, b, preference.verdict, preference.source, why, self._by(preference))
 
     def _outcome(self, outcome: Outcome) -> Outcome:
-        events = tuple(
-            replace(event, kind=self.name(event.kind), note=self._note(event.note)) for event in outcome.events
-        )
-        return replace(outcome, events=events, note=self._note(outcome.note), by=self._by(outcome))
+        events = tuple(Event(self.name(e.kind), e.first, e.last, self._note(e.note)) for e in outcome.events)
+        labels = (outcome.source, outcome.success, outcome.progress, outcome.grade, outcome.curve)
+        return Outcome(*labels, events, self._note(outcome.note), self._by(outcome))
 
     def _by(self, label: Outcome | Preference) -> str:
         return self.annotators(label.by) if label.source == "human" else self.name(label.by)
 
     def _origin(self, origin: Origin) -> Origin:
-        tags = {}
-        for name, value in origin.tags.items():
-            if self._config.keeps("tags", name):
-                tags[name] = value
-            else:
-                self.dropped[f"tags.{name}"] += 1
+        tags = {name: value for name, value in origin.tags.items() if self._config.keeps("tags", name)}
+        self.dropped.update(f"tags.{name}" for name in origin.tags if name not in tags)
         site = origin.site if self._config.keeps("site") else ""
         self.dropped["site"] += bool(origin.site) and not site
         texts = {name: self.name(getattr(origin, name)) for name in VERBATIM_ORIGIN}
@@ -139,28 +126,18 @@ class ReleaseFields:
         return Origin(**texts, site=site, group=self.groups(origin.group), parent=parent, tags=tags)
 
     def _signals(self, signals: Mapping[str, npt.NDArray[Any]]) -> dict[str, str]:
-        kept = {}
-        for name in signals:
-            allowed = name in SIGNALS and np.asarray(signals[name]).dtype.kind in "fiub"
-            if allowed or self._config.keeps("signals", name):
-                kept[self.name(name)] = name
-            else:
-                self.dropped[f"signals.{name}"] += 1
-        return kept
+        default = [name for name in signals if name in SIGNALS and np.asarray(signals[name]).dtype.kind in "fiub"]
+        kept = [name for name in signals if name in default or self._config.keeps("signals", name)]
+        self.dropped.update(f"signals.{name}" for name in signals if name not in kept)
+        return {self.name(name): name for name in kept}
 
     def _params(self, edit: Edit) -> dict[str, Any]:
-        kept: dict[str, Any] = {}
-        for name, value in edit.params.items():
-            if _is_numeric(value):
-                kept[name] = value
-            elif isinstance(value, str) and name in EDIT_IDS:
-                kept[name] = self.id(value)
-            elif isinstance(value, str) and name in EDIT_TEXTS:
-                kept[name] = self._instruction(value)
-            elif isinstance(value, str) and name in EDIT_NAMES:
-                kept[name] = self.name(value)
-            else:
-                self.dropped[f"edits.{name}"] += 1
+        """Return the numbers, and the texts that our own edits write."""
+        texts = {"partner": self.id, "words": self._instruction, "was": self._instruction}
+        texts |= {"model": self.name, "prompts": self.name}
+        kept = {name: value for name, value in edit.params.items() if _is_numeric(value)}
+        kept |= {n: texts[n](value) for n, value in edit.params.items() if n in texts and isinstance(value, str)}
+        self.dropped.update(f"edits.{name}" for name in edit.params if name not in kept)
         return kept
 
     def _instruction(self, text: str) -> str:
@@ -177,10 +154,7 @@ class ReleaseFields:
     def _scrubbed(self, text: str) -> str:
         if self._scrub is None or not text:
             return text
-        try:
-            clean = self._scrub(text)
-        except Exception as error:  # the owner's code may raise anything
-            raise BadInput("--scrub", "a text", f"{type(error).__name__}: {error}") from error
+        clean = self._scrub(text)
         if not isinstance(clean, str):
             raise BadInput("--scrub", "a text", type(clean).__name__)
         return clean

@@ -24,25 +24,15 @@ from typing import Any
 from demerit.data.dataset import Dataset, Problem
 from demerit.data.episode import Episode
 from demerit.data.files import check_free, lock_folder, make_folder, sync_path, sync_tree, write_json
-from demerit.data.labels import Preference
+from demerit.data.labels import Outcome, Preference
 from demerit.data.parts import FORMAT_VERSION
 from demerit.data.splits import describe_leaks, find_leaks, name_some
 from demerit.data.store import Store, episode_row
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
+from demerit.use.release import layouts
 from demerit.use.release.card import write_card
 from demerit.use.release.config import EVERY_CAMERA, ReleaseConfig
 from demerit.use.release.fields import ReleaseFields
-from demerit.use.release.layouts import (
-    SUCCESS_TEXT,
-    check_lerobot,
-    order_by_split,
-    verify,
-    write_as_lerobot,
-    write_folder,
-    write_origins,
-    write_rows,
-    write_sums,
-)
 from demerit.use.release.licences import combine_licences, licence_doubts, parse_licence
 from demerit.use.release.video import ReleaseVideos, VideoSource
 
@@ -153,15 +143,19 @@ def _write(
     videos = ReleaseVideos(tree, stage / "records", replace(config, masks=masks), episodes)
     made: dict[str, VideoSource] = {}
 
-    def report(done: int) -> None:
-        on_progress("writing videos", done, len(episodes))
+    def write_videos(episode: Episode) -> Episode:
+        on_progress("writing videos", len(made), len(episodes))
+        if config.layout == "lerobot":
+            made[episode.id] = "re-encoded"
+            return videos.cover(episode)
+        released, made[episode.id] = videos.write(episode)
+        return released
 
+    written: Iterable[Episode] = map(write_videos, episodes)
     if config.layout == "lerobot":
-        made = dict.fromkeys((episode.id for episode in episodes), "re-encoded")
-        written = write_as_lerobot(order_by_split(episodes), tree, videos, config, report)
-    else:
-        written = write_folder(episodes, videos, made, report)
-    write_rows(tree, config.name, source.licence, written, preferences)
+        ordered = layouts.order_by_split(episodes)
+        written = layouts.write_as_lerobot(ordered, tree, write_videos, config.fps)
+    layouts.write_rows(tree, config.name, source.licence, written, preferences)
     on_progress("writing the card", 0, 1)
     # The same plan keeps its id: a release that was moved away and made again is still the private file's.
     owned = _read_json(private)
@@ -190,43 +184,49 @@ def _write(
     }
     released = list(Store(tree).episodes())
     write_json(tree / FACTS, facts)
-    write_origins(tree, released, made)
+    layouts.write_origins(tree, released, made)
     write_card(tree, facts, released, preferences, fields, made)
-    write_json(private, _private_facts(source, facts, fields))
-    os.chmod(private, 0o600)
-    write_sums(tree)
-    return facts, fields
-
-
-def _private_facts(source: ReleaseSource, facts: dict[str, Any], fields: ReleaseFields) -> dict[str, Any]:
-    return {
+    owned = {
         "about": "PRIVATE: which source ids, people and recordings are behind the release. Do not share this file.",
         "plan": source.plan,
         "release_id": facts["release_id"],
-        "episodes": {fields.id(episode.id): episode.id for episode in source.episodes},
-        "unreleased": {number: id for id, number in fields.unreleased.given.items()},
-        "annotators": {number: name for name, number in fields.annotators.given.items()},
-        "groups": {number: name for name, number in fields.groups.given.items()},
+        "episodes": fields.episodes.given,
+        "unreleased": fields.unreleased.given,
+        "annotators": fields.annotators.given,
+        "groups": fields.groups.given,
         "dropped": dict(sorted((+fields.dropped).items())),
         "fingerprints_of_sources": {fields.id(episode.id): episode.fingerprint() for episode in source.episodes},
     }
+    write_json(private, owned)
+    os.chmod(private, 0o600)
+    layouts.write_sums(tree)
+    return facts, fields
 
 
 def _read_source(dataset: Dataset, config: ReleaseConfig) -> ReleaseSource:
     """Read everything once and refuse what must not be released before a byte is written."""
     episodes: dict[str, Episode] = {}
     preferences, left_out = [], 0
+    digest = hashlib.sha256(str(RELEASE_VERSION).encode() + config.digest())
     for record in dataset.records():
         if isinstance(record, Preference):
             preferences.append(record)
             continue
-        if not all(_column(record, name) == value for name, value in config.where.items()):
+        columns = _columns(record, config)
+        if any(columns[name] != value.lower() for name, value in config.where.items()):
             continue
         licence = parse_licence(record.origin.licence or config.licence)
-        if _is_readable(dataset, record):
-            episodes[record.id] = replace(record, origin=replace(record.origin, licence=licence))
-        else:
+        try:
+            lengths = [len(frames.times()) for frames in record.views.values()]
+            row = episode_row(replace(record, signals={}), Path("/"))
+        except UnreadableVideo as error:
+            dataset.report(Problem("unreadable video", record.id, f"{error.path}: {error.reason}", kept=False))
             left_out += 1
+            continue
+        digest.update(json.dumps([lengths, row], sort_keys=True, default=str).encode())
+        episodes[record.id] = replace(record, origin=replace(record.origin, licence=licence))
+    pairs = tuple(pair for pair in preferences if pair.a in episodes and pair.b in episodes)
+    digest.update(json.dumps([vars(pair) for pair in pairs], sort_keys=True).encode())
     listed = tuple(episodes.values())
     if not listed:
         raise BadInput(dataset.address or dataset.name, "at least one episode to release", "none")
@@ -235,47 +235,24 @@ def _read_source(dataset: Dataset, config: ReleaseConfig) -> ReleaseSource:
         if mask.camera not in (EVERY_CAMERA, *cameras):
             raise UnknownName("camera to mask", mask.camera, cameras)
     if config.layout == "lerobot":
-        check_lerobot(listed, config)
-    licences = Counter(episode.origin.licence for episode in listed)
-    changed = config.changes_pixels or config.layout == "lerobot" or any(episode.edits for episode in listed)
+        layouts.check_lerobot(listed, config.fps)
     leak = next((leak for leak in find_leaks(listed) if leak.kind in REFUSED_LEAKS), None)
     if leak and not config.allow_leaks:
         expected = "splits that share no video, recording or original (--allow-leaks releases them with a warning)"
         raise BadInput("splits", expected, str(leak))
-    pairs = tuple(pair for pair in preferences if pair.a in episodes and pair.b in episodes)
-    whole, doubts = combine_licences(licences, changed), licence_doubts(licences)
-    return ReleaseSource(listed, pairs, whole, doubts, left_out, _plan(listed, pairs, config))
+    licences = Counter(episode.origin.licence for episode in listed)
+    changed = config.changes_pixels or config.layout == "lerobot" or any(episode.edits for episode in listed)
+    whole = combine_licences(licences, changed)
+    return ReleaseSource(listed, pairs, whole, licence_doubts(licences), left_out, digest.hexdigest()[:32])
 
 
-def _is_readable(dataset: Dataset, episode: Episode) -> bool:
-    try:
-        for frames in episode.views.values():
-            frames.identity(), frames.times()
-    except UnreadableVideo as error:
-        dataset.report(Problem("unreadable video", episode.id, f"{error.path}: {error.reason}", kept=False))
-        return False
-    return True
-
-
-def _column(episode: Episode, name: str) -> str:
-    """Return a --where column as text: yes, no or empty for success, empty for unknown."""
-    if name in ("id", "instruction"):
-        return str(getattr(episode, name))
-    if name in ("success", "grade", "vouched_by"):
-        outcome = episode.outcome
-        value = None if outcome is None else getattr(outcome, "source" if name == "vouched_by" else name)
-        return SUCCESS_TEXT[value] if name == "success" else "" if value is None else str(value)
-    return str(getattr(episode.origin, name))
-
-
-def _plan(episodes: Iterable[Episode], preferences: Iterable[Preference], config: ReleaseConfig) -> str:
-    digest = hashlib.sha256(str(RELEASE_VERSION).encode() + config.digest())
-    for episode in episodes:
-        row = episode_row(replace(episode, signals={}), Path("/"))
-        digest.update(json.dumps(row, sort_keys=True, default=str).encode())
-    for preference in preferences:
-        digest.update(json.dumps(vars(preference), sort_keys=True).encode())
-    return digest.hexdigest()[:32]
+def _columns(episode: Episode, config: ReleaseConfig) -> dict[str, str]:
+    """Return what --where compares, in lower case; success is yes, no or empty."""
+    outcome, origin = episode.outcome or Outcome("model"), episode.origin
+    columns = {"id": episode.id, "instruction": episode.instruction, **vars(origin)}
+    columns |= {"licence": origin.licence or config.licence, "success": layouts.SUCCESS_TEXT[outcome.success]}
+    columns |= {"grade": outcome.grade or "", "vouched_by": outcome.source if episode.outcome else ""}
+    return {name: str(value).lower() for name, value in columns.items()}
 
 
 def _check_destination(dataset: Dataset, dest: Path) -> None:
@@ -304,7 +281,7 @@ def _find_existing(dest: Path, private: Path, plan: str, on_progress: Progress) 
     if owned.get("plan") != plan:
         raise StoreError(dest, "it holds another release (other episodes, labels or options); nothing is overwritten")
     on_progress("verifying checksums", 0, 0)
-    changes = verify(dest, extra=False)
+    changes = layouts.verify(dest, extra=False)
     if changes:
         raise StoreError(dest, f"the release is damaged ({name_some(changes)}); move it away and run again")
     return existing

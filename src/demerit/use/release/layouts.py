@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +23,8 @@ from demerit.data.formats.lerobot.writer import DTYPES, MATRIX, plan_of, write_l
 from demerit.data.labels import Preference
 from demerit.data.parts import Manifest, write_manifest
 from demerit.data.store import FORMAT_NAME, MANIFEST, Store
-from demerit.errors import StoreError
-from demerit.use.release.config import ReleaseConfig
-from demerit.use.release.video import ReleaseVideos, VideoSource
+from demerit.errors import BadInput, StoreError
+from demerit.use.release.video import VideoSource
 
 SUMS, ORIGINS = "SHA256SUMS", "ORIGINS.csv"
 ORIGIN_COLUMNS = (
@@ -34,49 +33,33 @@ ORIGIN_COLUMNS = (
 )
 SUCCESS_TEXT = {True: "yes", False: "no", None: ""}
 
-Progress = Callable[[int], None]
-
-
-def write_folder(
-    episodes: Sequence[Episode], videos: ReleaseVideos, made: dict[str, VideoSource], on_progress: Progress
-) -> Iterator[Episode]:
-    """Write the videos and yield the episodes that show them; `made` gets how each one's videos were made."""
-    for number, episode in enumerate(episodes, start=1):
-        released, made[episode.id] = videos.write(episode)
-        yield released
-        on_progress(number)
-
 
 def write_as_lerobot(
-    episodes: Sequence[Episode], root: Path, videos: ReleaseVideos, config: ReleaseConfig, on_progress: Progress
-) -> Iterator[Episode]:
-    """Write the LeRobot dataset at once; return the episodes as clips of its videos."""
-
-    def cover_episodes() -> Iterator[Episode]:
-        for number, episode in enumerate(episodes, start=1):
-            yield videos.cover(episode)
-            on_progress(number)
-
-    write_lerobot(cover_episodes(), root, fps=config.fps, signals=_shared_signals(episodes))
-    return _show_clips(episodes, root)
-
-
-def _show_clips(episodes: Sequence[Episode], root: Path) -> Iterator[Episode]:
-    clips = (record for record in LeRobotReader(root).records() if isinstance(record, Episode))
-    cameras: dict[str, str] = {}
-    for episode, clip in zip(episodes, clips, strict=True):
-        cameras = cameras or dict(zip(episode.views, clip.views, strict=True))
-        views = {cameras[name]: clip.views[cameras[name]] for name in episode.views}
-        # The instruction as LeRobot's metadata returns it, so that both readings have one fingerprint.
-        yield replace(episode, instruction=clip.instruction, views=views)
+    episodes: Sequence[Episode], root: Path, cover: Callable[[Episode], Episode], fps: float | None
+) -> list[Episode]:
+    """Write a LeRobot dataset of covered episodes; return the episodes as clips of its videos."""
+    write_lerobot(map(cover, episodes), root, fps=fps, signals=_shared_signals(episodes))
+    clips = [record for record in LeRobotReader(root).records() if isinstance(record, Episode)]
+    cameras = dict(zip(episodes[0].views, clips[0].views, strict=True))
+    # The instruction as LeRobot's metadata returns it, so that both readings have one fingerprint.
+    return [
+        replace(
+            episode,
+            instruction=clip.instruction,
+            views={cameras[name]: clip.views[cameras[name]] for name in episode.views},
+        )
+        for episode, clip in zip(episodes, clips, strict=True)
+    ]
 
 
-def check_lerobot(episodes: Iterable[Episode], config: ReleaseConfig) -> None:
+def check_lerobot(episodes: Iterable[Episode], fps: float | None) -> None:
     """Refuse episodes that one LeRobot dataset cannot hold, such as two frame rates. Decodes one image."""
     ordered = order_by_split(episodes)
-    plan = plan_of(ordered[0], config.fps, None, [], False)
+    plan = plan_of(ordered[0], fps, None, [], False)
     for episode in ordered:
         plan.check(episode)
+        if episode.views.keys() != ordered[0].views.keys():
+            raise BadInput(f"cameras of {episode.id!r}", ", ".join(ordered[0].views), ", ".join(episode.views))
 
 
 def order_by_split(episodes: Iterable[Episode]) -> list[Episode]:
