@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -23,6 +24,7 @@ class Outer:
     name: str
     rate: float = 0.1
     fast: bool = False
+    mode: Literal["slow", "quick"] = "slow"
     inner: Inner | None = None
     several: tuple[Inner, ...] = ()
     grades: tuple[int, ...] = (1,)
@@ -33,9 +35,10 @@ def test_nested_values_get_the_types_of_their_fields(tmp_path: Path) -> None:
     text = "name: x\nrate: 6e-4\ninner: {path: a}\nseveral: [{path: b, cap: 3}]\ngrades: [2, 3]\nshares: {a: 1}\n"
     (tmp_path / "config.yaml").write_text(text)
     found = build_config(Outer, read_yaml(tmp_path / "config.yaml"))
-    assert found == Outer("x", 6e-4, False, Inner("a"), (Inner("b", 3),), (2, 3), {"a": 1.0})
-    assert change_config(found, parse_changes(["rate=1", "inner=null"])) == Outer(
-        "x", 1.0, False, None, (Inner("b", 3),), (2, 3), {"a": 1.0}
+    rest: dict[str, Any] = {"several": (Inner("b", 3),), "grades": (2, 3), "shares": {"a": 1.0}}
+    assert found == Outer("x", 6e-4, inner=Inner("a"), **rest)
+    assert change_config(found, parse_changes(["rate=1", "inner=null", "mode=quick"])) == Outer(
+        "x", 1.0, mode="quick", **rest
     )
 
 
@@ -69,6 +72,8 @@ def test_unknown_keys_get_a_suggestion() -> None:
     assert error.value.kind == "key in recipe"
     with pytest.raises(UnknownName, match="'path'"):
         build_config(Outer, {"name": "x", "inner": {"pat": ""}})
+    with pytest.raises(UnknownName, match="'quick'"):
+        build_config(Outer, {"name": "x", "mode": "quik"})
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@
     config = change_config(config, parse_changes(["steps=7"]))
 
 Unknown keys (with a did-you-mean), doubled keys, missing keys and values of another type are refused. Fields may be
-dataclasses, tuples, mappings, `X | None` and the plain types.
+dataclasses, tuples, mappings, `Literal`s of texts, `X | None` and the plain types.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -112,6 +112,10 @@ def _check_value(kind: Any, value: Any, where: str) -> Any:
     if origin in (Union, UnionType):  # only `X | None` is used
         (other,) = (one for one in arguments if one is not NoneType)
         return None if value is None else _check_value(other, value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise UnknownName(f"{where.rpartition(', ')[2]} in {where.rpartition(', ')[0]}", str(value), arguments)
+        return value
     if is_dataclass(kind) and isinstance(kind, type):
         return build_config(kind, _check_mapping(value, where), where)
     if origin is tuple:

@@ -38,7 +38,7 @@ ONE = "name: x\nsources: [{folder: .}]\n"
         ("name: x\nsources: [{folder: nothing/*}]", "folders that exist"),
         ("name: x\nsources: [{folder: 3}]", "a text"),
         ("name: x\nsources: [{folder: ., score: {column: a}}]", "role graded"),
-        ("name: x\nsources: [{folder: ., role: graded, vouched_by: edit}]", "label source"),
+        ("name: x\nsources: [{folder: ., role: graded, vouched_by: edit}]", "simulator"),
         (ONE + "cap: many", "whole number"),
         (ONE + "cap: true", "whole number"),
         (ONE + "negatives: {mix: clap=1}", "'clip'"),
@@ -46,7 +46,6 @@ ONE = "name: x\nsources: [{folder: .}]\n"
         (ONE + "splits: {by: tasks}", "'task'"),
         (ONE + "counterfactuals: {grades: [5]}", "1 to 4"),
         (ONE + "counterfactuals: {clips: [2]}\nnegatives: {mix: clip=1}", "both"),
-        (ONE + "chat: {uri: x}", "'url'"),
         (ONE + "leaks: ignore", "refuse"),
     ],
 )

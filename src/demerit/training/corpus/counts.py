@@ -13,7 +13,7 @@ from demerit.data.splits import LeakReport, task_of
 from demerit.training.corpus.config import CorpusSource
 from demerit.training.corpus.plan import DrawnSource, graded_outcome
 
-GRADES: tuple[int | None, ...] = (1, 2, 3, 4, 5, None)
+GRADES = ("1", "2", "3", "4", "5", "ungraded")
 MADE = ("clips", "counterfactuals", "other negatives")
 KINDS = ("originals", "human-graded", "simulator-graded", "rule-graded", "model-graded", *MADE)
 
@@ -61,8 +61,8 @@ class CorpusCounts:
         origin, outcome, kind = episode.origin, graded_outcome(episode), kind_of(episode, source)
         grade, by = (outcome.grade, outcome.source) if outcome else (None, "")
         edit = episode.edits[-1].name if kind in MADE else ""
-        counted = CountedEpisode(source.name, kind, origin.split, grade, by, edit, origin.embodiment, origin.licence)
-        self.episodes[counted] += 1
+        row = CountedEpisode(source.name, kind, origin.split, grade, by, edit, origin.embodiment, origin.licence)
+        self.episodes[row] += 1
         self.due += "human_check" in origin.tags
         if kind not in MADE:
             self.tasks.add((source.name, origin.split, task_of(episode)))
@@ -80,31 +80,27 @@ class CorpusCounts:
         """The number of episodes."""
         return self.episodes.total()
 
-    @property
-    def split_names(self) -> list[str]:
-        """The config's splits, then others that the sources have."""
-        return [*self.splits, *sorted(set(self.count("split")) - set(self.splits))]
-
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON values. Equal corpora give equal results."""
-        by_label_source = {
-            who or "nobody": {split: self.count("split", label_source=who)[split] for split in self.split_names}
-            for who in (*LABEL_SOURCES, "")
-            if self.count("label_source")[who]
-        }
+        splits = [*self.splits, *sorted(set(self.count("split")) - set(self.splits))]
+        by_source = {who: self.count("split", label_source=who) for who in (*LABEL_SOURCES, "")}
         return {
             "name": self.name,
-            "sources": {one.source.name: self._source_facts(one) for one in self.drawn},
-            "total": self._facts(),
+            "sources": {one.source.name: self._describe_source(one) for one in self.drawn},
+            "total": self._describe(),
             "splits": {
                 split: {
                     "examples": self.count("split")[split],
-                    "tasks": self._count_tasks(split=split),
+                    "tasks": len({task for _, where, task in self.tasks if where == split}),
                     "grades": _name_grades(self.count("grade", split=split)),
                 }
-                for split in self.split_names
+                for split in splits
             },
-            "vouched_by": by_label_source,
+            "vouched_by": {
+                who or "nobody": {split: counts[split] for split in splits}
+                for who, counts in by_source.items()
+                if counts
+            },
             "human_check_due": self.due,
             "preferences": self.preferences,
             "not_made": [[*what, count] for what, count in sorted(self.not_made.items())],
@@ -112,66 +108,22 @@ class CorpusCounts:
             "missing": list(self.missing),
         }
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """The main table: its header, and a row per source with the sum as the last row."""
-        kinds = [kind for kind in KINDS if self.count("kind")[kind]]
-        grades = [grade for grade in GRADES if grade is not None or self.count("grade")[None]]
-        header = ["source", "embodiment", "tasks", *kinds, "all", *(split or "no split" for split in self.split_names)]
-        header += ["ungraded" if grade is None else f"grade {grade}" for grade in grades]
-        rows = []
-        for name in (*(one.source.name for one in self.drawn), ""):
-            where = {"source": name} if name else {}
-            if not self.count("source")[name] and name:
-                continue
-            numbers = [self._count_tasks(name), *(self.count("kind", **where)[kind] for kind in kinds)]
-            numbers.append(self.count("kind", **where).total())
-            numbers += [self.count("split", **where)[split] for split in self.split_names]
-            numbers += [self.count("grade", **where)[grade] for grade in grades]
-            robots = ", ".join(sorted(filter(None, self.count("embodiment", **where)))) if name else ""
-            rows.append([name or "all", robots, *(f"{number:,}" for number in numbers)])
-        return header, rows
-
-    def markdown(self) -> str:
-        """Write composition.md."""
-        facts, splits = self.as_dict(), [split or "no split" for split in self.split_names]
-        lines = [f"# {self.name}: what it is made of", ""]
-        lines += [line for sentence in self.missing for line in (f"**Not done yet:** {sentence}", "")]
-        counts = (
-            f"{self.count('split')[split]:,} {split or 'in no split'} ({self._count_tasks(split=split)} tasks)"
-            for split in self.split_names
-        )
-        lines += [f"{self.total:,} examples: {', '.join(counts)}.", "", *_format_table(*self.table()), ""]
-        lines += ["## Label sources of the grades", ""]
-        rows = [[who, *(f"{count:,}" for count in by.values())] for who, by in facts["vouched_by"].items()]
-        lines += _format_table(["label source", *splits], rows)
-        if self.due:
-            lines += ["", f"{self.due:,} examples of evaluation splits need a person's check (tag `human_check`)."]
-        header = ["source", "role", "licence", "found", "usable", "drawn", "skipped", "about"]
-        rows = [self._source_row(one, facts["sources"][one.source.name]) for one in self.drawn]
-        lines += ["", "## Sources", "", *_format_table(header, rows)]
-        if self.not_made:
-            reasons = sorted(self.not_made.items(), key=lambda item: (-item[1], item[0]))
-            rows = [[name, reason, f"{count:,}"] for (name, reason), count in reasons]
-            lines += ["", "## Not made", "", *_format_table(["what", "reason", "times"], rows)]
-        lines += ["", "## Leak check", "", *(f"- **{sentence}**" for sentence in self.leaks.leaks)]
-        if not self.leaks.leaks:
-            lines.append("- No task, video, recording or original is in two splits.")
-        return "\n".join([*lines, *(f"- {sentence}" for sentence in self.leaks.remarks)]) + "\n"
-
-    def _facts(self, **where: Hashable) -> dict[str, Any]:
+    def _describe(self, **where: Hashable) -> dict[str, Any]:
+        edits = self.count("edit", **where)
+        del edits[""]
         return {
             "examples": self.count("kind", **where).total(),
-            "tasks": self._count_tasks(str(where.get("source", ""))),
+            "tasks": len({task for source, _, task in self.tasks if where.get("source", source) == source}),
             "kinds": _sort(self.count("kind", **where)),
             "splits": _sort(self.count("split", **where)),
             "grades": _name_grades(self.count("grade", **where)),
-            "negatives": _sort({name: n for name, n in self.count("edit", **where).items() if name}),
+            "negatives": _sort(edits),
             "embodiments": sorted(filter(None, self.count("embodiment", **where))),
             "licences": _sort(self.count("licence", **where)),
         }
 
-    def _source_facts(self, drawn: DrawnSource) -> dict[str, Any]:
-        skipped = dict(sorted(drawn.skipped.items()))
+    def _describe_source(self, drawn: DrawnSource) -> dict[str, Any]:
+        skipped = _sort(drawn.skipped)
         if self.unreadable[drawn.source.name]:
             skipped["its video cannot be read"] = self.unreadable[drawn.source.name]
         return {
@@ -182,20 +134,59 @@ class CorpusCounts:
             "drawn": len(drawn.ids),
             "over_the_cap": drawn.over,
             "left_out": skipped,
-            **self._facts(source=drawn.source.name),
+            **self._describe(source=drawn.source.name),
         }
 
-    def _source_row(self, drawn: DrawnSource, facts: dict[str, Any]) -> list[str]:
-        reasons = [f"{count:,} {reason}" for reason, count in facts["left_out"].items()]
-        reasons += [f"{drawn.over:,} over the cap"] if drawn.over else []
-        role = drawn.source.role if drawn.source.role == "successes" else f"graded by {drawn.source.vouched_by}"
-        licences = ", ".join(name or "unknown" for name in facts["licences"])
-        numbers = [f"{number:,}" for number in (drawn.found, drawn.usable, len(drawn.ids))]
-        return [drawn.source.name, role, licences, *numbers, "; ".join(reasons), drawn.source.about]
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The main table: its header, and a row per source with the sum as the last row."""
+        facts = self.as_dict()
+        total, splits = facts["total"], list(facts["splits"])
+        kinds = [kind for kind in KINDS if kind in total["kinds"]]
+        grades = [name for name in GRADES if name != "ungraded" or name in total["grades"]]
+        header = ["source", "embodiment", "tasks", *kinds, "all", *(split or "no split" for split in splits)]
+        header += [name if name == "ungraded" else f"grade {name}" for name in grades]
+        rows = []
+        for name, row in (*facts["sources"].items(), ("all", {**total, "embodiments": []})):
+            numbers = [row["tasks"], *(row["kinds"].get(kind, 0) for kind in kinds), row["examples"]]
+            numbers += [row["splits"].get(split, 0) for split in splits]
+            numbers += [row["grades"].get(grade, 0) for grade in grades]
+            rows.append([name, ", ".join(row["embodiments"]), *(f"{number:,}" for number in numbers)])
+        return header, rows
 
-    def _count_tasks(self, source: str = "", split: str | None = None) -> int:
-        found = {task for of, where, task in self.tasks if source in ("", of) and split in (None, where)}
-        return len(found)
+    def markdown(self) -> str:
+        """Write composition.md."""
+        facts = self.as_dict()
+        splits = [split or "no split" for split in facts["splits"]]
+        counts = (
+            f"{row['examples']:,} {split or 'no split'} ({row['tasks']} tasks)"
+            for split, row in facts["splits"].items()
+        )
+        labels = [[who, *(f"{count:,}" for count in row.values())] for who, row in facts["vouched_by"].items()]
+        header = ["source", "role", "licence", "found", "usable", "drawn", "skipped", "about"]
+        lines = [f"# {self.name}: what it is made of", ""]
+        lines += [line for sentence in self.missing for line in (f"**Not done yet:** {sentence}", "")]
+        lines += [f"{self.total:,} examples: {', '.join(counts)}.", "", *_format_table(*self.table())]
+        lines += ["", "## Label sources of the grades", "", *_format_table(["label source", *splits], labels)]
+        if self.due:
+            lines += ["", f"{self.due:,} examples of evaluation splits need a person's check (tag `human_check`)."]
+        sources = [_source_row(one, facts["sources"][one.source.name]) for one in self.drawn]
+        lines += ["", "## Sources", "", *_format_table(header, sources)]
+        if self.not_made:
+            missed = [[name, reason, f"{count:,}"] for (name, reason), count in self.not_made.most_common()]
+            lines += ["", "## Not made", "", *_format_table(["what", "reason", "times"], missed)]
+        lines += ["", "## Leak check", "", *(f"- **{sentence}**" for sentence in self.leaks.leaks)]
+        if not self.leaks.leaks:
+            lines.append("- No task, video, recording or original is in two splits.")
+        return "\n".join([*lines, *(f"- {sentence}" for sentence in self.leaks.remarks)]) + "\n"
+
+
+def _source_row(drawn: DrawnSource, facts: dict[str, Any]) -> list[str]:
+    reasons = [f"{count:,} {reason}" for reason, count in facts["left_out"].items()]
+    reasons += [f"{drawn.over:,} over the cap"] if drawn.over else []
+    role = drawn.source.role if drawn.source.role == "successes" else f"graded by {drawn.source.vouched_by}"
+    licences = ", ".join(name or "unknown" for name in facts["licences"])
+    numbers = [f"{facts[name]:,}" for name in ("found", "usable", "drawn")]
+    return [drawn.source.name, role, licences, *numbers, "; ".join(reasons), drawn.source.about]
 
 
 def kind_of(episode: Episode, source: CorpusSource) -> str:
@@ -207,7 +198,8 @@ def kind_of(episode: Episode, source: CorpusSource) -> str:
 
 
 def _name_grades(counts: Counter[int | None]) -> dict[str, int]:
-    return {"ungraded" if grade is None else str(grade): counts[grade] for grade in GRADES if counts[grade]}
+    named = {str(grade or "ungraded"): count for grade, count in counts.items()}
+    return {name: named[name] for name in GRADES if name in named}
 
 
 def _sort(counts: dict[str, int]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from demerit.data.importing import import_dataset
 from demerit.data.splits import check_leaks
 from demerit.data.store import Store, open_or_create
 from demerit.negatives.job import ANY, make_negatives
+from demerit.negatives.mix import Mix
 from demerit.registry import load_attribute
 from demerit.training.corpus.config import CorpusConfig, format_config
 from demerit.training.corpus.counts import CorpusCounts
@@ -33,6 +34,7 @@ from demerit.training.corpus.plan import (
 
 if TYPE_CHECKING:
     from demerit.llm import ChatClient
+    from demerit.negatives.relabel import RelabelConfig, RelabelSummary
 
 NO_MODEL = (
     "counterfactuals: no chat model is set (`chat` in the recipe, or DEMERIT_CHAT_URL and DEMERIT_CHAT_MODEL). "
@@ -112,18 +114,25 @@ class _Build:
     def run(self) -> CorpusSummary:
         config = self.plan.config
         splits = tuple(config.splits.shares) if config.splits.by == "task" else ()
-        counts = CorpusCounts(config.name, self.plan.drawn, splits)
-        self.summary = CorpusSummary(counts)
-        parts = [self._gather()]
+        self.counts = CorpusCounts(config.name, self.plan.drawn, splits)
+        self.summary = CorpusSummary(self.counts)
+        gathered = self._gather()
+        episodes = [episode for episode in gathered.episodes() if episode.origin.dataset in self.plan.augmented]
+        augmented = Dataset(ListReader(config.name, episodes), self._address)
+        parts = [gathered]
         if config.counterfactuals is not None and self.client is None:
             self.summary.missing.append(NO_MODEL)
-        elif config.counterfactuals is not None:
-            parts.append(self._make_counterfactuals(parts[0]))
+        elif config.counterfactuals is not None and self.client is not None:
+            parts.append(self._make_counterfactuals(augmented, self.client, config.counterfactuals.parse(config.seed)))
         if config.negatives is not None:
-            parts.append(self._make_negatives(parts[0]))
+            parts.append(self._make_negatives(augmented, config.negatives.parse(config.seed)))
         self._compose(parts)
-        self._write_counts(parts[0])
+        self._write_counts(gathered)
         return self.summary
+
+    @property
+    def _address(self) -> str:
+        return f"corpus {self.plan.config.name} {self.plan.digest}"
 
     def _gather(self) -> Store:
         reader = CorpusReader(self.plan.config, self.plan.drawn, self.plan.splits, self.strict)
@@ -135,40 +144,31 @@ class _Build:
         self.summary.problems = result.problems.rows()
         return Store(self.stages / "gathered")
 
-    def _make_counterfactuals(self, gathered: Store) -> Store:
-        config = self.plan.config
-        assert self.client is not None and config.counterfactuals is not None
+    def _make_counterfactuals(self, dataset: Dataset, client: ChatClient, config: RelabelConfig) -> Store:
         relabel = load_attribute("demerit.negatives.relabel.job:relabel", "A chat model")
-        with self.client as client:
-            made = relabel(
-                self._augmented(gathered),
-                self.stages / "counterfactuals",
-                client,
-                config.counterfactuals.parse(config.seed),
-                on_progress=lambda now: self.on_progress(
-                    "counterfactuals", now.finished, now.expected, f"{now.labels} labels"
-                ),
-            )
+        dest = self.stages / "counterfactuals"
+
+        def show(now: RelabelSummary) -> None:
+            self.on_progress("counterfactuals", now.finished, now.expected, f"{now.labels} labels")
+
+        with client:
+            made: RelabelSummary = relabel(dataset, dest, client, config, on_progress=show)
         self.summary.notes.append(str(made.spent))
         for (stage, by), count in made.rejected.items():
-            self.summary.counts.not_made[f"{stage} candidates", REJECTED_BY[by]] += count
+            self.counts.not_made[f"{stage} candidates", REJECTED_BY[by]] += count
         for reason, count in made.unfinished.items():
             sentence = f"{count} originals have no counterfactuals yet ({reason}); run the same command again."
             self.summary.missing.append(sentence)
-        return Store(self.stages / "counterfactuals")
+        return Store(dest)
 
-    def _make_negatives(self, gathered: Store) -> Store:
-        config = self.plan.config
-        assert config.negatives is not None
+    def _make_negatives(self, dataset: Dataset, mix: Mix) -> Store:
+        dest = self.stages / "negatives"
         made = make_negatives(
-            self._augmented(gathered),
-            self.stages / "negatives",
-            config.negatives.parse(config.seed),
-            on_progress=lambda now: self.on_progress("negatives", now.seen, now.expected, ""),
+            dataset, dest, mix, on_progress=lambda now: self.on_progress("negatives", now.seen, now.expected, "")
         )
         for (name, reason), count in made.skipped.items():
-            self.summary.counts.not_made["negatives" if name == ANY else name, reason] += count
-        return Store(self.stages / "negatives")
+            self.counts.not_made["negatives" if name == ANY else name, reason] += count
+        return Store(dest)
 
     def _compose(self, parts: list[Store]) -> None:
         """Copy the records of all stages into one folder; what is there stays."""
@@ -187,7 +187,7 @@ class _Build:
                 writer.add(problem)
 
     def _write_counts(self, gathered: Store) -> None:
-        store, config, counts = Store(self.store.root), self.plan.config, self.summary.counts
+        store, config, counts = Store(self.store.root), self.plan.config, self.counts
         for problem in gathered.problems():
             counts.unreadable[problem.episode.partition("/")[0]] += not problem.kept
         counts.preferences = sum(1 for _ in store.preferences())
@@ -203,15 +203,6 @@ class _Build:
         if empty:
             sentence = f"{', '.join(empty)}: empty, because tasks that share a video or recording are not parted"
             self.summary.notes.append(sentence)
-
-    def _augmented(self, gathered: Store) -> Dataset:
-        """The episodes that negatives and counterfactuals are made of."""
-        episodes = [episode for episode in gathered.episodes() if episode.origin.dataset in self.plan.augmented]
-        return Dataset(ListReader(self.plan.config.name, episodes), self._address)
-
-    @property
-    def _address(self) -> str:
-        return f"corpus {self.plan.config.name} {self.plan.digest}"
 
 
 def _open_client(config: CorpusConfig, changes: Mapping[str, Any]) -> ChatClient | None:
