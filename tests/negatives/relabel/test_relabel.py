@@ -120,7 +120,7 @@ def test_the_validator_does_not_see_the_grade(tmp_path: Path) -> None:
     stages = [parse_request(request)[0] for request in seen]
     assert Counter(stages) == {"analyse": 1, "plan": 1, "command": 4, "validate": 7}
     (analysis,) = (request for request, stage in zip(seen, stages, strict=True) if stage == "analyse")
-    assert len(analysis.images) == 5 and "Picture 5, the last, at 4.0 s:" in analysis.text
+    assert len(analysis.images) == 5 and "Image 5, the last, at 4.0 s:" in analysis.text
     for request, stage in zip(seen, stages, strict=True):
         assert bool(request.images) == (stage in ("analyse", "validate"))
         if stage == "validate":

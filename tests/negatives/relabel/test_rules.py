@@ -149,6 +149,6 @@ def test_filled_in_text_is_not_searched_for_blanks() -> None:
 def test_every_prompt_file_has_a_version() -> None:
     files = {path.name for path in FOLDER.iterdir()}  # type: ignore[attr-defined]
     assert files == {f"{name}-{version}.txt" for name, version in VERSIONS.items()}
-    assert prompt_version().startswith("relabel-1.") and len(prompt_version()) == len("relabel-1.") + 8
+    assert prompt_version().startswith("relabel-2.") and len(prompt_version()) == len("relabel-2.") + 8
     verbs = read_prompt("verbs").split()
     assert len(set(verbs)) == len(verbs) > 200 and is_imperative("Put it there") and not is_imperative("it")

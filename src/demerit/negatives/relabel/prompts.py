@@ -22,7 +22,7 @@ from demerit.llm import ChatImage, ChatRequest, Message
 from demerit.models.gvl.prompt import encode_frames
 
 FOLDER = files("demerit") / "assets" / "prompts" / "relabel"
-VERSIONS = {"system": 1, "rubric": 1, "analyse": 1, "plan": 1, "command": 1, "validate": 1, "verbs": 1}
+VERSIONS = {"system": 2, "rubric": 2, "analyse": 2, "plan": 2, "command": 2, "validate": 2, "verbs": 1}
 MAX_TOKENS = {"analyse": 1500, "plan": 2500, "command": 200, "validate": 800}
 """longest answers; models that reason before they answer need more (`RelabelPrompts.more_tokens`)"""
 HASH_DIGITS = 8
@@ -118,7 +118,7 @@ class RelabelPrompts:
             idea=idea.idea,
             failure=idea.failure,
             history=_bullets(f"grade {grade}: {command}" for grade, command in sorted(accepted)),
-            rejected=_bullets(f"{command} (turned down: {reason})" for command, reason in rejected),
+            rejected=_bullets(f"{command} (rejected: {reason})" for command, reason in rejected),
         )
         return self._request("command", WrittenCommand, sample, text)
 
@@ -155,7 +155,7 @@ class FrameSampler:
         parts: list[str | ChatImage] = []
         for number, (time, image) in enumerate(zip(times, images, strict=True), 1):
             last = ", the last" if number == len(images) else ""
-            parts += [f"Picture {number}{last}, at {time:.1f} s:", image]
+            parts += [f"Image {number}{last}, at {time:.1f} s:", image]
         return tuple(parts)
 
 
@@ -173,7 +173,7 @@ def fill_prompt(name: str, **values: object) -> str:
 
 
 def prompt_version() -> str:
-    """Name the prompts: `relabel-1.` and a hash of every file."""
+    """Name the prompts: `relabel-2.` and a hash of every file."""
     digits = short_hash(*(f"{name}-{VERSIONS[name]}\0{read_prompt(name)}".encode() for name in sorted(VERSIONS)))
     return f"relabel-{max(VERSIONS.values())}.{digits[:HASH_DIGITS]}"
 
