@@ -18,6 +18,8 @@ from demerit.data.files import lock_folder, write_atomic, write_json
 from demerit.data.importing import import_dataset
 from demerit.data.splits import check_leaks
 from demerit.data.store import Store, open_or_create
+from demerit.llm import ChatClient
+from demerit.models.gvl import GVLConfig
 from demerit.negatives.job import ANY, make_negatives
 from demerit.negatives.mix import Mix
 from demerit.registry import load_attribute
@@ -33,7 +35,6 @@ from demerit.training.corpus.plan import (
 )
 
 if TYPE_CHECKING:
-    from demerit.llm import ChatClient
     from demerit.negatives.relabel import RelabelConfig, RelabelSummary
 
 NO_MODEL = (
@@ -209,9 +210,6 @@ def _open_client(config: CorpusConfig, changes: Mapping[str, Any]) -> ChatClient
     """Create the client of the chat model; None where none is needed or set."""
     if config.counterfactuals is None:
         return None
-    load_attribute("demerit.negatives.relabel.job:RelabelConfig", "A chat model")  # needs the extra: fail now
-    settings: Any = load_attribute("demerit.models.gvl:GVLConfig", "A chat model")
-    given = {name: value for name, value in changes.items() if value is not None}
-    chat = settings.read("", {**config.chat, **given})
-    client: ChatClient | None = chat.client() if chat.url and chat.model else None
-    return client
+    load_attribute("demerit.negatives.relabel.job:relabel", "A chat model")  # needs the extra: fail now
+    chat = GVLConfig.read("", {**config.chat, **{name: value for name, value in changes.items() if value is not None}})
+    return chat.client() if chat.url and chat.model else None
