@@ -107,7 +107,7 @@ def test_only_frames_that_all_look_at_are_averaged_and_no_end_goes_missing() -> 
     assert reward.at.tolist() == [0, 5] and reward.value == pytest.approx([0.3, 0.4])
     short = score_one(FixedModel("a", [0.2] * 6), FixedModel("b", [0.4, 0.6], at=[0, 3]))
     assert short.at.tolist() == [0, 3, 5] and np.isnan(short.final)
-    assert short.why_missing == "b: it does not look at frame 5"
+    assert short.why_missing == "b: it does not score frame 5"
 
 
 def test_success_is_averaged_when_all_give_it() -> None:

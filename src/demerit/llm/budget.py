@@ -82,8 +82,7 @@ class Budget:
         if limit is not None and endpoint.cost(1, 1) is None:
             raise BadInput("budget", "the endpoint's price_in and price_out", "no prices")
         self._endpoint, self._limit = endpoint, limit
-        free = None if endpoint.cost(1, 1) is None else 0.0
-        self._sum = Spending(cost=free, unsure_cost=free)
+        self._sum = Spending(cost=endpoint.cost(0, 0), unsure_cost=endpoint.cost(0, 0))
         self._reserved = 0.0
         self._in_flight = 0
         self._count_ratio = 1.0
@@ -142,13 +141,13 @@ class Budget:
             self._release(reserved)
         return cost
 
-    def fail(self, reserved: float, maybe_billed: bool) -> None:
-        """Give a reservation back, or keep it as spent if the server may have billed the broken request."""
+    def fail(self, reserved: float, maybe_billed: int) -> None:
+        """Give a reservation back; count as spent each attempt that the server may have billed."""
         with self._changed:
             if maybe_billed:
                 self._add(unsure=1)
-                if self._sum.unsure_cost is not None:
-                    self._sum = replace(self._sum, unsure_cost=self._sum.unsure_cost + reserved)
+            if self._sum.unsure_cost is not None:
+                self._sum = replace(self._sum, unsure_cost=self._sum.unsure_cost + maybe_billed * reserved)
             self._release(reserved)
 
     def _add(self, **counts: int) -> None:

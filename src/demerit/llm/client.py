@@ -20,13 +20,13 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from demerit.errors import BadInput, MissingExtra, StoreError
+from demerit.errors import BadInput, StoreError
 from demerit.llm.budget import Budget, Estimate, Spending
 from demerit.llm.cache import AnswerCache, StoredAnswer
 from demerit.llm.request import ChatRequest, Endpoint, count_text_tokens
+from demerit.registry import load_attribute
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -101,7 +101,7 @@ class ChatClient:
         """Use it in `with`."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 
@@ -197,7 +197,7 @@ class ChatClient:
             self._count_failure(error)
             return ChatResponse("", None, f"failed: {error}")
         except BaseException:
-            self._budget.fail(reserved, maybe_billed=True)
+            self._budget.fail(reserved, maybe_billed=1)
             raise
         self._failures_in_a_row = 0
         cost = self._budget.settle(reserved, estimated_in, answer)
@@ -212,18 +212,19 @@ class ChatClient:
         """Send one request, retried by the SDK, and read the completion."""
         import openai  # noqa: PLC0415
 
+        body = request.body(self.endpoint)
         try:
-            completion: Any = sdk.chat.completions.create(**request.body(self.endpoint))
+            completion: Any = sdk.chat.completions.create(**body)
             choice = completion.choices[0]
             text, refusal = self._clean(choice.message.content or ""), self._clean(choice.message.refusal or "")
         except openai.APIStatusError as error:
             raise self._refused(error, request) from None
         except openai.APIConnectionError as error:  # a timeout is one too
-            sent = type(error.__cause__).__name__ not in _NOT_SENT
+            attempts = 0 if type(error.__cause__).__name__ in _NOT_SENT else self._max_retries + 1
             reason = self._clean(f"{error} {error.__cause__ or ''}".strip())
-            raise _RequestError(f"{reason} ({self._max_retries} retries)", maybe_billed=sent) from None
+            raise _RequestError(f"{reason} ({self._max_retries} retries)", maybe_billed=attempts) from None
         except (ValueError, LookupError, TypeError, AttributeError):  # such as a proxy's page with status 200
-            raise _RequestError("the server did not send a completion", maybe_billed=True) from None
+            raise _RequestError("the server did not send a completion", maybe_billed=1) from None
         counted = _counted_tokens(completion.usage)
         tokens_in, tokens_out = counted or (request.count_tokens(), count_text_tokens(text))
         return StoredAnswer(text, str(choice.finish_reason or ""), refusal, tokens_in, tokens_out, counted is None)
@@ -252,15 +253,9 @@ class ChatClient:
     def _connect(self) -> OpenAI:
         with self._lock:
             if self._sdk is None:
-                try:
-                    import openai  # noqa: PLC0415
-                except ImportError:
-                    raise MissingExtra("Asking a language model", "chat") from None
-                timeout = openai.Timeout(self._timeout, connect=min(self._timeout, 10.0))
-                key = self.endpoint.key() or "none"
-                self._sdk = openai.OpenAI(
-                    api_key=key, base_url=self.endpoint.url, max_retries=self._max_retries, timeout=timeout
-                )
+                sdk = load_attribute("openai:OpenAI", "asking a language model")
+                options = {"max_retries": self._max_retries, "timeout": self._timeout}
+                self._sdk = sdk(api_key=self.endpoint.key() or "none", base_url=self.endpoint.url, **options)
             return self._sdk
 
     def _clean(self, text: str) -> str:
@@ -272,10 +267,9 @@ class ChatClient:
 
 
 class _RequestError(Exception):
-    """A request without an answer."""
+    """A request without an answer: `fatal` if all others would fail too, `maybe_billed` attempts may cost money."""
 
-    def __init__(self, reason: str, *, fatal: bool = False, maybe_billed: bool = False) -> None:
-        """`fatal`: every other request would fail too."""
+    def __init__(self, reason: str, *, fatal: bool = False, maybe_billed: int = 0) -> None:
         super().__init__(reason)
         self.fatal, self.maybe_billed = fatal, maybe_billed
 
@@ -287,21 +281,17 @@ def parse_answer(answer: StoredAnswer, schema: type[BaseModel] | None) -> tuple[
     """
     if answer.refusal or answer.finish == "content_filter":
         return None, f"refused: {_quote(answer.refusal or answer.text or 'filtered by the server')}"
-    if schema is None and answer.finish != "length":
-        return None, "" if answer.text.strip() else "unreadable: the answer is empty"
-    reason = "no schema"
+    reason = ""
     if schema is not None:
         text = _THOUGHTS.sub("", answer.text)
         blocks = _FENCE.findall(text)
         try:
             return schema.model_validate_json((blocks[-1] if blocks else text).strip()), ""
         except ValueError as error:
-            reason = _first_error(error)
+            reason = f"unreadable: {_first_error(error)} in {_quote(answer.text)}"
     if answer.finish == "length":
         return None, "cut off: the answer reached max_tokens"
-    if not answer.text.strip():
-        return None, "unreadable: the answer is empty"
-    return None, f"unreadable: {reason} in {_quote(answer.text)}"
+    return None, reason if answer.text.strip() else "unreadable: the answer is empty"
 
 
 def _respond(request: ChatRequest, answer: StoredAnswer, cost: float | None, *, cached: bool) -> ChatResponse:
@@ -312,16 +302,14 @@ def _respond(request: ChatRequest, answer: StoredAnswer, cost: float | None, *, 
 def _counted_tokens(usage: Any) -> tuple[int, int] | None:
     """The server's count; None if it is missing or makes no sense."""
     counts = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
-    if not all(type(count) is int and count >= 0 for count in counts) or not any(counts):
-        return None
-    return counts[0] or 0, counts[1] or 0
+    plausible = all(type(count) is int and count >= 0 for count in counts) and any(counts)
+    return (counts[0] or 0, counts[1] or 0) if plausible else None
 
 
 def _first_error(error: Any) -> str:
     """The first problem of a pydantic ValidationError."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(step) for step in first["loc"])
-    return f"{where}: {first['msg']}" if where else str(first["msg"])
+    return ": ".join([*(str(step) for step in first["loc"]), first["msg"]])
 
 
 def _quote(text: str) -> str:

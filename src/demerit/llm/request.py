@@ -17,8 +17,8 @@ import io
 import json
 import math
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 SCHEMA_MODES = ("json_schema", "json_object", "none")
 KEY_FORMAT = 1
 """part of every cache key; raise it when the key covers something else, so that old answers are not reused"""
+SCHEMA_PROMPT = "Answer with one JSON object and nothing else. It must fit this JSON Schema:"
 JPEG_QUALITY = 90
 BYTES_PER_TOKEN, TOKENS_PER_MESSAGE = 3, 4
-_KINDS = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg"}
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _RGB = 3
 # These refuse `max_tokens` for their newer models; most other servers know nothing else.
 _COMPLETION_TOKENS_HOSTS = ("api.openai.com", ".openai.azure.com")
@@ -100,21 +101,17 @@ class Endpoint:
 class ChatImage:
     """An image in a message: the bytes of a PNG or JPEG file."""
 
-    data: bytes
+    data: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         """Accept only PNG and JPEG."""
-        if not self.data.startswith(tuple(_KINDS)):
+        if not self.data.startswith((_PNG, _JPEG)):
             raise BadInput("image", "the bytes of a PNG or JPEG file", f"{self.data[:8]!r}...")
-
-    def __repr__(self) -> str:
-        """Leave out the pixels."""
-        return f"ChatImage({self.kind}, {len(self.data)} bytes)"
 
     @property
     def kind(self) -> str:
         """Either png or jpeg."""
-        return next(kind for start, kind in _KINDS.items() if self.data.startswith(start))
+        return "png" if self.data.startswith(_PNG) else "jpeg"
 
     @property
     def size(self) -> tuple[int, int]:
@@ -149,13 +146,8 @@ class ChatImage:
 class Message:
     """One message: a role, and text and images in the order in which the model sees them."""
 
-    role: str
+    role: Literal["system", "user", "assistant"]
     parts: tuple[str | ChatImage, ...]
-
-    def __post_init__(self) -> None:
-        """Check the role."""
-        if self.role not in ("system", "user", "assistant"):
-            raise BadInput("message", "the role system, user or assistant", repr(self.role))
 
     @classmethod
     def system(cls, *parts: str | ChatImage) -> Message:
@@ -171,7 +163,14 @@ class Message:
         """Write it as the protocol wants it; text alone stays a string, because some servers accept nothing else."""
         if all(isinstance(part, str) for part in self.parts):
             return {"role": self.role, "content": "\n".join(str(part) for part in self.parts)}
-        return {"role": self.role, "content": [_part_as_json(part) for part in self.parts]}
+        content: list[dict[str, Any]] = []
+        for part in self.parts:
+            if isinstance(part, str):
+                content.append({"type": "text", "text": part})
+            else:
+                data = base64.b64encode(part.data).decode("ascii")
+                content.append({"type": "image_url", "image_url": {"url": f"data:image/{part.kind};base64,{data}"}})
+        return {"role": self.role, "content": content}
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,8 @@ class ChatRequest:
         if endpoint.send_seed:
             body["seed"] = self.sample
         if self.schema is not None:
-            messages.append({"role": "user", "content": _schema_prompt(self.schema)})
+            rules = json.dumps(json_schema(self.schema))
+            messages.append({"role": "user", "content": f"{SCHEMA_PROMPT}\n{rules}"})
             if endpoint.schema_mode == "json_object":
                 body["response_format"] = {"type": "json_object"}
             elif endpoint.schema_mode == "json_schema":
@@ -264,18 +264,6 @@ def count_image_tokens(width: int, height: int) -> int:
     scale = min(1.0, 2048 / max(width, height), 768 / min(width, height))
     tiles = math.ceil(round(width * scale) / 512) * math.ceil(round(height * scale) / 512)
     return max(85 + 170 * tiles, patches)
-
-
-def _part_as_json(part: str | ChatImage) -> dict[str, Any]:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    data = base64.b64encode(part.data).decode("ascii")
-    return {"type": "image_url", "image_url": {"url": f"data:image/{part.kind};base64,{data}"}}
-
-
-def _schema_prompt(schema: type[BaseModel]) -> str:
-    rules = json.dumps(json_schema(schema))
-    return f"Answer with one JSON object and nothing else. It must fit this JSON Schema:\n{rules}"
 
 
 def _strict_format(schema: type[BaseModel]) -> dict[str, Any]:

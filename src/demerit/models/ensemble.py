@@ -2,8 +2,7 @@
 
     demerit score my_set --model ensemble:change+motion
 
-A mean of numbers that mean different things is no number, so the members' ranges must agree; and nothing is averaged
-over fewer members than there are: where one says nothing, the ensemble says nothing, with that member's reason.
+The members must have the same range. A frame that one member leaves unscored is unscored, with that member's reason.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard, Online, RewardModel
 
 Floats = npt.NDArray[np.float64]
-FEWEST = 2
-LONGEST_NAME = 80
+MIN_MEMBERS = 2
+MAX_NAME_LENGTH = 80
 
 
 class Ensemble:
@@ -45,42 +44,44 @@ class Ensemble:
     step: Callable[[Images], float]
 
     def __init__(self, members: str | Sequence[str | RewardModel] = "") -> None:
-        """`members` are models or their names, or names with + between them."""
+        """Take models, their names, or one text with + between the names."""
         names: Sequence[str | RewardModel] = members.split("+") if isinstance(members, str) else members
-        names = [one for one in names if one]
-        if len(names) < FEWEST:
+        names = [name for name in names if name]
+        if len(names) < MIN_MEMBERS:
             got = "none" if not names else "one"
             raise BadInput("ensemble", "at least two models to average, as in ensemble:change+motion", got)
-        self.members = [load_model(one) if isinstance(one, str) else one for one in names]
-        self.card = _card([member.card for member in self.members])
+        self.members = [load_model(name) if isinstance(name, str) else name for name in names]
+        self.card = _make_card([member.card for member in self.members])
         if all(isinstance(member, Online) for member in self.members):
             self.reset, self.step = self._reset, self._step
 
     @property
     def seen(self) -> frozenset[str]:
-        """Marks of the episodes that a member was fitted to."""
+        """Fingerprints of the episodes that a member was fitted to."""
         return frozenset().union(*(getattr(member, "seen", ()) for member in self.members))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
-        """Ask every member and average, episode by episode."""
-        answers = [_answers(member, episodes) for member in self.members]
-        return [self._mean(episode, list(said)) for episode, *said in zip(episodes, *answers, strict=True)]
+        """Score with every member and average, episode by episode."""
+        rewards = [_score_member(member, episodes) for member in self.members]
+        return [self._average(episode, list(each)) for episode, *each in zip(episodes, *rewards, strict=True)]
 
-    def _mean(self, episode: Episode, said: list[Reward]) -> Reward:
+    def _average(self, episode: Episode, rewards: list[Reward]) -> Reward:
         given: dict[str, Any] = {
-            "members": {one.model: _number(one.final) for one in said},
-            "frames": {one.model: len(one.at) for one in said},
+            "members": {reward.model: _nan_to_none(reward.final) for reward in rewards},
+            "frames": {reward.model: len(reward.at) for reward in rewards},
             "camera": episode.main_camera,
         }
-        silent = [one for one in said if not one.scored]
-        if silent:
-            return Reward.unscored(self.card.name, episode.id, _reasons(silent), given)
-        at = _shared(said)
-        values = np.stack([_at(one.at, one.value, at) for one in said])
+        unscored = [reward for reward in rewards if not reward.scored]
+        if unscored:
+            reasons = "; ".join(f"{reward.model}: {reward.why_missing}" for reward in unscored)
+            return Reward.unscored(self.card.name, episode.id, reasons, given)
+        at = _shared_frames(rewards)
+        values = np.stack([_look_up(reward.at, reward.value, at) for reward in rewards])
         mean, spread = values.mean(axis=0), values.std(axis=0)
-        why = _reasons_at(said, at) if np.isnan(mean).any() else ""
-        given["disagreement"] = _disagreement(spread)
-        return Reward(self.card.name, episode.id, at, mean.astype(np.float32), _mean_success(said, at), why, given)
+        why = _explain_gaps(rewards, at) if np.isnan(mean).any() else ""
+        given["disagreement"] = _summarise_spread(spread)
+        success = _average_success(rewards, at)
+        return Reward(self.card.name, episode.id, at, mean.astype(np.float32), success, why, given)
 
     def _reset(self, instruction: str) -> None:
         for member in self.members:
@@ -88,20 +89,19 @@ class Ensemble:
             member.reset(instruction)
 
     def _step(self, frame: Images) -> float:
-        said = [member.step(frame) for member in self.members if isinstance(member, Online)]
-        return float(np.mean(said))
+        return float(np.mean([member.step(frame) for member in self.members if isinstance(member, Online)]))
 
 
-def _card(cards: list[ModelCard]) -> ModelCard:
-    """Say what the mean is: it promises only what all members do."""
-    _refuse_what_has_no_mean(cards)
+def _make_card(cards: list[ModelCard]) -> ModelCard:
+    """Write the card; it promises only what all members promise."""
+    _check_members(cards)
     names = "+".join(card.name for card in cards)
     identity = short_hash(*(card.hash().encode() for card in cards))
     quantities = list(dict.fromkeys(card.quantity for card in cards))
     looking = [card.frame_budget for card in cards if card.sees_pixels]
     budgets = [budget for budget in looking if budget is not None]
     return ModelCard(
-        name=f"ensemble-{names}" if len(names) <= LONGEST_NAME else f"ensemble-of-{len(cards)}-{identity[:12]}",
+        name=f"ensemble-{names}" if len(names) <= MAX_NAME_LENGTH else f"ensemble-of-{len(cards)}-{identity[:12]}",
         revision=identity[:12],
         licence=" AND ".join(dict.fromkeys(card.licence for card in cards)),
         quantity=quantities[0] if len(quantities) == 1 else f"mean of {' and '.join(quantities)}",
@@ -117,7 +117,7 @@ def _card(cards: list[ModelCard]) -> ModelCard:
     )
 
 
-def _refuse_what_has_no_mean(cards: list[ModelCard]) -> None:
+def _check_members(cards: list[ModelCard]) -> None:
     twice = [name for name, count in Counter(card.name for card in cards).items() if count > 1]
     if twice:
         raise BadInput("ensemble", "each model once", f"{', '.join(twice)} twice")
@@ -134,8 +134,8 @@ def _bound(bound: float | None) -> str:
     return "no bound" if bound is None else f"{bound:g}"
 
 
-def _answers(member: RewardModel, episodes: Sequence[Episode]) -> list[Reward]:
-    """Ask a member, and hold it to its own card: a mean would hide a value outside its range."""
+def _score_member(member: RewardModel, episodes: Sequence[Episode]) -> list[Reward]:
+    """Score with one member and check its values: a mean would hide one that is out of range."""
     rewards = member.score(episodes)
     if len(rewards) != len(episodes):
         name = member.card.name
@@ -145,47 +145,39 @@ def _answers(member: RewardModel, episodes: Sequence[Episode]) -> list[Reward]:
     return rewards
 
 
-def _shared(said: list[Reward]) -> Indices:
-    """Return the frames that all members look at, and the last that any does: nobody's end goes missing unsaid."""
-    common = reduce(np.intersect1d, [one.at for one in said])
-    last = max(int(one.at[-1]) for one in said)
+def _shared_frames(rewards: list[Reward]) -> Indices:
+    """Return the frames that all members score, and the last that any scores, so that no end goes missing silently."""
+    common = reduce(np.intersect1d, [reward.at for reward in rewards])
+    last = max(int(reward.at[-1]) for reward in rewards)
     return np.union1d(common, [last]).astype(np.int32)
 
 
-def _at(known: npt.NDArray[np.int32], numbers: npt.NDArray[np.float32], at: Indices) -> Floats:
-    """Look numbers up by frame; NaN for a frame that is not there."""
+def _look_up(known: npt.NDArray[np.int32], numbers: npt.NDArray[np.float32], at: Indices) -> Floats:
+    """Take the numbers of the frames `at`; NaN where a frame is not known."""
     place = np.minimum(np.searchsorted(known, at), len(known) - 1)
     return np.where(known[place] == at, numbers[place].astype(np.float64), np.nan)
 
 
-def _mean_success(said: list[Reward], at: Indices) -> npt.NDArray[np.float32] | None:
-    """Average the probabilities of success, when all members give one."""
-    found = [_at(one.at, one.success, at) for one in said if one.success is not None]
-    return np.mean(found, axis=0).astype(np.float32) if len(found) == len(said) else None
+def _average_success(rewards: list[Reward], at: Indices) -> npt.NDArray[np.float32] | None:
+    """Average the probabilities of success if all members give one."""
+    found = [_look_up(reward.at, reward.success, at) for reward in rewards if reward.success is not None]
+    return np.mean(found, axis=0).astype(np.float32) if len(found) == len(rewards) else None
 
 
-def _disagreement(spread: Floats) -> dict[str, float | None]:
+def _summarise_spread(spread: Floats) -> dict[str, float | None]:
     """Summarise the standard deviation between members: over the frames, at its largest, and at the end."""
     known = spread[~np.isnan(spread)]
     if not len(known):
         return {"mean": None, "largest": None, "end": None}
-    return {"mean": float(known.mean()), "largest": float(known.max()), "end": _number(float(spread[-1]))}
+    return {"mean": float(known.mean()), "largest": float(known.max()), "end": _nan_to_none(float(spread[-1]))}
 
 
-def _reasons_at(said: list[Reward], at: Indices) -> str:
-    reasons = [_reason(one) for one in said if np.isnan(one.value[np.isin(one.at, at)]).any()]
-    reasons += [f"{one.model}: it does not look at frame {at[-1]}" for one in said if at[-1] not in one.at]
+def _explain_gaps(rewards: list[Reward], at: Indices) -> str:
+    gaps = [reward for reward in rewards if np.isnan(reward.value[np.isin(reward.at, at)]).any()]
+    reasons = [f"{reward.model}: {reward.why_missing}" for reward in gaps]
+    reasons += [f"{reward.model}: it does not score frame {at[-1]}" for reward in rewards if at[-1] not in reward.at]
     return "; ".join(reasons)
 
 
-def _reasons(silent: list[Reward]) -> str:
-    return "; ".join(_reason(one) for one in silent)
-
-
-def _reason(reward: Reward) -> str:
-    return f"{reward.model}: {reward.why_missing}"
-
-
-def _number(value: float) -> float | None:
-    """NaN is not JSON."""
+def _nan_to_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)

@@ -89,7 +89,6 @@ class Album:
     """Remembers every frame of every episode that the simulator measured."""
 
     def __init__(self, episodes: Iterable[Episode]) -> None:
-        """Decode all frames once. Episodes without a measured curve, and unreadable ones, are counted in `left_out`."""
         held: dict[str, list[tuple[Episode, Floats]]] = {}
         self.left_out: list[str] = []
         for episode, frames in self._remembered(episodes):
@@ -100,7 +99,6 @@ class Album:
         self.middles = np.stack([page.frames.mean(axis=0) for page in self.pages])
 
     def __len__(self) -> int:
-        """How many episodes are remembered."""
         return sum(len(page.episodes) for page in self.pages)
 
     def recognise(self, pictures: Sequence[Floats]) -> RecognisedRollout | None:
@@ -129,7 +127,6 @@ class Album:
 
 
 def _squares(ours: Floats, theirs: Floats) -> Floats:
-    """Mean squared difference of every picture of ours and every one of theirs."""
     cross = ours @ theirs.T
     apart = (ours**2).sum(axis=1)[:, None] + (theirs**2).sum(axis=1)[None, :] - 2 * cross
     return np.asarray(np.maximum(apart, 0) / ours.shape[1], dtype=np.float32)

@@ -61,7 +61,6 @@ class JudgeErrors:
     """share of all this that remains if the examples failed in other ways"""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         numbers = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "blind"}
         for name, number in {**numbers, **self.blind}.items():
             if not 0 <= number <= 1:

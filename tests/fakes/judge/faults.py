@@ -54,7 +54,6 @@ class Faults:
     """seconds that `slow` adds"""
 
     def __post_init__(self) -> None:
-        """Refuse unknown kinds and impossible rates."""
         for kind in (*self.rates, *(kind for kind in self.script if kind)):
             if kind not in KINDS:
                 raise UnknownName("fault", kind, KINDS)

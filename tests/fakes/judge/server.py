@@ -40,18 +40,15 @@ class Request:
 
     @property
     def text(self) -> str:
-        """All its words, in order, a line per part."""
         return "\n".join(part["text"] for part in self.parts if part.get("type") == "text")
 
     @property
     def images(self) -> list[bytes]:
-        """The bytes of its images, in order."""
         urls = [part["image_url"]["url"] for part in self.parts if part.get("type") == "image_url"]
         return [base64.b64decode(url.split(",", 1)[1]) for url in urls]
 
     @property
     def parts(self) -> list[dict[str, Any]]:
-        """Text and images of all messages in the order in which a model would see them."""
         out: list[dict[str, Any]] = []
         for message in self.body["messages"]:
             content = message["content"]
@@ -60,7 +57,6 @@ class Request:
 
     @property
     def seed(self) -> int:
-        """The number of the sample, 0 where none was sent."""
         return int(self.body.get("seed") or 0)
 
 
@@ -72,13 +68,11 @@ class Busy:
     """How many requests were under way, over time."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._lock = threading.Lock()
         self._now, self._area, self._first, self._last = 0, 0.0, math.nan, math.nan
         self.most = 0
 
     def change(self, by: int) -> None:
-        """Note that a request came or went."""
         with self._lock:
             now = time.monotonic()
             if math.isnan(self._first):
@@ -147,16 +141,13 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        """What to give to `Endpoint`."""
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
     def __enter__(self) -> ScriptedServer:
-        """Start listening."""
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Stop, letting go of every request that hangs."""
         self.closing.set()
         self._http.shutdown()
         self._http.server_close()
@@ -174,7 +165,6 @@ class ScriptedServer:
         return request, fault
 
     def bill(self, request: Request) -> None:
-        """Count an answer that went out whole."""
         with self._lock:
             self.billed[request.question] += 1
 
@@ -226,7 +216,6 @@ class _Http(ThreadingHTTPServer):
 
 
 def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
-    """Tie the handler class, which the library makes anew for each connection, to its server."""
     return type("Handler", (_Handler,), {"owner": server})
 
 
@@ -240,7 +229,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep no log: its lines would mix with the client's."""
 
     def do_POST(self) -> None:
-        """Answer /v1/chat/completions."""
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         given = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.path != "/v1/chat/completions":
@@ -261,7 +249,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.owner.busy.change(-1)
 
     def converse(self, body: dict[str, Any]) -> None:
-        """Answer one question, or fail it."""
         request, fault = self.owner.take(body)
         wait = self.owner.latency + (self.owner.faults.delay if fault == "slow" else 0.0)
         if fault in TRANSPORT or fault in LOST:
@@ -274,7 +261,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send(200, answer)
 
     def fail(self, request: Request, fault: str) -> None:
-        """Do what a broken server or network does."""
         if fault in ("timeout", "drop", "cut"):
             return self.hang_up(request, fault)
         if fault == "garbage":
@@ -293,7 +279,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.error(int(fault[:3]), "slow down", headers)
 
     def hang_up(self, request: Request, fault: str) -> None:
-        """Leave without a whole answer."""
         self.close_connection = True
         if fault == "timeout":
             self.gone(_HUNG)
@@ -307,7 +292,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(whole[: len(whole) // 2])
 
     def gone(self, seconds: float) -> bool:
-        """Wait until the client has given up, so that a hung request does not count as busy for longer."""
         end = time.monotonic() + seconds
         self.connection.settimeout(0.05)
         while time.monotonic() < end and not self.owner.closing.is_set():
@@ -320,15 +304,12 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def error(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        """Refuse in the protocol's words."""
         self.send(status, {"error": {"message": message, "type": "error", "code": None}}, headers)
 
     def send(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
-        """Write an object as the whole response."""
         self.send_bytes(status, json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})})
 
     def send_bytes(self, status: int, data: bytes, headers: dict[str, str]) -> None:
-        """Write the whole response at once."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

@@ -84,7 +84,6 @@ class SimulatedJudge:
         self._seen = lru_cache(maxsize=REMEMBERED)(self._recognise)
 
     def __call__(self, asked: Request) -> str:
-        """Answer a question that came to the server, under its own name only: no report may call it anything else."""
         if asked.body.get("model") != NAME:
             return NOT_NAMED
         return self.answer(asked.body, asked.question)
@@ -169,13 +168,11 @@ def _failed(episode: Episode) -> bool:
 
 
 def _shown(examples: Sequence[RecognisedRollout | None]) -> frozenset[str]:
-    """Kinds of failure among the examples that failed; one whose failure has no name is still a failure."""
     failed = [one.episode for one in examples if one is not None and _failed(one.episode)]
     return frozenset().union(*(kinds_of(one) or {"unnamed"} for one in failed))
 
 
 def _at(seen: RecognisedRollout) -> Floats:
-    """Measured progress at the frames that were recognised."""
     outcome = seen.episode.outcome
     curve = None if outcome is None else outcome.curve
     return np.array([np.nan if curve is None else curve[frame] for frame in seen.frames], dtype=np.float64)

@@ -14,7 +14,7 @@ from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.labels import Event, Outcome, Preference
 from demerit.llm import ChatImage
-from demerit.models.gvl.config import ContextConfig
+from demerit.models.gvl import GVLConfig
 from demerit.models.gvl.context import ContextBuilder, FailureDescriptions, failing_frames, gather_remarks
 from demerit.models.gvl.library import Library, normalise, similarity
 from fakes.prompted import coloured, failed
@@ -84,7 +84,7 @@ def test_nothing_related_to_the_rollout_is_allowed(records: list[Record], data: 
     near = {one.id for one in episodes if similarity(one.instruction, evaluated.instruction) > 0}
     assert {one.id for one in allowed} == near - forbidden, "all that is near and unrelated, and nothing else"
     remarks = gather_remarks(allowed)
-    context = ContextBuilder(ContextConfig("dense", examples=8, frames=2)).build(
+    context = ContextBuilder(GVLConfig("dense", shown_examples=8, example_frames=2)).build(
         allowed, FailureDescriptions(("x",), "people")
     )
     shown = set(context.given.get("failures shown", [])) | {

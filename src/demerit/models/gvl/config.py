@@ -6,15 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 from weakref import WeakValueDictionary
 
 from demerit.errors import BadInput, StoreError, UnknownName
 from demerit.llm import ChatClient, Endpoint
 
-ContextKind = Literal["none", "text", "video", "dense"]
+CONTEXT_KINDS = ("none", "text", "video", "dense")
 """bad behaviour in the prompt; each kind includes the one before it"""
-CONTEXT_KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
 ENVIRONMENT = {
     "url": "DEMERIT_CHAT_URL",
     "model": "DEMERIT_CHAT_MODEL",
@@ -34,21 +33,6 @@ IDENTITY = (
 TOKENS_PER_FRAME, TOKENS_BASE = 80, 1000
 _MINIMUM = {"samples": 1, "frames": 2, "size": 16, "max_tokens": 0, "shown_examples": 1, "example_frames": 1}
 _CLIENTS: WeakValueDictionary[tuple[Any, ...], ChatClient] = WeakValueDictionary()
-
-
-@dataclass(frozen=True)
-class ContextConfig:
-    """How much bad behaviour a prompt shows."""
-
-    kind: ContextKind = "none"
-    examples: int = 2
-    """other rollouts shown as images, and as many with values"""
-    frames: int = 4
-    """images of each example"""
-    size: int = 256
-    """longer side of an image in pixels, at most"""
-    distilled: bool = True
-    """values per step come from self-distillation; otherwise from people or a simulator"""
 
 
 @dataclass(frozen=True)
@@ -130,11 +114,6 @@ class GVLConfig:
     def identity(self) -> dict[str, Any]:
         """The options that change the answers."""
         return {name: getattr(self, name) for name in IDENTITY}
-
-    def context_config(self) -> ContextConfig:
-        """How much bad behaviour the prompt shows."""
-        kind = next(kind for kind in CONTEXT_KINDS if kind == self.context)
-        return ContextConfig(kind, self.shown_examples, self.example_frames, self.size, not self.measured)
 
     def endpoint(self) -> Endpoint:
         """The server and its model."""

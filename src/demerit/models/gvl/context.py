@@ -21,7 +21,7 @@ from demerit.data.labels import Event, Outcome
 from demerit.data.taxonomy import kind
 from demerit.errors import UnknownName, UnreadableVideo
 from demerit.llm import ChatClient, ChatImage, ChatRequest, ChatResponse, Message
-from demerit.models.gvl.config import ContextConfig
+from demerit.models.gvl.config import GVLConfig
 from demerit.models.gvl.library import AllowedExamples
 from demerit.models.gvl.prompt import (
     PromptPart,
@@ -115,14 +115,14 @@ def describe_failures(client: ChatClient, remarks: Iterable[Remarks]) -> dict[Re
 class ContextBuilder:
     """Builds contexts; keeps encoded example frames in memory."""
 
-    def __init__(self, config: ContextConfig) -> None:
+    def __init__(self, config: GVLConfig) -> None:
         """Take what to show."""
         self.config = config
         self._images: OrderedDict[tuple[str, bytes], list[ChatImage]] = OrderedDict()
 
     def build(self, allowed: AllowedExamples | None, described: FailureDescriptions | None) -> PromptContext:
         """Build the context of one rollout."""
-        kind = self.config.kind
+        kind = self.config.context
         if kind == "none" or allowed is None:
             return PromptContext((), {"context": "none"})
         parts: list[PromptPart] = []
@@ -139,9 +139,9 @@ class ContextBuilder:
 
     def _references(self, allowed: AllowedExamples, given: dict[str, Any], lacking: list[str]) -> list[PromptPart]:
         found = []
-        for episode, outcome in allowed.with_curve(self.config.examples, self.config.distilled):
+        for episode, outcome in allowed.with_curve(self.config.shown_examples, not self.config.measured):
             curve = np.asarray(outcome.curve, dtype=np.float64)
-            at = _frames_with_value(episode, outcome, self.config.frames)
+            at = _frames_with_value(episode, outcome, self.config.example_frames)
             images = self._encode(episode, at) if len(curve) == _length(episode) else None
             if images is not None:
                 found.append((episode, outcome, 100 * curve[at], images))
@@ -159,9 +159,11 @@ class ContextBuilder:
 
     def _failure_frames(self, allowed: AllowedExamples, given: dict[str, Any], lacking: list[str]) -> list[PromptPart]:
         shown = []
-        for episode in allowed.failures(self.config.examples):
+        for episode in allowed.failures(self.config.shown_examples):
             length = _length(episode)
-            images = self._encode(episode, failing_frames(episode, length, self.config.frames)) if length else None
+            images = (
+                self._encode(episode, failing_frames(episode, length, self.config.example_frames)) if length else None
+            )
             if images is not None:
                 shown.append((episode.id, images))
         if not shown:

@@ -150,7 +150,7 @@ class Prompter:
 
     def __post_init__(self) -> None:
         """Keep encoded examples between calls."""
-        self._builder = ContextBuilder(self.config.context_config())
+        self._builder = ContextBuilder(self.config)
 
     def ask(
         self, episodes: Sequence[Episode], samples: int | None = None, temperature: float | None = None
