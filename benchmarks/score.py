@@ -1,20 +1,20 @@
-"""How much of the raw decoding rate the scoring pipeline keeps, on this machine's cores.
+"""How much of the raw decoding rate the scoring pipeline reaches on this machine's cores.
 
-    python benchmarks/score.py
+    python benchmarks/score.py [--small]
 
-Raw: as many processes as cores, each decoding 16 frames an episode and dropping them. Pipeline: `score` with a clock
-that looks at its 16 frames (and with the plain clock, which needs none), rewards written. The two alternate.
+Raw: one process per core decodes 16 frames per episode and drops them. Pipeline: `score` with a clock that reads 16
+frames (and with the plain clock, which reads none), rewards written. The two alternate.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from decode import SAMPLES, scene
 from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
-from demerit.data.reward import Reward
 from demerit.data.video import Encoding, write_video
 from demerit.models.baselines import Clock
 from demerit.models.score import ScoreJob, score
@@ -42,20 +41,20 @@ for path in sorted(Path(sys.argv[1]).glob("*.mp4"))[int(sys.argv[2])::int(sys.ar
 
 
 class LookingClock(Clock):
-    """The clock, made to look at 16 frames of every episode."""
+    """A clock that reads 16 frames of every episode."""
 
     def __init__(self) -> None:
         super().__init__()
         self.card = replace(self.card, name="looking-clock", sees_pixels=True, frame_budget=SAMPLES)
 
-    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
-        for episode in episodes:
-            assert len(episode.main.take(self.card.wanted(len(episode)))) == SAMPLES
-        return [replace(reward, model=self.card.name) for reward in super().score(episodes)]
+    def values(self, episode: Episode) -> np.ndarray:
+        at = self.card.wanted(len(episode))
+        assert len(episode.main.take(at)) == SAMPLES
+        return (at + 1) / len(episode)
 
 
 def raw_seconds(folder: Path, cores: int) -> float:
-    """Time the decoding alone; the processes have started and imported before the clock does."""
+    """Time the decoding alone, after all processes have started."""
     command = [sys.executable, "-c", RAW, str(folder)]
     workers = [
         subprocess.Popen([*command, str(i), str(cores), str(SAMPLES)], stdin=subprocess.PIPE, text=True)
@@ -73,33 +72,36 @@ def raw_seconds(folder: Path, cores: int) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="16 episodes, one round")
+    episodes, rounds, frames = (16, 1, 40) if parser.parse_args().small else (EPISODES, ROUNDS, None)
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "videos"
         folder.mkdir()
         for i in range(8):
-            write_video(folder / f"{i:04d}.mp4", scene(i), 30, Encoding(gop=2, options={"crf": "23"}))
-        for i in range(8, EPISODES):
+            write_video(folder / f"{i:04d}.mp4", scene(i)[:frames], 30, Encoding(gop=2, options={"crf": "23"}))
+        for i in range(8, episodes):
             os.link(folder / f"{i % 8:04d}.mp4", folder / f"{i:04d}.mp4")
         rates: dict[str, list[float]] = {
             title: [] for title in ("raw", "pipeline", "pipeline, running", "clock", "clock, running")
         }
-        for round_number in range(ROUNDS):
-            rates["raw"].append(EPISODES / raw_seconds(folder, cores))
+        for round_number in range(rounds):
+            rates["raw"].append(episodes / raw_seconds(folder, cores))
             for title, model in (("pipeline", LookingClock()), ("clock", Clock())):
                 job = ScoreJob(model, open_dataset(f"videos:{folder}"), Path(name) / f"{title}-{round_number}")
                 marks: list[tuple[float, int]] = [(time.perf_counter(), 0)]
                 score(job, lambda progress, marks=marks: marks.append((time.perf_counter(), progress.scored)))
                 (start, _), (begun, first), (end, last) = marks[0], marks[1], marks[-1]
-                rates[title].append(EPISODES / (end - start))
+                rates[title].append(episodes / (end - start))
                 rates[f"{title}, running"].append((last - first) / (end - begun))
-                assert last == EPISODES
+                assert last == episodes
         medians = {title: statistics.median(values) for title, values in rates.items()}
         shares = {
             title: statistics.median(np.array(rates[title]) / np.array(rates["raw"]))
             for title in ("pipeline", "pipeline, running")
         }
-        print(f"{EPISODES} episodes, {SAMPLES} frames each, {cores} cores, median of {ROUNDS} rounds")
+        print(f"{episodes} episodes, {SAMPLES} frames each, {cores} cores, median of {rounds} rounds")
         print(f"raw decoding      {medians['raw']:7.1f} episodes/s")
         print(
             f"scoring pipeline  {medians['pipeline']:7.1f} episodes/s = {shares['pipeline']:.1%} of raw, with start-up"
