@@ -231,25 +231,20 @@ class CorpusPlan(Protocol):
     @property
     def facts(self) -> Mapping[str, Any]:
         """The model's name (`model`) and the numbers that decide which frames are kept."""
-        ...
 
     @property
     def has_preferences(self) -> bool:
         """Whether preferences are kept."""
-        ...
 
     @property
     def resize(self) -> Prepare:
         """Makes images smaller. Runs in the decoding process, so it must be picklable."""
-        ...
 
     def choose_frames(self, episode: Episode) -> Indices:
         """Return the numbers of the frames that are kept."""
-        ...
 
     def label(self, episode: Episode, frames: Indices, part: CorpusPart) -> CorpusRow | str:
         """Label an episode, or say why it cannot be trained on."""
-        ...
 
 
 @dataclass
@@ -277,12 +272,10 @@ def prepare(
         workers: Processes that decode; 0 decodes in this one.
     """
     folder = Path(folder)
-    partial = folder.with_name(folder.name + ".partial")
-    if not folder.exists():
-        check_held_out(parts)
     provenance = {**plan.facts, "parts": [part.facts() for part in parts]}
     if not folder.exists():
-        make_folder(partial)
+        check_held_out(parts)
+        partial = make_folder(folder.with_name(folder.name + ".partial"))
         with lock_folder(partial):
             if (partial / PREPARED).exists():
                 _check_provenance(partial, provenance)

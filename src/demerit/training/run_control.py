@@ -73,17 +73,23 @@ def describe_nonfinite(losses: Mapping[str, float], gradient: float) -> str:
 
 
 @contextmanager
-def write_folder(folder: Path, kept: str) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `folder` on success. A full disk is a WriteError that ends with `kept`."""
+def explain_full_disk(path: Path, kept: str) -> Iterator[None]:
+    """Turn a failed write within the block into a WriteError that ends with `kept`."""
     try:
-        with atomic_folder(folder, overwrite=True) as partial:
-            yield partial
-    except (StoreError, RuntimeError) as error:
-        # torch.save raises a RuntimeError with the system's error as its context
-        cause = error.__cause__ if isinstance(error, StoreError) else error.__context__
+        yield
+    except (StoreError, OSError, RuntimeError) as error:
+        # the system's error is the cause of ours, and the context of torch.save's
+        cause = error if isinstance(error, OSError) else error.__cause__ or error.__context__
         if not isinstance(cause, OSError):
             raise
-        raise WriteError(folder, cause.strerror or str(cause), kept) from error
+        raise WriteError(path, cause.strerror or str(cause), kept) from error
+
+
+@contextmanager
+def write_folder(folder: Path, kept: str) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `folder` on success; see `explain_full_disk`."""
+    with explain_full_disk(folder, kept), atomic_folder(folder, overwrite=True) as partial:
+        yield partial
 
 
 def load_tensors(path: str | Path, expected: str) -> dict[str, Any]:

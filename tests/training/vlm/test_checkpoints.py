@@ -134,7 +134,7 @@ def test_files_have_the_mode_of_the_umask_and_a_full_disk_leaves_nothing(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "save_file", fail)
+    monkeypatch.setattr(checkpoints, "save_file" if not merged else "save_torch_state_dict", fail)
     with pytest.raises(WriteError, match="No space"):
         export_vlm(heads, tiny_start(), small_config(), tmp_path / "full", {}, merged=merged)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

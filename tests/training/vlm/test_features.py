@@ -21,7 +21,6 @@ def test_kept_features_equal_new_ones(fusion: bool) -> None:
     images = [image for example in objective.draw(0)[:2] for image in example.images]
     encoders = [make_encoder(corpus, config.changed({"cache": cache}), start, CPU) for cache in ("none", "memory")]
     new, keeping = encoders
-    assert new is not None and keeping is not None
     expected = new.encode(images, new.load_pixels(images))
     for _ in range(2):
         found = keeping.encode(images, keeping.load_pixels(images))
@@ -31,6 +30,5 @@ def test_kept_features_equal_new_ones(fusion: bool) -> None:
     with pytest.raises(KeyError):
         new.encode(images, {})
     small = make_encoder(corpus, config.changed({"cache_gib": 1e-9}), start, CPU)
-    assert small is not None
     small.encode(images, small.load_pixels(images))
     assert small.used_bytes == 0

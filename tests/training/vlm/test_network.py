@@ -15,7 +15,6 @@ from demerit.models.vlm.reference import RobometerReference, transformers_networ
 from demerit.models.vlm.robometer import Protocol, RobometerEngine
 from demerit.training.prepared import PreparedCorpus
 from demerit.training.vlm.config import RobometerTrainConfig
-from demerit.training.vlm.features import load_pixels
 from demerit.training.vlm.fit import make_encoder
 from demerit.training.vlm.network import VLMLearner, parameter_groups
 from demerit.training.vlm.objectives import ExampleBatch, PairsObjective, TrainingExample
@@ -35,10 +34,7 @@ def outputs_of(learner: VLMLearner, examples: list[TrainingExample], corpus: Pre
     cpu = torch.device("cpu")
     images = [image for example in examples for image in example.images]
     encoder = make_encoder(corpus, learner.config, tiny_start(), cpu)
-    if encoder is None:
-        inputs = [torch.from_numpy(load_pixels(corpus, image)) for image in images]
-    else:
-        inputs = encoder.encode(images, encoder.load_pixels(images))
+    inputs = encoder.encode(images, encoder.load_pixels(images))
     with torch.no_grad():
         outputs: dict[str, torch.Tensor] = learner.eval()(ExampleBatch.collate(examples, cpu), inputs)
     return outputs

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -28,7 +29,6 @@ from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.heads import expected_heads
 from demerit.models.vlm.layouts import CONFIG, HEAD, YAML
 from demerit.models.vlm.prompt import Tokens
-from demerit.models.vlm.stored import INDEX, SINGLE
 from demerit.models.vlm.words import words
 from demerit.training.run_control import write_folder
 from demerit.training.vlm.config import RobometerTrainConfig, VLMTrainConfig
@@ -221,6 +221,8 @@ def export_vlm(
         else:
             _write_adapter(partial, trained, start, config)
         (partial / FACTS).write_text(json.dumps(dict(facts), indent=2) + "\n", encoding="utf-8")
+        for path in partial.glob("*.safetensors"):  # safetensors lets the owner alone read them
+            path.chmod((partial / FACTS).stat().st_mode)
     return folder
 
 
@@ -258,37 +260,11 @@ def _write_model(folder: Path, trained: Mapping[str, Tensor], start: VLMStart, c
         for file in (start.tokenizer.parent / name for name in COPIED):
             if file.is_file():
                 shutil.copyfile(file, folder / file.name)
-    _write_shards(folder, merge_weights(trained, start, config))
-
-
-def _write_shards(folder: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
-    """Write one file, or several with an index; the tensors of one file are in memory at a time."""
-    shards: list[list[str]] = []
-    size = total = 0
-    batch: dict[str, Tensor] = {}
-
-    def write() -> None:
-        save_weights(batch, folder / f"part-{len(shards)}.safetensors")
-        shards.append(list(batch))
-        batch.clear()
-
-    for name, value in weights:
-        nbytes = value.numel() * value.element_size()
-        if batch and size + nbytes > SHARD:
-            write()
-            size = 0
-        batch[f"model.{name}" if name.startswith(("language_model.", "visual.")) else name] = value
-        size, total = size + nbytes, total + nbytes
-    write()
-    if len(shards) == 1:
-        (folder / "part-0.safetensors").rename(folder / SINGLE)
-        return
-    names = [f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))]
-    for number, name in enumerate(names):
-        (folder / f"part-{number}.safetensors").rename(folder / name)
-    where = {tensor: name for name, inside in zip(names, shards, strict=True) for tensor in inside}
-    index = {"metadata": {"total_size": total}, "weight_map": where}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    weights = {
+        f"model.{name}" if name.startswith(("language_model.", "visual.")) else name: value
+        for name, value in merge_weights(trained, start, config)
+    }
+    save_torch_state_dict(weights, folder, filename_pattern="model{suffix}.safetensors", max_shard_size=SHARD)
 
 
 def _write_adapter(folder: Path, trained: Mapping[str, Tensor], start: VLMStart, config: VLMTrainConfig) -> None:
@@ -317,11 +293,8 @@ def _write_adapter(folder: Path, trained: Mapping[str, Tensor], start: VLMStart,
 
 
 def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write safetensors with the file mode of the umask (safetensors itself allows the owner alone)."""
-    path.touch()
-    mode = path.stat().st_mode
+    """Write a safetensors file."""
     try:
         save_file(tensors, path, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(str(error)) from error
-    path.chmod(mode)

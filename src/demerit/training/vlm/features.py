@@ -41,10 +41,10 @@ class FrozenTower(Vision):
 
 
 class ImageEncoder:
-    """A frozen tower that remembers the features of images it has encoded."""
+    """A frozen tower that remembers the features of images it has encoded. Without a tower it returns pixels."""
 
     def __init__(
-        self, tower: FrozenTower, corpus: PreparedCorpus, device: torch.device, cache_bytes: float = 0.0
+        self, tower: FrozenTower | None, corpus: PreparedCorpus, device: torch.device, cache_bytes: float = 0.0
     ) -> None:
         """Encode images of a corpus; keep features until `cache_bytes` are used."""
         self.tower, self.corpus, self.device, self.cache_bytes = tower, corpus, device, cache_bytes
@@ -56,8 +56,10 @@ class ImageEncoder:
         return {image: load_pixels(self.corpus, image) for image in dict.fromkeys(images) if image not in self._kept}
 
     def encode(self, images: Sequence[ImageInput], pixels: Pixels) -> list[Tensor]:
-        """Return the (1 + deep, rows, width) features of each image on the device."""
-        new = self._encode_new([image for image in dict.fromkeys(images) if image in pixels], pixels)
+        """Return the (1 + deep, rows, width) features of each image on the device, or its pixels."""
+        if self.tower is None:
+            return [torch.from_numpy(pixels[image]).to(self.device) for image in images]
+        new = self._encode_new(self.tower, [image for image in dict.fromkeys(images) if image in pixels], pixels)
         for image, features in new.items():
             self._keep(image, features)
         return [
@@ -73,7 +75,7 @@ class ImageEncoder:
         self._kept[image] = features.cpu().pin_memory() if features.is_cuda else features
 
     @torch.no_grad()
-    def _encode_new(self, images: Sequence[ImageInput], pixels: Pixels) -> dict[ImageInput, Tensor]:
+    def _encode_new(self, tower: FrozenTower, images: Sequence[ImageInput], pixels: Pixels) -> dict[ImageInput, Tensor]:
         by_size: dict[tuple[int, int, int], list[ImageInput]] = {}
         for image in images:
             by_size.setdefault((image.height, image.width, len(image.frames)), []).append(image)
@@ -83,15 +85,15 @@ class ImageEncoder:
             for start in range(0, len(group), count):
                 batch = group[start : start + count]
                 stacked = torch.from_numpy(np.stack([pixels[image] for image in batch])).to(self.device)
-                encoded |= dict(zip(batch, self._encode_batch(stacked), strict=True))
+                encoded |= dict(zip(batch, encode_batch(tower, stacked), strict=True))
         return encoded
 
-    def _encode_batch(self, images: Tensor) -> list[Tensor]:
-        """Encode (images, frames, height, width, 3)."""
-        shape = self.tower.shape
-        features = self.tower.features(cut_patches(images, shape), *shape.grid(*images.shape[2:4]))
-        levels = torch.stack([features.rows, *features.deep])
-        return list(levels.reshape(len(levels), len(images), -1, levels.shape[-1]).unbind(1))
+
+def encode_batch(tower: FrozenTower, images: Tensor) -> list[Tensor]:
+    """Encode (images, frames, height, width, 3)."""
+    features = tower.features(cut_patches(images, tower.shape), *tower.shape.grid(*images.shape[2:4]))
+    levels = torch.stack([features.rows, *features.deep])
+    return list(levels.reshape(len(levels), len(images), -1, levels.shape[-1]).unbind(1))
 
 
 def load_pixels(corpus: PreparedCorpus, image: ImageInput) -> Images:

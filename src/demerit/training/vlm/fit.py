@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,21 +25,27 @@ from accelerate.utils import set_seed  # type: ignore[import-untyped]
 from safetensors.torch import load_file
 from torch import Tensor
 
-from demerit.data.files import lock_folder, make_folder, sync_tree, write_atomic
+from demerit.data.files import lock_folder, make_folder, sync_tree, write_atomic, write_json
 from demerit.data.frames import short_hash
-from demerit.errors import BadInput, Diverged, OutOfMemory, StoppedByUser, UnknownName, WriteError
+from demerit.errors import BadInput, Diverged, StoppedByUser, UnknownName
 from demerit.models.vlm.memory import within_memory
 from demerit.models.vlm.video import Bounds
 from demerit.training.prepared import PreparedCorpus
-from demerit.training.run_control import StopRequest, catch_stop, choose_device, describe_nonfinite, write_folder
+from demerit.training.run_control import (
+    StopRequest,
+    catch_stop,
+    choose_device,
+    describe_nonfinite,
+    explain_full_disk,
+    write_folder,
+)
 from demerit.training.vlm.checkpoints import DTYPES, VLMStart, check_export, export_vlm, save_weights
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig, VLMTrainConfig
-from demerit.training.vlm.features import GIB, FrozenTower, ImageEncoder, Pixels, load_pixels
+from demerit.training.vlm.features import GIB, FrozenTower, ImageEncoder, Pixels
 from demerit.training.vlm.network import VLMLearner, parameter_groups
 from demerit.training.vlm.objectives import (
     ExampleBatch,
     GradesObjective,
-    ImageInput,
     Objective,
     PairsObjective,
     TrainingExample,
@@ -65,7 +71,7 @@ class VLMProgress:
     seconds: float
     tokens: int
     """of all processes"""
-    features_found: float | None = None
+    features_found: float = 0.0
     """share of the images whose features were kept"""
     gpu_gib: float | None = None
     """most GPU memory so far"""
@@ -166,12 +172,10 @@ def make_objective(corpus: PreparedCorpus, config: VLMTrainConfig, start: VLMSta
     raise BadInput("configuration", "a RobometerTrainConfig or RoboRewardTrainConfig", type(config).__name__)
 
 
-def make_encoder(
-    corpus: PreparedCorpus, config: VLMTrainConfig, start: VLMStart, device: torch.device
-) -> ImageEncoder | None:
-    """Return the frozen tower with its cache; None if the tower is trained."""
+def make_encoder(corpus: PreparedCorpus, config: VLMTrainConfig, start: VLMStart, device: torch.device) -> ImageEncoder:
+    """Return the frozen tower with its cache, or a reader of pixels if the tower is trained."""
     if config.train_vision:
-        return None
+        return ImageEncoder(None, corpus, device)
     dtype = DTYPES[config.precision]
     weights = {
         name.removeprefix("visual."): value.detach().to(device, dtype)
@@ -232,20 +236,14 @@ class VLMTrainer:
             folder: Where checkpoints and metrics go.
             report: Called after every update, in the main process.
         """
-        self.accelerator, self.corpus, self.config, self.folder, self.report = (
-            accelerator,
-            corpus,
-            config,
-            folder,
-            report,
-        )
+        self.accelerator, self.config, self.folder, self.report = accelerator, config, folder, report
         parts, processes = config.batch // config.part, accelerator.num_processes
         if parts % processes:
             raise BadInput("part", f"a batch / part that is a multiple of {processes} processes", f"{parts} parts")
         self.objective = make_objective(corpus, config, start)
         self.steps = self.objective.updates
-        numbers = json.dumps([config.to_json(), self.steps], sort_keys=True)
-        self.identity = short_hash(numbers.encode(), corpus.identity.encode(), start.fingerprint.encode())
+        described = json.dumps([config.to_json(), self.steps], sort_keys=True)
+        self.identity = short_hash(described.encode(), corpus.identity.encode(), start.fingerprint.encode())
         self.encoder = make_encoder(corpus, config, start, accelerator.device)
         learner = VLMLearner(start, config)
         set_seed(config.seed, device_specific=True)  # for dropout
@@ -261,12 +259,10 @@ class VLMTrainer:
         """update (`step`) and `error` of the best weights on what is held out"""
         self._resume()
         if accelerator.log_with:
-            flat = {
-                name: value if isinstance(value, int | float) else str(value)
-                for name, value in config.to_json().items()
-            }
+            values = vars(config).items()
+            numbers = {name: value if isinstance(value, int | float) else str(value) for name, value in values}
             wandb = {"dir": str(folder), "id": self.identity, "resume": "allow"}
-            accelerator.init_trackers("demerit", config=flat, init_kwargs={"wandb": wandb})
+            accelerator.init_trackers("demerit", config=numbers, init_kwargs={"wandb": wandb})
 
     def run(self) -> None:
         """Train to the end. Ctrl-C or SIGTERM saves after the current update and raises StoppedByUser."""
@@ -310,7 +306,8 @@ class VLMTrainer:
         factor = learning_rate_factor(self.step, self.steps, self.config.warm_up)
         for group in self.optimiser.param_groups:
             group["lr"] = group["peak"] * factor
-        with self._advise_on_memory():
+        advice = "Training (try --set part=1, --set lora=32 or --set checkpointing=true)"
+        with within_memory(advice):
             counts, losses = self._accumulate_gradients(examples, pixels)
             gradient = float(self.accelerator.clip_grad_norm_(self.learner.parameters(), self.config.clip))
             if problem := describe_nonfinite(losses, gradient):
@@ -328,7 +325,7 @@ class VLMTrainer:
             gradient=gradient,
             seconds=time.monotonic() - started,
             tokens=int(counts["tokens"]),
-            features_found=None if self.encoder is None else 1 - counts["encoded"] / counts["images"],
+            features_found=1 - counts["encoded"] / counts["images"],
             gpu_gib=torch.cuda.max_memory_allocated() / GIB if self.accelerator.device.type == "cuda" else None,
             held_out_error=self._validate(),
         )
@@ -363,20 +360,11 @@ class VLMTrainer:
 
     def _forward(self, batch: ExampleBatch, examples: Sequence[TrainingExample], pixels: Pixels) -> dict[str, Tensor]:
         images = [image for example in examples for image in example.images]
-        inputs = self._encode(images, pixels)
-        outputs: dict[str, Tensor] = self.learner(batch, inputs)
+        outputs: dict[str, Tensor] = self.learner(batch, self.encoder.encode(images, pixels))
         return outputs
 
-    def _encode(self, images: Sequence[ImageInput], pixels: Pixels) -> list[Tensor]:
-        if self.encoder is None:
-            return [torch.from_numpy(pixels[image]).to(self.accelerator.device) for image in images]
-        return self.encoder.encode(images, pixels)
-
     def _load_pixels(self, examples: Sequence[TrainingExample]) -> Pixels:
-        images = list(dict.fromkeys(image for example in examples for image in example.images))
-        if self.encoder is not None:
-            return self.encoder.load_pixels(images)
-        return {image: load_pixels(self.corpus, image) for image in images}
+        return self.encoder.load_pixels([image for example in examples for image in example.images])
 
     def _add_up(self, values: Mapping[str, float]) -> dict[str, float]:
         """Add numbers up over all processes."""
@@ -394,26 +382,26 @@ class VLMTrainer:
 
     def _validate(self) -> float | None:
         """Compute the held-out error where it is due, and keep the best weights; NaN is never the best."""
-        every = getattr(self.config, "validate_every", 0)
-        if not every or (self.step % every and self.step != self.steps):
+        if not (isinstance(self.config, RoboRewardTrainConfig) and isinstance(self.objective, GradesObjective)):
             return None
-        examples = self.objective.held_out()
-        if not examples:
+        is_due = self.step % self.config.validate_every == 0 or self.step == self.steps
+        if not (is_due and self.objective.held_out):
             return None
-        error = self._held_out_error(examples)
+        error = self._held_out_error(self.objective)
         if math.isfinite(error) and (self.best is None or error < self.best["error"]):
             best = {"step": self.step, "error": error, "identity": self.identity}
             weights = self.gather_trained()
             if self.accelerator.is_main_process:
                 with write_folder(self.folder / BEST, self._kept()) as partial:
                     save_weights(weights, partial / TRAINED)
-                    (partial / STATE).write_text(json.dumps(best) + "\n", encoding="utf-8")
+                    write_json(partial / STATE, best)
             self.best = best
         return error
 
     @torch.no_grad()
-    def _held_out_error(self, examples: list[TrainingExample]) -> float:
+    def _held_out_error(self, objective: GradesObjective) -> float:
         self.learner.eval()
+        examples = objective.held_out
         part, processes = self.config.part, self.accelerator.num_processes
         total = 0.0
         for number in range(math.ceil(len(examples) / (part * processes))):  # as often in every process
@@ -422,7 +410,7 @@ class VLMTrainer:
             used = mine or examples[:1]
             batch = ExampleBatch.collate(used, self.accelerator.device)
             outputs = self._forward(batch, used, self._load_pixels(used))
-            total += float(self.objective.error(outputs, batch.targets).sum()) if mine else 0.0
+            total += float(objective.error(outputs, batch.targets).sum()) if mine else 0.0
         return self._add_up({"error": total})["error"] / len(examples)
 
     # Checkpoints
@@ -430,49 +418,40 @@ class VLMTrainer:
     def save(self) -> None:
         """Write a checkpoint folder; the last one stays until the new one is complete. All processes call this."""
         folder, partial = self.folder / f"{CHECKPOINT}{self.step}", self.folder / "checkpoint.partial"
-        main = self.accelerator.is_main_process
-        try:
-            if main:
+        is_main = self.accelerator.is_main_process
+        with ExitStack() as stack:
+            stack.enter_context(explain_full_disk(folder, self._kept()))
+            if is_main:
                 shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir()
+                stack.callback(shutil.rmtree, partial, ignore_errors=True)
             self.accelerator.wait_for_everyone()
             self.accelerator.save_state(str(partial))
             self.accelerator.wait_for_everyone()
-            if main:
-                state = {"identity": self.identity, "step": self.step}
-                (partial / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+            if is_main:
+                write_json(partial / STATE, {"identity": self.identity, "step": self.step})
                 sync_tree(partial)
                 older = _find_checkpoints(self.folder)
                 partial.rename(folder)
                 for path in older:
                     shutil.rmtree(path)
-        except (OSError, RuntimeError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            cause = error if isinstance(error, OSError) else error.__context__  # torch.save hides the system's error
-            if not isinstance(cause, OSError):
-                raise
-            raise WriteError(folder, cause.strerror or str(cause), self._kept()) from error
         self.accelerator.wait_for_everyone()
         self.saved = self.step
 
     def _resume(self) -> None:
-        found = _find_checkpoints(self.folder)
-        if not found:
-            return
-        state = _read_state(found[-1])
-        if state["identity"] != self.identity:
-            expected = "a checkpoint of this configuration, these episodes and this start (choose another folder)"
-            raise BadInput(str(found[-1]), expected, "one of others")
-        try:
-            self.accelerator.load_state(str(found[-1]))
-        except Exception as error:  # torch and safetensors raise a dozen kinds
-            expected = "a complete checkpoint (remove it to start again)"
-            raise BadInput(str(found[-1]), expected, f"{type(error).__name__}: {error}") from error
-        self.step = self.saved = state["step"]
+        for folder in _find_checkpoints(self.folder)[-1:]:
+            state = _read_state(folder)
+            if state["identity"] != self.identity:
+                expected = "a checkpoint of this configuration, these episodes and this start (choose another folder)"
+                raise BadInput(str(folder), expected, "one of others")
+            try:
+                self.accelerator.load_state(str(folder))
+            except Exception as error:  # torch and safetensors raise a dozen kinds
+                expected = "a complete checkpoint (remove it to start again)"
+                raise BadInput(str(folder), expected, f"{type(error).__name__}: {error}") from error
+            self.step = self.saved = state["step"]
         metrics = self.folder / METRICS
-        if metrics.exists() and self.accelerator.is_main_process:
-            lines = metrics.read_bytes().splitlines(keepends=True)[: self.step]
-            write_atomic(metrics, b"".join(lines))
+        if metrics.exists() and self.accelerator.is_main_process:  # later updates are made again
+            write_atomic(metrics, b"".join(metrics.read_bytes().splitlines(keepends=True)[: self.step]))
 
     def _save_weights(self, models: list[Any], weights: list[Any], folder: str) -> None:
         """Save what is trained instead of every weight. With FSDP accelerate has saved its shards already."""
@@ -533,16 +512,6 @@ class VLMTrainer:
     def _diverged(self, found: str) -> Diverged:
         kept = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} is kept"
         return Diverged(self.step + 1, found, f"{kept}, and no model was written.")
-
-    @contextmanager
-    def _advise_on_memory(self) -> Iterator[None]:
-        try:
-            with within_memory("Training"):
-                yield
-        except OutOfMemory as error:
-            now = f"part={self.config.part}, lora={self.config.lora}, checkpointing={self.config.checkpointing}"
-            advice = f"try --set part=1, --set lora=32 or --set checkpointing=true. {self._kept()}"
-            raise OutOfMemory(f"Training with {now} ({advice})", error.detail) from None
 
 
 def _find_checkpoints(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -132,35 +132,6 @@ class ExampleBatch:
         return cls(move(ids), move(positions), move(is_image), (move(which), move(where)), targets)
 
 
-class Objective(Protocol):
-    """What is trained."""
-
-    @property
-    def updates(self) -> int:
-        """Number of updates of the run."""
-        ...
-
-    def draw(self, step: int) -> list[TrainingExample]:
-        """Return the examples of an update; the same for the same step."""
-        ...
-
-    def totals(self, examples: Sequence[TrainingExample]) -> Any:
-        """Count what the losses of an update are divided by."""
-        ...
-
-    def losses(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], totals: Any) -> dict[str, Tensor]:
-        """Return the share of each loss that comes from a part of the update."""
-        ...
-
-    def held_out(self) -> list[TrainingExample]:
-        """Return examples to choose the best weights by; empty to take the last weights."""
-        ...
-
-    def error(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
-        """Return the error of each held-out example."""
-        ...
-
-
 class PairsObjective:
     """Robometer: new pairs for every update."""
 
@@ -206,14 +177,6 @@ class PairsObjective:
     def losses(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], totals: Any) -> dict[str, Tensor]:
         """Return a part's share of the three losses."""
         return pair_losses(outputs, targets, totals, self.config)
-
-    def held_out(self) -> list[TrainingExample]:
-        """Return none: the last weights are taken."""
-        return []
-
-    def error(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
-        """Return 1 for every pair that is ordered wrongly."""
-        return ((outputs["preference"] > 0).float() != targets["preference"]).float()
 
 
 @dataclass(frozen=True)
@@ -344,17 +307,14 @@ class GradesObjective:
         """Count the tokens of the answers."""
         return sum(len(example.wanted) for example in examples)
 
-    def losses(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], totals: int) -> dict[str, Tensor]:
+    def losses(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], totals: Any) -> dict[str, Tensor]:
         """Return a part's share of the mean cross-entropy of the answers' tokens."""
         loss = functional.cross_entropy(outputs["words"].float(), targets["words"], reduction="sum")
         return {"answer": loss / totals}
 
-    def held_out(self) -> list[TrainingExample]:
-        """Return the held-out episodes."""
-        return self._held_out
-
     @cached_property
-    def _held_out(self) -> list[TrainingExample]:
+    def held_out(self) -> list[TrainingExample]:
+        """The examples to choose the best weights by; without any the last weights are taken."""
         return [self.example(number) for number in self.validation]
 
     def error(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
@@ -364,3 +324,6 @@ class GradesObjective:
         logits = at_grade[:, torch.tensor(self.digits, device=at_grade.device)]
         distance: Tensor = (logits.argmax(-1) + 1 - targets["grade"]).abs()
         return distance.masked_fill(~logits.isfinite().all(-1), float("nan"))
+
+
+Objective = PairsObjective | GradesObjective
