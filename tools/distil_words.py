@@ -1,11 +1,10 @@
-"""Make the text tower's file again: `python -m distil_words TEACHER_FOLDER -o words.npz`.
+"""Train the compact model's text tower: `python tools/distil_words.py TEACHER_FOLDER -o words.npz`.
 
-TEACHER_FOLDER holds all-MiniLM-L6-v2 (config.json, vocab.txt, model.safetensors). The tower learns, from sentences of a
-grammar and from the real instructions given with `--sentences`, to follow the teacher's sentence vectors, the teacher's
-vectors of what is moved and of where it goes, and the opposites that the grammar knows. A fifth of the real
-instructions, chosen by a hash of their words, and all of `--unseen` are never learned from; the table printed at the
-end is about those. Needs PyTorch; takes some ten minutes on one core, and uses one only: the seeds are fixed, and with
-one thread sums are added in one order.
+TEACHER_FOLDER holds all-MiniLM-L6-v2 (config.json, vocab.txt, model.safetensors). The tower learns from sentences of a
+grammar and from the real instructions of `--sentences`: the teacher's sentence vectors, the teacher's vectors of what
+is moved and where it goes, and the opposites that the grammar knows. A fifth of the real instructions, chosen by a
+hash, and all of `--unseen` are held out; the table printed at the end is about those. Needs PyTorch and about ten
+minutes on one core. It uses one thread and fixed seeds, so the result is reproducible.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ ABOUT = {
 }
 
 
-class Vocabulary:
-    """The tower's pieces and the teacher's vector of each alone."""
+class PieceVocabulary:
+    """The tower's pieces and the teacher's vector of each."""
 
     def __init__(self, pieces: list[str], alone: Floats) -> None:
         """Number the pieces."""
@@ -68,14 +67,14 @@ class Vocabulary:
         self._index = {piece: i for i, piece in enumerate(pieces)}
 
     def cut(self, text: str) -> list[int]:
-        """Return the numbers of a text's pieces, as the tower will cut it."""
+        """Return the numbers of a text's pieces, split as the tower splits it."""
         found = [piece for word in plain_words(text) for piece in split_word(word, self._index, len(word))]
         return [self._index[piece] for piece in found[:MOST_PIECES]]
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Each sentence's pieces, the wanted vector (n, WIDTH); are sentence and meaning known (n, 2)."""
+class DistillationSet:
+    """Pieces of each sentence, target vectors (n, WIDTH), and whether sentence and meaning are known (n, 2)."""
 
     cut: list[list[int]]
     wanted: Floats
@@ -102,17 +101,17 @@ def _texts(node: Any, asked: bool = False) -> Iterator[str]:
 
 
 def is_held_out(text: str) -> bool:
-    """Say whether a real instruction is kept for measuring: one in five, whatever its capitals and punctuation."""
+    """Whether a real instruction is held out: one in five, ignoring capitals and punctuation."""
     return hashlib.sha256(" ".join(plain_words(text)).encode()).digest()[0] % 5 == 0
 
 
-def choose_pieces(teacher: MiniLM, wanted: Iterable[str]) -> Vocabulary:
+def choose_pieces(teacher: MiniLM, wanted: Iterable[str]) -> PieceVocabulary:
     """Take the wanted words, the commonest words, those nearest in meaning to the wanted ones, and word endings.
 
-    Rows of the file are dear, and most of BERT's vocabulary is names of people and places.
+    The file should be small, and most of BERT's vocabulary is names of people and places.
     """
     numbers = {piece: i for i, piece in enumerate(teacher.vocabulary) if re.fullmatch(r"(##)?[a-z0-9]+", piece)}
-    alone = dict(zip(numbers, teacher.encode_tokens([_framed([i]) for i in numbers.values()]), strict=True))
+    alone = dict(zip(numbers, teacher.encode_tokens([_frame_tokens([i]) for i in numbers.values()]), strict=True))
     must = sorted(set(wanted))
     new = [word for word in must if word not in numbers]
     alone |= dict(zip(new, teacher.encode(new), strict=True))
@@ -127,20 +126,22 @@ def choose_pieces(teacher: MiniLM, wanted: Iterable[str]) -> Vocabulary:
     nearness = (vectors[: len(rest)] @ vectors[len(rest) :].T).max(axis=1)
     nearest = [rest[i] for i in np.argsort(-nearness, kind="stable")]
     pieces = [*keep, *nearest[: max(0, ALL_WORDS + ENDINGS - len(keep))]]
-    return Vocabulary(pieces, np.stack([alone[piece] for piece in pieces]))
+    return PieceVocabulary(pieces, np.stack([alone[piece] for piece in pieces]))
 
 
-def _framed(ids: list[int]) -> list[int]:
+def _frame_tokens(ids: list[int]) -> list[int]:
     return [101, *ids, 102]  # [CLS] and [SEP] of BERT's vocabulary
 
 
-def prepare(teacher: MiniLM, words: Vocabulary, real: Sequence[str]) -> tuple[Lesson, Floats]:
-    """Return the lesson, and the first vectors of the pieces (the teacher's, turned and weighed: a static model)."""
+def prepare(teacher: MiniLM, words: PieceVocabulary, real: Sequence[str]) -> tuple[DistillationSet, Floats]:
+    """Return the training set, and the initial vectors of the pieces (the teacher's, projected and weighted)."""
     grammar = Grammar([one for one in words.pieces if len(one) > 3 and one.isalpha() and one not in THINGS], SEED)
     drawn = [grammar.sentence() for _ in range(TAUGHT + DRAWN)]
     taught = drawn[:TAUGHT]
     phrases = sorted({phrase for one in taught for phrase in (one.what, one.where) if phrase})
-    meaning = dict(zip(phrases, _turned(teacher.encode(phrases)), strict=True)) | {"": np.zeros(30, np.float32)}
+    meaning = dict(zip(phrases, _principal_parts(teacher.encode(phrases)), strict=True)) | {
+        "": np.zeros(30, np.float32)
+    }
     further = [one for one in drawn[TAUGHT:] if one.what in meaning and one.where in meaning]
     said = teacher.encode([*(one.text for one in taught), *real])
     moment = np.concatenate([said, words.alone])
@@ -150,30 +151,32 @@ def prepare(teacher: MiniLM, words: Vocabulary, real: Sequence[str]) -> tuple[Le
     cut += [[i] for i in range(len(words.pieces))]
     wanted, known = np.zeros((len(cut), WIDTH), np.float32), np.zeros((len(cut), 2), np.float32)
     known[:TAUGHT, 0], known[len(rows) :, 0], known[: len(rows), 1] = 1, 1, 1
-    sentence = _unit(np.concatenate([said[:TAUGHT], *[said[TAUGHT:]] * 4, words.alone]) @ basis[:, PARTS["sentence"]])
+    sentence = _normalise(
+        np.concatenate([said[:TAUGHT], *[said[TAUGHT:]] * 4, words.alone]) @ basis[:, PARTS["sentence"]]
+    )
     wanted[known[:, 0] == 1, PARTS["sentence"]] = sentence
     for row, one in enumerate(rows):
         wanted[row, PARTS["sentence"].stop :] = [*meaning[one.what], *meaning[one.where], *one.signs]
     counts = Counter(i for one in cut[: len(rows)] for i in one)
     share = np.array([counts[i] for i in range(len(words.pieces))]) / sum(counts.values())
     first = words.alone @ basis * (0.01 / (0.01 + share))[:, None].astype(np.float32)
-    return Lesson(cut, wanted, known), first
+    return DistillationSet(cut, wanted, known), first
 
 
-def _turned(vectors: Floats) -> Floats:
-    """Return the directions in which phrases differ most, at a mean square of one."""
+def _principal_parts(vectors: Floats) -> Floats:
+    """Project phrases onto their 30 principal components, with a mean square of 1."""
     centred = vectors - vectors.mean(axis=0)
     basis = np.linalg.eigh((centred.T @ centred).astype(np.float64))[1][:, ::-1][:, :30]
-    return _unit((centred @ basis).astype(np.float32)) * np.float32(np.sqrt(30))
+    return _normalise((centred @ basis).astype(np.float32)) * np.float32(np.sqrt(30))
 
 
-def _unit(rows: Floats) -> Floats:
+def _normalise(rows: Floats) -> Floats:
     unit: Floats = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
     return unit
 
 
-def fit(lesson: Lesson, first: Floats) -> tuple[Floats, dict[str, Floats]]:
-    """Learn the vectors of the pieces and the network's weights."""
+def fit(lesson: DistillationSet, first: Floats) -> tuple[Floats, dict[str, Floats]]:
+    """Train the vectors of the pieces and the network's weights."""
     import torch
 
     torch.manual_seed(SEED)
@@ -210,7 +213,7 @@ def fit(lesson: Lesson, first: Floats) -> tuple[Floats, dict[str, Floats]]:
 
 
 def _forward(table: torch.Tensor, weights: dict[str, torch.Tensor], cut: list[list[int]]) -> torch.Tensor:
-    """Compute what `TextEncoder.vector` computes, for many sentences at once (the rest of a row is zeros)."""
+    """Compute `TextEncoder.vector` for many sentences at once, padded with zeros."""
     import torch
     from torch.nn import functional
 
@@ -249,7 +252,7 @@ def _loss(found: torch.Tensor, wanted: torch.Tensor, known: torch.Tensor) -> tor
 def distil(
     folder: Path, real: Sequence[Path], unseen: Sequence[Path], output: Path, credit: Sequence[str] = ()
 ) -> None:
-    """Choose pieces, learn, write the file, and measure what was written; `credit` names where `real` comes from."""
+    """Choose pieces, train, write the file and measure it; `credit` names the source of `real`."""
     try:
         import torch
 
@@ -260,7 +263,7 @@ def distil(
     teacher = MiniLM(folder)
     groups = {path: instructions(path) for path in (*real, *unseen)}
     learned = [text for path in real for text in groups[path] if not is_held_out(text) and plain_words(text)]
-    words = choose_pieces(teacher, [*known_words(), *_letters(learned)])
+    words = choose_pieces(teacher, [*known_words(), *_plain_words_of(learned)])
     lesson, first = prepare(teacher, words, learned)
     vectors, weights = fit(lesson, first)
     digest = hashlib.sha256("\n".join(learned).encode()).hexdigest()
@@ -272,18 +275,18 @@ def distil(
     print(report(TextEncoder.load(output), teacher.encode, _static(words, first), held))
 
 
-def _letters(texts: Sequence[str]) -> list[str]:
-    """Return the words that are worth a row of the file: of two or more plain letters."""
+def _plain_words_of(texts: Sequence[str]) -> list[str]:
+    """Return the words of two or more plain letters."""
     return [word for text in texts for word in plain_words(text) if re.fullmatch("[a-z]{2,}", word)]
 
 
-def _static(words: Vocabulary, first: Floats) -> dict[str, Encoder]:
-    """Return what the tower is compared with: means of the teacher's vectors of the pieces, plain and weighed."""
+def _static(words: PieceVocabulary, first: Floats) -> dict[str, Encoder]:
+    """Return the baselines: plain and weighted means of the teacher's vectors of the pieces."""
 
     def mean_of(table: Floats) -> Encoder:
         return lambda texts: np.stack([table[words.cut(text)].mean(axis=0) for text in texts])
 
-    return {"plain mean": mean_of(words.alone), "weighed mean": mean_of(first)}
+    return {"plain mean": mean_of(words.alone), "weighted mean": mean_of(first)}
 
 
 def main() -> None:

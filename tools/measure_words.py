@@ -1,8 +1,7 @@
-"""How well the text tower follows its teacher, and whether it hears the order of words and opposites.
+"""Measure the text tower on held-out sentences.
 
-Three questions, each on sentences that were not learned from: does it find the same sentences alike (correlation of
-cosines, nearest neighbours); is a sentence nearer to its paraphrase than to itself with the two things exchanged; is it
-nearer to its paraphrase than to its opposite.
+Does it agree with its teacher about which sentences are similar (correlation of cosines, nearest neighbours)? Is a
+sentence nearer to its paraphrase than to itself with the two objects exchanged, and than to its opposite?
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ OPPOSED = (
 def report(
     words: TextEncoder, teacher: Encoder, others: Mapping[str, Encoder], groups: Mapping[str, Sequence[str]]
 ) -> str:
-    """Return the table: one row a group and a way to encode."""
+    """Return the table: one row per group and encoder."""
 
     def tower(texts: Sequence[str]) -> Floats:
         found = [words.vector(text) for text in texts]
-        return np.stack([np.zeros(WIDTH, np.float32) if one is None else one for one in found])
+        return np.stack([np.zeros(WIDTH, np.float32) if vector is None else vector for vector in found])
 
     ours: dict[str, Encoder] = {"tower": tower, "its sentence part": lambda texts: tower(texts)[:, PARTS["sentence"]]}
     lines = ["sentences, n | encoder | correlation of cosines | same nearest | nearest within the teacher's 5"]
@@ -72,7 +71,7 @@ def cosines(vectors: Floats) -> Floats:
 
 
 def agreement(truth: Floats, found: Floats) -> tuple[float, float, float]:
-    """Return the correlation of all pairs' cosines, and how often the nearest other row is the same, or in the five."""
+    """Return the correlation of all pairs' cosines, and how often the nearest row is the same or in the nearest five."""
     pairs = np.triu_indices(len(truth), 1)
     correlation = float(np.corrcoef(truth[pairs], found[pairs])[0, 1])
     best, five = _order(truth), _order(found)[:, 0]
@@ -87,8 +86,8 @@ def _order(similarity: Floats) -> npt.NDArray[np.intp]:
 
 
 def nearer(encode: Encoder, triples: Sequence[tuple[str, str, str]]) -> tuple[float, float, float]:
-    """Return how often the second is strictly nearer to the first than the third is, and both mean cosines."""
-    texts = [_said(pattern, pair) for pair in permutations(THINGS, 2) for triple in triples for pattern in triple]
+    """Return how often the second is nearer to the first than the third is, and both mean cosines."""
+    texts = [_fill(pattern, pair) for pair in permutations(THINGS, 2) for triple in triples for pattern in triple]
     vectors = encode(texts)
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
     first, alike, unlike = (vectors[i::3] for i in range(3))
@@ -96,5 +95,5 @@ def nearer(encode: Encoder, triples: Sequence[tuple[str, str, str]]) -> tuple[fl
     return float(np.mean(near > far + 1e-6)), float(near.mean()), float(far.mean())
 
 
-def _said(pattern: str, pair: tuple[str, str]) -> str:
+def _fill(pattern: str, pair: tuple[str, str]) -> str:
     return pattern.format(*pair)

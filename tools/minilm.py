@@ -1,8 +1,4 @@
-"""The sentence model that teaches the text tower: all-MiniLM-L6-v2 (Apache-2.0), read from a folder, run with PyTorch.
-
-Written out here, some sixty lines, so that making the tower again needs no package but PyTorch. Only `distil_words`
-uses it; nothing of it is shipped.
-"""
+"""The teacher of the text tower: all-MiniLM-L6-v2 (Apache-2.0), read from a folder and run with PyTorch alone."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ BATCH = 512
 
 
 class MiniLM:
-    """The teacher; `encode` gives one unit vector a sentence."""
+    """The teacher; `encode` returns one unit vector per sentence."""
 
     def __init__(self, folder: Path) -> None:
         """Read `config.json`, `vocab.txt` and `model.safetensors` of the folder."""
@@ -45,12 +41,12 @@ class MiniLM:
         return [self._index[piece] for piece in [*pieces[:255], "[SEP]"]]
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return unit vectors, one row a text."""
+        """Return unit vectors, one row per text."""
         return self.encode_tokens([self.tokens(text) for text in texts])
 
     @torch.inference_mode()
     def encode_tokens(self, tokens: Sequence[list[int]]) -> npt.NDArray[np.float32]:
-        """Return unit vectors; sentences of one length go together, so that nothing is padded."""
+        """Return unit vectors; sentences of one length are computed together, without padding."""
         found = np.zeros((len(tokens), self._config["hidden_size"]), np.float32)
         by_length: dict[int, list[int]] = defaultdict(list)
         for row, one in enumerate(tokens):

@@ -1,8 +1,7 @@
-"""Made-up robot instructions with what they mean, to teach the text tower (`distil_words`) and for nothing else.
+"""A grammar of robot instructions with their meaning, to train the text tower (`distil_words`).
 
-A clause knows what is moved, where it goes and which of twenty pairs of opposites it names. Opposites are written down
-here because a sentence model hardly tells them apart: to it, "open the drawer" and "close the drawer" are about the
-same things.
+A clause knows what is moved, where it goes and which of twenty pairs of opposites it names. Opposites are listed here
+because a sentence model hardly tells "open the drawer" from "close the drawer".
 """
 
 from __future__ import annotations
