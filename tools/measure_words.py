@@ -71,7 +71,7 @@ def cosines(vectors: Floats) -> Floats:
 
 
 def agreement(truth: Floats, found: Floats) -> tuple[float, float, float]:
-    """Return the correlation of all pairs' cosines, and how often the nearest row is the same or in the nearest five."""
+    """Return the correlation of all cosines, and how often the nearest row is the same or in the nearest five."""
     pairs = np.triu_indices(len(truth), 1)
     correlation = float(np.corrcoef(truth[pairs], found[pairs])[0, 1])
     best, five = _order(truth), _order(found)[:, 0]
