@@ -116,7 +116,7 @@ def read_replacements(path: Path) -> dict[str, str]:
     """Read exact texts and their replacements from a JSON object or a CSV file with two columns."""
     try:
         text = path.read_text("utf-8-sig")
-        rows = [*json.loads(text).items()] if path.suffix == ".json" else [*csv.reader(text.splitlines())]
+        rows = [*json.loads(text).items()] if path.suffix == ".json" else [*csv.reader(text.splitlines(keepends=True))]
     except (OSError, ValueError, AttributeError) as error:
         raise BadInput("--replace", "a JSON object or a CSV file with two columns", f"{path} ({error})") from error
     rows = [row for row in rows if row]
