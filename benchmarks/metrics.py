@@ -1,8 +1,8 @@
-"""Time and memory of the clustered bootstrap, beside plain implementations, in one run on one core.
+"""Time and memory of the clustered bootstrap, compared with plain implementations, on one core.
 
-    python benchmarks/metrics.py [--pairs 100000] [--resamples 10000]
+    python benchmarks/metrics.py [--pairs 100000] [--resamples 10000]        (--small: in seconds)
 
-What takes too long for a full run is timed on a part of the resamples and scaled; the table marks it with a tilde.
+Slow implementations are timed on part of the resamples and scaled, marked with a tilde.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from demerit.evaluate.metrics.ordering import preference_ordering
 
 
 @dataclass(frozen=True)
-class Row:
+class TimedRow:
     """One line of the table."""
 
     case: str
@@ -46,7 +46,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def peak(work: Callable[[], Any]) -> float:
-    """Return the peak of newly allocated megabytes, in a run of its own because tracing costs time."""
+    """Return the peak of newly allocated megabytes; a separate run, since tracing costs time."""
     tracemalloc.start()
     work()
     most = tracemalloc.get_traced_memory()[1]
@@ -54,21 +54,21 @@ def peak(work: Callable[[], Any]) -> float:
     return most / 2**20
 
 
-def ours(case: str, make: Callable[[], Tally], how: Resampling) -> Row:
+def ours(case: str, make: Callable[[], Tally], how: Resampling) -> TimedRow:
     seconds, found = timed(lambda: make().measure(how))
     megabytes = peak(lambda: make().measure(Resampling(resamples=min(how.resamples, 1000), memory=how.memory)))
-    return Row(case, "demerit", seconds, False, found.low, found.high, megabytes)
+    return TimedRow(case, "demerit", seconds, False, found.low, found.high, megabytes)
 
 
-def plain(case: str, way: str, once: Callable[[np.random.Generator], float], part: int, resamples: int) -> Row:
+def plain(case: str, way: str, once: Callable[[np.random.Generator], float], part: int, resamples: int) -> TimedRow:
     rng = np.random.default_rng(1)
     seconds, draws = timed(lambda: [once(rng) for _ in range(part)])
     low, high = np.quantile(draws, [0.025, 0.975])
     megabytes = peak(lambda: once(rng))
-    return Row(case, way, seconds * resamples / part, part < resamples, float(low), float(high), megabytes)
+    return TimedRow(case, way, seconds * resamples / part, part < resamples, float(low), float(high), megabytes)
 
 
-def by_scipy(case: str, sums: np.ndarray, resamples: int) -> Row:
+def by_scipy(case: str, sums: np.ndarray, resamples: int) -> TimedRow:
     def work(count: int) -> Any:
         return stats.bootstrap(
             (sums[:, 0], sums[:, 1]),
@@ -83,7 +83,7 @@ def by_scipy(case: str, sums: np.ndarray, resamples: int) -> Row:
 
     seconds, found = timed(lambda: work(resamples))
     megabytes = peak(lambda: work(500))
-    return Row(case, "scipy.stats.bootstrap on cluster sums", seconds, False, found.low, found.high, megabytes)
+    return TimedRow(case, "scipy.stats.bootstrap on cluster sums", seconds, False, found.low, found.high, megabytes)
 
 
 def rows_loop(credit: np.ndarray, groups: list[np.ndarray]) -> Callable[[np.random.Generator], float]:
@@ -103,7 +103,7 @@ def auroc_loop(score: np.ndarray, good: np.ndarray, groups: list[np.ndarray]) ->
     return once
 
 
-def ordering_case(pairs: int, how: Resampling, part: int) -> list[Row]:
+def ordering_case(pairs: int, how: Resampling, part: int) -> list[TimedRow]:
     rng = np.random.default_rng(0)
     size = 15  # rollouts of a context: 105 pairs
     contexts = np.repeat(np.arange(max(2, round(pairs / (size * (size - 1) / 2)))), size)
@@ -121,7 +121,7 @@ def ordering_case(pairs: int, how: Resampling, part: int) -> list[Row]:
     ]
 
 
-def alone_case(pairs: int, how: Resampling, part: int) -> list[Row]:
+def alone_case(pairs: int, how: Resampling, part: int) -> list[TimedRow]:
     rng = np.random.default_rng(0)
     out = []
     for kind, values in (("right or wrong", (rng.random(pairs) < 0.6) * 1.0), ("any number", rng.random(pairs))):
@@ -137,7 +137,7 @@ def alone_case(pairs: int, how: Resampling, part: int) -> list[Row]:
     return out
 
 
-def auroc_case(episodes: int, how: Resampling, part: int) -> list[Row]:
+def auroc_case(episodes: int, how: Resampling, part: int) -> list[TimedRow]:
     rng = np.random.default_rng(0)
     task = rng.integers(0, 300, episodes)
     good = rng.random(episodes) < 0.4
@@ -150,7 +150,7 @@ def auroc_case(episodes: int, how: Resampling, part: int) -> list[Row]:
     ]
 
 
-def show(rows: list[Row]) -> None:
+def show(rows: list[TimedRow]) -> None:
     print(f"{'case':<55} {'way':<40} {'seconds':>9} {'times ours':>11} {'interval':>17} {'peak MB':>8}")
     base = 1.0
     for row in rows:
@@ -164,8 +164,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--resamples", type=int, default=10_000)
-    parser.add_argument("--part", type=int, default=100, help="resamples that the loops really run")
+    parser.add_argument("--part", type=int, default=100, help="resamples that the slow implementations run")
+    parser.add_argument("--small", action="store_true", help="2,000 pairs, 200 resamples")
     given = parser.parse_args()
+    if given.small:
+        given.pairs, given.resamples, given.part = 2000, 200, 10
     how = Resampling(resamples=given.resamples)
     part = min(given.part, given.resamples)
     print(f"{how.resamples:,} resamples, one core; ~ = timed on {part} resamples and scaled\n")

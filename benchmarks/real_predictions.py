@@ -1,23 +1,25 @@
 """The metrics on real predictions of published models, beside controls that know nothing.
 
-    python benchmarks/real_predictions.py --data DIR
+    python benchmarks/real_predictions.py --data DIR        (--small: invented predictions, in seconds)
 
-DIR holds gvl_site/ (GVL's percentages for 126 episodes), roboarena/ (Robometer's curves for 188 rollouts) and
-robometer_examples/ (Robometer-4B's own arrays for 3 clips). None of them has human outcomes, so nothing here says how
-good a model is: VOC is measured on demonstrations, and elsewhere only whom Robometer agrees with.
+DIR holds gvl_site/ (GVL's percentages for 126 episodes) and roboarena/ (Robometer's curves for 188 rollouts). Neither
+has human outcomes, so nothing here says how good a model is: VOC is measured on demonstrations, and elsewhere only
+whom Robometer agrees with.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from demerit.data.episode import Episode
+from demerit.data.video import write_video
 from demerit.evaluate.benchmarks.data import SHUFFLED, frame_order
 from demerit.evaluate.metrics import Measure, Tally, compare
 from demerit.evaluate.metrics.bootstrap import mean_tally
@@ -49,8 +51,8 @@ def scored(name: str, episodes: Sequence[Episode]) -> list[Any]:
 
 def shuffled(name: str, episodes: Sequence[Episode]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Show a control shuffled frames after the first, which is not counted; return values and true times."""
-    orders = [frame_order(SHUFFLED, one.id, len(one)) for one in episodes]
-    rewards = scored(name, [one.select(order) for one, order in zip(episodes, orders, strict=True)])
+    orders = [frame_order(SHUFFLED, episode.id, len(episode)) for episode in episodes]
+    rewards = scored(name, [episode.select(order) for episode, order in zip(episodes, orders, strict=True)])
     values = [reward.value[reward.at > 0] for reward in rewards]
     times = [order[reward.at[reward.at > 0]] for reward, order in zip(rewards, orders, strict=True)]
     return values, times
@@ -62,7 +64,7 @@ def gvl(folder: Path) -> None:
     predictions = [np.array(row["pred_percent"], dtype=np.float64) for row in rows]
     sets = [row["id"].rpartition("_")[0] for row in rows]
     episodes = [Episode.from_video(folder / f"{row['id']}.mp4", row["task_description"], row["id"]) for row in rows]
-    short = sum(len(one) != len(values) for one, values in zip(episodes, predictions, strict=True))
+    short = sum(len(episode) != len(values) for episode, values in zip(episodes, predictions, strict=True))
     print(f"## GVL's published percentages: {len(rows)} episodes of {len(set(sets))} sets and tasks")
     print(f"Intervals are clustered by these. Videos with another number of frames than percentages: {short}.")
     position = [np.array(row["prompt_position"]) for row in rows]
@@ -75,15 +77,24 @@ def gvl(folder: Path) -> None:
         def count(values: np.ndarray) -> Tally:
             return mean_tally("", "episodes", values, sets)
 
-        print(show(value_order_correlation(predictions, method=method, clusters=sets), "GVL (frames were shuffled)"))
+        print(
+            show(
+                value_order_correlation(predictions, method=method, clusters=sets).measure(),
+                "GVL (frames were shuffled)",
+            )
+        )
         name = "GVL (frames were shuffled), first frame not counted"
-        print(show(value_order_correlation(later, method=method, clusters=sets), name))
+        print(show(value_order_correlation(later, method=method, clusters=sets).measure(), name))
         place = count(order_correlations(position, method=method).value).measure()
         print(show(place, "the frame's place in GVL's prompt, as if it were a value"))
         for name, (rewards, (seen, true_times)) in shown.items():
             values, times = [reward.value for reward in rewards], [reward.at for reward in rewards]
-            print(show(value_order_correlation(values, times, method=method, clusters=sets), f"{name}, in order"))
-            mixed = value_order_correlation(seen, true_times, method=method, shown="shuffled", clusters=sets)
+            print(
+                show(
+                    value_order_correlation(values, times, method=method, clusters=sets).measure(), f"{name}, in order"
+                )
+            )
+            mixed = value_order_correlation(seen, true_times, method=method, shown="shuffled", clusters=sets).measure()
             print(show(mixed, f"{name}, shuffled"))
         seen, true_times = shown["change"][1]
         versus = compare(count, found, order_correlations(seen, true_times, method).value)
@@ -105,15 +116,15 @@ def roboarena(folder: Path) -> None:
     rewards = {name: scored(name, episodes) for name in CONTROLS}
     for method in METHODS:
         table(f"### VOC by {method.capitalize()} (rollouts, many of them failures: a high VOC is no merit)", "episodes")
-        print(show(value_order_correlation(curves, method=method, clusters=tasks), "Robometer"))
+        print(show(value_order_correlation(curves, method=method, clusters=tasks).measure(), "Robometer"))
         for name in ("clock", "change", "motion"):
-            values, times = [one.value for one in rewards[name]], [one.at for one in rewards[name]]
-            print(show(value_order_correlation(values, times, method=method, clusters=tasks), name))
+            values, times = [reward.value for reward in rewards[name]], [reward.at for reward in rewards[name]]
+            print(show(value_order_correlation(values, times, method=method, clusters=tasks).measure(), name))
     twice = np.array([tasks.count(task) == TWO for task in tasks])
     kept = [task for task, is_kept in zip(tasks, twice, strict=True) if is_kept]
     for how in ("final", "mean", "sum"):
         theirs = episode_returns(curves, how)[twice]
-        ours = {name: episode_returns([one.value for one in rewards[name]], how)[twice] for name in CONTROLS}
+        ours = {name: episode_returns([reward.value for reward in rewards[name]], how)[twice] for name in CONTROLS}
         _agreement(how, theirs, ours, kept)
 
 
@@ -134,31 +145,37 @@ def _agreement(how: str, robometer: np.ndarray, controls: dict[str, np.ndarray],
     print(f"\nchange minus constant: {span}.")
 
 
-def examples(folder: Path) -> None:
-    """Three clips with Robometer-4B's own arrays."""
-    print("\n## Robometer-4B's own arrays on 3 clips\n")
-    print("| clip | frames scored | VOC Pearson | VOC Spearman | final progress | final success probability |")
-    print("|---|---|---|---|---|---|")
-    correlate: Callable[[np.ndarray, Method], float] = lambda values, method: float(  # noqa: E731
-        order_correlations([values], method=method).value[0]
-    )
-    for path in sorted(folder.glob("*_rewards.npy")):
-        values = np.load(path).reshape(-1)
-        success = np.load(path.with_name(f"{path.stem}_success_probs.npy")).reshape(-1)
-        cells = [f"{correlate(values, method):.3f}" for method in METHODS]
-        name = path.stem.removesuffix("_rewards")
-        print(f"| {name} | {len(values)} | {cells[0]} | {cells[1]} | {values[-1]:.3f} | {success[-1]:.3f} |")
+def make_small(folder: Path) -> None:
+    """Write noise videos with invented predictions in the two formats."""
+    rng = np.random.default_rng(0)
+    for name in ("gvl_site", "roboarena"):
+        rows: list[dict[str, Any]] = []
+        (folder / name).mkdir()
+        for number in range(6):
+            id = f"set{number // 2}_{number}"
+            write_video(folder / name / f"{id}.mp4", rng.integers(0, 255, (8, 32, 32, 3), dtype=np.uint8))
+            row = {"id": id, "task_description": f"task {number // 2}", "instruction": f"task {number // 2}"}
+            row |= {"pred_percent": rng.random(8).tolist(), "prompt_position": rng.permutation(8).tolist()}
+            rows.append({**row, "robometer_progress": rng.random(8).tolist()})
+        file = "gvl_predictions.json" if name == "gvl_site" else "index.json"
+        (folder / name / file).write_text(json.dumps(rows))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
-    folder: Path = parser.parse_args().data
-    for name, report in (("gvl_site", gvl), ("roboarena", roboarena), ("robometer_examples", examples)):
-        if (folder / name).is_dir():
-            report(folder / name)
-        else:
-            print(f"\n## {name}: not in {folder.name}, left out")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, metavar="DIR")
+    parser.add_argument("--small", action="store_true", help="noise videos and invented predictions")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.data or Path(temporary)
+        if given.small:
+            folder = Path(temporary)
+            make_small(folder)
+        for name, report in (("gvl_site", gvl), ("roboarena", roboarena)):
+            if (folder / name).is_dir():
+                report(folder / name)
+            else:
+                print(f"\n## {name}: not in {folder.name}, skipped")
 
 
 if __name__ == "__main__":

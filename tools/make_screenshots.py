@@ -1,8 +1,8 @@
-"""Take the pictures of the report and of the leaderboard that the documentation shows.
+"""Take the screenshots of report and leaderboard that the documentation shows.
 
-    python docs/make_screenshots.py bench/own/report.json [--out docs/images]
+    python tools/make_screenshots.py bench/own/report.json [--out docs/images]
 
-The page is the `report.html` beside the file (with its videos); where there is none, one without videos is made.
+The page is the `report.html` beside the file; if there is none, one without videos is written.
 Needs `pip install playwright` and a Chromium (Debian: `apt-get install chromium`).
 """
 
@@ -18,9 +18,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from demerit.evaluate.reports.leaderboard import build_leaderboard
-from demerit.evaluate.reports.page import write_page
-from demerit.evaluate.reports.report import Report
+from demerit.evaluate.reports import Report, build_leaderboard, write_page
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 SHOTS: dict[str, dict[str, Any]] = {
@@ -34,7 +32,7 @@ def main() -> None:
     """Parse and shoot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", type=Path)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "images")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
     wanted = parser.parse_args()
     wanted.out.mkdir(parents=True, exist_ok=True)
     report = Report.read(wanted.report)

@@ -96,9 +96,9 @@ def bench(
     folder = out_folder or Path("bench") / chosen.name
     loaded = load_data(chosen, data, run_options)
     models = [load_model(name) for name in model or []]
-    prompted: list[Any] = [each for each in models if hasattr(each, "estimate")]
-    for each in prompted:
-        out.print(escape(f"{each.card.name}: {each.estimate(loaded.episodes)}"))
+    prompted: list[Any] = [scorer for scorer in models if hasattr(scorer, "estimate")]
+    for scorer in prompted:
+        out.print(escape(f"{scorer.card.name}: {scorer.estimate(loaded.episodes)}"))
     if dry_run:
         return
     # Ask again what a server did not answer last time; paid answers come from the cache.
@@ -113,7 +113,7 @@ def bench(
     page = write_page(made, folder / "report.html", loaded.frames(), embed)
     out.print(f"The report: {page}", soft_wrap=True)
     out.print(f"Its numbers: {folder / 'report.json'}", soft_wrap=True)
-    for spent in dict.fromkeys(str(each.spent) for each in prompted):  # models of one server share a client
+    for spent in dict.fromkeys(str(scorer.spent) for scorer in prompted):  # models of one server share a client
         out.print(escape(f"Requests: {spent}"))
 
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,35 +45,41 @@ Floats = npt.NDArray[np.float64]
 # Maps
 
 
-class CalibrationMap(Protocol):
+@dataclass(frozen=True, eq=False)
+class CalibrationMap:
     """A non-decreasing function of one number; NaN stays NaN."""
+
+    name: ClassVar[str]
 
     def __call__(self, values: npt.ArrayLike) -> Floats:
         """Map each number."""
-        ...
+        given = np.array(values, dtype=np.float64)
+        return np.where(np.isnan(given), np.nan, self._map(given))
 
     def as_facts(self) -> dict[str, Any]:
         """Return JSON values."""
-        ...
+        facts = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
+        return {"map": self.name, **facts}
 
-
-@dataclass(frozen=True)
-class Same:
-    """The identity."""
-
-    def __call__(self, values: npt.ArrayLike) -> Floats:
-        """Return the numbers."""
-        return np.array(values, dtype=np.float64)
-
-    def as_facts(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {"map": "same"}
+    def _map(self, values: Floats) -> Floats:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
-class Isotonic:
+class Same(CalibrationMap):
+    """The identity."""
+
+    name = "same"
+
+    def _map(self, values: Floats) -> Floats:
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class Isotonic(CalibrationMap):
     """Straight lines between knots, constant outside them."""
 
+    name = "isotonic"
     x: Floats
     """increasing"""
     y: Floats
@@ -88,20 +94,15 @@ class Isotonic:
         if (np.diff(self.x) <= 0).any() or (np.diff(self.y) < 0).any() or self.y[0] < 0 or self.y[-1] > 1:
             raise BadInput("an isotonic map", "increasing x and, from 0 to 1, y that never falls", "other knots")
 
-    def __call__(self, values: npt.ArrayLike) -> Floats:
-        """Interpolate."""
-        given = np.array(values, dtype=np.float64)
-        return np.where(np.isnan(given), np.nan, np.interp(given, self.x, self.y))
-
-    def as_facts(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {"map": "isotonic", "x": self.x.tolist(), "y": self.y.tolist()}
+    def _map(self, values: Floats) -> Floats:
+        return np.interp(values, self.x, self.y)
 
 
-@dataclass(frozen=True)
-class Shift:
+@dataclass(frozen=True, eq=False)
+class Shift(CalibrationMap):
     """v becomes v - by, clipped to 0..1."""
 
+    name = "shift"
     by: float
 
     def __post_init__(self) -> None:
@@ -109,22 +110,18 @@ class Shift:
         if not _is_number(self.by):
             raise BadInput("a shift", "a finite number", repr(self.by))
 
-    def __call__(self, values: npt.ArrayLike) -> Floats:
-        """Subtract and clip."""
-        return np.clip(np.array(values, dtype=np.float64) - self.by, 0.0, 1.0)
-
-    def as_facts(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {"map": "shift", "by": self.by}
+    def _map(self, values: Floats) -> Floats:
+        return np.clip(values - self.by, 0.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Confidence:
+class Confidence(CalibrationMap):
     """s becomes #{failures below s} / (n + 1) = 1 - p, with p = (1 + #{failures at or above s}) / (n + 1).
 
     A new failure that is exchangeable with the n reaches 1 - a or more with a probability of at most a, for any a.
     """
 
+    name = "confidence"
     failures: Floats
     """scores of the calibration failures"""
 
@@ -132,35 +129,22 @@ class Confidence:
         """Sort the scores."""
         object.__setattr__(self, "failures", np.sort(_finite_column("scores of failures", self.failures)))
 
-    def __call__(self, values: npt.ArrayLike) -> Floats:
-        """Count the failures below each number."""
-        given = np.array(values, dtype=np.float64)
-        below = np.searchsorted(self.failures, given, side="left") / (len(self.failures) + 1)
-        return np.where(np.isnan(given), np.nan, below)
-
-    def as_facts(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {"map": "confidence", "failures": self.failures.tolist()}
+    def _map(self, values: Floats) -> Floats:
+        return np.searchsorted(self.failures, values, side="left") / (len(self.failures) + 1)
 
 
-MAPS: dict[str, tuple[type[Any], set[str]]] = {
-    "same": (Same, set()),
-    "isotonic": (Isotonic, {"x", "y"}),
-    "shift": (Shift, {"by"}),
-    "confidence": (Confidence, {"failures"}),
-}
+MAPS: dict[str, type[CalibrationMap]] = {kind.name: kind for kind in (Same, Isotonic, Shift, Confidence)}
 
 
 def read_map(where: str, facts: object) -> CalibrationMap:
     """Read what `as_facts` wrote, strictly."""
     if not isinstance(facts, Mapping) or facts.get("map") not in MAPS:
         raise BadInput(where, f"an object with a map of {', '.join(MAPS)}", repr(facts)[:80])
-    kind, names = MAPS[str(facts["map"])]
-    fields = set(facts) - {"map"}
-    if fields != names:
-        raise BadInput(where, f"the fields {sorted(names)} of the map {facts['map']!r}", sorted(map(str, fields)))
-    made: CalibrationMap = kind(**{name: facts[name] for name in names})
-    return made
+    kind, given = MAPS[facts["map"]], {name: value for name, value in facts.items() if name != "map"}
+    names = {column.name for column in fields(kind)}
+    if set(given) != names:
+        raise BadInput(where, f"the fields {sorted(names)} of the map {facts['map']!r}", sorted(map(str, given)))
+    return kind(**given)
 
 
 def _finite_column(name: str, values: npt.ArrayLike) -> Floats:
@@ -202,34 +186,26 @@ class CalibrationRecipe:
         facts, where = read_description(folder), folder / DESCRIPTION
         if facts["kind"] != KIND:
             raise BadInput(str(where), f"a model of kind {KIND!r}", f"one of kind {facts['kind']!r}")
-        names = tuple(cls.__dataclass_fields__)
+        names = [column.name for column in fields(cls)]
         only_these(folder, facts, *names)
         missing = [name for name in names if name not in facts]
         if missing:
             raise BadInput(str(where), f"the fields {', '.join(names)}", f"none of {missing}")
-        kept = {name: facts[name] for name in names}
-        for name in ("progress", "success"):
-            kept[name] = read_map(f"{where}, {name}", kept[name])
-        recipe = cls(**kept)
-        recipe.check(str(where))
-        return recipe
-
-    def check(self, where: str) -> None:
-        """Raise BadInput for an invalid field."""
-        is_text = all(isinstance(text, str) for text in (self.inner, self.inner_card, self.promise))
-        is_risk = _is_number(self.risk) and 0 < self.risk < 1
-        on = self.calibrated_on
-        has_marks = isinstance(on, Mapping) and isinstance(on.get("marks"), list)
+        maps = {name: read_map(f"{where}, {name}", facts[name]) for name in ("progress", "success")}
+        threshold, on = facts["threshold"], facts["calibrated_on"]
         for name, is_valid, expected in (
-            ("method", self.method in METHODS, f"one of {', '.join(METHODS)}"),
-            ("evidence", self.evidence in get_args(EvidenceKind), "one of value, success"),
-            ("inner", is_text, "text in inner, inner_card and promise"),
-            ("risk", is_risk, "a number between 0 and 1"),
-            ("threshold", self.threshold is None or _is_number(self.threshold), "a number, or null"),
-            ("calibrated_on", has_marks, "an object with a list of marks"),
+            ("inner", isinstance(facts["inner"], str), "text"),
+            ("inner_card", isinstance(facts["inner_card"], str), "text"),
+            ("promise", isinstance(facts["promise"], str), "text"),
+            ("method", facts["method"] in METHODS, f"one of {', '.join(METHODS)}"),
+            ("evidence", facts["evidence"] in get_args(EvidenceKind), "one of value, success"),
+            ("risk", _is_number(facts["risk"]) and 0 < facts["risk"] < 1, "a number between 0 and 1"),
+            ("threshold", threshold is None or _is_number(threshold), "a number, or null"),
+            ("calibrated_on", isinstance(on, dict) and isinstance(on.get("marks"), list), "a list of marks"),
         ):
             if not is_valid:
-                raise BadInput(f"{where}, {name}", expected, repr(getattr(self, name))[:80])
+                raise BadInput(f"{where}, {name}", expected, repr(facts[name])[:80])
+        return cls(**{**{name: facts[name] for name in names}, **maps})
 
     def as_facts(self) -> dict[str, Any]:
         """Return JSON values."""

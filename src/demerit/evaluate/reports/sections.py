@@ -79,7 +79,7 @@ def category_chart(report: Report) -> CategoryChart | None:
         measures = [chosen.get((kind, card.name)) for card in report.cards]
         known = [measure for measure in measures if measure is not None and measure.known]
         most = max(known, key=lambda measure: measure.n, default=None)
-        cells = tuple(None if each is None or not each.known else measure_cell(each, scale) for each in measures)
+        cells = tuple(measure_cell(measure, scale) if measure in known else None for measure in measures)
         rows.append(CategoryRow(kind, f"{most.n} {most.unit}" if most else "nothing to measure", cells))
     chance = scale.percent(0.5) if name.startswith(CHANCE_IS_HALF) else None
     return CategoryChart(name, label(name), scale, chance, tuple(rows))
