@@ -1,4 +1,4 @@
-"""Processes that tests start and never leave behind."""
+"""Processes of tests, always ended."""
 
 from __future__ import annotations
 

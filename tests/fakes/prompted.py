@@ -1,4 +1,4 @@
-"""Episodes whose frames have colours of their own, and a scripted model that reads them: for tests of prompts."""
+"""Episodes with a different colour per frame, and a scripted model that reads the colours: for tests of prompts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def failed(note: str = "", **changes: Any) -> Outcome:
 
 @dataclass(frozen=True)
 class PromptImage:
-    """One picture of a request."""
+    """One image of a request."""
 
     label: ImageLabel
     rgb: tuple[int, int, int]
@@ -48,7 +48,7 @@ class PromptImage:
 
     @property
     def index(self) -> int:
-        """The frame that it shows, told by its colour."""
+        """The frame that it shows, read from its colour."""
         return round((self.rgb[0] - 10) / 8)
 
     @property
@@ -56,23 +56,23 @@ class PromptImage:
         return self.rgb[2]
 
 
-def pictures_of(request: Request) -> list[PromptImage]:
-    """Every picture with the label that stands before it."""
+def images_of(request: Request) -> list[PromptImage]:
+    """Every image with the label before it."""
     found, label = [], None
     images = iter(request.images)
     for part in request.parts:
         if part["type"] == "text":
             label = ImageLabel.read(part["text"])
             continue
-        assert label is not None, "a picture without a label"
+        assert label is not None, "an image without a label"
         image = Image.open(io.BytesIO(next(images)))
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3).mean(axis=0).round().astype(int)
         found.append(PromptImage(label, tuple(pixels.tolist()), image.size, image.mode))
     return found
 
 
-def to_judge(request: Request) -> dict[int, PromptImage]:
-    return {one.label.number: one for one in pictures_of(request) if one.label.role == "frame"}
+def frames_to_rate(request: Request) -> dict[int, PromptImage]:
+    return {one.label.number: one for one in images_of(request) if one.label.role == "frame"}
 
 
 def is_feedback(request: Request) -> bool:
@@ -80,7 +80,7 @@ def is_feedback(request: Request) -> bool:
 
 
 class Watcher:
-    """A scripted model that remembers what it was asked. By default it sees the truth: percent = 4 x frame index."""
+    """A scripted model that records its requests. By default it answers the truth: percent = 4 x frame index."""
 
     def __init__(self, percents: Callable[[Request, dict[int, PromptImage]], Any] | None = None) -> None:
         self.requests: list[Request] = []
@@ -90,7 +90,7 @@ class Watcher:
         self.requests.append(request)
         if is_feedback(request):
             return {"failures": ["The cup is dropped.", "The robot stops half-way."]}
-        said = self.percents(request, to_judge(request))
+        said = self.percents(request, frames_to_rate(request))
         return said if isinstance(said, str) else json.dumps(said)
 
     @property
@@ -112,8 +112,8 @@ OPENED: list[GVL] = []
 
 
 @pytest.fixture(autouse=True)
-def hang_up() -> Iterator[None]:
-    """Close every model of a test: import it where `gvl` is used."""
+def close_models() -> Iterator[None]:
+    """Close every model of a test; import it where `gvl` is used."""
     yield
     while OPENED:
         OPENED.pop().close()

@@ -254,7 +254,9 @@ class ChatClient:
         with self._lock:
             if self._sdk is None:
                 sdk = load_attribute("openai:OpenAI", "asking a language model")
-                options = {"max_retries": self._max_retries, "timeout": self._timeout}
+                timeout = load_attribute("openai:Timeout", "asking a language model")
+                limit = timeout(self._timeout, connect=min(self._timeout, 10.0))
+                options = {"max_retries": self._max_retries, "timeout": limit}
                 self._sdk = sdk(api_key=self.endpoint.key() or "none", base_url=self.endpoint.url, **options)
             return self._sdk
 

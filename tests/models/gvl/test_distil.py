@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from demerit.data.dataset import Record
 from demerit.data.episode import Episode
 from demerit.data.labels import Outcome, Preference
-from demerit.errors import BadInput
 from demerit.models.gvl import distil as module
 from demerit.models.gvl.distil import (
     Distillation,
@@ -23,13 +22,12 @@ from demerit.models.gvl.distil import (
     DistilledPair,
     distil,
     save_records,
-    value_return,
 )
 from demerit.models.gvl.library import Library, is_distilled
 from demerit.models.gvl.query import SampledCurve
 from fakes.judge.server import ScriptedServer
 from fakes.prompted import Watcher, coloured, entries, gvl
-from fakes.prompted import hang_up as _hang_up  # noqa: F401
+from fakes.prompted import close_models as _close_models  # noqa: F401
 
 FRAMES = 5
 
@@ -132,14 +130,6 @@ def test_what_is_kept_orders_as_the_person_did(samples: list[tuple[list[float], 
         assert found.curves[worse].curve == pytest.approx(answers[worse][pair.sample])
     else:
         assert found.curves == {}
-
-
-def test_returns() -> None:
-    sample = FakePrompter.sample([0.0, 0.2, 0.4])
-    assert sample is not None
-    assert value_return(sample, "sum") == pytest.approx(0.6) and value_return(sample, "mean") == pytest.approx(0.2)
-    with pytest.raises(BadInput, match="'sum' or 'mean'"):
-        DistillationConfig(how="final")  # type: ignore[arg-type]
 
 
 def test_applying_replaces_an_older_curve_of_the_same_model() -> None:

@@ -27,8 +27,8 @@ from demerit.models.gvl.library import Library
 from demerit.models.gvl.model import GVL
 from fakes.judge.faults import Faults
 from fakes.judge.server import ScriptedServer
-from fakes.prompted import Watcher, colour, coloured, entries, failed, gvl, is_feedback, pictures_of, to_judge
-from fakes.prompted import hang_up as _hang_up  # noqa: F401
+from fakes.prompted import Watcher, colour, coloured, entries, failed, frames_to_rate, gvl, images_of, is_feedback
+from fakes.prompted import close_models as _close_models  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def server(watcher: Watcher) -> Iterator[ScriptedServer]:
 def test_the_request_holds_the_right_frames_as_rgb(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
     episode = coloured("one", frames=25)
     reward = gvl(server, tmp_path, frames=8, size=16).score([episode])[0]
-    pictures = pictures_of(watcher.requests[0])
+    pictures = images_of(watcher.requests[0])
     wanted = spread(25, 8).tolist()
     assert [one.label.role for one in pictures] == ["anchor", *["frame"] * 7]
     assert pictures[0].index == 0
@@ -73,7 +73,7 @@ def test_the_order_depends_on_what_is_seen_only(server: ScriptedServer, watcher:
     asked = len(watcher.requests)
     model.score([replace(one, id="another name", outcomes=(failed("it dropped it"),))])
     assert len(watcher.requests) == asked == 4, "the same pixels and words are the same question: nothing is sent"
-    orders = {tuple(picture.index for picture in to_judge(request).values()) for request in watcher.requests}
+    orders = {tuple(picture.index for picture in frames_to_rate(request).values()) for request in watcher.requests}
     assert len(orders) == 4, "every sample and every episode has an order of its own"
 
 
@@ -85,7 +85,7 @@ def test_labels_never_reach_the_prompt(server: ScriptedServer, watcher: Watcher,
     gvl(server, tmp_path, "text", examples=[marked, coloured("third", blue=120)]).score([marked])
     assert watcher.requests
     assert not any("SECRET" in request.text for request in watcher.requests)
-    assert {one.blue for request in watcher.about_rollouts for one in pictures_of(request)} <= set(range(36, 45))
+    assert {one.blue for request in watcher.about_rollouts for one in images_of(request)} <= set(range(36, 45))
 
 
 PERFECT = {n: 10 * n for n in range(1, 8)}
@@ -98,9 +98,7 @@ PERFECT = {n: 10 * n for n in range(1, 8)}
         (entries({n: p for n, p in PERFECT.items() if n != 3}), [3], "missing"),
         ({"frames": [*entries(PERFECT)["frames"], {"frame": 5, "percent": 50}]}, [5], "2 times"),
         (entries({**PERFECT, 2: 140}), [2], "140"),
-        (entries({**PERFECT, 2: -1}), [2], "-1"),
         (entries({**PERFECT, 7: "a lot"}), [7], "a lot"),
-        (entries({**PERFECT, 7: None}), [7], "None"),
         (entries({**PERFECT, 99: 5}), [], ""),
     ],
 )
@@ -108,7 +106,7 @@ def test_what_cannot_be_read_is_unscored(said: Any, unscored: list[int], reason:
     watcher = Watcher(lambda request, shown: said)
     with ScriptedServer(watcher) as server:
         reward = gvl(server, tmp_path, frames=8).score([coloured("one")])[0]
-    shown = {number: one.index for number, one in to_judge(watcher.requests[0]).items()}
+    shown = {number: one.index for number, one in frames_to_rate(watcher.requests[0]).items()}
     assert sorted(reward.at[np.isnan(reward.value)].tolist()) == sorted(shown[number] for number in unscored)
     assert reason in reward.why_missing
     for number, index in shown.items():
@@ -159,7 +157,7 @@ def test_several_samples_give_mean_and_spread(tmp_path: Path) -> None:
     assert reward.given["samples"] == reward.given["answers"] == 3
 
 
-def test_a_failed_sample_is_told(tmp_path: Path) -> None:
+def test_a_failed_sample_is_listed(tmp_path: Path) -> None:
     with ScriptedServer(Watcher(), Faults(script=["refusal"])) as server:
         reward = gvl(server, tmp_path, samples=2, concurrency=1).score([coloured("one")])[0]
     assert reward.scored and not reward.why_missing
@@ -168,7 +166,7 @@ def test_a_failed_sample_is_told(tmp_path: Path) -> None:
     assert reward.given["spread"] is None, "one answer has no spread"
 
 
-def test_what_cannot_be_asked_about(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+def test_episodes_that_cannot_be_asked_about(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
     rewards = gvl(server, tmp_path).score([coloured("a", frames=1), coloured("b", instruction="  "), coloured("c")])
     assert [reward.scored for reward in rewards] == [False, False, True]
     assert "one frame" in rewards[0].why_missing and "no instruction" in rewards[1].why_missing
@@ -179,13 +177,10 @@ def test_the_conformance_check(server: ScriptedServer, tmp_path: Path) -> None:
     assert check_model(gvl(server, tmp_path, samples=2)).broken == []
 
 
-def test_the_card_says_what_it_is(server: ScriptedServer, tmp_path: Path) -> None:
+def test_the_card_covers_what_changes_answers(server: ScriptedServer, tmp_path: Path) -> None:
     plain = gvl(server, tmp_path)
     card = gvl(server, tmp_path, frames=9, size=99, samples=3).card
     assert (card.name, card.frame_budget, card.causal, card.comparable) == ("gvl", 9, False, True)
-    assert all(
-        part in card.about for part in ("9 shuffled frames", "99 pixels", "3 answers", "Not causal", "Comparable")
-    )
     assert "simulated" in card.revision
     examples = [coloured("other", outcomes=(failed("it fell"),))]
     more = [*examples, coloured("third", outcomes=(failed("it broke"),))]
@@ -203,7 +198,7 @@ def test_the_card_says_what_it_is(server: ScriptedServer, tmp_path: Path) -> Non
     assert same.card == plain.card, "where it runs and what it costs does not"
 
 
-def test_an_foundsends_nothing(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+def test_an_estimate_sends_nothing(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
     examples = [coloured(f"x{i}", blue=90 + i, outcomes=(failed(f"it fell {i}"),)) for i in range(4)]
     model = gvl(server, tmp_path, "video", examples=examples, frames=6, samples=2, price_in=2.0, price_out=8.0)
     found = model.estimate(coloured(f"e{i}", blue=i) for i in range(20))
@@ -220,7 +215,7 @@ def test_an_foundsends_nothing(server: ScriptedServer, watcher: Watcher, tmp_pat
     assert model.estimate([]).estimate.requests == 0
 
 
-def test_contexts_hold_what_they_say(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+def test_contents_of_each_context(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
     curve = np.full(20, np.nan)
     curve[[0, 6, 12, 19]] = [0, 0.3, 0.2, 0.05]
     distilled = Outcome("model", curve=curve, by="gvl simulated")
@@ -234,7 +229,7 @@ def test_contexts_hold_what_they_say(server: ScriptedServer, watcher: Watcher, t
         watcher.requests.clear()
         reward = gvl(server, tmp_path, context, examples=Library(examples)).score([coloured("one")])[0]
         request = watcher.about_rollouts[0]
-        found[context] = (request.text, [one for one in pictures_of(request) if one.blue > 80], reward.given)
+        found[context] = (request.text, [one for one in images_of(request) if one.blue > 80], reward.given)
         assert reward.given["context"] == context
     assert "dropped" not in found["none"][0] and found["none"][1] == []
     for context in ("text", "video", "dense"):
@@ -251,7 +246,7 @@ def test_contexts_hold_what_they_say(server: ScriptedServer, watcher: Watcher, t
     assert found["dense"][2]["failures shown"] == ["bad"]
 
 
-def test_a_context_that_cannot_be_had_is_said(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+def test_missing_parts_of_a_context_are_listed(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
     reward = gvl(server, tmp_path, "dense", examples=[coloured("good", blue=90)]).score([coloured("one")])[0]
     assert reward.scored
     assert len(reward.given["lacking"]) == 3
@@ -275,7 +270,7 @@ def test_self_distillation_end_to_end(server: ScriptedServer, watcher: Watcher, 
     assert "references" not in dense.score([a])[0].given, "nor the other half of its pair"
 
 
-def test_a_temperature_may_be_left_to_the_server(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
+def test_the_temperature_can_be_left_to_the_server(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
     model = gvl(server, tmp_path, "temperature=none")
     assert model.score([coloured("one")])[0].scored
     model.distil(
@@ -311,7 +306,7 @@ def test_settings_from_the_name_and_the_environment(monkeypatch: pytest.MonkeyPa
             load_model(name)
 
 
-def test_without_the_extra_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MissingExtra) as caught:
         GVL(url="http://localhost:1/v1", model="m")

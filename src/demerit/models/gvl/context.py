@@ -6,7 +6,6 @@ anything, as in a simulator, the recorded kinds of failure stand in for remarks,
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -118,7 +117,7 @@ class ContextBuilder:
     def __init__(self, config: GVLConfig) -> None:
         """Take what to show."""
         self.config = config
-        self._images: OrderedDict[tuple[str, bytes], list[ChatImage]] = OrderedDict()
+        self._images: dict[tuple[str, bytes], list[ChatImage]] = {}
 
     def build(self, allowed: AllowedExamples | None, described: FailureDescriptions | None) -> PromptContext:
         """Build the context of one rollout."""
@@ -180,13 +179,12 @@ class ContextBuilder:
         """Encode frames of an example; None if they cannot be decoded."""
         key = (episode.id, at.tobytes())
         if key not in self._images:
+            if len(self._images) >= MAX_CACHED_EXAMPLES:
+                self._images.clear()
             try:
                 self._images[key] = encode_frames(episode, at, self.config.size)
             except UnreadableVideo:
                 return None
-        self._images.move_to_end(key)
-        while len(self._images) > MAX_CACHED_EXAMPLES:
-            self._images.popitem(last=False)
         return self._images[key]
 
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -26,8 +25,6 @@ from demerit.models.gvl.query import EpisodeAnswers, Prompter, SampledCurve
 
 PAIRS_AT_ONCE = 64
 """pairs whose answers are requested together"""
-
-Return = Literal["sum", "mean"]
 
 TIE = "a tie"
 OTHER_SOURCE = "its label source does not count"
@@ -46,15 +43,11 @@ class DistillationConfig:
     """None = as the model is configured"""
     sources: tuple[LabelSource, ...] = ("human",)
     """whose preferences count"""
-    how: Return = "sum"
-    """a return is the sum of the values over the frames shown, or their mean"""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
+        """Check the number of samples."""
         if self.samples < 1:
             raise BadInput("samples", "a number from 1 on", self.samples)
-        if self.how not in ("sum", "mean"):
-            raise BadInput("return", "'sum' or 'mean'", repr(self.how))
 
 
 @dataclass(frozen=True)
@@ -158,12 +151,6 @@ def distil(prompter: Prompter, records: Iterable[Record], config: DistillationCo
     return Distillation({name: outcome for name, (_, outcome) in found.items()}, (*pairs, *skipped))
 
 
-def value_return(sample: SampledCurve, how: Return) -> float:
-    """The return of one answer: the sum of the values over the frames shown, or their mean."""
-    total = math.fsum(sample.value.tolist())
-    return total if how == "sum" else total / len(sample.value)
-
-
 def save_records(folder: str | Path, name: str, records: Iterable[Record], licence: str = "") -> Store:
     """Write episodes with their new curves, and preferences, as a dataset; copies no video.
 
@@ -210,7 +197,7 @@ def _select_sample(
     best: tuple[float, int, SampledCurve] | None = None
     for number, good, bad in answers.complete(better, worse):
         complete += 1
-        margin = value_return(good, config.how) - value_return(bad, config.how)
+        margin = math.fsum(good.value.tolist()) - math.fsum(bad.value.tolist())  # difference of the returns
         if margin > 0:
             agreeing += 1
             if best is None or margin > best[0]:

@@ -63,10 +63,6 @@ class Library:
             return cls(Store(folder).records())
         return cls(examples)
 
-    def __len__(self) -> int:
-        """Number of episodes."""
-        return len(self._episodes)
-
     def allowed(self, episode: Episode) -> AllowedExamples:
         """Everything that the prompt about this episode may show."""
         return AllowedExamples(self, episode)

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,21 +69,15 @@ class FrameAnswers(BaseModel):
     frames: list[FrameAnswer]
 
 
-@dataclass(frozen=True, eq=False)
-class FrameRatings:
+class FrameRatings(NamedTuple):
     """What one answer says of each frame, by frame number."""
 
     value: npt.NDArray[np.float64]
     """0 to 1, NaN = unscored; frame number n is value[n - 1]"""
-    why: Mapping[int, str] = field(default_factory=dict)
+    why: dict[int, str]
     """the reason for each unscored frame, by its number"""
     ignored: int = 0
     """entries for frames that were never shown"""
-
-    @classmethod
-    def nothing(cls, count: int, reason: str) -> FrameRatings:
-        """Leave every frame unscored for one reason."""
-        return cls(np.full(count, np.nan), dict.fromkeys(range(1, count + 1), reason))
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +242,7 @@ def read_ratings(response: ChatResponse, count: int) -> FrameRatings:
     """Match an answer with the `count` frames that were shown."""
     if isinstance(response.parsed, FrameAnswers):
         return align(((entry.frame, entry.percent) for entry in response.parsed.frames), count)
-    return FrameRatings.nothing(count, response.why_not)
+    return _leave_unscored(count, response.why_not)
 
 
 def align(entries: Iterable[tuple[Any, Any]], count: int) -> FrameRatings:
@@ -262,7 +256,7 @@ def align(entries: Iterable[tuple[Any, Any]], count: int) -> FrameRatings:
     times = Counter(number for number, _ in listed)
     doubt = _find_doubt(times, [percent for _, percent in listed], count)
     if doubt:
-        return FrameRatings.nothing(count, doubt)
+        return _leave_unscored(count, doubt)
     value, why = np.full(count, np.nan), dict.fromkeys(range(1, count + 1), MISSING)
     for number, given in listed:
         if number is None or not 1 <= number <= count:
@@ -318,6 +312,10 @@ def mean_and_spread(samples: Sequence[SampledCurve]) -> tuple[npt.NDArray[Any], 
     squares = np.where(known, (values - np.where(np.isnan(mean), 0.0, mean)) ** 2, 0.0).sum(axis=0)
     spread = np.where(count > 1, np.sqrt(squares / safe), np.nan)
     return mean, spread, count
+
+
+def _leave_unscored(count: int, reason: str) -> FrameRatings:
+    return FrameRatings(np.full(count, np.nan), dict.fromkeys(range(1, count + 1), reason))
 
 
 def _find_doubt(times: Counter[int | None], percents: list[Any], count: int) -> str:
