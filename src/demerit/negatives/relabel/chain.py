@@ -79,7 +79,7 @@ class RelabelRecord:
 
     def accepted(self, stage: Stage) -> dict[int, Candidate]:
         """The accepted commands (stage 'command') or clips (stage 'clip') by grade."""
-        return {one.grade: one for one in self.candidates if one.stage == stage and not one.reason}
+        return {found.grade: found for found in self.candidates if found.stage == stage and not found.reason}
 
     @property
     def rejected(self) -> list[Candidate]:
@@ -246,6 +246,6 @@ class RelabelChain:
         by: CheckedBy,
         verdict: Verdict | None = None,
     ) -> None:
-        fresh = not any(one.stage == stage and one.grade == grade for one in self.candidates)
+        fresh = not any(known.stage == stage and known.grade == grade for known in self.candidates)
         facts = None if verdict is None else verdict.model_dump()
         self.candidates.append(Candidate(stage, text, grade, number, reason, by if reason else "", facts, fresh))

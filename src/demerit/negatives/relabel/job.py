@@ -109,14 +109,17 @@ def relabel(
     job = f"counterfactuals of {dataset.address} by {client.endpoint.model}, {prompt_version()}: {facts}"
     licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
     store = open_or_create(dest, f"{dataset.name}-counterfactuals", licence, job)
-    with store.writer() as writer, atomic_file(store.root / RECORDS) as partial, partial.open("wb") as log:
+    with store.writer() as writer:
+        for stale in store.root.glob(f".{RECORDS}.*.part"):  # of a run that was killed
+            stale.unlink()
         dataset.on_problem = writer.add
         table = Store(store.root).columns(["id", "parent", "split"]).to_pylist()
         written = {row["parent"] or row["id"]: row["split"] for row in table}
         splits = None
         if config.split == "task":
             splits = assigner.assign(config.shares, config.seed, only=chosen, kept=written)
-        _RelabelRun(dataset, config, client, writer, log, summary, chosen, splits, written, on_progress).run()
+        with atomic_file(store.root / RECORDS) as partial, partial.open("wb") as log:
+            _RelabelRun(dataset, config, client, writer, log, summary, chosen, splits, written, on_progress).run()
     return summary
 
 
@@ -149,7 +152,8 @@ def read_records(folder: str | Path) -> Iterator[RelabelRecord]:
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             facts = {name: value for name, value in json.loads(line).items() if name in known}
-            yield RelabelRecord(**{**facts, "candidates": tuple(Candidate(**one) for one in facts["candidates"])})
+            candidates = tuple(Candidate(**candidate) for candidate in facts["candidates"])
+            yield RelabelRecord(**{**facts, "candidates": candidates})
 
 
 def _assume(dataset: Dataset, config: RelabelConfig) -> Iterator[Episode]:

@@ -191,8 +191,8 @@ class CorpusConfig:
 
 def load_config(path: str | Path) -> CorpusConfig:
     """Read a config: a YAML file, or the name of one that ships. Its folders are relative to the file."""
+    shipped = sorted(file.name.removesuffix(".yaml") for file in SHIPPED.iterdir() if file.name.endswith(".yaml"))
     file = Path(path).expanduser()
-    shipped = sorted(each.name.removesuffix(".yaml") for each in SHIPPED.iterdir() if each.name.endswith(".yaml"))
     if str(path) in shipped and not file.exists():
         file = Path(str(SHIPPED)) / f"{path}.yaml"
     expected = f"a recipe (YAML), or one that ships ({', '.join(shipped)})"
@@ -216,7 +216,7 @@ def _build(values: dict[str, Any], home: Path) -> CorpusConfig:
         if name in values and values[name] is None:
             values[name] = {}
     if isinstance(values.get("sources"), list):
-        values["sources"] = [each for entry in values["sources"] for each in _expand(entry, home)]
+        values["sources"] = [source for entry in values["sources"] for source in _expand(entry, home)]
     if isinstance(values.get("held_out"), list):
         values["held_out"] = [_resolve(entry, home) for entry in values["held_out"]]
     return build_config(CorpusConfig, values)
@@ -240,10 +240,10 @@ def _expand(entry: Any, home: Path) -> list[Any]:
             raise BadInput("recipe, sources", "folders that exist", f"nothing at {found['folder']}")
         if found.get("name"):
             raise BadInput("recipe, sources", "no name where `*` stands for several folders", repr(found["name"]))
-    return [{**found, "folder": each, "name": found.get("name") or safe_name(Path(each).name)} for each in folders]
+    return [{**found, "folder": path, "name": found.get("name") or safe_name(Path(path).name)} for path in folders]
 
 
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _to_plain(each) for name, each in value.items() if each is not None}
-    return [_to_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {name: _to_plain(item) for name, item in value.items() if item is not None}
+    return [_to_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -57,7 +57,7 @@ class CorpusCounts:
 
     def add(self, episode: Episode) -> None:
         """Count one episode."""
-        source = next(one.source for one in self.drawn if one.source.name == episode.origin.dataset)
+        source = next(drawn.source for drawn in self.drawn if drawn.source.name == episode.origin.dataset)
         origin, outcome, kind = episode.origin, graded_outcome(episode), kind_of(episode, source)
         grade, by = (outcome.grade, outcome.source) if outcome else (None, "")
         edit = episode.edits[-1].name if kind in MADE else ""
@@ -86,7 +86,7 @@ class CorpusCounts:
         by_source = {who: self.count("split", label_source=who) for who in (*LABEL_SOURCES, "")}
         return {
             "name": self.name,
-            "sources": {one.source.name: self._describe_source(one) for one in self.drawn},
+            "sources": {drawn.source.name: self._describe_source(drawn) for drawn in self.drawn},
             "total": self._describe(),
             "splits": {
                 split: {
@@ -169,7 +169,7 @@ class CorpusCounts:
         lines += ["", "## Label sources of the grades", "", *_format_table(["label source", *splits], labels)]
         if self.due:
             lines += ["", f"{self.due:,} examples of evaluation splits need a person's check (tag `human_check`)."]
-        sources = [_source_row(one, facts["sources"][one.source.name]) for one in self.drawn]
+        sources = [_source_row(drawn, facts["sources"][drawn.source.name]) for drawn in self.drawn]
         lines += ["", "## Sources", "", *_format_table(header, sources)]
         if self.not_made:
             missed = [[name, reason, f"{count:,}"] for (name, reason), count in self.not_made.most_common()]

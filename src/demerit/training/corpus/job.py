@@ -78,7 +78,7 @@ def build_corpus(
     client = _open_client(config, chat or {})
     plan = make_plan(config, strict, on_progress)
     plan.refuse_leaks()
-    licences = sorted({one.source.licence for one in plan.drawn if one.ids and one.source.licence})
+    licences = sorted({drawn.source.licence for drawn in plan.drawn if drawn.ids and drawn.source.licence})
     store = open_or_create(dest, config.name, " AND ".join(licences), f"corpus {config.name}, {plan.digest}")
     stages = store.root / "stages"
     stages.mkdir(exist_ok=True)

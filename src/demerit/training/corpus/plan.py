@@ -67,9 +67,9 @@ class CorpusPlan:
     def digest(self) -> str:
         """A hash of the config, the chosen episodes and their splits."""
         digest = hashlib.sha256()
-        for one in self.drawn:
-            chosen = sorted((id, self.splits.get(f"{one.source.name}/{id}", "")) for id in one.ids)
-            digest.update(repr((one.source.name, chosen)).encode())
+        for drawn in self.drawn:
+            chosen = sorted((id, self.splits.get(f"{drawn.source.name}/{id}", "")) for id in drawn.ids)
+            digest.update(repr((drawn.source.name, chosen)).encode())
         return f"{self.config.digest}-{digest.hexdigest()[:16]}"
 
     @property
@@ -103,21 +103,21 @@ class CorpusReader:
 
     def expected(self) -> int:
         """The number of chosen episodes."""
-        return sum(len(one.ids) for one in self._chosen())
+        return sum(len(drawn.ids) for drawn in self._chosen())
 
     def records(self) -> Iterator[Record]:
         """Stream episodes and the preferences between them."""
-        for one in self._chosen():
-            name = one.source.name
-            for record in open_source(one.source, self.strict).records():
+        for drawn in self._chosen():
+            name = drawn.source.name
+            for record in open_source(drawn.source, self.strict).records():
                 if isinstance(record, Preference):
-                    if {record.a, record.b} <= one.ids:
+                    if {record.a, record.b} <= drawn.ids:
                         yield replace(record, a=f"{name}/{record.a}", b=f"{name}/{record.b}")
-                elif isinstance(record, Episode) and record.id in one.ids:
-                    yield self._place(label_episode(record, one.source), one.source)
+                elif isinstance(record, Episode) and record.id in drawn.ids:
+                    yield self._place(label_episode(record, drawn.source), drawn.source)
 
     def _chosen(self) -> list[DrawnSource]:
-        return [one for one in self.drawn if self.only is None or one.source.name in self.only]
+        return [drawn for drawn in self.drawn if self.only is None or drawn.source.name in self.only]
 
     def _place(self, episode: Episode, source: CorpusSource) -> Episode:
         """Give an episode the corpus's names and its split; the source's names become tags."""
@@ -144,10 +144,10 @@ class CorpusReader:
 def make_plan(config: CorpusConfig, strict: bool = False, on_progress: StageProgress = ignore_progress) -> CorpusPlan:
     """Read the sources, draw episodes, assign splits, check for leaks. Nothing is written, no frame is decoded."""
     drawn = tuple(draw_source(config, source, strict, on_progress) for source in config.sources)
-    if not any(one.ids for one in drawn):
+    if not any(found.ids for found in drawn):
         reasons = Counter[str]()
-        for one in drawn:
-            reasons.update(one.skipped)
+        for found in drawn:
+            reasons.update(found.skipped)
         why = "; ".join(f"{count} skipped: {reason}" for reason, count in reasons.most_common(3)) or "empty sources"
         raise BadInput("recipe, sources", "at least one usable episode", why)
     reader = CorpusReader(config, drawn, strict=strict)
@@ -159,7 +159,7 @@ def make_plan(config: CorpusConfig, strict: bool = False, on_progress: StageProg
         on_progress("splitting", len(episodes), reader.expected(), "")
     if config.splits.by == "task":
         splits = assigner.assign(config.splits.shares, config.seed)
-        episodes = [replace(one, origin=replace(one.origin, split=splits[one.id])) for one in episodes]
+        episodes = [replace(episode, origin=replace(episode.origin, split=splits[episode.id])) for episode in episodes]
     augmented = {source.name for source in config.sources if source.is_augmented}
     return CorpusPlan(
         config,
