@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("train:app", "Train the network of the default model, or a vision-language model."),
     "check": ("models:check", "Check that a model does what its card and the protocol say."),
     "list": ("listing:list_", "List the names that demerit knows: models, sources, benchmarks and more."),
-    "demo": ("demo_command:demo", "Teach a model on part of the shipped sample and score the rest."),
+    "demo": ("demo:demo", "Teach a model on part of the shipped sample and score the rest."),
 }
 
 
