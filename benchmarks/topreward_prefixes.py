@@ -1,10 +1,10 @@
-"""TOPReward after every frame: each beginning of the video by itself, and all of them over one shared beginning.
+"""TOPReward after every frame: each prefix of the video by itself, and all of them over one shared trunk.
 
-    python benchmarks/topreward_prefixes.py                   # Qwen3-VL-4B shape on a GPU, random weights
-    python benchmarks/topreward_prefixes.py --tiny            # a toy on the CPU: the ratios of work hold there too
+    python benchmarks/topreward_prefixes.py            # Qwen3-VL-4B shape on a GPU, random weights, no download
+    python benchmarks/topreward_prefixes.py --small    # a small network on the CPU, seconds
 
-Three ways see the same frames and weights in one run: the library's whole forward pass for each beginning (as others
-do it), the same on our network, and one stem with a branch a frame. Resizing is inside every timing.
+Three ways see the same frames and weights: transformers' full forward pass for each prefix, the same on our network,
+and one trunk with a branch per frame. Resizing is inside every timing.
 """
 
 from __future__ import annotations
@@ -18,61 +18,57 @@ from typing import Any
 import numpy as np
 import torch
 
-from _true_shape import TRUE, WordTokens, random_weights, seconds, small
+from _vlm_networks import TASK, WordTokenizer, network_config, random_weights, time_best
+from demerit.models.by_time import VideoClip
 from demerit.models.vlm.config import VLMShape
-from demerit.models.vlm.network import Network
-from demerit.models.vlm.prefix_reference import PrefixReference
-from demerit.models.vlm.prefixes import OPENING, Prefixes, Question, answer_tokens, encodings_alone, pictures
-from demerit.models.vlm.prompt import Block, laid_out
-from demerit.models.vlm.reference import transformers_network
-from demerit.models.vlm.tree import separate
-from demerit.models.vlm.video import Bounds, Clip, look_at_pairs, pairs_of, video_pieces
-from demerit.models.vlm.words import words
-
-TASK = "pick up the red mug and put it on the plate next to the sink"
+from demerit.models.vlm.network import VLMNetwork, transformers_network
+from demerit.models.vlm.prefix_tree import separate_tree
+from demerit.models.vlm.prefixes import OPENING, PrefixScorer
+from demerit.models.vlm.prompt import TokenBlock, build_blocks, load_prompts
+from demerit.models.vlm.video import VideoBounds, encode_pairs, frame_pairs, video_pieces
+from fakes.vlm_reference import PrefixReference, encoded_pairs, encodings_one_by_one
 
 
-def alone(engine: Prefixes, clip: Clip) -> np.ndarray:
-    """Every beginning by itself, on our network: no shared stem, no shared pictures."""
-    backbone, size = engine.backbone, engine.size(clip)
+def score_one_by_one(scorer: PrefixScorer, clip: VideoClip) -> np.ndarray:
+    """Score every prefix by itself on our network: nothing is shared."""
+    backbone, size = scorer.backbone, scorer.size(clip)
     grid = backbone.shape.vision.grid(*size)
-    question, answer = answer_tokens(backbone, engine.question, TASK)
+    question, answer = scorer.tokenize(TASK)
     values = []
     for length in range(1, len(clip) + 1):
-        pairs = pairs_of(length)
+        pairs = frame_pairs(length)
         pieces = [OPENING, *video_pieces(pairs, pairs, clip.seconds, grid)]
-        blocks = (*laid_out(pieces, backbone.tokens, backbone.shape), Block((*question, *answer[:-1])))
-        seen = look_at_pairs(backbone.network, clip.frames[:length], pairs, pairs, size)
-        total = sum(map(len, blocks))
-        wanted = [(0, total - len(answer) + at) for at in range(len(answer))]
-        states = backbone.network.states(separate([blocks]), seen, wanted)
-        said = backbone.network.language.words(states).log_softmax(-1)
+        blocks = (*build_blocks(pieces, backbone.tokens, backbone.shape), TokenBlock((*question, *answer[:-1])))
+        images = encode_pairs(backbone.network, clip.frames[:length], pairs, pairs, size)
+        tree = separate_tree([blocks])
+        wanted = [(0, tree.tokens - len(answer) + at) for at in range(len(answer))]
+        said = backbone.network.language.logits(backbone.network.states(tree, images, wanted)).log_softmax(-1)
         values.append(float(said[torch.arange(len(answer)), list(answer)].double().sum()))
     return np.array(values)
 
 
-def measured(engine: Prefixes, reference: PrefixReference, count: int, device: str, times: int) -> dict[str, Any]:
-    frames = np.random.default_rng(count).integers(0, 256, (count, 240, 320, 3), dtype=np.uint8)
-    clip = Clip(frames, np.arange(count) * 0.5)
-    tree = engine.asked(clip, TASK).tree()
+def measure(
+    scorer: PrefixScorer, reference: PrefixReference, count: int, size: tuple[int, int], device: str
+) -> dict[str, Any]:
+    frames = np.random.default_rng(count).integers(0, 256, (count, *size, 3), dtype=np.uint8)
+    clip = VideoClip(frames, np.arange(count) * 0.5)
+    tree = scorer.build_prompt(clip, TASK).tree()
     ways = {
-        "library": lambda: reference.likely(clip, TASK),
-        "alone": lambda: alone(engine, clip),
-        "shared": lambda: engine.likely(clip, TASK),
+        "library": lambda: reference.log_probabilities(clip, TASK),
+        "alone": lambda: score_one_by_one(scorer, clip),
+        "shared": lambda: scorer.log_probabilities(clip, TASK),
     }
     took, said = {}, {}
     for name, work in ways.items():
-        if name == "shared" or device == "cuda":
-            work()  # kernels are made and chosen in the first run
-        took[name], said[name] = seconds(work, times, device)
-    tokens = tree.tokens
-    stem = len(tree.segments[0].blocks[0])
-    apart = sum(stem * len(pairs_of(n)) + len(tree.segments[-1].blocks[-1]) for n in range(1, count + 1))
+        if device == "cuda":
+            work()  # the first run compiles and chooses kernels
+        took[name], said[name] = time_best(work, 2 if device == "cuda" else 1, device)
+    pair, question = len(tree.segments[0].blocks[0]), len(tree.segments[-1].blocks[-1])
+    apart = sum(pair * len(frame_pairs(length)) + question for length in range(1, count + 1))
     return {
         "frames": count,
-        "pictures encoded": {"alone": encodings_alone(count), "shared": len(pictures(count))},
-        "encodings ratio": round(encodings_alone(count) / count, 2),
-        "tokens ratio": round(apart / tokens, 2),
+        "images encoded": {"alone": encodings_one_by_one(count), "shared": len(encoded_pairs(count))},
+        "tokens ratio": round(apart / tree.tokens, 2),
         "seconds": {name: round(value, 4) for name, value in took.items()},
         "times faster than library": round(took["library"] / took["shared"], 2),
         "times faster than alone": round(took["alone"] / took["shared"], 2),
@@ -83,32 +79,32 @@ def measured(engine: Prefixes, reference: PrefixReference, count: int, device: s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="a toy on the CPU")
-    parser.add_argument("--frames", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--times", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU; more only where nothing else runs")
+    parser.add_argument("--small", action="store_true", help="a small network on the CPU")
+    parser.add_argument("--frames", type=int, nargs="+", default=None)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    device = "cpu" if given.tiny else "cuda"
-    dtype = torch.float32 if given.tiny else torch.bfloat16
-    if given.tiny:
-        torch.set_num_threads(given.threads)
-    config = small() if given.tiny else TRUE
+    options = parser.parse_args()
+    device, dtype = ("cpu", torch.float32) if options.small else ("cuda", torch.bfloat16)
+    counts = options.frames or ([4, 8] if options.small else [16, 64])
+    size = (32, 64) if options.small else (240, 320)
+    config = network_config(small=options.small)
+    if options.small:
+        torch.set_num_threads(1)
     shape = VLMShape.from_config(config)
     weights = random_weights(shape.expected(read_out=True), device, dtype)
-    network = Network(shape, weights)
     backbone: Any = SimpleNamespace(
-        tokens=WordTokens(), shape=shape, bounds=Bounds(), network=network, device=torch.device(device)
+        tokens=WordTokenizer(shape.text.vocabulary),
+        shape=shape,
+        bounds=VideoBounds(),
+        network=VLMNetwork(shape, weights),
     )
-    said = words("topreward")
-    question = Question(said["statement"], said["question"], said["answer"])
+    scorer = PrefixScorer(backbone, load_prompts("topreward"))
     table = weights["language_model.embed_tokens.weight"]
-    reference = PrefixReference(backbone, question, transformers_network(config, weights), table)
-    rows = [measured(Prefixes(backbone, question), reference, n, device, given.times) for n in given.frames]
+    reference = PrefixReference(scorer, transformers_network(config, weights), table)
+    rows = [measure(scorer, reference, count, size, device) for count in counts]
     for row in rows:
         print(json.dumps(row))
-    if given.out:
-        given.out.write_text(json.dumps(rows, indent=2) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,16 +21,14 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from _true_shape import TRUE, WordTokens, random_weights, small
+from _vlm_networks import WordTokenizer, network_config, random_weights
 from demerit.models.vlm.config import VLMShape
-from demerit.models.vlm.heads import expected_heads
+from demerit.models.vlm.robometer import expected_heads
 from demerit.training.prepared import CorpusRow, PreparedCorpus
-from demerit.training.vlm.checkpoints import VLMStart, choose_dtype, resize_vocabulary
+from demerit.training.vlm.checkpoints import VLMStart, choose_dtype
 from demerit.training.vlm.config import RobometerTrainConfig
 from demerit.training.vlm.fit import VLMProgress, VLMTrainer
 
-VOCABULARY = 151_674
-"""tokens of Robometer"""
 TASKS = ("pick up the red mug and put it on the plate", "close the top drawer of the cabinet")
 
 
@@ -58,7 +56,7 @@ def make_start(model: dict[str, Any], config: RobometerTrainConfig, device: str)
     weights = random_weights(expected, device, torch.bfloat16)
     for name in list(weights):
         weights[name] = weights[name].to(choose_dtype(name, config))
-    tokens: Any = WordTokens()
+    tokens: Any = WordTokenizer(shape.text.vocabulary)
     return VLMStart(model, weights, tokens, None, "random", "random", "random")
 
 
@@ -111,7 +109,7 @@ def main() -> None:
     if not options.small and not torch.cuda.is_available():
         raise SystemExit("there is no GPU here; --small shows that the script runs")
     device = "cpu" if options.small else "cuda"
-    model = resize_vocabulary(small() if options.small else TRUE, VOCABULARY)
+    model = network_config(small=options.small)
     corpus = make_corpus(8, 8, 64, 96) if options.small else make_corpus(12, 24, 240, 320)
     changes: dict[str, Any] = {"steps": options.updates, "batch": options.batch, "part": options.part}
     if options.small:

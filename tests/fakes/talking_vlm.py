@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from demerit.models.vlm.prompt import Tokens
+from demerit.models.vlm.prompt import PromptTokenizer
 from fakes.tiny_vlm import ID, tiny_checkpoint
 
 
 def talking_checkpoint(folder: Path, sentence: str) -> Path:
     """Write a checkpoint that answers with the sentence and then ends."""
     tiny_checkpoint(folder, tied=False)
-    tokens = Tokens.read(folder / "tokenizer.json")
+    tokens = PromptTokenizer.read(folder / "tokenizer.json")
     chain = [*tokens.ids("\n"), *tokens.ids(sentence), ID["<|im_end|>"]]
     assert len(set(chain)) == len(chain), "a token that occurs twice would lead to two words"
     weights = load_file(folder / "model.safetensors")

@@ -233,6 +233,21 @@ def tiny_checkpoint(
     return folder
 
 
+def tiny_adapter(folder: Path, base: Path | str, start: str | None = None, **changes: Any) -> Path:
+    """Write a LoRA adapter of two modules; `start` is the fingerprint that training would have left."""
+    folder.mkdir(parents=True)
+    module, made = "base_model.model.model.language_model.layers.0.self_attn", {}
+    for name, out in {"q_proj": 64, "k_proj": 32}.items():
+        made[f"{module}.{name}.lora_A.weight"] = torch.ones(2, 64)
+        made[f"{module}.{name}.lora_B.weight"] = torch.ones(out, 2)
+    save_file(made, folder / "adapter_model.safetensors")
+    facts = {"peft_type": "LORA", "base_model_name_or_path": str(base), "r": 2, "lora_alpha": 4, **changes}
+    _write_json(folder / "adapter_config.json", facts)
+    if start is not None:
+        _write_json(folder / "training.json", {"start": str(base), "start_fingerprint": start})
+    return folder
+
+
 def write_base(folder: Path, config: dict[str, Any]) -> None:
     """Write a base model's config and tokenizer, without weights."""
     folder.mkdir(parents=True, exist_ok=True)

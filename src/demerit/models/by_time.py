@@ -1,4 +1,4 @@
-"""Frames chosen by the clock: one every so many seconds, and always the last."""
+"""Frames by the clock: choose one every so many seconds, and clips with the time of each frame."""
 
 from __future__ import annotations
 
@@ -6,25 +6,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demerit.data.frames import Indices, Times, spread
+from demerit.data.frames import Images, Indices, Times, spread
 
 MOST_A_SECOND = 1000.0
-"""no camera is faster"""
+"""the fastest camera that is believed"""
+
+
+@dataclass(frozen=True, eq=False)
+class VideoClip:
+    """Frames of a video and the time of each in seconds."""
+
+    frames: Images
+    seconds: Times
+
+    def __len__(self) -> int:
+        """Count the frames."""
+        return len(self.frames)
 
 
 @dataclass(frozen=True)
 class ByTime:
-    """One frame every `step` seconds from the first on, and the true last one; never more than `most`."""
+    """One frame every `step` seconds from the first, and always the last; at most `most`."""
 
     step: float
     most: int
 
     def __call__(self, length: int) -> Indices:
-        """Choose without knowing the times: spread over the video."""
+        """Choose without times: spread over the video."""
         return spread(length, self.most)
 
     def by_time(self, times: Times) -> Indices:
-        """Choose the frames nearest to 0, step, 2 step ... and the last; a longer video is spread over."""
+        """Choose the frames nearest to 0, step, 2 step ... and the last; spread evenly if those are too many."""
         if not len(times):
             return np.empty(0, np.int32)
         end = float(times[-1]) + 1e-9

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from demerit.errors import BadInput, WriteError
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.checkpoint import read_checkpoint
-from demerit.models.vlm.opened import Opened
+from demerit.models.vlm.robometer import RobometerCheckpoint
 from demerit.training.prepared import PreparedCorpus
 from demerit.training.vlm import checkpoints
 from demerit.training.vlm.checkpoints import export_vlm, load_start
@@ -40,7 +40,7 @@ def train(out: Path, config: VLMTrainConfig, start: Path, save: str = "merged") 
 def test_a_plain_model_becomes_a_robometer_that_loads(tmp_path: Path) -> None:
     start, config = tiny_checkpoint(tmp_path / "qwen"), small_config(steps=1)
     model = train(tmp_path / "out", config, start)
-    opened = Opened.robometer(str(model), device="cpu", dtype="float32")
+    opened = RobometerCheckpoint.open(str(model), device="cpu", dtype="float32")
     assert opened.protocol.frames == 4
     assert opened.shape.text.vocabulary == 351
     corpus = vlm_corpus((8,))

@@ -31,9 +31,8 @@ from demerit.errors import (
     StoreError,
     WriteError,
 )
-from demerit.models.vlm.heads import expected_heads
-from demerit.models.vlm.network import Network
-from demerit.models.vlm.robometer import Protocol, RobometerEngine
+from demerit.models.vlm.network import VLMNetwork
+from demerit.models.vlm.robometer import RobometerEngine, RobometerProtocol, expected_heads
 from demerit.training.prepared import PreparedCorpus
 from demerit.training.vlm import fit
 from demerit.training.vlm.checkpoints import load_start
@@ -96,7 +95,7 @@ def judge(folder: Path, held_out: PreparedCorpus) -> tuple[float, float, float]:
     weights = weights_in(folder)
     heads = {name: weights.pop(name) for name in expected_heads(64, 10)}
     tokens: Any = WordTokens()
-    engine = RobometerEngine(Network(tiny_start().shape, weights), heads, tokens, Protocol(frames=4))
+    engine = RobometerEngine(VLMNetwork(tiny_start().shape, weights), heads, tokens, RobometerProtocol(frames=4))
     right: list[bool] = []
     ends: dict[bool, list[float]] = {True: [], False: []}
     for a, row in enumerate(held_out.rows):

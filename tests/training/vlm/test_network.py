@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from demerit.models.vlm.heads import Head
-from demerit.models.vlm.network import Network
-from demerit.models.vlm.prompt import Picture
-from demerit.models.vlm.reference import RobometerReference, transformers_network
-from demerit.models.vlm.robometer import Protocol, RobometerEngine
+from demerit.models.vlm.network import VLMNetwork, transformers_network
+from demerit.models.vlm.prompt import ImageSlot
+from demerit.models.vlm.robometer import RobometerEngine, RobometerHead, RobometerProtocol
 from demerit.training.prepared import PreparedCorpus
 from demerit.training.vlm.config import RobometerTrainConfig
 from demerit.training.vlm.fit import make_encoder
@@ -20,6 +18,7 @@ from demerit.training.vlm.network import VLMLearner, parameter_groups
 from demerit.training.vlm.objectives import ExampleBatch, PairsObjective, TrainingExample
 from fakes.tiny_vlm import head_shapes
 from fakes.toy_trajectories import WordTokens, tiny_start, vlm_corpus
+from fakes.vlm_reference import RobometerReference
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,9 +54,9 @@ def test_training_outputs_equal_those_of_scoring(change: dict[str, Any]) -> None
     heads = {name: value for name, value in tiny_start().weights.items() if name in head_shapes()}
     backbone = {name: value for name, value in tiny_start().weights.items() if name not in heads}
     tokens: Any = WordTokens()
-    engine = RobometerEngine(Network(start.shape, backbone), heads, tokens, Protocol(frames=4))
+    engine = RobometerEngine(VLMNetwork(start.shape, backbone), heads, tokens, RobometerProtocol(frames=4))
     reference = RobometerReference(
-        start.shape, transformers_network(start.config, backbone), heads, tokens, Protocol(frames=4)
+        start.shape, transformers_network(start.config, backbone), heads, tokens, RobometerProtocol(frames=4)
     )
     for at, sample in enumerate(samples):
         clips = [
@@ -67,14 +66,14 @@ def test_training_outputs_equal_those_of_scoring(change: dict[str, Any]) -> None
         found = float(outputs["preference"][at].sigmoid())
         assert found == pytest.approx(engine.compare(*clips, sample.instruction), abs=1e-5)
         assert found == pytest.approx(reference.compare(*clips, sample.instruction), abs=1e-5)
-        places = [[Picture(number, 2, 2) for number in range(4)] for _ in clips]
-        pieces = Protocol(frames=4).preference_pieces(sample.instruction, *places)
+        places = [[ImageSlot(number, 2, 2) for number in range(4)] for _ in clips]
+        pieces = RobometerProtocol(frames=4).preference_pieces(sample.instruction, *places)
         with torch.no_grad():
             ids, states = reference._forward([pieces], [clips])
         read = states[0, (ids[0] == tokens.id("<|prog_token|>")).nonzero()[:4, 0]]  # of the first trajectory alone
         for name, shape in (("progress", (4, 10)), ("success", (4, 1))):
             read_out = outputs[name].reshape(3, *shape)[at]
-            assert torch.allclose(read_out, Head.named(name, heads)(read), atol=1e-5), name
+            assert torch.allclose(read_out, RobometerHead.from_weights(name, heads)(read), atol=1e-5), name
 
 
 def trained_names(**changes: Any) -> set[str]:

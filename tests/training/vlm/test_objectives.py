@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demerit.errors import BadInput
-from demerit.models.vlm.grades import grade_in
+from demerit.models.published.roboreward import parse_grade
 from demerit.training.prepared import PreparedCorpus
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
 from demerit.training.vlm.objectives import (
@@ -195,7 +195,7 @@ def test_graded_episodes_come_once_per_epoch() -> None:
     assert example.targets["words"].tolist() == [*example.ids[example.wanted[0] + 1 :].tolist()]
     assert example.targets["words"][-1] == start.tokens.id("<|im_end|>")
     assert example.targets["words"][-2] == objective.digits[4]
-    assert grade_in("ANSWER: 5") == example.targets["grade"][0]
+    assert parse_grade("ANSWER: 5") == example.targets["grade"][0]
     logits = torch.zeros(len(example.wanted), 351)
     logits[-2, objective.digits[2]] = 5.0
     targets = {name: torch.from_numpy(one) for name, one in example.targets.items()}

@@ -19,28 +19,32 @@ from demerit.data.reward import Reward
 from demerit.errors import BadInput
 from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
-from demerit.models.published.naming import filed_under
-from demerit.models.published.options import at_least, need_extra, one_of, placed, read_options, together
-from demerit.models.published.scoring import NO_NUMBER, each, told
+from demerit.models.published.options import (
+    check_at_least,
+    check_choice,
+    load_engine,
+    placement,
+    read_options,
+    reward_name,
+)
+from demerit.models.published.scoring import NON_FINITE, read_instruction, score_each
+from demerit.models.vlm.prefix_tree import window
+from demerit.models.vlm.prompt import is_plain_text
 
 if TYPE_CHECKING:
-    from demerit.models.vlm.online import Following
-    from demerit.models.vlm.robometer import RobometerEngine
+    from demerit.models.vlm.robometer import LiveRobometer, RobometerCheckpoint, RobometerEngine
 
 CHECKPOINTS = {"authors": "robometer/Robometer-4B", "lerobot": "lerobot/Robometer-4B"}
 PUBLISHED = {CHECKPOINTS["authors"]: "robometer", CHECKPOINTS["lerobot"]: "robometer-lerobot"}
-"""no commit is pinned: none could be seen from here; `revision` pins one, and the card tells the one that was loaded"""
-OWN = {"size": str, "stride": int, "arithmetic": str}
-EXACT, FP8 = "exact", "fp8"
+"""no commit is pinned, because none was known when this was written; `revision` pins one"""
+OWN = {"size": str, "stride": int}
+ARITHMETIC = "exact"
+"""part of the identity and of `given`"""
 LICENCE = "Apache-2.0 (as its hub card says; not verified here)"
 HALF = 0.02
-"""what half precision may move a value by, as the tests allow between the two ways of computing it"""
+"""how far bfloat16 may move a value; the tests allow as much between two ways of computing it"""
 BATCH = 64
-"""frames that are decoded together"""
-ROUNDED = (
-    "An approximation: the language model multiplies in eight bits; on random weights of the true shape progress was "
-    "up to 0.018 off. "
-)
+"""frames decoded together"""
 VERIFIED = (
     "Verified here on random weights of the same layouts: answers equal those of the straightforward way, each window "
     "through transformers' own forward pass. Not verified here: the published weights and their benchmark figures."
@@ -48,7 +52,7 @@ VERIFIED = (
 
 
 class Robometer:
-    """Eight frames spread up to each moment, read at the last: the authors' dense rewards, computed once each."""
+    """Eight frames spread up to each moment, read at the last: the authors' dense rewards."""
 
     listing = Listing(
         quantity="progress",
@@ -62,115 +66,102 @@ class Robometer:
     )
 
     def __init__(self, options: str = "", **changes: Any) -> None:
-        """Find and check the checkpoint; weights are loaded when the first episode comes.
+        """Find and check the checkpoint; weights are loaded at the first episode.
 
         Args:
-            options: `authors` (the default) or `lerobot`, and options with = between name and value.
+            options: `authors` (the default) or `lerobot`, then name=value options, separated by commas.
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
-                computed together: less memory, a little slower), stride (score every so many frames), arithmetic
-                (`exact`, or `fp8`: a quarter faster on recent GPUs, and an approximation).
+                computed together; fewer take less memory), stride (score every so many frames).
         """
-        need_extra("robometer")
-        from demerit.models.vlm.opened import Opened  # noqa: PLC0415  torch, only now
-
+        opener = load_engine("robometer", "robometer:RobometerCheckpoint")
         given = read_options("robometer", options, changes, OWN, "size")
-        which = one_of("robometer", str(given.get("size", "authors")), tuple(CHECKPOINTS))
-        self._at_once = together(given)
-        self.arithmetic = one_of("arithmetic", given.get("arithmetic", EXACT), (EXACT, FP8))
-        self.stride = at_least("stride", int(given.get("stride", 1)), 1)
+        which = check_choice("robometer", str(given.get("size", "authors")), tuple(CHECKPOINTS))
+        self._at_once = given.get("at_once")
+        self.stride = check_at_least("stride", int(given.get("stride", 1)), 1)
         path = given.get("path") or CHECKPOINTS[which]
-        self.opened = Opened.robometer(path, **placed(given))
-        self.card = self._card(filed_under(path, given.get("adapter"), PUBLISHED))
-        self._live: Following | None = None
+        self.checkpoint: RobometerCheckpoint = opener.open(path, **placement(given))
+        self.card = self._card(reward_name(path, given.get("adapter"), PUBLISHED))
+        self._live: LiveRobometer | None = None
 
     @cached_property
     def engine(self) -> RobometerEngine:
         """The weights, on the device."""
-        return self.opened.engine(self._at_once, in_eight_bits=self.arithmetic == FP8)
+        return self.checkpoint.engine(self._at_once)
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
-        """Score every frame; an episode that cannot be seen comes back unscored with the reason."""
-        return each(self.card.name, episodes, lambda episode: episode.main, self._scored)
+        """Score every frame; an episode that cannot be decoded is unscored with the reason."""
+        return score_each(self.card.name, episodes, lambda episode: episode.main, self._score)
 
     def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
-        """Say how likely the first of each pair is the better one, the mean over both orders of asking."""
-        return [self._preferred(first, second) for first, second in pairs]
+        """Return how likely the first of each pair is better, averaged over both orders of asking."""
+        return [self._prefer(first, second) for first, second in pairs]
 
     def reset(self, instruction: str) -> None:
-        """Begin to follow a robot."""
-        from demerit.models.vlm.online import Following  # noqa: PLC0415
-
-        if not instruction.strip() or "<|" in instruction:
-            raise BadInput("instruction", "words", repr(instruction))
-        self._live = Following(self.engine, instruction.strip())
+        """Start a live episode."""
+        if not instruction.strip() or not is_plain_text(instruction):
+            raise BadInput("instruction", "text without special tokens", repr(instruction))
+        self._live = load_engine("robometer", "robometer:LiveRobometer")(self.engine, instruction.strip())
 
     def step(self, frame: Images) -> float:
-        """Take the next (height, width, 3) frame and return its progress: what `score` would say of it.
+        """Take the next (height, width, 3) frame and return its progress, as `score` would.
 
-        A step costs the same however long the episode is.
+        The cost of a step does not grow with the episode.
         """
         if self._live is None:
             raise BadInput("step", "reset(instruction) before the first frame", "a frame")
         return self._live.step(frame)[0]
 
-    def _scored(self, episode: Episode, frames: Frames) -> Reward:
+    def _score(self, episode: Episode, frames: Frames) -> Reward:
         what = f"Scoring episode {episode.id} with {self.card.name}"
-        judged = self.engine.dense(_batches(frames), told(episode), self.stride, what)
+        found = self.engine.dense(_batches(frames), read_instruction(episode), self.stride, what)
         given = self._given(episode) | {"frames": len(frames)}
-        known = np.isfinite(judged.progress)
-        value = np.where(known, judged.progress, np.nan)
-        success = np.where(np.isfinite(judged.success), judged.success, np.nan)
-        why = "" if known.all() else NO_NUMBER
-        return Reward(self.card.name, episode.id, judged.at, value, success, why, given)
+        known = np.isfinite(found.progress)
+        value = np.where(known, found.progress, np.nan)
+        success = np.where(np.isfinite(found.success), found.success, np.nan)
+        why = "" if known.all() else NON_FINITE
+        return Reward(self.card.name, episode.id, found.at, value, success, why, given)
 
-    def _preferred(self, first: Episode, second: Episode) -> float:
-        from demerit.models.vlm.memory import within_memory  # noqa: PLC0415
-
-        if told(first) != told(second):
-            return float("nan")  # the question names one task
-        clips = [_window(episode.main, self.opened.protocol.frames) for episode in (first, second)]
+    def _prefer(self, first: Episode, second: Episode) -> float:
+        task = read_instruction(first)
+        if task != read_instruction(second):
+            return float("nan")  # the prompt has one task
+        count = self.checkpoint.protocol.frames
+        clips = [episode.main.take(window(len(episode.main) - 1, count)) for episode in (first, second)]
+        within_memory = load_engine("robometer", "token_budget:within_memory")
         with within_memory(f"Comparing episodes {first.id} and {second.id}"):
-            there = self.engine.compare(clips[0], clips[1], told(first))
-            back = self.engine.compare(clips[1], clips[0], told(first))
+            there = self.engine.compare(clips[0], clips[1], task)
+            back = self.engine.compare(clips[1], clips[0], task)
         return (there + 1 - back) / 2
 
     def _given(self, episode: Episode) -> dict[str, Any]:
         return {
             "camera": episode.main_camera,
             "instruction": True,
-            "window": self.opened.protocol.frames,
+            "window": self.checkpoint.protocol.frames,
             "stride": self.stride,
-            "arithmetic": self.arithmetic,
-            **self.opened.facts,
+            "arithmetic": ARITHMETIC,
+            **self.checkpoint.facts,
         }
 
     def _card(self, name: str) -> ModelCard:
-        frames = self.opened.protocol.frames
+        frames = self.checkpoint.protocol.frames
         every = "every frame" if self.stride == 1 else f"every {self.stride}th frame and the last"
         return ModelCard(
-            name=name if self.arithmetic == EXACT else f"{name}-{FP8}",
-            revision=self.opened.revision,
+            name=name,
+            revision=self.checkpoint.revision,
             licence=LICENCE,
             quantity="progress",
             low=0.0,
             high=1.0,
             causal=True,
             comparable=True,
-            rounding=0.0 if self.opened.exact_to_the_digit and self.arithmetic == EXACT else HALF,
-            weights_hash=self.opened.identity(f"stride {self.stride} {self.arithmetic}"),
-            about=f"Progress and success at {every}, from {frames} frames spread up to it. "
-            + (ROUNDED if self.arithmetic == FP8 else "")
-            + VERIFIED,
+            rounding=0.0 if self.checkpoint.facts["dtype"] == "float32" else HALF,
+            weights_hash=self.checkpoint.identity(f"stride {self.stride} {ARITHMETIC}"),
+            about=f"Progress and success at {every}, from {frames} frames spread up to it. " + VERIFIED,
         )
 
 
 def _batches(frames: Frames) -> Iterator[Images]:
-    """Decode some frames at a time; the engine asks for the next ones in the background."""
+    """Decode some frames at a time; the engine requests the next ones in the background."""
     for start in range(0, len(frames), BATCH):
         yield frames.take(np.arange(start, min(start + BATCH, len(frames))))
-
-
-def _window(frames: Frames, count: int) -> Images:
-    from demerit.models.vlm.windows import window  # noqa: PLC0415
-
-    return frames.take(window(len(frames) - 1, count))

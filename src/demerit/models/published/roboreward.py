@@ -1,4 +1,4 @@
-"""RoboReward: a Qwen3-VL that was trained to grade whole episodes from 1 (nothing done) to 5 (perfect).
+"""RoboReward: a Qwen3-VL trained to grade whole episodes from 1 (nothing done) to 5 (perfect).
 
 demerit score my_set --model roboreward              the 8B from the hub, the grade's distribution from its logits
 demerit score my_set --model roboreward:4b,how=decode
@@ -7,6 +7,7 @@ demerit score my_set --model roboreward:path=./my-checkpoint
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import isfinite
@@ -17,19 +18,26 @@ import numpy as np
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, DemeritError
-from demerit.models.by_time import MOST_A_SECOND, ByTime
+from demerit.models.by_time import MOST_A_SECOND, ByTime, VideoClip
 from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
-from demerit.models.published.naming import filed_under
-from demerit.models.published.options import at_least, need_extra, one_of, placed, read_options, together
-from demerit.models.published.scoring import NO_NUMBER, Failed, each, one_ahead, told, unscored
-from demerit.models.vlm.words import words
+from demerit.models.published.options import (
+    check_at_least,
+    check_choice,
+    load_engine,
+    placement,
+    read_options,
+    reward_name,
+)
+from demerit.models.published.scoring import NON_FINITE, ScoringFailure, prefetch, read_instruction, score_each
+from demerit.models.vlm.prompt import load_prompts
 
 if TYPE_CHECKING:
-    from demerit.models.vlm.grades import Graded, Grader
-    from demerit.models.vlm.video import Clip
+    from demerit.models.vlm.backbone import Backbone
+    from demerit.models.vlm.grades import GradeDistribution, VideoGrader
 
 LOGITS, DECODE = "logits", "decode"
+GRADE = re.compile(r"ANSWER\s*:\s*([1-5])(?![\d.])", re.IGNORECASE)
 MOST_FRAMES = 64
 TRUST = 0.5
 DIGITS = 4
@@ -47,7 +55,7 @@ ABOUT = (
 
 
 class RoboReward:
-    """An episode's grade, at its last frame."""
+    """A grade for the whole episode, at its last frame."""
 
     listing = Listing(
         quantity="grade",
@@ -62,112 +70,105 @@ class RoboReward:
     )
 
     def __init__(self, options: str = "", **changes: Any) -> None:
-        """Find and check the checkpoint; weights are loaded when the first episode comes.
+        """Find and check the checkpoint; weights are loaded at the first episode.
 
         Args:
-            options: `8b` or `4b`, and options with = between name and value, commas between them.
+            options: `8b` or `4b`, then name=value options, separated by commas.
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
-                computed together: less memory, a little slower); how (`logits` for the distribution of the grade,
-                `decode` for the written answer), frames (at most so many), fps, trust (the least probability that must
-                lie on the five grades; below it the answer is unreadable).
+                computed together; fewer take less memory); how (`logits`: the distribution of the grade, `decode`:
+                the decoded answer), frames (at most so many), fps, trust (the least probability of the five grades
+                together; below it the episode is unscored).
         """
-        need_extra("roboreward")
-        from demerit.models.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
-
+        opener = load_engine("roboreward", "backbone:Backbone")
         given = read_options("roboreward", options, changes, OWN, "size")
-        self._at_once = together(given)
-        self._words = words("roboreward")
-        known: Mapping[str, str] = self._words["checkpoints"]
-        size = one_of("roboreward", str(given.get("size", "8b")), tuple(known))
-        self.how = one_of("how", given.get("how", LOGITS), (LOGITS, DECODE))
+        self._at_once = given.get("at_once")
+        self._prompts = load_prompts("roboreward")
+        known: Mapping[str, str] = self._prompts["checkpoints"]
+        size = check_choice("roboreward", str(given.get("size", "8b")), tuple(known))
+        self.how = check_choice("how", given.get("how", LOGITS), (LOGITS, DECODE))
         self.trust = float(given.get("trust", TRUST))
         if not 0 <= self.trust <= 1:
             raise BadInput("trust", "a probability", self.trust)
         self.wanted = ByTime(
-            1 / _positive(given.get("fps", 1.0)), at_least("frames", given.get("frames", MOST_FRAMES), 2)
+            1 / _positive(given.get("fps", 1.0)), check_at_least("frames", given.get("frames", MOST_FRAMES), 2)
         )
         path = given.get("path") or known[size]
-        self.backbone = Backbone.open(path, **placed(given))
-        published = {place: f"roboreward-{each}" for each, place in known.items()}
-        self.card = self._card(filed_under(path, given.get("adapter"), published, "roboreward-"))
+        self.backbone: Backbone = opener.open(path, **placement(given))
+        published = {place: f"roboreward-{size}" for size, place in known.items()}
+        self.card = self._card(reward_name(path, given.get("adapter"), published, "roboreward-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
-        """Grade every episode; an answer that cannot be read is unscored with what was said."""
+        """Grade every episode; an answer without a grade leaves it unscored with the answer."""
         if self.how == DECODE:
-            return self._decoded(episodes)
-        # one at a time, so that a grade never depends on what else was in the batch
-        return each(self.card.name, episodes, self._clip, self._from_logits)
+            return self._score_decoded(episodes)
+        # one at a time, so that a grade never depends on the batch
+        return score_each(self.card.name, episodes, self._clip, self._from_logits)
 
-    def graded(self, episode: Episode) -> Graded:
+    def grade_distribution(self, episode: Episode) -> GradeDistribution:
         """Return the distribution of an episode's grade."""
-        return self._grader.likely(self._clip(episode), told(episode))
+        return self._grader.distribution(self._clip(episode), read_instruction(episode))
 
     @cached_property
-    def _grader(self) -> Grader:
-        from demerit.models.vlm.grades import Grader  # noqa: PLC0415
+    def _grader(self) -> VideoGrader:
+        make: type[VideoGrader] = load_engine("roboreward", "grades:VideoGrader")
+        return make(self.backbone, self._prompts["prompt"], self._prompts["answer"], self._at_once)
 
-        return Grader(self.backbone, self._words["prompt"], self._words["answer"], self._at_once)
-
-    def _clip(self, episode: Episode) -> Clip:
-        from demerit.models.vlm.video import Clip  # noqa: PLC0415
-
-        told(episode)
+    def _clip(self, episode: Episode) -> VideoClip:
+        read_instruction(episode)
         times = episode.main.times()
         at = self.wanted.by_time(times)
-        return Clip(episode.main.take(at), times[at])
+        return VideoClip(episode.main.take(at), times[at])
 
-    def _from_logits(self, episode: Episode, clip: Clip) -> Reward:
-        graded = self._grader.likely(clip, told(episode))
+    def _from_logits(self, episode: Episode, clip: VideoClip) -> Reward:
+        graded = self._grader.distribution(clip, read_instruction(episode))
         if not np.isfinite([*graded.likely, graded.mass, graded.form]).all():
-            return unscored(self.card.name, episode, NO_NUMBER, self._given(episode, clip))
+            return Reward.unscored(self.card.name, episode.id, NON_FINITE, self._given(episode, clip))
         given = self._given(episode, clip) | {
-            "grades": [round(float(one), DIGITS) for one in graded.likely],
+            "grades": [round(float(likely), DIGITS) for likely in graded.likely],
             "deviation": round(graded.deviation, DIGITS),
             "likeliest grade": graded.top,
             "probability of a grade": round(graded.mass, DIGITS),
             "probability of the answer's form": round(graded.form, DIGITS),
         }
         if graded.mass < self.trust:
-            reason = f"only {graded.mass:.1%} of the answer's probability is on a grade from 1 to 5"
-            return unscored(self.card.name, episode, f"{reason} (trust={self.trust:g} is asked for)", given)
+            reason = f"the grades 1 to 5 have only {graded.mass:.1%} of the answer's probability (trust={self.trust:g})"
+            return Reward.unscored(self.card.name, episode.id, reason, given)
         return self._reward(episode, graded.expected, given)
 
-    def _decoded(self, episodes: Sequence[Episode]) -> list[Reward]:
-        made = [(episode, clip) for episode, clip in one_ahead(episodes, self._clip)]
-        seen = [(episode, clip) for episode, clip in made if not isinstance(clip, Failed)]
-        answers = iter(self._written(seen))
+    def _score_decoded(self, episodes: Sequence[Episode]) -> list[Reward]:
+        made = list(prefetch(episodes, self._clip))
+        answers = iter(self._decode([(episode, clip) for episode, clip in made if isinstance(clip, VideoClip)]))
         return [
-            unscored(self.card.name, episode, clip.reason)
-            if isinstance(clip, Failed)
-            else self._read(episode, clip, next(answers))
+            self._read_answer(episode, clip, next(answers))
+            if isinstance(clip, VideoClip)
+            else Reward.unscored(self.card.name, episode.id, clip.reason)
             for episode, clip in made
         ]
 
-    def _written(self, seen: Sequence[tuple[Episode, Clip]]) -> list[str | Failed]:
-        """Write answers side by side; what goes wrong with one is not the others' fault."""
+    def _decode(self, asked: Sequence[tuple[Episode, VideoClip]]) -> list[str | ScoringFailure]:
+        """Decode answers side by side; after an error, one by one, so that only the failing ones are unscored."""
         try:
-            return [*self._grader.written([clip for _, clip in seen], [told(episode) for episode, _ in seen])]
+            clips, tasks = [clip for _, clip in asked], [read_instruction(episode) for episode, _ in asked]
+            return [*self._grader.decode(clips, tasks)]
         except DemeritError as error:
-            if len(seen) == 1:
-                return [Failed(str(error))]
-        return [answer for one in seen for answer in self._written([one])]
+            if len(asked) == 1:
+                return [ScoringFailure(str(error))]
+        return [answer for pair in asked for answer in self._decode([pair])]
 
-    def _read(self, episode: Episode, clip: Clip, text: str | Failed) -> Reward:
-        from demerit.models.vlm.grades import grade_in  # noqa: PLC0415
-
-        if isinstance(text, Failed):
-            return unscored(self.card.name, episode, text.reason)
-        grade = grade_in(text)
+    def _read_answer(self, episode: Episode, clip: VideoClip, text: str | ScoringFailure) -> Reward:
+        if isinstance(text, ScoringFailure):
+            return Reward.unscored(self.card.name, episode.id, text.reason)
+        grade = parse_grade(text)
         given = self._given(episode, clip) | {"answer": text}
         if grade is None:
-            return unscored(self.card.name, episode, f"the answer has no grade from 1 to 5: {text!r}", given)
+            return Reward.unscored(self.card.name, episode.id, f"no grade from 1 to 5 in the answer {text!r}", given)
         return self._reward(episode, float(grade), given)
 
     def _reward(self, episode: Episode, grade: float, given: dict[str, Any]) -> Reward:
-        value = np.clip([grade], self.card.low, self.card.high)  # rounding may step over an end
+        value = np.clip([grade], self.card.low, self.card.high)  # rounding may leave the range
         return Reward(self.card.name, episode.id, np.array([len(episode) - 1]), value, None, "", given)
 
-    def _given(self, episode: Episode, clip: Clip) -> dict[str, Any]:
+    def _given(self, episode: Episode, clip: VideoClip) -> dict[str, Any]:
         height, width = self._grader.size(clip)
         return {
             "camera": episode.main_camera,
@@ -176,14 +177,14 @@ class RoboReward:
             "fps": round((len(clip) - 1) / float(clip.seconds[-1]), DIGITS) if clip.seconds[-1] else None,
             "last frame": "the true final frame",
             "image size": f"{height} x {width}",
-            "prompt": self._words["version"],
+            "prompt": self._prompts["version"],
             "how": self.how,
             **self.backbone.facts,
         }
 
     def _card(self, name: str) -> ModelCard:
         ways = {LOGITS: "the mean of the grade's distribution, read off its logits", DECODE: "the grade that it writes"}
-        settings = f"{self._words['version']} {self.how} {1 / self.wanted.step:g} fps trust {self.trust:g}"
+        settings = f"{self._prompts['version']} {self.how} {1 / self.wanted.step:g} fps trust {self.trust:g}"
         about = ABOUT.format(fps=1 / self.wanted.step, frames=self.wanted.most, how=ways[self.how])
         return ModelCard(
             name=name + ("" if self.how == LOGITS else f"-{self.how}"),
@@ -198,6 +199,12 @@ class RoboReward:
             weights_hash=self.backbone.identity(),
             about=about + VERIFIED,
         )
+
+
+def parse_grade(text: str) -> int | None:
+    """Return the grade on the answer line; None if there is none (numbers elsewhere do not count)."""
+    found = GRADE.findall(text)
+    return int(found[-1]) if found else None
 
 
 def _positive(fps: float) -> float:

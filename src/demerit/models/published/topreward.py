@@ -1,4 +1,4 @@
-"""TOPReward: how likely any Qwen3-VL finds it that the video so far completes the task; nothing is trained for it.
+"""TOPReward: how likely any Qwen3-VL finds it that the video so far completes the task; nothing is trained.
 
 demerit score my_set --model topreward
 demerit score my_set --model topreward:path=Qwen/Qwen3-VL-4B-Instruct,frames=32
@@ -15,16 +15,16 @@ import numpy as np
 from demerit.data.episode import Episode
 from demerit.data.frames import spread
 from demerit.data.reward import Reward
+from demerit.models.by_time import VideoClip
 from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
-from demerit.models.published.naming import filed_under
-from demerit.models.published.options import at_least, need_extra, placed, read_options, together
-from demerit.models.published.scoring import NO_NUMBER, each, told
-from demerit.models.vlm.words import words
+from demerit.models.published.options import check_at_least, load_engine, placement, read_options, reward_name
+from demerit.models.published.scoring import NON_FINITE, read_instruction, score_each
+from demerit.models.vlm.prompt import load_prompts
 
 if TYPE_CHECKING:
-    from demerit.models.vlm.prefixes import Prefixes
-    from demerit.models.vlm.video import Clip
+    from demerit.models.vlm.backbone import Backbone
+    from demerit.models.vlm.prefixes import PrefixScorer
 
 FRAMES = 16
 OWN = {"frames": int}
@@ -42,7 +42,7 @@ ABOUT = (
 
 
 class TOPReward:
-    """The log-probability that the task is done, after each of some frames."""
+    """The log-probability that the task is done, after each frame."""
 
     listing = Listing(
         quantity="log-probability of success",
@@ -57,46 +57,40 @@ class TOPReward:
     )
 
     def __init__(self, options: str = "", **changes: Any) -> None:
-        """Find and check the network; weights are loaded when the first episode comes.
+        """Find and check the network; weights are loaded at the first episode.
 
         Args:
-            options: a folder or a hub id, and options with = between name and value, commas between them.
+            options: a folder or a hub id, then name=value options, separated by commas.
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames;
-                at_once (tokens computed together: less memory, a little slower).
+                at_once (tokens computed together; fewer take less memory).
         """
-        need_extra("topreward")
-        from demerit.models.vlm.backbone import Backbone  # noqa: PLC0415  torch, only now
-
+        opener = load_engine("topreward", "backbone:Backbone")
         given = read_options("topreward", options, changes, OWN, "path")
-        self._at_once = together(given)
-        self._words = words("topreward")
-        self.frames = at_least("frames", given.get("frames", FRAMES), 1)
-        path = given.get("path") or self._words["checkpoint"]
-        self.backbone = Backbone.open(path, **placed(given))
-        published = {self._words["checkpoint"]: "topreward"}
-        self.card = self._card(filed_under(path, given.get("adapter"), published, "topreward-"))
+        self._at_once = given.get("at_once")
+        self._prompts = load_prompts("topreward")
+        self.frames = check_at_least("frames", given.get("frames", FRAMES), 1)
+        path = given.get("path") or self._prompts["checkpoint"]
+        self.backbone: Backbone = opener.open(path, **placement(given))
+        published = {self._prompts["checkpoint"]: "topreward"}
+        self.card = self._card(reward_name(path, given.get("adapter"), published, "topreward-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
-        """Ask after each of the frames looked at."""
-        return each(self.card.name, episodes, self._clip, self._asked)
+        """Score the prefix up to each of the frames looked at."""
+        return score_each(self.card.name, episodes, self._clip, self._score)
 
     @cached_property
-    def engine(self) -> Prefixes:
+    def engine(self) -> PrefixScorer:
         """The network and its question."""
-        from demerit.models.vlm.prefixes import Prefixes, Question  # noqa: PLC0415
+        make: type[PrefixScorer] = load_engine("topreward", "prefixes:PrefixScorer")
+        return make(self.backbone, self._prompts, self._at_once)
 
-        question = Question(self._words["statement"], self._words["question"], self._words["answer"])
-        return Prefixes(self.backbone, question, self._at_once)
-
-    def _clip(self, episode: Episode) -> Clip:
-        from demerit.models.vlm.video import Clip  # noqa: PLC0415
-
-        told(episode)
+    def _clip(self, episode: Episode) -> VideoClip:
+        read_instruction(episode)
         at = spread(len(episode), self.frames)
-        return Clip(episode.main.take(at), episode.main.times()[at])
+        return VideoClip(episode.main.take(at), episode.main.times()[at])
 
-    def _asked(self, episode: Episode, clip: Clip) -> Reward:
-        value = self.engine.likely(clip, told(episode))
+    def _score(self, episode: Episode, clip: VideoClip) -> Reward:
+        value = self.engine.log_probabilities(clip, read_instruction(episode))
         height, width = self.engine.size(clip)
         given = {
             "camera": episode.main_camera,
@@ -104,10 +98,10 @@ class TOPReward:
             "frames": len(clip),
             "seconds": "as recorded",
             "image size": f"{height} x {width}",
-            "prompt": self._words["version"],
+            "prompt": self._prompts["version"],
             **self.backbone.facts,
         }
-        why = "" if np.isfinite(value).all() else NO_NUMBER
+        why = "" if np.isfinite(value).all() else NON_FINITE
         value = np.where(np.isfinite(value), value, np.nan)
         at = spread(len(episode), self.frames)
         return Reward(self.card.name, episode.id, at, value.astype(np.float32), None, why, given)
@@ -115,7 +109,7 @@ class TOPReward:
     def _card(self, name: str) -> ModelCard:
         return ModelCard(
             name=name,
-            revision=f"{self.backbone.revision} {self._words['version']}",
+            revision=f"{self.backbone.revision} {self._prompts['version']}",
             licence=LICENCE,
             quantity="log-probability of success",
             low=None,

@@ -1,41 +1,79 @@
-"""A whole Qwen3-VL that can speak: found and checked at once, its weights on a device when they are first needed."""
+"""Open a checkpoint: check every name and shape at once, put the weights on a device when they are first needed."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from demerit.errors import BadInput
-from demerit.models.vlm.checkpoint import Checkpoint, read_checkpoint, tokenizer_path
+from demerit.data.frames import short_hash
+from demerit.errors import BadInput, PerformanceWarning
+from demerit.models.vlm.checkpoint import CONFIG, Checkpoint, is_adapter, read_checkpoint, tokenizer_path
 from demerit.models.vlm.config import VLMShape
-from demerit.models.vlm.hub import located
-from demerit.models.vlm.identity import identity
-from demerit.models.vlm.layouts import CONFIG
-from demerit.models.vlm.memory import within_memory
-from demerit.models.vlm.network import Network
-from demerit.models.vlm.places import device_named, dtype_named, said_of, warn_of_a_slow_place
-from demerit.models.vlm.prompt import TEMPLATE, Tokens, check_tokens
-from demerit.models.vlm.stored import has_weights, read_json
-from demerit.models.vlm.video import Bounds
+from demerit.models.vlm.hub import locate_checkpoint, read_json
+from demerit.models.vlm.network import VLMNetwork
+from demerit.models.vlm.prompt import TEMPLATE, PromptTokenizer, check_tokenizer
+from demerit.models.vlm.token_budget import within_memory
+from demerit.models.vlm.video import VideoBounds
 
 FAMILY = "qwen3_vl"
-ENDS = ("<|im_end|>", "<|endoftext|>")
+END_TOKENS = ("<|im_end|>", "<|endoftext|>")
 """tokens that end an answer"""
+IMAGE_SETTINGS = "preprocessor_config.json"
+DTYPES = {"bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float32": torch.float32, "fp32": torch.float32}
 
 
 @dataclass(frozen=True, eq=False)
-class Backbone:
-    """A checkpoint with a tokenizer, and where it runs."""
+class OpenCheckpoint:
+    """A checked checkpoint with its tokenizer, and where it runs."""
 
     checkpoint: Checkpoint
     shape: VLMShape
-    tokens: Tokens
-    bounds: Bounds
+    tokens: PromptTokenizer
     device: torch.device
     dtype: torch.dtype
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Device and dtype, for a reward's `given`."""
+        return {"device": self.device.type, "dtype": str(self.dtype).removeprefix("torch.")}
+
+    @property
+    def revision(self) -> str:
+        """The hub's commits and the version of the chat template."""
+        return f"{self.checkpoint.commits} {TEMPLATE}"
+
+    def identity(self, *more: str) -> str:
+        """Hash everything that decides the answers; rewards with another identity are stale.
+
+        That is the weight files, each adapter's scale, the network's shape (config.json), the tokenizer, the image
+        settings, the dtype, and the caller's own `more`.
+        """
+        sources = self.checkpoint.sources
+        scales = sorted(f"{name} {delta.scale!r}" for name, source in sources.items() for delta in source.deltas)
+        settings = self.checkpoint.folder / IMAGE_SETTINGS
+        images = hashlib.sha256(settings.read_bytes()).hexdigest() if settings.is_file() else ""
+        weights = self.checkpoint.fingerprint()
+        parts = (weights, repr(self.shape), self.tokens.fingerprint, images, str(self.dtype), *scales, *more)
+        return short_hash("\n".join(parts).encode())
+
+    def load_weights(self, expected: Mapping[str, Sequence[int]], gaps: Sequence[str] = ()) -> dict[str, Tensor]:
+        """Read weights onto the device."""
+        with within_memory(f"Loading {self.checkpoint.folder}"):
+            return dict(self.checkpoint.tensors(self.device, self.dtype, expected, gaps=gaps))
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone(OpenCheckpoint):
+    """A whole Qwen3-VL that answers in text."""
+
+    bounds: VideoBounds
 
     @classmethod
     def open(
@@ -46,68 +84,88 @@ class Backbone:
         adapter: str | None = None,
         device: str | None = None,
         dtype: str | None = None,
-        missing: str = "",
+        other_family: str = "",
     ) -> Backbone:
-        """Find a checkpoint and check its every name and shape; no weights are read yet.
+        """Find a checkpoint and check every name and shape; no weights are read yet.
 
         Args:
             name_or_path: a folder or a hub id.
             revision: on the hub.
             adapter: folder or hub id of a LoRA adapter to merge.
-            device: `cuda`, `cuda:1`, `cpu`; by default a GPU where there is one.
-            dtype: bfloat16 or float32; by default bfloat16 on a GPU.
-            missing: what to say of a checkpoint of another family, a clause.
+            device: `cuda`, `cuda:1`, `cpu`; default: a GPU if there is one.
+            dtype: bfloat16 or float32; default: bfloat16 on a GPU, else float32.
+            other_family: explanation to add when the checkpoint is of another family.
         """
-        where = device_named(device)
-        kind = dtype_named(dtype, where)
-        _check_family(name_or_path, revision, missing)
+        where = choose_device(device)
+        kind = choose_dtype(dtype, where)
+        _check_family(name_or_path, revision, other_family)
         checkpoint = read_checkpoint(name_or_path, revision, adapter=adapter)
         shape = VLMShape.from_config(checkpoint.config)
         expected = shape.expected(read_out=True)
         checkpoint.check(expected)
-        warn_of_a_slow_place(expected, where, device)
-        tokens = Tokens.read(tokenizer_path(checkpoint))
-        check_tokens(tokens, shape, name_or_path)
-        return cls(checkpoint, shape, tokens, Bounds.of(checkpoint.folder), where, kind)
+        warn_if_slow(expected, where, device)
+        tokens = PromptTokenizer.read(tokenizer_path(checkpoint))
+        check_tokenizer(tokens, shape, name_or_path)
+        return cls(checkpoint, shape, tokens, where, kind, VideoBounds.from_folder(checkpoint.folder))
 
     @cached_property
-    def network(self) -> Network:
+    def network(self) -> VLMNetwork:
         """The weights, on the device."""
+        weights = self.load_weights(self.shape.expected(read_out=True))
         with within_memory(f"Loading {self.checkpoint.folder}"):
-            expected = self.shape.expected(read_out=True)
-            return Network(self.shape, dict(self.checkpoint.tensors(self.device, self.dtype, expected)))
+            return VLMNetwork(self.shape, weights)
 
     @cached_property
     def stops(self) -> frozenset[int]:
         """Tokens that end an answer."""
-        return frozenset(self.tokens.id(name) for name in ENDS)
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Where and how it runs, for what is said of a reward."""
-        return said_of(self.device, self.dtype)
-
-    @property
-    def revision(self) -> str:
-        """The hub's commit and the version of everything around the prompt."""
-        return f"{self.checkpoint.commits} {TEMPLATE}"
+        return frozenset(self.tokens.id(name) for name in END_TOKENS)
 
     def identity(self, *more: str) -> str:
-        """Identify weights and way of asking."""
-        return identity(self.checkpoint, self.shape, self.tokens, self.dtype, repr(self.bounds), *more)
+        """Hash everything that decides the answers, the video bounds included."""
+        return super().identity(self.bounds.identity, *more)
 
 
-def _check_family(name_or_path: str, revision: str | None, missing: str) -> None:
-    """Refuse a checkpoint of another family before gigabytes of it are fetched."""
-    folder = located(name_or_path, revision, weights=False)
-    if not (folder / CONFIG).is_file():
-        return  # an adapter alone: it names its model
+def _check_family(name_or_path: str, revision: str | None, other_family: str) -> None:
+    """Refuse a checkpoint of another family before its weights are downloaded."""
+    folder = locate_checkpoint(name_or_path, revision, weights=False)
+    if is_adapter(folder) or not (folder / CONFIG).is_file():
+        return  # an adapter: its base model is checked later
     family = read_json(folder / CONFIG).get("model_type")
-    if family != FAMILY and not _is_ours(folder):
-        got = f"one of the family {family}" + (f": {missing}" if missing else "")
+    if family != FAMILY:
+        got = f"one of the family {family}" + (f": {other_family}" if other_family else "")
         raise BadInput(name_or_path, f"a checkpoint of the Qwen3-VL family ({FAMILY})", got)
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether only an adapter is here, so that the model's own config is elsewhere."""
-    return not has_weights(folder) and (folder / "adapter_config.json").is_file()
+def choose_device(name: str | None) -> torch.device:
+    """Return a device by name; default: a GPU if there is one."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise BadInput("device", "cpu, cuda or cuda:N", repr(name)) from error
+    if device.type not in ("cpu", "cuda"):
+        raise BadInput("device", "cpu, cuda or cuda:N", repr(name))
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise BadInput("device", f"one of this machine's {count} GPUs" if count else "cpu, as there is no GPU", name)
+    return device
+
+
+def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
+    """Return a dtype by name; default: bfloat16 on a GPU, else float32."""
+    if name is None:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if name not in DTYPES:
+        raise BadInput("dtype", f"one of {', '.join(DTYPES)}", repr(name))
+    return DTYPES[name]
+
+
+def warn_if_slow(weights: Mapping[str, Sequence[int]], device: torch.device, asked: str | None) -> None:
+    """Warn if a large network runs on a CPU because there is no GPU; not if the CPU was asked for."""
+    billions = sum(math.prod(shape) for shape in weights.values()) / 1e9
+    if device.type == "cpu" and asked is None and billions > 1:
+        said = (
+            f"No GPU found: {billions:.1f} billion weights on a CPU take minutes per frame (device=cpu silences this)."
+        )
+        warnings.warn(said, PerformanceWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""The shape of a Qwen3-VL network, read from its config.json, and the names and shapes of its weights."""
+"""The shape of a Qwen3-VL network (config.json), and the names and shapes of its weights."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from demerit.errors import BadInput
 
 WHERE = "config.json"
 DEFAULT_SECTIONS = (24, 20, 20)
-"""how many frequencies turn with time, height and width when a config does not say"""
+"""rotary frequencies for time, height and width when a config does not say"""
 
 
 @dataclass(frozen=True)
 class TextShape:
-    """The language model: pre-norm layers, grouped heads, rotary positions in three directions."""
+    """The language model. The field names are part of every model's identity: do not rename them."""
 
     hidden: int
     layers: int
     heads: int
     groups: int
-    """heads of keys and values"""
+    """key-value heads"""
     head: int
     inner: int
     vocabulary: int
@@ -33,7 +33,7 @@ class TextShape:
 
 @dataclass(frozen=True)
 class VisionShape:
-    """The vision tower: patches over two frames, merged by fours before the language model sees them."""
+    """The vision tower. The field names are part of every model's identity: do not rename them."""
 
     hidden: int
     depth: int
@@ -45,28 +45,28 @@ class VisionShape:
     temporal: int
     channels: int
     side: int
-    """the learned positions are a grid of side x side, interpolated"""
+    """the learned position embeddings are a side x side grid"""
     deep: tuple[int, ...]
-    """blocks whose output is also added to the first layers of the language model"""
+    """blocks whose output is also added in the first layers of the language model (deepstack)"""
 
     @property
     def factor(self) -> int:
-        """Pictures have sides that are multiples of this many pixels; one token is factor x factor pixels."""
+        """Pixels per token side; image sides must be multiples of it."""
         return self.patch * self.merge
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of tokens in a picture of so many pixels."""
+        """Rows and columns of tokens of an image with this height and width in pixels."""
         return height // self.factor, width // self.factor
 
     @property
     def pixels(self) -> int:
-        """Numbers in one patch."""
+        """Values in one patch."""
         return self.channels * self.temporal * self.patch * self.patch
 
 
 @dataclass(frozen=True)
 class VLMShape:
-    """A whole network and the tokens that stand for pictures."""
+    """A whole Qwen3-VL network, read from config.json. Its repr is part of every model's identity."""
 
     text: TextShape
     vision: VisionShape
@@ -75,11 +75,11 @@ class VLMShape:
     vision_start: int
     vision_end: int
     tied: bool
-    """words are read out with the matrix they are read in with"""
+    """the output matrix is the embedding table"""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> VLMShape:
-        """Read a config.json; one of another family, or with parts this engine has not got, is refused."""
+        """Read a config.json; raise BadInput for another model family or an unsupported option."""
         if config.get("model_type") != "qwen3_vl":
             raise BadInput(WHERE, "a model of the Qwen3-VL family (model_type qwen3_vl)", config.get("model_type"))
         text, vision = _section(config, "text_config"), _section(config, "vision_config")
@@ -98,11 +98,7 @@ class VLMShape:
         return shape
 
     def expected(self, *, read_out: bool) -> dict[str, tuple[int, ...]]:
-        """Name every weight with its shape.
-
-        Args:
-            read_out: the matrix that turns states into words is wanted too (tied networks have none of their own).
-        """
+        """Return every weight's shape by name; `read_out` adds `lm_head.weight` unless it is tied."""
         names = {f"language_model.{k}": v for k, v in _text_weights(self.text).items()}
         names |= {f"visual.{k}": v for k, v in _vision_weights(self.vision).items()}
         if read_out and not self.tied:
@@ -137,8 +133,8 @@ def _text(config: Mapping[str, Any]) -> TextShape:
 
 
 def _sections(said: Any, head: int) -> tuple[int, int, int]:
-    """Read how the frequencies are shared out; each head has half as many as numbers, and none may be left over."""
-    whole = isinstance(said, list | tuple) and all(_is_whole(each, 0) for each in said)
+    """Read mrope_section: three counts that sum to half the head size."""
+    whole = isinstance(said, list | tuple) and all(_is_whole(count, 0) for count in said)
     if not whole or len(said) != len(DEFAULT_SECTIONS) or 2 * sum(said) != head:
         expected = f"mrope_section, three whole numbers that add up to half of the {head} in head_dim"
         raise BadInput(WHERE, expected, repr(said))
@@ -156,7 +152,7 @@ def _vision(config: Mapping[str, Any]) -> VisionShape:
     if isqrt(places) ** 2 != places:
         raise BadInput(WHERE, "num_position_embeddings, a square number", places)
     deep = config.get("deepstack_visual_indexes")
-    if not isinstance(deep, list | tuple) or not all(_is_whole(each, 0) and each < depth for each in deep):
+    if not isinstance(deep, list | tuple) or not all(_is_whole(block, 0) and block < depth for block in deep):
         raise BadInput(WHERE, f"deepstack_visual_indexes, a list of blocks from 0 to {depth - 1}", repr(deep))
     return VisionShape(
         hidden=hidden,
@@ -175,7 +171,7 @@ def _vision(config: Mapping[str, Any]) -> VisionShape:
 
 def _section(config: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
     said = config.get(name)
-    said = default if said is None else said  # null is as good as nothing
+    said = default if said is None else said  # null counts as absent
     if not isinstance(said, dict):
         raise BadInput(WHERE, f"{name}, an object with names and values", _said(said))
     return said
@@ -185,8 +181,8 @@ def _count(config: Mapping[str, Any], name: str, default: int | None = None, *, 
     said = config.get(name)
     said = default if said is None else said
     if not _is_whole(said, least):
-        raise BadInput(WHERE, f"{name}, a whole number from {least} on", _said(said))
-    return int(said)  # type: ignore[arg-type]  # looked at above
+        raise BadInput(WHERE, f"{name}, a whole number >= {least}", _said(said))
+    return int(said)  # type: ignore[arg-type]  # checked above
 
 
 def _positive(config: Mapping[str, Any], name: str, default: float | None = None) -> float:

@@ -1,14 +1,16 @@
-"""Where a checkpoint is: a folder on this machine, or a model of the Hugging Face hub, fetched once and kept.
+"""Find a checkpoint: a folder on this machine, or a model on the Hugging Face hub, downloaded once.
 
-Only the files that are read are fetched: configuration, tokenizer and safetensors. Weights as pickles stay there.
+Only configuration, tokenizer and safetensors files are downloaded, never pickles.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 from demerit.errors import AmbiguityWarning, BadInput, DemeritError, MissingExtra, StoreError
 
@@ -16,7 +18,6 @@ SMALL_FILES = (
     "config.json",
     "config.yaml",
     "adapter_config.json",
-    "peft_target_module.json",
     "preprocessor_config.json",
     "video_preprocessor_config.json",
     "tokenizer.json",
@@ -29,100 +30,114 @@ WEIGHT_FILES = (
     "adapter_model.safetensors",
     "custom_heads.safetensors",
 )
-NO_ENTRY = ("config.json", "adapter_config.json")
-"""a folder with neither is no checkpoint"""
+ENTRIES = ("config.json", "adapter_config.json")
+"""a checkpoint has at least one of these"""
 MAIN = "main"
-"""what the hub gives who asks for no revision; its owners may move it"""
+"""the hub's default revision; its owners may move it"""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+INCOMPLETE = "incomplete download? Run the same command again with a connection to the hub"
 
 
-def located(name_or_path: str, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder of a checkpoint, fetching it from the hub if it is not a folder here.
+def locate_checkpoint(name_or_path: str, revision: str | None = None, *, weights: bool = True) -> Path:
+    """Return the folder of a checkpoint, downloading it from the hub if it is not a folder here.
 
     Args:
         name_or_path: a folder, or a hub id such as `Qwen/Qwen3-VL-4B-Instruct`.
-        revision: a branch, a tag or, best, a commit on the hub; a folder has none.
-        weights: whether weights are wanted, or only configuration and tokenizer.
+        revision: a branch, a tag or (best) a commit on the hub; a folder has none.
+        weights: False downloads only configuration and tokenizer.
     """
     folder = Path(name_or_path).expanduser()
     if not name_or_path or not folder.is_dir():
         if not HUB_ID.fullmatch(name_or_path) or folder.exists():
-            raise BadInput("A checkpoint", "a folder, or the owner/name of a model on the hub", repr(name_or_path))
-        folder = _fetched(name_or_path, revision, weights)
+            raise BadInput("checkpoint", "a folder, or the owner/name of a model on the hub", repr(name_or_path))
+        folder = _download(name_or_path, revision, weights)
     elif revision is not None:
-        raise BadInput(f"The checkpoint in {folder}", "no revision, because a folder has none", repr(revision))
-    if not any((folder / entry).is_file() for entry in NO_ENTRY):
-        cut = " (a download that was cut off? The same command, with a connection to the hub, finishes it)"
-        got = "neither" + (cut if revision_of(folder) is not None else "")
-        raise BadInput(str(folder), "a checkpoint with config.json (or adapter_config.json) in it", got)
+        raise BadInput(f"checkpoint in {folder}", "no revision, because a folder has none", repr(revision))
+    if not any((folder / entry).is_file() for entry in ENTRIES):
+        got = "neither" + (f" ({INCOMPLETE})" if hub_revision(folder) is not None else "")
+        raise BadInput(str(folder), "a checkpoint with config.json (or adapter_config.json)", got)
     return folder
 
 
-def revision_of(folder: Path) -> str | None:
-    """Return the hub's commit of a fetched folder; None for any other."""
+def hub_revision(folder: Path) -> str | None:
+    """Return the commit of a folder in the hub's cache; None for any other folder."""
     folder = folder.absolute()
     return folder.name if folder.parent.name == "snapshots" else None
 
 
-def id_of(folder: Path) -> str | None:
-    """Return the owner/name of a fetched folder; None for any other."""
-    kept = folder.absolute().parent.parent.name
-    owner, _, name = kept.removeprefix("models--").partition("--")
-    return f"{owner}/{name}" if revision_of(folder) and kept.startswith("models--") and name else None
+def hub_id(folder: Path) -> str | None:
+    """Return the owner/name of a folder in the hub's cache; None for any other folder."""
+    cached = folder.absolute().parent.parent.name
+    owner, _, name = cached.removeprefix("models--").partition("--")
+    return f"{owner}/{name}" if hub_revision(folder) and cached.startswith("models--") and name else None
 
 
-def _fetched(name: str, revision: str | None, weights: bool) -> Path:
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        facts = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadInput(str(path), "a readable file", error.strerror or error) from error
+    except ValueError as error:
+        raise BadInput(str(path), "JSON", f"something else ({error})") from error
+    if not isinstance(facts, dict):
+        raise BadInput(str(path), "an object", f"a {type(facts).__name__}")
+    return facts
+
+
+def _download(name: str, revision: str | None, weights: bool) -> Path:
     try:
         from huggingface_hub import snapshot_download  # noqa: PLC0415
     except ModuleNotFoundError as missing:
-        raise MissingExtra("Fetching a checkpoint from the hub", "vlm") from missing
-    wanted = [*SMALL_FILES, *(WEIGHT_FILES if weights else ())]
-    before = _main_of(name)
+        raise MissingExtra("Downloading a checkpoint from the hub", "vlm") from missing
+    before = _cached_main(name)
     try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-        if revision in (None, MAIN):
-            _say_commit(name, before, revision_of(folder))
-        return folder
+        folder = Path(
+            snapshot_download(
+                name, revision=revision, allow_patterns=[*SMALL_FILES, *(WEIGHT_FILES if weights else ())]
+            )
+        )
     except Exception as error:
-        sentence = _sentence(error, name, revision)
-        if sentence is None:
+        translated = _translate(error, f"checkpoint {name!r}" + (f" at revision {revision!r}" if revision else ""))
+        if translated is None:
             raise
-        raise sentence from error
+        raise translated from error
+    if revision in (None, MAIN):
+        _warn_about_commit(name, before, hub_revision(folder))
+    return folder
 
 
-def _main_of(name: str) -> str:
-    """Return the commit that a model's main was at when it was last fetched; nothing if it never was."""
+def _cached_main(name: str) -> str:
+    """Return the commit of `main` when it was last downloaded; empty if it never was."""
     from huggingface_hub import constants, file_download  # noqa: PLC0415
 
-    kept = Path(constants.HF_HUB_CACHE) / file_download.repo_folder_name(repo_id=name, repo_type="model")
+    cached = Path(constants.HF_HUB_CACHE) / file_download.repo_folder_name(repo_id=name, repo_type="model")
     try:
-        return (kept / "refs" / MAIN).read_text(encoding="utf-8").strip()
+        return (cached / "refs" / MAIN).read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
 
-def _say_commit(name: str, before: str, now: str | None) -> None:
-    """Say which commit a moving branch is at, the first time and whenever it has moved."""
+def _warn_about_commit(name: str, before: str, now: str | None) -> None:
+    """Name the commit of an unpinned branch, the first time and whenever it has moved."""
     if now is None or now == before:
         return
-    said = f"{name}: no revision is pinned, and its main on the hub may move; revision={now} keeps today's."
+    said = f"{name}: no revision is pinned, and main on the hub may move. Pin today's with revision={now}."
     if before:
-        said = f"{name}: its main on the hub has moved to {now}, so that rewards of before are stale; "
-        said += f"revision={before} keeps the one of before."
+        said = f"{name}: main on the hub has moved to {now}, so earlier rewards are stale. "
+        said += f"Keep the earlier one with revision={before}."
     warnings.warn(said, AmbiguityWarning, stacklevel=4)
 
 
-def _sentence(error: Exception, name: str, revision: str | None) -> DemeritError | None:
-    """Say what one of the hub client's many errors means for the person at the keyboard."""
+def _translate(error: Exception, what: str) -> DemeritError | None:
+    """Turn an error of the hub client into one of ours; None for an unknown one."""
+    from huggingface_hub import constants  # noqa: PLC0415
     from huggingface_hub import errors as hub  # noqa: PLC0415
 
-    what = f"The checkpoint {name!r}" + (f" at revision {revision!r}" if revision else "")
-    if _no_room(error):
-        return StoreError(
-            _cache(), f"the disk is full; {what[0].lower() + what[1:]} needs more room (HF_HOME chooses another place)"
-        )
+    if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT} or "No space left" in str(error):
+        return StoreError(str(constants.HF_HUB_CACHE), f"the disk is full; {what} does not fit (HF_HOME moves it)")
     if isinstance(error, hub.GatedRepoError):
-        return BadInput(what, "access", "none yet: accept its terms on its hub page, then log in with `hf auth login`")
+        return BadInput(what, "access", "none: accept its terms on its hub page, then log in with `hf auth login`")
     if isinstance(error, hub.RepositoryNotFoundError):
         return BadInput(what, "a public model on the hub", "none of that name (or a private one: `hf auth login`)")
     if isinstance(error, hub.RevisionNotFoundError):
@@ -130,18 +145,8 @@ def _sentence(error: Exception, name: str, revision: str | None) -> DemeritError
     offline = (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled, ConnectionError, TimeoutError)
     if isinstance(error, offline) or type(error).__module__.partition(".")[0] in {"httpx", "httpcore", "requests"}:
         reason = str(error).partition("\n")[0].removeprefix("Got: ")
-        advice = "connect once to fetch it, or copy it from another machine and give the folder's path"
-        return BadInput(what, f"it on this machine or a connection to the hub ({advice})", f"neither ({reason})")
+        advice = "connect once to download it, or copy it from another machine and give the folder's path"
+        return BadInput(what, f"a local copy or a connection to the hub ({advice})", f"neither ({reason})")
     if isinstance(error, hub.HfHubHTTPError | OSError):
-        return BadInput(what, "an answer of the hub and a folder to keep it in", f"{type(error).__name__}: {error}")
+        return BadInput(what, "an answer from the hub and a writable cache", f"{type(error).__name__}: {error}")
     return None
-
-
-def _no_room(error: Exception) -> bool:
-    return getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT} or "No space left" in str(error)
-
-
-def _cache() -> str:
-    from huggingface_hub import constants  # noqa: PLC0415
-
-    return str(constants.HF_HUB_CACHE)

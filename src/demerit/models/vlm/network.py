@@ -1,128 +1,242 @@
-"""A Qwen3-VL network on one device: pictures to features, trees of blocks to states."""
+"""A Qwen3-VL network on one device: images to features, prefix trees to states, prompts to decoded answers."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import copy
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from demerit.errors import BadInput
+from demerit.errors import BadInput, NonFiniteOutput
 from demerit.models.vlm.config import VLMShape
-from demerit.models.vlm.images import pair_patches, patches
-from demerit.models.vlm.language import Features, Keys, Language
-from demerit.models.vlm.packed import Packed, Past, pack
-from demerit.models.vlm.pointwise import Pointwise, can_compile
-from demerit.models.vlm.tree import Tree
+from demerit.models.vlm.images import cut_image_patches, cut_pair_patches
+from demerit.models.vlm.kernels import Pointwise, can_compile
+from demerit.models.vlm.language import KeyValues, Language, VisionFeatures
+from demerit.models.vlm.prefix_tree import PackedTree, PastTokens, PrefixTree, ReadGroup, SegmentGroup, pack
+from demerit.models.vlm.prompt import Ints
 from demerit.models.vlm.vision import Vision
 
 PAIRS = 5
-"""dimensions of a batch whose pictures are two frames each"""
+"""dimensions of a batch whose images are two frames each"""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Features of some pictures, and the row where each begins."""
+class ImageFeatures:
+    """Features of some images, and the row at which each starts."""
 
-    features: Features
+    features: VisionFeatures
     rows: dict[Hashable, int]
 
-    def and_also(self, more: Seen) -> Seen:
-        """Put another's pictures behind these."""
+    def append(self, more: ImageFeatures) -> ImageFeatures:
+        """Return these images followed by more."""
         shift = len(self.features)
-        joined = Features(
-            torch.cat([self.features.rows, more.features.rows]),
-            tuple(torch.cat(pair) for pair in zip(self.features.deep, more.features.deep, strict=True)),
-        )
-        return Seen(joined, {**self.rows, **{key: row + shift for key, row in more.rows.items()}})
+        joined = join_features([self.features, more.features])
+        return ImageFeatures(joined, {**self.rows, **{key: row + shift for key, row in more.rows.items()}})
 
 
-class Network:
-    """Runs exactly what the checkpoint defines, each picture and each shared beginning once."""
+def join_features(parts: Sequence[VisionFeatures]) -> VisionFeatures:
+    """Concatenate features."""
+    deep = tuple(torch.cat(layer) for layer in zip(*(part.deep for part in parts), strict=True))
+    return VisionFeatures(torch.cat([part.rows for part in parts]), deep)
 
-    def __init__(
-        self,
-        shape: VLMShape,
-        weights: Mapping[str, Tensor],
-        *,
-        compiled: bool | None = None,
-        in_eight_bits: bool = False,
-    ) -> None:
+
+class VLMNetwork:
+    """Computes exactly what the checkpoint defines; every image and every shared prefix once."""
+
+    def __init__(self, shape: VLMShape, weights: Mapping[str, Tensor], *, compiled: bool | None = None) -> None:
         """Take canonical weights (`language_model.*`, `visual.*`, perhaps `lm_head.weight`), all on one device.
 
         Args:
             shape: from config.json.
-            weights: already on the device and in the type that everything is computed in.
-            compiled: melt the small sums into kernels; by default on a GPU, but not in float32, which is asked for
-                when digits matter more than time.
-            in_eight_bits: the language model multiplies in eight bits: an approximation.
+            weights: on the device, in the dtype to compute in.
+            compiled: compile the elementwise functions; default: on a GPU, except in float32.
         """
         text = {
             name.removeprefix("language_model."): w for name, w in weights.items() if not name.startswith("visual.")
         }
-        seeing = {name.removeprefix("visual."): w for name, w in weights.items() if name.startswith("visual.")}
+        visual = {name.removeprefix("visual."): w for name, w in weights.items() if name.startswith("visual.")}
         self.shape = shape
         self.device = text["embed_tokens.weight"].device
         self.dtype = text["embed_tokens.weight"].dtype
-        pointwise = Pointwise(self._worth_compiling() if compiled is None else compiled)
-        self.language = Language(shape.text, text, pointwise, in_eight_bits=in_eight_bits)
-        self.vision = Vision(shape.vision, seeing, pointwise)
-
-    def _worth_compiling(self) -> bool:
-        return self.device.type == "cuda" and self.dtype != torch.float32 and can_compile()
+        if compiled is None:
+            compiled = self.device.type == "cuda" and self.dtype != torch.float32 and can_compile()
+        pointwise = Pointwise(compiled)
+        self.language = Language(shape.text, text, pointwise)
+        self.vision = Vision(shape.vision, visual, pointwise)
 
     @torch.inference_mode()
-    def look(self, batches: Iterable[Tensor], keys: Iterable[Hashable]) -> Seen:
-        """Encode pictures.
+    def encode(self, batches: Iterable[Tensor], keys: Iterable[Hashable]) -> ImageFeatures:
+        """Encode images.
 
         Args:
-            batches: uint8 (pictures, height, width, 3), sides multiples of the factor, all of one size; for videos
-                (pictures, 2, height, width, 3), two frames a picture.
-            keys: one name a picture, at least as many as there are pictures.
+            batches: uint8 (images, height, width, 3), sides multiples of the factor, all of one size; for videos
+                (images, 2, height, width, 3), two frames per image.
+            keys: one key per image; extra keys are ignored.
         """
         parts, size = [], None
         for batch in batches:
             size = size or batch.shape[-3:-1]
             if batch.shape[-3:-1] != size:
-                raise BadInput("pictures", "pictures of one size", {tuple(size), tuple(batch.shape[-3:-1])})
-            parts.append(self._encoded(batch))
+                raise BadInput("images", "images of one size", {tuple(size), tuple(batch.shape[-3:-1])})
+            parts.append(self._encode_batch(batch))
         if size is None:
-            raise BadInput("pictures", "at least one picture", "none")
+            raise BadInput("images", "at least one image", "none")
         rows, columns = self.shape.vision.grid(*size)
-        each = rows * columns
-        features = Features(
-            torch.cat([part.rows for part in parts]),
-            tuple(torch.cat(layer) for layer in zip(*(part.deep for part in parts), strict=True)),
-        )
-        return Seen(features, {key: row for row, key in zip(range(0, len(features), each), keys, strict=False)})
+        features = join_features(parts)
+        starts = range(0, len(features), rows * columns)
+        return ImageFeatures(features, {key: row for row, key in zip(starts, keys, strict=False)})
 
-    def _encoded(self, batch: Tensor) -> Features:
+    def _encode_batch(self, batch: Tensor) -> VisionFeatures:
         vision = self.shape.vision
         on_device = batch.to(self.device, non_blocking=True)
         if batch.ndim == PAIRS:
-            flat = pair_patches(*on_device.unbind(1), patch=vision.patch, merge=vision.merge)
+            flat = cut_pair_patches(*on_device.unbind(1), patch=vision.patch, merge=vision.merge)
         else:
-            flat = patches(on_device, patch=vision.patch, merge=vision.merge, temporal=vision.temporal)
+            flat = cut_image_patches(on_device, patch=vision.patch, merge=vision.merge, temporal=vision.temporal)
         return self.vision.features(flat, *vision.grid(*batch.shape[-3:-1]))
 
     @torch.inference_mode()
-    def states(self, tree: Tree, seen: Seen | None, wanted: Sequence[tuple[int, int]]) -> Tensor:
-        """Return the last states of (segment, token) pairs: (wanted, hidden)."""
-        packed = self._packed(tree, seen, wanted)
-        return self.language.states(packed, seen.features if seen else None)
+    def states(self, tree: PrefixTree, images: ImageFeatures | None, wanted: Sequence[tuple[int, int]]) -> Tensor:
+        """Return the final states of (segment, token) pairs: (wanted, hidden)."""
+        packed = pack(tree, images.rows if images else {}, wanted)
+        return self.language.states(packed, images.features if images else None)
 
     @torch.inference_mode()
     def states_and_keys(
-        self, tree: Tree, seen: Seen | None, wanted: Sequence[tuple[int, int]], past: tuple[Past, Keys] | None = None
-    ) -> tuple[Tensor, Keys, Packed]:
-        """Return the wanted states, the keys of all new tokens, and how the tokens were laid."""
-        packed = self._packed(tree, seen, wanted, past[0] if past else None)
-        features = seen.features if seen else None
+        self,
+        tree: PrefixTree,
+        images: ImageFeatures | None,
+        wanted: Sequence[tuple[int, int]],
+        past: tuple[PastTokens, KeyValues] | None = None,
+    ) -> tuple[Tensor, KeyValues, PackedTree]:
+        """Return the wanted states, the keys and values of all new tokens, and the packed tree."""
+        packed = pack(tree, images.rows if images else {}, wanted, past[0] if past else None)
+        features = images.features if images else None
         states, keys = self.language.states_and_keys(packed, features, past[1] if past else None)
         return states, keys, packed
 
-    def _packed(
-        self, tree: Tree, seen: Seen | None, wanted: Sequence[tuple[int, int]], past: Past | None = None
-    ) -> Packed:
-        return pack(tree, seen.rows if seen else {}, wanted, past)
+
+@dataclass(frozen=True)
+class DecodedAnswer:
+    """A decoded answer, without its end token."""
+
+    ids: tuple[int, ...]
+    finished: bool
+    """the model ended it (not the length limit)"""
+
+
+@dataclass
+class _OpenAnswer:
+    """An answer being decoded: the computed tokens it sees, and its next position."""
+
+    number: int
+    sees: Ints
+    position: int
+    ids: list[int] = field(default_factory=list)
+
+
+@torch.inference_mode()
+def decode_greedily(
+    network: VLMNetwork, tree: PrefixTree, images: ImageFeatures | None, *, stops: Collection[int], most: int
+) -> list[DecodedAnswer]:
+    """Decode every sequence of a tree greedily, side by side.
+
+    Args:
+        network: with an output matrix.
+        tree: the prompts; shared prefixes are computed once.
+        images: their images.
+        stops: tokens that end an answer.
+        most: the longest answer, in tokens.
+
+    Returns:
+        One answer per sequence.
+    """
+    states, keys, packed = network.states_and_keys(tree, images, tree.last_tokens())
+    sees = {int(row): reading.sees[at] for reading in packed.readings for at, row in enumerate(reading.rows)}
+    writing = [_OpenAnswer(number, sees[number], _next_position(tree, end)) for number, end in enumerate(tree.ends)]
+    done: dict[int, DecodedAnswer] = {}
+    while True:
+        likeliest = network.language.logits(states).max(-1)
+        if bool(likeliest.values.isnan().any()):
+            raise NonFiniteOutput  # argmax of NaN is a token that may read as a grade
+        for answer, token in zip(writing, likeliest.indices.tolist(), strict=True):
+            if token in stops:
+                done[answer.number] = DecodedAnswer(tuple(answer.ids), finished=True)
+            else:
+                answer.ids.append(token)
+                if len(answer.ids) == most:
+                    done[answer.number] = DecodedAnswer(tuple(answer.ids), finished=False)
+        writing = [answer for answer in writing if answer.number not in done]
+        if not writing:
+            return [done[number] for number in range(len(tree.ends))]
+        states, keys = _decode_step(network, writing, keys)
+
+
+def _next_position(tree: PrefixTree, at: int) -> int:
+    """Return the position of the token after a segment."""
+    segment = tree.segments[at]
+    position, blocks = 0, segment.blocks
+    while True:
+        position += sum(block.advance for block in blocks)
+        if segment.parent < 0:
+            return position
+        parent = tree.segments[segment.parent]
+        blocks, segment = parent.blocks[: segment.seen], parent
+
+
+def _decode_step(network: VLMNetwork, writing: Sequence[_OpenAnswer], keys: KeyValues) -> tuple[Tensor, KeyValues]:
+    """Compute the newest token of every open answer; answers that see equally many tokens form a group."""
+    by_size: dict[int, list[_OpenAnswer]] = defaultdict(list)
+    for answer in writing:
+        by_size[len(answer.sees)].append(answer)
+    row = {answer.number: at for at, answer in enumerate(writing)}
+    ordered: list[_OpenAnswer] = []
+    groups, readings = [], []
+    for size in sorted(by_size):
+        start = len(ordered)
+        for answer in by_size[size]:
+            answer.sees = np.append(answer.sees, len(keys.layers[0]) + len(ordered))
+            ordered.append(answer)
+        sees = np.stack([answer.sees for answer in by_size[size]])
+        groups.append(SegmentGroup(start, len(sees), 1, sees))
+        readings.append(ReadGroup(np.array([row[answer.number] for answer in by_size[size]]), sees))
+    place = {answer.number: at for at, answer in enumerate(ordered)}
+    nothing = np.empty(0, np.int64)
+    packed = PackedTree(
+        ids=np.array([answer.ids[-1] for answer in ordered], np.int64),
+        positions=np.tile(np.array([answer.position for answer in ordered], np.int64), (3, 1)),
+        image_at=nothing,
+        image_row=nothing,
+        groups=tuple(groups),
+        wanted=np.array([place[answer.number] for answer in writing], np.int64),
+        readings=tuple(readings),
+    )
+    states, more = network.language.states_and_keys(packed, None, keys)
+    for answer in ordered:
+        answer.position += 1
+    return states, keys.append(more)
+
+
+def transformers_network(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
+    """Build transformers' own Qwen3VLModel around canonical weights, without copying them."""
+    from transformers import Qwen3VLConfig, Qwen3VLModel  # noqa: PLC0415  part of an extra, slow to import
+
+    given = copy.deepcopy(dict(config))  # the library writes into what it is given
+    settings = Qwen3VLConfig(**{name: given[name] for name in given if name not in ("architectures", "model_type")})
+    with torch.device("meta"):
+        network: Any = Qwen3VLModel(settings)  # type: ignore[no-untyped-call]
+    plain = {name: weight for name, weight in weights.items() if name.startswith(("language_model.", "visual."))}
+    network.load_state_dict(plain, strict=True, assign=True)
+    device = next(iter(plain.values())).device
+    for module in network.modules():  # rotary frequencies are in no file: compute them where the weights are
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None and buffer.is_meta:
+                axial = getattr(module, "compute_axial_rope_parameters", None)
+                frequencies, _ = (axial or module.compute_default_rope_parameters)(module.config)
+                module._buffers[name] = frequencies.to(device)
+    return network.eval()

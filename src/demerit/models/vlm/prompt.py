@@ -1,123 +1,132 @@
-"""Prompts as blocks of tokens: text as it is, pictures as the room they take.
+"""Prompts as blocks of tokens: text, and slots for images.
 
-The chat template is ours, so that an update of a library cannot change what a checkpoint reads; it is compared with
-the tokens of the whole text in tests. Blocks end where the caller says, always beside a special token, so that no word
-is ever cut in two.
+The chat template is our own, so that a library update cannot change what a checkpoint reads; tests compare it with the
+tokens of the whole text. Blocks end where the caller says, always next to a special token, so that no word is split.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
 from demerit.errors import BadInput
 from demerit.models.vlm.config import VLMShape
 
 TEMPLATE = "qwen3-vl-chat-1"
-"""the version of everything around a prompt's words; stored with what was scored"""
+"""version of the chat template; part of every card's revision"""
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
-BEFORE_PICTURE, AFTER_PICTURE = "<|vision_start|>", "<|vision_end|>"
+VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 OPENS_SPECIAL = "<|"
-"""every special token begins so"""
+"""every special token starts with this"""
+ANSWER = "<|im_start|>assistant\n"
+"""opens the model's turn"""
 Ints = npt.NDArray[np.int64]
 
 
+@cache
+def load_prompts(model: str) -> Mapping[str, Any]:
+    """Return the prompts that a published model was trained with, and their version (assets/vlm/<model>.yaml)."""
+    text = files("demerit").joinpath(f"assets/vlm/{model}.yaml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))
+
+
 @dataclass(frozen=True)
-class Picture:
-    """A place for a picture of rows x columns tokens."""
+class ImageSlot:
+    """A place for an image of rows x columns tokens."""
 
     key: Hashable
-    """which picture it is: equal keys are the same pixels"""
+    """which image; equal keys mean the same pixels"""
     rows: int
     columns: int
     token: str = IMAGE
 
 
 @dataclass(frozen=True)
-class Cut:
+class BlockEnd:
     """A block ends here."""
 
 
-CUT = Cut()
-Piece = str | Picture | Cut
+CUT = BlockEnd()
+Piece = str | ImageSlot | BlockEnd
 
 
 @dataclass(frozen=True)
-class Block:
-    """Tokens that stand or fall together: words, at most one picture among them."""
+class TokenBlock:
+    """Tokens that are shared or computed together: text with at most one image."""
 
     ids: tuple[int, ...]
-    picture: Picture | None = None
+    image: ImageSlot | None = None
     at: int = 0
-    """the picture's first token within the block"""
+    """index of the image's first token"""
 
     def __len__(self) -> int:
         """Count the tokens."""
         return len(self.ids)
 
     def __hash__(self) -> int:
-        """Hash once: blocks are looked up thousands of times while a tree is made."""
+        """Hash once: building a tree looks up blocks thousands of times."""
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.ids, self.picture))
+        return hash((self.ids, self.image))
 
     @cached_property
     def advance(self) -> int:
-        """How far positions have moved on after this block: a picture takes its longer side."""
-        if self.picture is None:
+        """How far this block moves the position; an image counts as its longer side."""
+        if self.image is None:
             return len(self.ids)
-        rows, columns = self.picture.rows, self.picture.columns
+        rows, columns = self.image.rows, self.image.columns
         return len(self.ids) - rows * columns + max(rows, columns)
 
     @property
     def positions(self) -> Ints:
-        """(3, tokens): time, height and width of every token, counted from the block's beginning."""
-        picture = self.picture
-        return _positions(len(self.ids), self.at, *((picture.rows, picture.columns) if picture else (0, 0)))
+        """(3, tokens): time, height and width position of every token, relative to the block's start."""
+        image = self.image
+        return _positions(len(self.ids), self.at, *((image.rows, image.columns) if image else (0, 0)))
 
-    def showing(self, key: Hashable) -> Block:
-        """Return the same block with another picture of the same size in it."""
-        if self.picture is None:
-            raise BadInput("block", "a block with a picture", "words alone")
-        return replace(self, picture=replace(self.picture, key=key))
+    def with_image(self, key: Hashable) -> TokenBlock:
+        """Return the same block with another image of the same size."""
+        if self.image is None:
+            raise BadInput("block", "a block with an image", "text only")
+        return replace(self, image=replace(self.image, key=key))
 
 
 @cache
 def _positions(length: int, at: int, rows: int, columns: int) -> Ints:
-    """Positions of a block with a picture of rows x columns at a token, or with none."""
     if not rows:
         return np.tile(np.arange(length), (3, 1))
     tall, wide = (grid.ravel() for grid in np.indices((rows, columns)))
-    seen = np.stack([np.zeros(rows * columns, np.int64), tall, wide]) + at
+    image = np.stack([np.zeros(rows * columns, np.int64), tall, wide]) + at
     rest = np.arange(length - at - rows * columns) + at + max(rows, columns)
-    return np.concatenate([np.tile(np.arange(at), (3, 1)), seen, np.tile(rest, (3, 1))], axis=1)
+    return np.concatenate([np.tile(np.arange(at), (3, 1)), image, np.tile(rest, (3, 1))], axis=1)
 
 
-def is_words_alone(instruction: str) -> bool:
-    """Whether an instruction can stand in a prompt: a special token in it would be read as one."""
+def is_plain_text(instruction: str) -> bool:
+    """Whether an instruction can stand in a prompt, i.e. contains no special token."""
     return OPENS_SPECIAL not in instruction
 
 
-class Tokens:
-    """A tokenizer: words to numbers, special tokens by name."""
+class PromptTokenizer:
+    """Text to token ids, with special tokens by name."""
 
     def __init__(self, backend: Any, fingerprint: str = "") -> None:
-        """Wrap a `tokenizers.Tokenizer`; the fingerprint is that of the file it came from and of what was added."""
+        """Wrap a `tokenizers.Tokenizer`; `fingerprint` identifies its file and the added tokens."""
         self._backend, self.fingerprint = backend, fingerprint
 
     @classmethod
-    def read(cls, path: Path, added: Sequence[str] = ()) -> Tokens:
-        """Read tokenizer.json; special tokens a checkpoint was trained with are added in the order given."""
-        from tokenizers import AddedToken, Tokenizer  # noqa: PLC0415  a part of the extra
+    def read(cls, path: Path, added: Sequence[str] = ()) -> PromptTokenizer:
+        """Read tokenizer.json and add special tokens in the order given."""
+        from tokenizers import AddedToken, Tokenizer  # noqa: PLC0415  part of an extra
 
         try:
             stored = path.read_bytes()
@@ -125,91 +134,87 @@ class Tokens:
             raise BadInput(str(path), "a readable file", error.strerror or error) from error
         try:
             backend = Tokenizer.from_buffer(stored)
-        except Exception as error:  # the library raises nothing more particular
+        except Exception as error:  # the library raises nothing more specific
             got = f"something else ({error})" if stored else "an empty file"
-            raise BadInput(str(path), "a whole tokenizer.json (fetch or copy it again)", got) from error
+            raise BadInput(str(path), "a complete tokenizer.json (download or copy it again)", got) from error
         backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in added])
         return cls(backend, hashlib.sha256("\0".join(added).encode() + b"\0" + stored).hexdigest())
 
     def __len__(self) -> int:
-        """Count the tokens, special ones among them."""
+        """Count the tokens, including special ones."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     def ids(self, text: str) -> list[int]:
-        """Turn text, special tokens by their names, into numbers."""
+        """Encode text, special tokens by their names."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def id(self, special: str) -> int:
-        """Return the number of one special token."""
+        """Return the id of a special token."""
         found = self._backend.token_to_id(special)
         if found is None:
             raise BadInput("tokenizer.json", f"the token {special}", "a vocabulary without it")
         return int(found)
 
     def text(self, ids: Iterable[int]) -> str:
-        """Turn numbers into text again, without special tokens."""
+        """Decode ids to text without special tokens."""
         return str(self._backend.decode(list(ids), skip_special_tokens=True))
 
 
-def check_tokens(tokens: Tokens, shape: VLMShape, where: str) -> None:
-    """Refuse a tokenizer that is not the network's: its numbers would be other words' rows."""
+def check_tokenizer(tokens: PromptTokenizer, shape: VLMShape, where: str) -> None:
+    """Raise BadInput if the tokenizer does not belong to the network."""
     for name, row in (
         (IMAGE, shape.image_token),
         (VIDEO, shape.video_token),
-        (BEFORE_PICTURE, shape.vision_start),
-        (AFTER_PICTURE, shape.vision_end),
+        (VISION_START, shape.vision_start),
+        (VISION_END, shape.vision_end),
     ):
         if tokens.id(name) != row:
-            raise BadInput(f"The tokenizer of {where}", f"{name} as token {row}, as config.json says", tokens.id(name))
+            raise BadInput(f"tokenizer of {where}", f"{name} as token {row}, as in config.json", tokens.id(name))
     if len(tokens) > shape.text.vocabulary:
         rows = shape.text.vocabulary
-        raise BadInput(f"The tokenizer of {where}", f"at most {rows} tokens, as the network has rows", len(tokens))
+        raise BadInput(f"tokenizer of {where}", f"at most {rows} tokens, the rows of the embedding", len(tokens))
 
 
-def check_added_tokens(tokens: Tokens, added: Sequence[str], shape: VLMShape, where: str) -> None:
-    """Refuse a tokenizer that does not put the added tokens where their rows were trained: the table's last ones."""
+def check_added_tokens(tokens: PromptTokenizer, added: Sequence[str], shape: VLMShape, where: str) -> None:
+    """Raise BadInput unless the added tokens are the last rows of the embedding table, where they were trained."""
     rows = list(range(shape.text.vocabulary - len(added), shape.text.vocabulary))
     found = [tokens.id(name) for name in added]
     if found != rows:
         expected = f"{', '.join(added)} as the last rows of the embedding table, {rows[0]} to {rows[-1]}"
-        raise BadInput(f"The tokenizer of {where}", f"{expected} (this is another model's tokenizer)", found)
+        raise BadInput(f"tokenizer of {where}", f"{expected} (this tokenizer belongs to another model)", found)
 
 
 def user_turn(*pieces: Piece, then: str = "") -> list[Piece]:
-    """Wrap pieces as the one turn of a user; `then` is what follows (the opening of the answer, or nothing)."""
+    """Wrap pieces as a user's turn; `then` follows it (the opening of the answer, or nothing)."""
     return ["<|im_start|>user\n", *pieces, "<|im_end|>\n", *([then] if then else [])]
 
 
-ANSWER = "<|im_start|>assistant\n"
-"""opens the model's turn"""
-
-
-def laid_out(pieces: Sequence[Piece], tokens: Tokens, shape: VLMShape) -> tuple[Block, ...]:
-    """Turn pieces into blocks of tokens."""
+def build_blocks(pieces: Sequence[Piece], tokens: PromptTokenizer, shape: VLMShape) -> tuple[TokenBlock, ...]:
+    """Tokenize pieces into blocks."""
     blocks, some = [], []
     for piece in [*pieces, CUT]:
-        if not isinstance(piece, Cut):
+        if not isinstance(piece, BlockEnd):
             some.append(piece)
         elif some:
-            blocks.append(_block(some, tokens, shape))
+            blocks.append(_build_block(some, tokens, shape))
             some = []
     return tuple(blocks)
 
 
-def _block(pieces: Sequence[str | Picture], tokens: Tokens, shape: VLMShape) -> Block:
-    """Tokens of one block; the words before and after its picture are read apart, as special tokens part them."""
-    pictures = [each for each in pieces if isinstance(each, Picture)]
-    if len(pictures) > 1:
-        raise BadInput("block", "at most one picture between two cuts", f"{len(pictures)}")
-    text = "".join(_written(each) for each in pieces)
-    if not pictures:
-        return Block(tuple(tokens.ids(text)))
-    picture = pictures[0]
-    before, after = (tokens.ids(part) for part in text.split(picture.token))
-    fill = shape.image_token if picture.token == IMAGE else shape.video_token
-    ids = (*before, *[fill] * (picture.rows * picture.columns), *after)
-    return Block(ids, picture, len(before))
+def _build_block(pieces: Sequence[str | ImageSlot], tokens: PromptTokenizer, shape: VLMShape) -> TokenBlock:
+    """Tokenize one block; special tokens separate the text before and after its image."""
+    images = [piece for piece in pieces if isinstance(piece, ImageSlot)]
+    if len(images) > 1:
+        raise BadInput("block", "at most one image", f"{len(images)}")
+    text = "".join(piece if isinstance(piece, str) else _spell_image(piece) for piece in pieces)
+    if not images:
+        return TokenBlock(tuple(tokens.ids(text)))
+    image = images[0]
+    before, after = (tokens.ids(part) for part in text.split(image.token))
+    fill = shape.image_token if image.token == IMAGE else shape.video_token
+    ids = (*before, *[fill] * (image.rows * image.columns), *after)
+    return TokenBlock(ids, image, len(before))
 
 
-def _written(piece: str | Picture) -> str:
-    return piece if isinstance(piece, str) else f"{BEFORE_PICTURE}{piece.token}{AFTER_PICTURE}"
+def _spell_image(image: ImageSlot) -> str:
+    return f"{VISION_START}{image.token}{VISION_END}"

@@ -1,81 +1,144 @@
-"""Robometer's questions: how far is the task done at every frame, and which of two videos does it better.
+"""Robometer: progress and success at every frame, and which of two videos is better.
 
 For every time t the authors' protocol shows eight frames spread over 0..t and reads the value at the last one. Here
-each frame is encoded once and the windows of all t share their beginnings; the answers are the same.
+each frame is encoded once and the windows of all t share their prefixes; the answers are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from demerit.data.frames import Images, Indices
-from demerit.models.vlm.ahead import parts, prepared
-from demerit.models.vlm.heads import Head, progress_of
-from demerit.models.vlm.images import grid_size
-from demerit.models.vlm.memory import within_memory
-from demerit.models.vlm.network import Network, Seen
-from demerit.models.vlm.prompt import CUT, Block, Picture, Piece, Tokens, laid_out, user_turn
-from demerit.models.vlm.room import MOST_TOKENS, Room
-from demerit.models.vlm.tree import separate, shared
-from demerit.models.vlm.windows import window
-from demerit.models.vlm.words import words
+from demerit.data.frames import RGB, Images, Indices
+from demerit.errors import BadInput
+from demerit.models.vlm.backbone import OpenCheckpoint, choose_device, choose_dtype, warn_if_slow
+from demerit.models.vlm.checkpoint import HEAD, UNUSED_HEAD, read_checkpoint, tokenizer_path
+from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.images import grid_size, prefetch_frames, split_batches
+from demerit.models.vlm.language import KeyValues, VisionFeatures
+from demerit.models.vlm.network import ImageFeatures, VLMNetwork, join_features
+from demerit.models.vlm.prefix_tree import PastTokens, separate_tree, shared_tree, window
+from demerit.models.vlm.prompt import (
+    CUT,
+    ImageSlot,
+    Piece,
+    PromptTokenizer,
+    TokenBlock,
+    build_blocks,
+    check_added_tokens,
+    check_tokenizer,
+    load_prompts,
+    user_turn,
+)
+from demerit.models.vlm.token_budget import MOST_TOKENS, TokenBudget, within_memory
 
 FEWEST, MOST = 4 * 32 * 32, 16384 * 32 * 32
-"""pixels that a picture is kept within, as the authors' loader does"""
+"""bounds of an image's pixels in the authors' loader"""
 PROGRESS, SPLIT, PREFERENCE = "<|prog_token|>", "<|split_token|>", "<|pref_token|>"
+HEADS = ("progress", "success", "preference")
+FEATURE_MEMORY = 2 << 30
+"""bytes of past frames kept on the device: about 1,400 frames of 240x320 for a 4B network"""
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """How a checkpoint is asked."""
+class RobometerHead:
+    """Linear, layer norm, gelu, linear (dropout is for training only)."""
+
+    into: tuple[Tensor, Tensor]
+    norm: tuple[Tensor, Tensor]
+    out: tuple[Tensor, Tensor]
+
+    @classmethod
+    def from_weights(cls, name: str, weights: Mapping[str, Tensor]) -> RobometerHead:
+        """Take the weights of `progress_head`, `success_head` or `preference_head`."""
+
+        def part(at: int) -> tuple[Tensor, Tensor]:
+            return weights[f"{name}_head.{at}.weight"], weights[f"{name}_head.{at}.bias"]
+
+        return cls(part(0), part(1), part(4))
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return (states, outputs)."""
+        x = F.linear(states, *self.into)
+        x = F.gelu(F.layer_norm(x, x.shape[-1:], *self.norm))
+        return F.linear(x, *self.out)
+
+
+def expected_heads(hidden: int, bins: int) -> dict[str, tuple[int, ...]]:
+    """Return the heads' weights and shapes; the pooling weights are in the file but never used."""
+    half = hidden // 2
+    shapes: dict[str, tuple[int, ...]] = {UNUSED_HEAD: (1, hidden)}
+    for name, out in zip(HEADS, (bins, 1, 1), strict=True):
+        shapes |= {f"{name}_head.0.weight": (half, hidden), f"{name}_head.0.bias": (half,)}
+        shapes |= {f"{name}_head.1.weight": (half,), f"{name}_head.1.bias": (half,)}
+        shapes |= {f"{name}_head.4.weight": (out, half), f"{name}_head.4.bias": (out,)}
+    return shapes
+
+
+def expected_progress(logits: Tensor) -> Tensor:
+    """Return the expected progress in 0..1 under the softmax of (states, bins)."""
+    places = torch.linspace(0, 1, logits.shape[-1], device=logits.device)
+    return logits.float().softmax(-1) @ places
+
+
+@dataclass(frozen=True)
+class RobometerProtocol:
+    """How a checkpoint is prompted."""
 
     frames: int = 8
     also_progress: bool = True
-    """pairs are asked for the progress of the first as well, as in training"""
+    """preference prompts also ask for the first video's progress, as in training"""
 
-    def progress_pieces(self, instruction: str, pictures: Sequence[Picture]) -> list[Piece]:
-        """Ask for progress: a block a picture, each ending in the token that is read."""
-        return user_turn(words("robometer")["progress"].format(task=instruction), *_shown(pictures, 1), then="")
+    @property
+    def identity(self) -> str:
+        """The text that stands for the protocol in a model's identity; changing it makes stored rewards stale."""
+        return f"Protocol(frames={self.frames}, also_progress={self.also_progress})"
 
-    def preference_pieces(self, instruction: str, first: Sequence[Picture], second: Sequence[Picture]) -> list[Piece]:
-        """Ask which of two is better; the last block but the turn's end ends in the token that is read."""
-        said = words("robometer")
+    def progress_pieces(self, instruction: str, images: Sequence[ImageSlot]) -> list[Piece]:
+        """Ask for progress: one block per image, each ending in the token that is read."""
+        return user_turn(load_prompts("robometer")["progress"].format(task=instruction), *_show(images, 1))
+
+    def preference_pieces(
+        self, instruction: str, first: Sequence[ImageSlot], second: Sequence[ImageSlot]
+    ) -> list[Piece]:
+        """Ask which video is better; the last block but one ends in the token that is read."""
+        said = load_prompts("robometer")
         ask = said["preference"] + (said["also_progress"] if self.also_progress else "")
         return user_turn(
             ask.format(task=instruction),
             said["first"],
-            *_shown(first, 1),
+            *_show(first, 1),
             SPLIT,
             said["second"],
-            *_shown(second, 1 + len(first)),
+            *_show(second, 1 + len(first)),
             said["ask"],
             PREFERENCE,
             CUT,
         )
 
 
-def _shown(pictures: Sequence[Picture], number: int) -> Iterator[Piece]:
-    for at, picture in enumerate(pictures, number):
-        yield from (words("robometer")["picture"].format(number=at), picture, PROGRESS, CUT)
+def _show(images: Sequence[ImageSlot], number: int) -> Iterator[Piece]:
+    for at, image in enumerate(images, number):
+        yield from (load_prompts("robometer")["picture"].format(number=at), image, PROGRESS, CUT)
 
 
-def picture_size(height: int, width: int, factor: int) -> tuple[int, int]:
-    """Return the pixels a frame is resized to: its own, rounded to whole tokens."""
+def image_size(height: int, width: int, factor: int) -> tuple[int, int]:
+    """Return the pixels that a frame is resized to: its own, rounded to whole tokens."""
     return grid_size(height, width, factor=factor, low=FEWEST, high=MOST)
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What Robometer says of frames: how far the task is done (0..1) and how likely it is done."""
+class RobometerOutput:
+    """Progress (0..1) and probability of success at some frames."""
 
     at: Indices
     progress: Floats
@@ -83,14 +146,14 @@ class Judged:
 
 
 class RobometerEngine:
-    """A Robometer checkpoint at work."""
+    """A Robometer checkpoint, ready to score."""
 
     def __init__(
         self,
-        network: Network,
+        network: VLMNetwork,
         heads: Mapping[str, Tensor],
-        tokens: Tokens,
-        protocol: Protocol | None = None,
+        tokens: PromptTokenizer,
+        protocol: RobometerProtocol | None = None,
         at_once: int = MOST_TOKENS,
     ) -> None:
         """Put the parts together.
@@ -99,98 +162,254 @@ class RobometerEngine:
             network: the backbone.
             heads: weights of the three heads by name.
             tokens: the tokenizer with Robometer's own tokens added.
-            protocol: how the checkpoint is asked.
-            at_once: tokens computed together: less memory, a little slower.
+            protocol: how the checkpoint is prompted.
+            at_once: tokens computed together; fewer take less memory and a little more time.
         """
-        self.network, self.tokens, self.protocol = network, tokens, protocol or Protocol()
-        self._progress, self._success = Head.named("progress", heads), Head.named("success", heads)
-        self._preference = Head.named("preference", heads)
-        self.room = Room(at_once)
+        self.network, self.tokens, self.protocol = network, tokens, protocol or RobometerProtocol()
+        self._progress, self._success, self._preference = (RobometerHead.from_weights(name, heads) for name in HEADS)
+        self.budget = TokenBudget(at_once)
 
-    def look(self, frames: Images | Iterable[Images], name: str = "") -> tuple[Seen, tuple[int, int]]:
-        """Encode every frame once; keys are (name, index). Also return the rows and columns of a picture's tokens."""
-        batches = iter(parts(frames) if isinstance(frames, np.ndarray) else frames)
+    def encode(self, frames: Images | Iterable[Images], name: str = "") -> tuple[ImageFeatures, tuple[int, int]]:
+        """Encode every frame once under the key (name, index); also return an image's token rows and columns."""
+        batches = iter(split_batches(frames) if isinstance(frames, np.ndarray) else frames)
         first = next(batches)
-        size = picture_size(first.shape[1], first.shape[2], self.network.shape.vision.factor)
-        seen = self.network.look(
-            prepared(chain([first], batches), size, "pil", self.network.device), ((name, at) for at in count())
-        )
-        return seen, self.network.shape.vision.grid(*size)
+        size = image_size(first.shape[1], first.shape[2], self.network.shape.vision.factor)
+        ready = prefetch_frames(chain([first], batches), size, "pil", self.network.device)
+        return self.network.encode(ready, ((name, at) for at in count())), self.network.shape.vision.grid(*size)
 
     def dense(
         self, frames: Images | Iterable[Images], instruction: str, stride: int = 1, what: str = "Scoring a video"
-    ) -> Judged:
-        """Answer for every frame, never looking ahead; where memory runs out, with fewer windows together.
+    ) -> RobometerOutput:
+        """Score every frame from the frames up to it; fewer windows at a time where memory runs out.
 
         Args:
-            frames: (frames, height, width, 3), or batches of that, fetched in the background while others are encoded.
+            frames: (frames, height, width, 3), or batches of that, read in the background.
             instruction: the task.
-            stride: answer for every so many frames only, and for the last.
-            what: is being done, should memory not suffice.
+            stride: score only every so many frames, and the last.
+            what: names the work in an out-of-memory error.
         """
         with within_memory(what):
-            seen, grid = self.look(frames)
-        asked = Asked(self, instruction, grid)
-        at = np.unique([*range(0, len(seen.rows), stride), len(seen.rows) - 1]).astype(np.int32)
+            images, grid = self.encode(frames)
+        prompt = WindowPrompt(self, instruction, grid)
+        at = np.unique([*range(0, len(images.rows), stride), len(images.rows) - 1]).astype(np.int32)
         windows = [window(int(last), self.protocol.frames) for last in at]
-        # counts as if nothing were shared: memory that surely suffices
-        lengths = [asked.length] * len(windows)
-        states = self.room.worked(what, lengths, lambda some: self.states(asked, seen, windows[some]))
-        return self.judged(torch.cat(states), at)
+        # counted as if nothing were shared, which is an upper bound
+        lengths = [prompt.length] * len(windows)
+        states = self.budget.run(what, lengths, lambda some: self.states(prompt, images, windows[some]))
+        return self.read_heads(torch.cat(states), at)
 
-    def judged(self, states: Tensor, at: Indices) -> Judged:
-        """Read progress and success off states, one for each of these frames."""
+    def read_heads(self, states: Tensor, at: Indices) -> RobometerOutput:
+        """Read progress and success off one state per frame."""
         with torch.inference_mode():
-            progress = progress_of(self._progress(states))
+            progress = expected_progress(self._progress(states))
             success = self._success(states).float().sigmoid().squeeze(-1)
-        return Judged(at, progress.cpu().numpy(), success.cpu().numpy())
+        return RobometerOutput(at, progress.cpu().numpy(), success.cpu().numpy())
 
-    def states(self, asked: Asked, seen: Seen, some: Sequence[tuple[int, ...]]) -> Tensor:
-        """Return the states that answer windows: (windows, hidden)."""
-        tree = shared([asked.blocks(each) for each in some])
-        last = [sum(len(block) for block in tree.segments[end].blocks) - 1 for end in tree.ends]
-        return self.network.states(tree, seen, list(zip(tree.ends, last, strict=True)))
+    def states(self, prompt: WindowPrompt, images: ImageFeatures, some: Sequence[tuple[int, ...]]) -> Tensor:
+        """Return the states to read for windows: (windows, hidden)."""
+        tree = shared_tree([prompt.blocks(frames) for frames in some])
+        return self.network.states(tree, images, tree.last_tokens())
 
     def compare(self, first: Images, second: Images, instruction: str) -> float:
-        """Return the probability that the first video does better, asked in this order."""
-        both, grids = [], []
+        """Return the probability that the first video is better, asked in this order."""
+        parts, slots = [], []
         for name, frames in (("a", first), ("b", second)):
             chosen = window(len(frames) - 1, self.protocol.frames)
-            seen, grid = self.look(frames[sorted(set(chosen))], name)
-            places = {frame: at for at, frame in enumerate(sorted(set(chosen)))}
-            both.append((seen, [(name, places[frame]) for frame in chosen]))
-            grids.append(grid)
-        seen = both[0][0].and_also(both[1][0])
-        pictures = [[Picture(key, *grid) for key in keys] for (_, keys), grid in zip(both, grids, strict=True)]
-        blocks = laid_out(self.protocol.preference_pieces(instruction, *pictures), self.tokens, self.network.shape)[:-1]
-        length = sum(len(block) for block in blocks)
-        state = self.network.states(separate([blocks]), seen, [(0, length - 1)])
+            used = sorted(set(chosen))
+            images, grid = self.encode(frames[used], name)
+            parts.append(images)
+            slots.append([ImageSlot((name, used.index(frame)), *grid) for frame in chosen])
+        pieces = self.protocol.preference_pieces(instruction, *slots)
+        tree = separate_tree([build_blocks(pieces, self.tokens, self.network.shape)[:-1]])
+        state = self.network.states(tree, parts[0].append(parts[1]), tree.last_tokens())
         with torch.inference_mode():
             return float(self._preference(state).float().sigmoid())
 
 
-class Asked:
-    """One instruction's question, laid out once; windows differ in their pictures alone."""
+class WindowPrompt:
+    """The progress prompt for one instruction; windows differ only in their images."""
 
     def __init__(self, engine: RobometerEngine, instruction: str, grid: tuple[int, int], name: str = "") -> None:
-        """Lay the question out for pictures of (rows, columns) tokens."""
-        places = [Picture(("place", at), *grid) for at in range(engine.protocol.frames)]
+        """Build the prompt for images of (rows, columns) tokens."""
+        places = [ImageSlot(("place", at), *grid) for at in range(engine.protocol.frames)]
         pieces = engine.protocol.progress_pieces(instruction, places)
-        self._blocks = laid_out(pieces, engine.tokens, engine.network.shape)[:-1]  # nothing reads the turn's end
+        self._blocks = build_blocks(pieces, engine.tokens, engine.network.shape)[:-1]  # the turn's end is never read
         self.length = sum(len(block) for block in self._blocks)
         self._name = name
-        self._made: dict[tuple[int, int], Block] = {}
+        self._made: dict[tuple[int, int], TokenBlock] = {}
 
-    def blocks(self, frames: Sequence[int]) -> tuple[Block, ...]:
+    def blocks(self, frames: Sequence[int]) -> tuple[TokenBlock, ...]:
         """Return the blocks of a window."""
         return tuple(self._block(at, frame) for at, frame in enumerate(frames))
 
-    def _block(self, at: int, frame: int) -> Block:
+    def _block(self, at: int, frame: int) -> TokenBlock:
         if (at, frame) not in self._made:
-            self._made[at, frame] = self._blocks[at].showing((self._name, frame))
+            self._made[at, frame] = self._blocks[at].with_image((self._name, frame))
         return self._made[at, frame]
 
     def forget(self, before: int) -> None:
-        """Let go of blocks that show frames before this one, but for the first."""
+        """Drop blocks of frames before this one, except the first frame."""
         for key in [key for key in self._made if 0 < key[1] < before]:
             del self._made[key]
+
+
+@dataclass
+class FeatureMemory:
+    """Features of past frames: the newest on the device, older ones in main memory."""
+
+    device: torch.device
+    limit: int = FEATURE_MEMORY
+    """bytes on the device"""
+    _near: dict[int, VisionFeatures] = field(default_factory=dict)
+    _far: dict[int, VisionFeatures] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Count the frames."""
+        return len(self._near) + len(self._far)
+
+    def put(self, frame: int, features: VisionFeatures) -> None:
+        """Keep the newest frame."""
+        self._near[frame] = features
+        if len(self._near) * features.nbytes > self.limit:
+            oldest = next(iter(self._near))
+            self._far[oldest] = self._near.pop(oldest).to(torch.device("cpu"))
+
+    def get(self, frame: int) -> VisionFeatures:
+        """Return a frame's features, on the device."""
+        return self._near[frame] if frame in self._near else self._far[frame].to(self.device)
+
+    def forget(self, before: int) -> None:
+        """Drop the frames before this one, except the first."""
+        for kept in (self._near, self._far):
+            for frame in [frame for frame in kept if 0 < frame < before]:
+                del kept[frame]
+
+
+@dataclass
+class LiveRobometer:
+    """Scores an episode frame by frame, exactly as dense scoring, at a constant cost per step.
+
+    The window of a step shares its first frames with the one before, and their keys and values are kept: a step encodes
+    one image and runs at most one window's tokens. Past frames are kept as features while a window can show them.
+    """
+
+    engine: RobometerEngine
+    instruction: str
+    limit: int = FEATURE_MEMORY
+    """bytes of past frames kept on the device"""
+    _prompt: WindowPrompt | None = None
+    _size: tuple[int, ...] = ()
+    _frames: int = 0
+    _features: FeatureMemory = field(init=False)
+    _last_blocks: tuple[TokenBlock, ...] = ()
+    _keys: KeyValues | None = None
+    """of the last window's tokens"""
+
+    def __post_init__(self) -> None:
+        """Start with no frames."""
+        self._features = FeatureMemory(self.engine.network.device, self.limit)
+
+    def step(self, frame: Images) -> tuple[float, float]:
+        """Take the next (height, width, 3) frame; return progress and the probability of success."""
+        self._encode(frame)
+        output = self.engine.read_heads(self._compute_state(), np.array([self._frames], np.int32))
+        self._frames += 1
+        self._forget()
+        return float(output.progress[0]), float(output.success[0])
+
+    def _encode(self, frame: Images) -> None:
+        wanted = f"uint8 of shape {self._size}, as before" if self._size else "uint8 of shape (height, width, 3)"
+        fits = frame.shape == self._size if self._size else frame.ndim == RGB and frame.shape[-1] == RGB
+        if frame.dtype != np.uint8 or not fits:
+            raise BadInput("frame", wanted, f"{frame.dtype} of shape {frame.shape}")
+        images, grid = self.engine.encode(frame[None])
+        if self._prompt is None:
+            self._prompt, self._size = WindowPrompt(self.engine, self.instruction, grid), frame.shape
+        self._features.put(self._frames, images.features)
+
+    def _compute_state(self) -> Tensor:
+        """Run the blocks that are new since the last step, on top of the kept keys."""
+        assert self._prompt is not None
+        frames = window(self._frames, self.engine.protocol.frames)
+        blocks = self._prompt.blocks(frames)
+        same = 0  # shared with the last window; the last block is always run, because it is read
+        while same < min(len(self._last_blocks), len(blocks) - 1) and self._last_blocks[same] == blocks[same]:
+            same += 1
+        kept = sum(len(block) for block in blocks[:same])
+        past = None
+        if kept and self._keys is not None:
+            advance = sum(block.advance for block in blocks[:same])
+            keys = KeyValues(tuple(layer[:kept] for layer in self._keys.layers))
+            past = (PastTokens(kept, np.arange(kept), advance), keys)
+        tree = separate_tree([blocks[same:]])
+        images = self._window_features(frames[same:])
+        state, made, _ = self.engine.network.states_and_keys(tree, images, tree.last_tokens(), past)
+        self._keys = made if past is None else past[1].append(made)
+        self._last_blocks = blocks
+        return state
+
+    def _window_features(self, frames: tuple[int, ...]) -> ImageFeatures:
+        chosen = sorted(set(frames))
+        parts = [self._features.get(frame) for frame in chosen]
+        size = len(parts[0])
+        return ImageFeatures(join_features(parts), {("", frame): at * size for at, frame in enumerate(chosen)})
+
+    def _forget(self) -> None:
+        """Drop frames that no later window shows: a window's second frame only moves forward."""
+        frames = self.engine.protocol.frames
+        second = window(self._frames, frames)[1] if frames > 1 else self._frames
+        self._features.forget(second)
+        if self._prompt is not None:
+            self._prompt.forget(second)
+
+
+@dataclass(frozen=True, eq=False)
+class RobometerCheckpoint(OpenCheckpoint):
+    """A Robometer checkpoint: backbone, heads, tokenizer with added tokens."""
+
+    protocol: RobometerProtocol
+    bins: int
+
+    @classmethod
+    def open(
+        cls,
+        name_or_path: str,
+        revision: str | None = None,
+        *,
+        adapter: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+    ) -> RobometerCheckpoint:
+        """Find a checkpoint and check every name and shape; no weights are read yet. Arguments as in `Backbone`."""
+        where = choose_device(device)
+        kind = choose_dtype(dtype, where)  # before gigabytes are downloaded
+        checkpoint = read_checkpoint(name_or_path, revision, adapter=adapter)
+        facts = checkpoint.facts
+        if facts is None:
+            expected = "a Robometer checkpoint, with heads for progress, success and preference"
+            raise BadInput(name_or_path, expected, "a plain Qwen3-VL")
+        shape = VLMShape.from_config(checkpoint.config)
+        weights = shape.expected(read_out=False) | expected_heads(shape.text.hidden, facts.bins)
+        checkpoint.check(weights, gaps=(UNUSED_HEAD,))
+        warn_if_slow(weights, where, device)
+        added = load_prompts("robometer")["added_tokens"]
+        tokens = PromptTokenizer.read(tokenizer_path(checkpoint), added)
+        check_added_tokens(tokens, added, shape, name_or_path)
+        check_tokenizer(tokens, shape, name_or_path)
+        protocol = RobometerProtocol(facts.frames, facts.also_progress)
+        return cls(checkpoint, shape, tokens, where, kind, protocol, facts.bins)
+
+    def engine(self, at_once: int | None = None) -> RobometerEngine:
+        """Load the weights; `at_once` overrides the number of tokens computed together."""
+        expected = self.shape.expected(read_out=False) | expected_heads(self.shape.text.hidden, self.bins)
+        weights = self.load_weights(expected, gaps=(UNUSED_HEAD,))
+        heads = {name: weights.pop(name) for name in list(weights) if HEAD.match(name)}
+        with within_memory(f"Loading {self.checkpoint.folder}"):
+            network = VLMNetwork(self.shape, weights)
+        weights.clear()  # the network has concatenated many of them; free the originals
+        budget = TokenBudget.beside(network, asked=at_once)
+        return RobometerEngine(network, heads, self.tokens, self.protocol, budget.tokens)
+
+    def identity(self, *more: str) -> str:
+        """Hash everything that decides the answers, the protocol included."""
+        return super().identity(self.protocol.identity, *more)

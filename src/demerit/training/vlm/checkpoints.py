@@ -23,13 +23,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from demerit.errors import BadInput
-from demerit.models.vlm import adapters
-from demerit.models.vlm.checkpoint import Checkpoint, read_checkpoint, tokenizer_path
+from demerit.models.vlm.checkpoint import (
+    ADAPTER_CONFIG,
+    ADAPTER_HEADS,
+    ADAPTER_WEIGHTS,
+    CONFIG,
+    HEAD,
+    YAML,
+    Checkpoint,
+    read_checkpoint,
+    tokenizer_path,
+)
 from demerit.models.vlm.config import VLMShape
-from demerit.models.vlm.heads import expected_heads
-from demerit.models.vlm.layouts import CONFIG, HEAD, YAML
-from demerit.models.vlm.prompt import Tokens
-from demerit.models.vlm.words import words
+from demerit.models.vlm.prompt import PromptTokenizer, load_prompts
+from demerit.models.vlm.robometer import expected_heads
 from demerit.training.run_control import write_folder
 from demerit.training.vlm.config import RobometerTrainConfig, VLMTrainConfig
 
@@ -58,7 +65,7 @@ class VLMStart:
     config: Mapping[str, Any]
     weights: dict[str, Tensor]
     """what is trained is float32"""
-    tokens: Tokens
+    tokens: PromptTokenizer
     tokenizer: Path | None
     """its file, which is copied; its folder has the other small files"""
     base: str
@@ -100,12 +107,12 @@ def load_start(name: str, config: VLMTrainConfig) -> VLMStart:
         raise BadInput(name, "a Qwen3-VL that answers with text (such as RoboReward)", "a Robometer, which has heads")
     shape = VLMShape.from_config(checkpoint.config)
     weights = _read_weights(checkpoint, shape.expected(read_out=True), config)
-    return _make_start(name, checkpoint, weights, Tokens.read(tokenizer_path(checkpoint)))
+    return _make_start(name, checkpoint, weights, PromptTokenizer.read(tokenizer_path(checkpoint)))
 
 
 def _start_robometer(name: str, checkpoint: Checkpoint, config: RobometerTrainConfig) -> VLMStart:
     """Start from a Robometer, or from a plain Qwen3-VL with new tokens and heads."""
-    tokens = Tokens.read(tokenizer_path(checkpoint), words("robometer")["added_tokens"])
+    tokens = PromptTokenizer.read(tokenizer_path(checkpoint), load_prompts("robometer")["added_tokens"])
     shape = VLMShape.from_config(checkpoint.config)
     heads = expected_heads(shape.text.hidden, config.bins)
     facts = checkpoint.facts
@@ -117,7 +124,7 @@ def _start_robometer(name: str, checkpoint: Checkpoint, config: RobometerTrainCo
         weights = _read_weights(checkpoint, expected_weights, config, gaps=("frame_pool_attn.weight",))
         return _make_start(name, checkpoint, weights, tokens, base=facts.base)
     weights = _read_weights(checkpoint, shape.expected(read_out=False), config)
-    added = [tokens.id(token) for token in words("robometer")["added_tokens"]]
+    added = [tokens.id(token) for token in load_prompts("robometer")["added_tokens"]]
     weights[EMBEDDING] = add_token_rows(weights[EMBEDDING], added, config.seed)
     weights |= make_heads(heads, config)
     start = _make_start(name, checkpoint, weights, tokens, new_tokens=tuple(added))
@@ -125,7 +132,12 @@ def _start_robometer(name: str, checkpoint: Checkpoint, config: RobometerTrainCo
 
 
 def _make_start(
-    name: str, checkpoint: Checkpoint, weights: dict[str, Tensor], tokens: Tokens, base: str | None = None, **more: Any
+    name: str,
+    checkpoint: Checkpoint,
+    weights: dict[str, Tensor],
+    tokens: PromptTokenizer,
+    base: str | None = None,
+    **more: Any,
 ) -> VLMStart:
     folder = Path(name).expanduser()
     full = str(folder.resolve()) if folder.is_dir() else name
@@ -277,9 +289,9 @@ def _write_adapter(folder: Path, trained: Mapping[str, Tensor], start: VLMStart,
             heads[name] = value.to("cpu", DTYPES[config.precision]).contiguous()
         else:
             tensors[f"base_model.model.{name}"] = value.to("cpu", DTYPES[config.precision]).contiguous()
-    save_weights(tensors, folder / adapters.WEIGHTS)
+    save_weights(tensors, folder / ADAPTER_WEIGHTS)
     if heads:
-        save_weights(heads, folder / adapters.HEADS)
+        save_weights(heads, folder / ADAPTER_HEADS)
     rules = {
         "peft_type": "LORA",
         "base_model_name_or_path": str(start.name),
@@ -289,7 +301,7 @@ def _write_adapter(folder: Path, trained: Mapping[str, Tensor], start: VLMStart,
         "target_modules": TARGETS,
         "bias": "none",
     }
-    (folder / adapters.CONFIG).write_text(json.dumps(rules, indent=2) + "\n", encoding="utf-8")
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(rules, indent=2) + "\n", encoding="utf-8")
 
 
 def save_weights(tensors: dict[str, Tensor], path: Path) -> None:

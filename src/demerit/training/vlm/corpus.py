@@ -14,7 +14,7 @@ from demerit.data.episode import Episode
 from demerit.data.frames import Images, Indices, Prepare, spread
 from demerit.data.labels import Outcome, most_trusted
 from demerit.models.by_time import ByTime
-from demerit.models.vlm.prompt import is_words_alone
+from demerit.models.vlm.prompt import is_plain_text
 from demerit.training.prepared import HELD_OUT, NOT_A_MODEL, CorpusPart, CorpusRow, Floats
 from demerit.training.vlm.config import RoboRewardTrainConfig, VLMTrainConfig
 
@@ -63,7 +63,7 @@ class VLMCorpusPlan:
             return "only a model's opinion" if episode.outcomes else "no label"
         if not episode.instruction.strip():
             return "no instruction"
-        if not is_words_alone(episode.instruction):
+        if not is_plain_text(episode.instruction):
             return "an instruction with a special token in it"
         if self._is_graded and graded is None:
             return "no grade"

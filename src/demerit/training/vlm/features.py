@@ -14,8 +14,8 @@ from torch import Tensor
 
 from demerit.data.frames import Images
 from demerit.models.vlm.config import VisionShape
-from demerit.models.vlm.images import pair_patches, patches, resized
-from demerit.models.vlm.pointwise import Pointwise
+from demerit.models.vlm.images import cut_image_patches, cut_pair_patches, resize_frames
+from demerit.models.vlm.kernels import Pointwise
 from demerit.models.vlm.vision import Vision
 from demerit.training.prepared import PreparedCorpus
 from demerit.training.vlm.objectives import ImageInput
@@ -99,11 +99,11 @@ def encode_batch(tower: FrozenTower, images: Tensor) -> list[Tensor]:
 def load_pixels(corpus: PreparedCorpus, image: ImageInput) -> Images:
     """Return the resized (frames, height, width, 3) pixels of an image."""
     frames = np.stack([corpus.frame(image.row, frame) for frame in image.frames])
-    return resized(frames, (image.height, image.width), image.how)
+    return resize_frames(frames, (image.height, image.width), image.how)
 
 
 def cut_patches(images: Tensor, shape: VisionShape) -> Tensor:
     """Cut (images, frames, height, width, 3) into patches; one or two frames per image."""
     if images.shape[1] == 1:
-        return patches(images[:, 0], patch=shape.patch, merge=shape.merge, temporal=shape.temporal)
-    return pair_patches(*images.unbind(1), patch=shape.patch, merge=shape.merge)
+        return cut_image_patches(images[:, 0], patch=shape.patch, merge=shape.merge, temporal=shape.temporal)
+    return cut_pair_patches(*images.unbind(1), patch=shape.patch, merge=shape.merge)

@@ -28,8 +28,8 @@ from torch import Tensor
 from demerit.data.files import lock_folder, make_folder, sync_tree, write_atomic, write_json
 from demerit.data.frames import short_hash
 from demerit.errors import BadInput, Diverged, StoppedByUser, UnknownName
-from demerit.models.vlm.memory import within_memory
-from demerit.models.vlm.video import Bounds
+from demerit.models.vlm.token_budget import within_memory
+from demerit.models.vlm.video import VideoBounds
 from demerit.training.prepared import PreparedCorpus
 from demerit.training.run_control import (
     StopRequest,
@@ -167,7 +167,7 @@ def make_objective(corpus: PreparedCorpus, config: VLMTrainConfig, start: VLMSta
     if isinstance(config, RobometerTrainConfig):
         return PairsObjective(corpus, config, start.tokens, start.shape)
     if isinstance(config, RoboRewardTrainConfig):
-        bounds = Bounds() if start.tokenizer is None else Bounds.of(start.tokenizer.parent)
+        bounds = VideoBounds() if start.tokenizer is None else VideoBounds.from_folder(start.tokenizer.parent)
         return GradesObjective(corpus, config, start.tokens, start.shape, bounds)
     raise BadInput("configuration", "a RobometerTrainConfig or RoboRewardTrainConfig", type(config).__name__)
 

@@ -10,8 +10,8 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
-from demerit.models.vlm.heads import HEADS
-from demerit.models.vlm.reference import transformers_network
+from demerit.models.vlm.network import transformers_network
+from demerit.models.vlm.robometer import HEADS
 from demerit.training.vlm.checkpoints import EMBEDDING, VLMStart, is_trained
 from demerit.training.vlm.config import RobometerTrainConfig, VLMTrainConfig
 from demerit.training.vlm.features import cut_patches

@@ -24,13 +24,21 @@ from torch.nn import functional
 
 from demerit.errors import BadInput
 from demerit.models.vlm.config import VLMShape
-from demerit.models.vlm.grades import GRADES, choices
+from demerit.models.vlm.grades import GRADES, split_choices
 from demerit.models.vlm.images import How, grid_size
-from demerit.models.vlm.prompt import ANSWER, CUT, Block, Picture, Tokens, laid_out, user_turn
+from demerit.models.vlm.prompt import (
+    ANSWER,
+    CUT,
+    ImageSlot,
+    PromptTokenizer,
+    TokenBlock,
+    build_blocks,
+    load_prompts,
+    user_turn,
+)
 from demerit.models.vlm.robometer import FEWEST, MOST
-from demerit.models.vlm.robometer import Protocol as RobometerPrompt
-from demerit.models.vlm.video import Bounds, pairs_of, video_pieces, video_size
-from demerit.models.vlm.words import words
+from demerit.models.vlm.robometer import RobometerProtocol as RobometerPrompt
+from demerit.models.vlm.video import VideoBounds, frame_pairs, video_pieces, video_size
 from demerit.training.prepared import HELD_OUT, PreparedCorpus
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
 from demerit.training.vlm.pairs import PairSampler, Trajectory, TrajectoryPair
@@ -72,7 +80,7 @@ class TrainingExample:
 
 
 def make_example(
-    blocks: Sequence[Block], wanted: Sequence[int], targets: Mapping[str, npt.NDArray[Any]]
+    blocks: Sequence[TokenBlock], wanted: Sequence[int], targets: Mapping[str, npt.NDArray[Any]]
 ) -> TrainingExample:
     """Join blocks; the key of each image is its `ImageInput`."""
     positions, is_image, images = [], [], []
@@ -81,11 +89,11 @@ def make_example(
         positions.append(block.positions + position)
         position += block.advance
         here = np.zeros(len(block), np.bool_)
-        if block.picture is not None:
-            here[block.at : block.at + block.picture.rows * block.picture.columns] = True
-            if not isinstance(block.picture.key, ImageInput):
-                raise TypeError(f"expected an ImageInput, got {block.picture.key!r}")
-            images.append(block.picture.key)
+        if block.image is not None:
+            here[block.at : block.at + block.image.rows * block.image.columns] = True
+            if not isinstance(block.image.key, ImageInput):
+                raise TypeError(f"expected an ImageInput, got {block.image.key!r}")
+            images.append(block.image.key)
         is_image.append(here)
     return TrainingExample(
         ids=np.concatenate([np.array(block.ids, np.int64) for block in blocks]),
@@ -135,7 +143,9 @@ class ExampleBatch:
 class PairsObjective:
     """Robometer: new pairs for every update."""
 
-    def __init__(self, corpus: PreparedCorpus, config: RobometerTrainConfig, tokens: Tokens, shape: VLMShape) -> None:
+    def __init__(
+        self, corpus: PreparedCorpus, config: RobometerTrainConfig, tokens: PromptTokenizer, shape: VLMShape
+    ) -> None:
         """Take what prompts are made of."""
         self.corpus, self.config, self.tokens, self.shape = corpus, config, tokens, shape
         self.sampler = PairSampler(corpus, config)
@@ -155,7 +165,7 @@ class PairsObjective:
         """Write the prompt of the published checkpoints."""
         images = [self._images(trajectory) for trajectory in (pair.first, pair.second)]
         pieces = self.prompt.preference_pieces(pair.instruction, *images)
-        blocks = laid_out(pieces, self.tokens, self.shape)[:-1]  # nothing reads the end of the turn
+        blocks = build_blocks(pieces, self.tokens, self.shape)[:-1]  # nothing reads the end of the turn
         ends = [int(end) - 1 for end in np.cumsum([len(block) for block in blocks])]
         targets = {
             "preference": np.array([pair.first_is_better], np.float32),
@@ -164,11 +174,12 @@ class PairsObjective:
         }
         return make_example(blocks, [*ends[: self.config.frames], ends[-1]], targets)
 
-    def _images(self, trajectory: Trajectory) -> list[Picture]:
+    def _images(self, trajectory: Trajectory) -> list[ImageSlot]:
         row = self.corpus.rows[trajectory.row]
         size = grid_size(row.height, row.width, factor=self.shape.vision.factor, low=FEWEST, high=MOST)
         grid = self.shape.vision.grid(*size)
-        return [Picture(ImageInput(trajectory.row, (int(frame),), *size, "pil"), *grid) for frame in trajectory.frames]
+        images = [ImageInput(trajectory.row, (int(frame),), *size, "pil") for frame in trajectory.frames]
+        return [ImageSlot(image, *grid) for image in images]
 
     def totals(self, examples: Sequence[TrainingExample]) -> PairTotals:
         """Count pairs, frames of known progress, and both classes."""
@@ -253,20 +264,20 @@ class GradesObjective:
         self,
         corpus: PreparedCorpus,
         config: RoboRewardTrainConfig,
-        tokens: Tokens,
+        tokens: PromptTokenizer,
         shape: VLMShape,
-        bounds: Bounds | None = None,
+        bounds: VideoBounds | None = None,
     ) -> None:
         """Take what prompts are made of."""
         self.corpus, self.config, self.tokens, self.shape = corpus, config, tokens, shape
-        self.bounds = bounds or Bounds()
+        self.bounds = bounds or VideoBounds()
         graded = [number for number, row in enumerate(corpus.rows) if row.grade is not None]
         self.rows = [number for number in graded if corpus.rows[number].split == "train"]
         self.validation = [number for number in graded if corpus.rows[number].split == HELD_OUT]
         if not self.rows:
             raise BadInput("the corpus", "episodes with a grade from 1 to 5 to train on", "none")
-        answer = words("roboreward")["answer"]
-        self.prefix, self.digits = choices(tokens, ANSWER, answer, [str(grade) for grade in GRADES])
+        answer = load_prompts("roboreward")["answer"]
+        self.prefix, self.digits = split_choices(tokens, ANSWER, answer, [str(grade) for grade in GRADES])
         self.opening = len(tokens.ids(ANSWER))
 
     @property
@@ -287,12 +298,12 @@ class GradesObjective:
     def example(self, number: int) -> TrainingExample:
         """Write the prompt of the published checkpoints and its answer."""
         row = self.corpus.rows[number]
-        pairs = pairs_of(row.frames)
+        pairs = frame_pairs(row.frames)
         size = video_size(row.frames, row.height, row.width, factor=self.shape.vision.factor, bounds=self.bounds)
         images = [ImageInput(number, pair, *size, "torch") for pair in pairs]
         video = video_pieces(pairs, images, row.times.astype(np.float64), self.shape.vision.grid(*size))
-        prompt = user_turn(*video, words("roboreward")["prompt"].format(task=row.instruction))
-        blocks = laid_out([*prompt, CUT], self.tokens, self.shape)
+        prompt = user_turn(*video, load_prompts("roboreward")["prompt"].format(task=row.instruction))
+        blocks = build_blocks([*prompt, CUT], self.tokens, self.shape)
         grade = int(row.grade or 0) - 1
         answer = (*self.prefix, self.digits[grade], self.tokens.id(END))
         start = sum(map(len, blocks))
@@ -301,7 +312,7 @@ class GradesObjective:
             "words": np.array(answer[self.opening :], np.int64),
             "grade": np.array([grade + 1], np.float32),
         }
-        return make_example([*blocks, Block(answer)], list(wanted), targets)
+        return make_example([*blocks, TokenBlock(answer)], list(wanted), targets)
 
     def totals(self, examples: Sequence[TrainingExample]) -> int:
         """Count the tokens of the answers."""

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from demerit.data.instructions import normalize_instruction, same_task
 from demerit.errors import BadInput
-from demerit.models.vlm.windows import window
+from demerit.models.vlm.prefix_tree import window
 from demerit.training.prepared import CorpusRow, Floats, PreparedCorpus
 from demerit.training.vlm.config import STRATEGIES, RobometerTrainConfig
 

@@ -1,0 +1,397 @@
+"""Pairwise critics: Robo-Dopamine and VLAC. A signed percentage ("hop") per pair of moments, accumulated to progress.
+
+    demerit score my_set --model dopamine:goal=done.png,cameras=front+left_wrist+right_wrist
+    demerit score my_set --model dopamine:4b,mode=forward
+    demerit score my_set --model vlac:path=./my-qwen3-vl-critic
+
+The published VLAC is an InternVL2, which this engine does not support; `vlac` runs a Qwen3-VL trained to its protocol.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from demerit.data.episode import Episode
+from demerit.data.frames import Images, Indices, short_hash, spread
+from demerit.data.reward import Reward
+from demerit.errors import BadEpisode, BadInput, UnknownName
+from demerit.models.listing import Listing
+from demerit.models.protocol import ModelCard
+from demerit.models.published.options import (
+    check_at_least,
+    check_choice,
+    load_engine,
+    placement,
+    read_options,
+    reward_name,
+)
+from demerit.models.published.scoring import read_instruction, score_each
+from demerit.models.vlm.prompt import load_prompts
+
+if TYPE_CHECKING:
+    from demerit.models.vlm.backbone import Backbone
+    from demerit.models.vlm.pairwise import PairwiseCritic
+
+Floats = npt.NDArray[np.float64]
+Hops = Sequence[float | None]
+"""fractions in -1..1, None for an unreadable answer"""
+
+FRAMES = 16
+HUNDRED = 100.0
+TAGGED = re.compile(r"<score>\s*([+-]?\d+(?:\.\d+)?)\s*%?\s*(?:</score>|$)")
+BARE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*%?\s*(?:</score>)?\s*")
+
+VIEWS = ("front", "left wrist", "right wrist")
+INCREMENTAL, FORWARD, BACKWARD, MEAN = "incremental", "forward", "backward", "mean"
+RANGES = {INCREMENTAL: (0.0, 1.0), FORWARD: (-1.0, 1.0), BACKWARD: (0.0, 2.0), MEAN: (-1 / 3, 4 / 3)}
+GOAL = "goal"
+BLANK = 128
+"""grey level of the image that stands for a missing goal; the authors' own blank image is not known"""
+DOPAMINE_LICENCE = "Apache-2.0 (as its hub card is quoted; not verified here)"
+DOPAMINE_FAMILY = (
+    "the first Robo-Dopamine models (GRM-3B, GRM-8B) are built on RoboBrain 2.0, a Qwen2.5-VL, which this engine has "
+    "not got; the GRM 2.0 ones are built on Qwen3-VL"
+)
+DOPAMINE_VERIFIED = (
+    "Verified here on random weights: prompt tokens, decoding, sums. Not verified here: the published weights, that "
+    "the GRM 2.0 checkpoints are plain Qwen3-VL (public code loads them so), the blank picture for a missing goal; "
+    "answers are decoded greedily where the authors sample at temperature 0.1."
+)
+DOPAMINE_ABOUT = (
+    "Progress from signed hops between {frames} frames spread over the episode, mode {mode}; wants three views and a "
+    "picture of the goal, and says what it really had. "
+)
+VLAC_LICENCE = "that of the checkpoint (MIT for the published one, as its repository says; not verified here)"
+VLAC_FAMILY = (
+    "the published VLAC is an InternVL2 (InternViT vision tower, InternLM2 language model, pictures in tiles of 448 "
+    "pixels), and none of the three is in this engine"
+)
+VLAC_VERIFIED = (
+    "Verified here on random weights of a Qwen3-VL: prompt tokens, decoding, sums. Not verified here: any published "
+    "weights; InternVL2 checkpoints, the published VLAC among them, are refused. Without the authors' reference video."
+)
+VLAC_ABOUT = (
+    "VLAC's pair critic on a Qwen3-VL: signed percentages between neighbours of {frames} frames spread over the "
+    "episode, each a share of what remained, added up; it may fall below 0. "
+)
+
+
+def parse_percent(text: str) -> float | None:
+    """Return a signed percentage as a fraction in -1..1; None if the answer is anything else."""
+    tagged = TAGGED.findall(text)
+    bare = BARE.fullmatch(text)
+    said = tagged[-1] if tagged else bare.group(1) if bare else None
+    return None if said is None else min(max(float(said), -HUNDRED), HUNDRED) / HUNDRED
+
+
+def dopamine_step(before: float, hop: float) -> float:
+    """Gain a fraction of what remains, or lose a fraction of what there is: p + (1 - p) h, or p + p h for h < 0.
+
+    Robo-Dopamine's public code takes a negative first hop as it is, so that progress starts below 0; here there is
+    nothing to lose at the start.
+    """
+    return before + (1 - before) * hop if hop >= 0 else before + before * hop
+
+
+def vlac_step(before: float, hop: float) -> float:
+    """Gain or lose a fraction of what remains: p + (1 - p) h, also for h < 0, so it may fall below 0."""
+    return before + (1 - before) * hop
+
+
+def accumulate(hops: Hops, step: Callable[[float, float], float]) -> Floats:
+    """Return progress at every frame, from 0 at the first; NaN from the first unreadable hop on."""
+    values = [0.0]
+    for hop in hops:
+        values.append(float("nan") if hop is None else step(values[-1], hop))
+    return np.array(values)
+
+
+def _describe_unreadable(answers: Sequence[str], hops: Hops) -> str:
+    """Quote the answers that could not be read; empty if all could."""
+    odd = [f"hop {at}: {text!r}" for at, (text, hop) in enumerate(zip(answers, hops, strict=True), 1) if hop is None]
+    if not odd:
+        return ""
+    more = f" and {len(odd) - 2} more" if len(odd) > 2 else ""  # noqa: PLR2004
+    return f"no signed percentage in the answer to {', '.join(odd[:2])}{more}"
+
+
+def _check_two_frames(episode: Episode) -> None:
+    if len(episode) < 2:  # noqa: PLR2004
+        raise BadEpisode(episode.id, "at least two frames to compare", len(episode))
+
+
+@dataclass(frozen=True, eq=False)
+class _DopamineInput:
+    """The frames of an episode, the camera in each of the three views, and the images by key."""
+
+    at: Indices
+    cameras: tuple[str, ...]
+    images: Mapping[Hashable, Images]
+
+
+class Dopamine:
+    """Robo-Dopamine: progress accumulated from hops between moments, given a start and a goal."""
+
+    listing = Listing(
+        quantity="progress",
+        low=0.0,
+        high=1.0,
+        causal=False,
+        licence="Apache-2.0, as quoted from its card",
+        frames=str(FRAMES),
+        extra="vlm",
+        verified="random weights of the same layout; not the published weights; GRM-3B and GRM-8B are refused",
+        about="Robo-Dopamine GRM 2.0 (8b, 4b): signed hops between frames add up; wants three views and a goal.",
+    )
+
+    def __init__(self, options: str = "", **changes: Any) -> None:
+        """Find and check the checkpoint; weights are loaded at the first episode.
+
+        Args:
+            options: `8b` or `4b`, then name=value options, separated by commas.
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
+                computed together; fewer take less memory); frames; mode (incremental, forward, backward, or the mean of
+                the three); cameras (front+left+right, or one for all three views; default: the main camera); goal (an
+                image of the completed task).
+        """
+        opener = load_engine("dopamine", "backbone:Backbone")
+        own = {"size": str, "mode": str, "frames": int, "cameras": str, "goal": str}
+        given = read_options("dopamine", options, changes, own, "size")
+        self._at_once = given.get("at_once")
+        self._prompts = load_prompts("dopamine")
+        known: Mapping[str, str] = self._prompts["checkpoints"]
+        size = check_choice("dopamine", str(given.get("size", "8b")), tuple(known))
+        self.mode = check_choice("mode", given.get("mode", INCREMENTAL), tuple(RANGES))
+        self.frames = check_at_least("frames", given.get("frames", FRAMES), 2)
+        self._cameras = _split_cameras(given.get("cameras", ""))
+        self._goal = _read_image(given["goal"]) if given.get("goal") else None
+        self._goal_path = given.get("goal", "")
+        if self._goal is None and self.mode in (BACKWARD, MEAN):
+            raise BadInput(f"mode={self.mode}", "goal=IMAGE, which every frame is compared with", "none")
+        path = given.get("path") or known[size]
+        self.backbone: Backbone = opener.open(path, **placement(given), other_family=DOPAMINE_FAMILY)
+        published = {place: f"dopamine-{size}" for size, place in known.items()}
+        self.card = self._card(reward_name(path, given.get("adapter"), published, "dopamine-"))
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        """Compare moments and accumulate; from an unreadable answer on, progress is NaN."""
+        return score_each(self.card.name, episodes, self._read_images, self._score)
+
+    @cached_property
+    def _critic(self) -> PairwiseCritic:
+        make: type[PairwiseCritic] = load_engine("dopamine", "pairwise:PairwiseCritic")
+        return make(self.backbone, self._prompts["prompt"], at_once=self._at_once)
+
+    def _read_images(self, episode: Episode) -> _DopamineInput:
+        read_instruction(episode)
+        cameras = self._cameras or (episode.main_camera,)
+        for name in cameras:
+            if name not in episode.views:
+                raise UnknownName(f"camera in episode {episode.id!r}", name, episode.views)
+        lengths = {name: len(episode.views[name]) for name in (episode.main_camera, *cameras)}
+        if len(set(lengths.values())) > 1:
+            raise BadEpisode(episode.id, "cameras of one length", lengths)
+        _check_two_frames(episode)
+        at = spread(len(episode), self.frames)
+        images: dict[Hashable, Images] = {}
+        for name in dict.fromkeys(cameras):
+            taken = self._resize(episode.views[name].take(at))
+            images |= {(name, place): taken[place] for place in range(len(at))}
+        front = images[cameras[0], 0]
+        goal = np.full_like(front, BLANK) if self._goal is None else self._resize(self._goal[None])[0]
+        return _DopamineInput(at, cameras if len(cameras) > 1 else cameras * len(VIEWS), {**images, GOAL: goal})
+
+    def _resize(self, images: Images) -> Images:
+        low, high = self._prompts["pixels"]
+        factor = self.backbone.shape.vision.factor
+        size = load_engine("dopamine", "images:grid_size")(*images.shape[1:3], factor=factor, low=low, high=high)
+        resized: Images = load_engine("dopamine", "images:resize_frames")(images, size, "torch")
+        return resized
+
+    def _score(self, episode: Episode, shown: _DopamineInput) -> Reward:
+        modes = (INCREMENTAL, FORWARD, BACKWARD) if self.mode == MEAN else (self.mode,)
+        # moment by moment through all modes, so that each image is encoded once and dropped early
+        asked = [keys for moment in zip(*(_questions(shown, mode) for mode in modes), strict=True) for keys in moment]
+        answers = self._critic.answers(asked, read_instruction(episode), shown.images)
+        values, reasons, hops_of = [], [], {}
+        for at, mode in enumerate(modes):
+            texts = answers[at :: len(modes)]
+            hops = [parse_percent(text) for text in texts]
+            values.append(_progress(hops, mode))
+            reasons.append(_describe_unreadable(texts, hops))
+            hops_of[mode] = hops
+        given = self._given(shown) | {"hops": hops_of}
+        value: Floats = np.mean(values, axis=0)
+        why = "; ".join(filter(None, reasons))
+        if all(hop is None for hops in hops_of.values() for hop in hops):
+            return Reward.unscored(self.card.name, episode.id, why, given)
+        return Reward(self.card.name, episode.id, shown.at, value.astype(np.float32), None, why, given)
+
+    def _given(self, shown: _DopamineInput) -> dict[str, Any]:
+        front = shown.images[shown.cameras[0], 0]
+        return {
+            "camera": shown.cameras[0],
+            "views": dict(zip(VIEWS, shown.cameras, strict=True)),
+            "different views": len(set(shown.cameras)),
+            "goal image": self._goal_path or "none: a grey picture stands for it",
+            "start image": "the first frame, 0 by definition",
+            "instruction": True,
+            "frames": len(shown.at),
+            "image size": f"{front.shape[0]} x {front.shape[1]}",
+            "mode": self.mode,
+            "prompt": self._prompts["version"],
+            **self.backbone.facts,
+        }
+
+    def _card(self, name: str) -> ModelCard:
+        low, high = RANGES[self.mode]
+        # the goal by its pixels: another image under the same file name is another question
+        goal = "no goal image"
+        if self._goal is not None:
+            goal = f"goal {short_hash(repr(self._goal.shape).encode(), self._goal.tobytes())}"
+        shown = f"{'+'.join(self._cameras) or 'main camera'}, {goal}"
+        return ModelCard(
+            name=name + ("" if self.mode == INCREMENTAL else f"-{self.mode}"),
+            revision=f"{self.backbone.revision} {self._prompts['version']} {shown}",
+            licence=DOPAMINE_LICENCE,
+            quantity="progress",
+            low=low,
+            high=high,
+            causal=False,
+            comparable=True,
+            frame_budget=self.frames,
+            weights_hash=self.backbone.identity(),
+            about=DOPAMINE_ABOUT.format(frames=self.frames, mode=self.mode) + DOPAMINE_VERIFIED,
+        )
+
+
+def _questions(shown: _DopamineInput, mode: str) -> list[list[Hashable]]:
+    """List the image keys of every hop: start, goal, three views before, three after."""
+    front = shown.cameras[0]
+    asked: list[list[Hashable]] = []
+    for place in range(1, len(shown.at)):
+        before = {INCREMENTAL: place - 1, FORWARD: 0}.get(mode)
+        then: list[Hashable] = [GOAL] * len(VIEWS) if before is None else [(name, before) for name in shown.cameras]
+        asked.append([(front, 0), GOAL, *then, *((name, place) for name in shown.cameras)])
+    return asked
+
+
+def _progress(hops: Hops, mode: str) -> Floats:
+    if mode == INCREMENTAL:
+        return accumulate(hops, dopamine_step)
+    shift = 0 if mode == FORWARD else 1  # backward hops start from the goal
+    return np.array([0.0, *(float("nan") if hop is None else shift + hop for hop in hops)])
+
+
+def _split_cameras(cameras: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in cameras.split("+") if name.strip())
+    if len(names) not in (0, 1, len(VIEWS)):
+        raise BadInput("cameras", f"one camera, or {len(VIEWS)}: {'+'.join(VIEWS)}", repr(cameras))
+    return names
+
+
+def _read_image(path: str) -> Images:
+    try:
+        with Image.open(path) as opened:
+            return np.array(opened.convert("RGB"))
+    except (OSError, UnidentifiedImageError) as error:
+        raise BadInput("goal", "a readable image", f"{path} ({error})") from error
+
+
+class VLAC:
+    """VLAC's protocol: progress accumulated from pairs of neighbouring frames."""
+
+    listing = Listing(
+        quantity="progress",
+        low=None,
+        high=1.0,
+        causal=False,
+        licence="the checkpoint's (VLAC: MIT)",
+        frames=str(FRAMES),
+        extra="vlm",
+        verified="the protocol, on a Qwen3-VL with random weights; the published InternVL2 checkpoint is refused",
+        about="VLAC's pair critic, for a Qwen3-VL trained to its protocol (path=); the published InternVL2 is refused.",
+    )
+
+    def __init__(self, options: str = "", **changes: Any) -> None:
+        """Find and check the checkpoint; weights are loaded at the first episode.
+
+        Args:
+            options: a folder or a hub id, then name=value options, separated by commas.
+            **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames;
+                at_once (tokens computed together; fewer take less memory).
+        """
+        opener = load_engine("vlac", "backbone:Backbone")
+        given = read_options("vlac", options, changes, {"frames": int}, "path")
+        self._at_once = given.get("at_once")
+        self._prompts = load_prompts("vlac")
+        self.frames = check_at_least("frames", given.get("frames", FRAMES), 2)
+        path = given.get("path")
+        if not path or path == self._prompts["checkpoint"]:
+            got = f"{path or 'none'} ({VLAC_FAMILY})"
+            raise BadInput("vlac", "path=CHECKPOINT of the Qwen3-VL family, trained to VLAC's protocol", got)
+        self.backbone: Backbone = opener.open(path, **placement(given), other_family=VLAC_FAMILY)
+        self.card = self._card(reward_name(path, given.get("adapter"), {}, "vlac-"))
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        """Compare neighbours and accumulate; from an unreadable answer on, progress is NaN."""
+        return score_each(self.card.name, episodes, self._read_images, self._score)
+
+    @cached_property
+    def _critic(self) -> PairwiseCritic:
+        make: type[PairwiseCritic] = load_engine("vlac", "pairwise:PairwiseCritic")
+        return make(self.backbone, self._prompts["prompt"], self._prompts["system"], self._at_once)
+
+    def _read_images(self, episode: Episode) -> Images:
+        """Resize the frames to a square, as the authors do, whatever their shape."""
+        read_instruction(episode)
+        _check_two_frames(episode)
+        size = (int(self._prompts["side"]),) * 2
+        frames = episode.main.take(spread(len(episode), self.frames))
+        return np.stack([np.array(Image.fromarray(frame).resize(size, Image.Resampling.LANCZOS)) for frame in frames])
+
+    def _score(self, episode: Episode, images: Images) -> Reward:
+        pairs = [(at - 1, at) for at in range(1, len(images))]
+        answers = self._critic.answers(pairs, read_instruction(episode), dict(enumerate(images)))
+        hops = [parse_percent(text) for text in answers]
+        given = {
+            "camera": episode.main_camera,
+            "views": 1,
+            "goal image": "none",
+            "reference video": "none",
+            "start image": "the first frame, 0 by definition",
+            "instruction": True,
+            "frames": len(images),
+            "image size": f"{images.shape[1]} x {images.shape[2]}",
+            "hops": hops,
+            "prompt": self._prompts["version"],
+            **self.backbone.facts,
+        }
+        why = _describe_unreadable(answers, hops)
+        if all(hop is None for hop in hops):
+            return Reward.unscored(self.card.name, episode.id, why, given)
+        value = accumulate(hops, vlac_step).astype(np.float32)
+        return Reward(self.card.name, episode.id, spread(len(episode), self.frames), value, None, why, given)
+
+    def _card(self, name: str) -> ModelCard:
+        return ModelCard(
+            name=name,
+            revision=f"{self.backbone.revision} {self._prompts['version']}",
+            licence=VLAC_LICENCE,
+            quantity="progress",
+            low=None,
+            high=1.0,
+            causal=False,
+            comparable=True,
+            frame_budget=self.frames,
+            weights_hash=self.backbone.identity(),
+            about=VLAC_ABOUT.format(frames=self.frames) + VLAC_VERIFIED,
+        )

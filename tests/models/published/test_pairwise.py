@@ -1,0 +1,209 @@
+"""Robo-Dopamine and VLAC: parsing, accumulation, views and modes, unreadable answers, memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from demerit.data.episode import Episode
+from demerit.data.frames import Frames
+from demerit.errors import BadInput
+from demerit.models import load_model
+from demerit.models.check import check_model, make_episodes
+from demerit.models.published.pairwise import VLAC, Dopamine, accumulate, dopamine_step, parse_percent, vlac_step
+from demerit.models.published.scoring import NON_FINITE
+from demerit.models.vlm.network import VLMNetwork
+from demerit.models.vlm.pairwise import PairwiseCritic
+from fakes.talking_vlm import talking_checkpoint
+from fakes.tiny_vlm import tiny_checkpoint
+
+TASK = "put the cup on the plate"
+
+
+Share = st.floats(-1, 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("hops") / "tiny", seed=5, tied=False)
+
+
+@pytest.fixture(scope="module")
+def sure(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Always answers +25%."""
+    return talking_checkpoint(tmp_path_factory.mktemp("hops") / "sure", "+25%")
+
+
+@pytest.fixture(scope="module")
+def goal(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("goal") / "goal.png"
+    Image.fromarray(np.full((50, 70, 3), 200, np.uint8)).save(path)
+    return str(path)
+
+
+def images(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 130, 150, 3), dtype=np.uint8)
+
+
+def three_views(count: int) -> Episode:
+    views = {name: Frames.from_array(images(count, seed)) for seed, name in enumerate(("high", "left", "right"))}
+    return Episode("three", TASK, views)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("<score>+12%</score>", 0.12),
+        ("<score>-7%</score>", -0.07),
+        ("sure: <score>0%</score>", 0.0),
+        ("<score>+250%</score>", 1.0),
+        ("<score> -3.5 </score>", -0.035),
+        ("+9%", 0.09),
+        (" -41\n", -0.41),
+        ("15</score>", 0.15),
+        ("about 12%", None),
+        ("<score>more</score>", None),
+        ("<score>+12% or so</score>", None),
+        ("", None),
+    ],
+)
+def test_parsing_a_signed_percentage(text: str, share: float | None) -> None:
+    assert parse_percent(text) == (None if share is None else pytest.approx(share))
+
+
+@given(st.lists(Share, max_size=12))
+def test_accumulation_equals_the_product_form(hops: list[float]) -> None:
+    """What remains shrinks with every gain, and what there is shrinks with every loss."""
+    values = accumulate(hops, dopamine_step)
+    done = 0.0
+    for value, hop in zip(values[1:], hops, strict=True):
+        done = 1 - (1 - done) * (1 - hop) if hop >= 0 else done * (1 + hop)
+        assert value == pytest.approx(done, abs=1e-9)
+        assert -1e-9 <= value <= 1 + 1e-9
+    rest = np.cumprod([1.0, *(1 - hop for hop in hops)])
+    assert accumulate(hops, vlac_step) == pytest.approx(1 - rest, abs=1e-6)
+
+
+def test_progress_is_nan_after_an_unreadable_hop() -> None:
+    values = accumulate([0.5, None, 0.5], dopamine_step)
+    assert values[:2].tolist() == [0.0, 0.5]
+    assert np.isnan(values[2:]).all()
+
+
+def test_fewer_hops_at_a_time_when_memory_is_short(sure: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, tried = VLMNetwork.states_and_keys, []
+
+    def small_machine(self: VLMNetwork, tree: Any, *rest: Any) -> Any:
+        tried.append(len(tree.ends))
+        if len(tree.ends) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return honest(self, tree, *rest)
+
+    monkeypatch.setattr(VLMNetwork, "states_and_keys", small_machine)
+    for model in (Dopamine(path=str(sure), device="cpu", frames=5), VLAC(path=str(sure), device="cpu", frames=5)):
+        most = 1
+        tried.clear()
+        reward = model.score([Episode.from_array(images(9), TASK)])[0]
+        assert reward.value == pytest.approx([0, 0.25, 0.4375, 0.578125, 0.68359375])
+        assert tried[0] > 1
+        assert tried.count(1) == 4
+        most = 0
+        reward = model.score([Episode.from_array(images(9), TASK)])[0]
+        assert "memory" in reward.why_missing
+
+
+def test_a_quarter_of_what_remains_each_time(sure: Path) -> None:
+    reward = Dopamine(path=str(sure), device="cpu", frames=4).score([Episode.from_array(images(9), TASK)])[0]
+    assert reward.at.tolist() == [0, 3, 5, 8]
+    assert reward.value == pytest.approx([0, 0.25, 0.4375, 0.578125])
+    assert reward.given["hops"] == {"incremental": [0.25] * 3}
+    assert reward.given["views"] == {"front": "main", "left wrist": "main", "right wrist": "main"}
+    assert reward.given["goal image"] == "none: a grey picture stands for it"
+    pair = VLAC(path=str(sure), device="cpu", frames=3).score([Episode.from_array(images(9), TASK)])[0]
+    assert pair.value == pytest.approx([0, 0.25, 0.4375])
+    assert pair.given["goal image"] == "none"
+
+
+def test_modes_and_views(sure: Path, goal: str) -> None:
+    values = {}
+    for mode in ("forward", "backward", "incremental", "mean"):
+        model = Dopamine(f"mode={mode},frames=3,cameras=high+left+right", path=str(sure), device="cpu", goal=goal)
+        reward = model.score([three_views(5)])[0]
+        values[mode] = reward.value
+        assert reward.given["views"] == {"front": "high", "left wrist": "left", "right wrist": "right"}
+        assert reward.given["goal image"] == goal
+    assert values["forward"] == pytest.approx([0, 0.25, 0.25])
+    assert values["backward"] == pytest.approx([0, 1.25, 1.25])
+    assert values["mean"] == pytest.approx(np.mean([values[m] for m in ("forward", "backward", "incremental")], axis=0))
+
+
+def test_each_hop_shows_its_own_images(sure: Path, goal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        PairwiseCritic,
+        "answers",
+        lambda self, questions, task, images: asked.append(questions) or ["+1%"] * len(questions),
+    )
+    for mode in ("incremental", "forward", "backward"):
+        Dopamine(path=str(sure), device="cpu", mode=mode, frames=3, cameras="high+left+right", goal=goal).score(
+            [three_views(5)]
+        )
+    start, end = ("high", 0), "goal"
+    views = [[(name, at) for name in ("high", "left", "right")] for at in range(3)]
+    assert asked[0] == [[start, end, *views[0], *views[1]], [start, end, *views[1], *views[2]]]
+    assert asked[1] == [[start, end, *views[0], *views[1]], [start, end, *views[0], *views[2]]]
+    assert asked[2] == [[start, end, end, end, end, *views[1]], [start, end, end, end, end, *views[2]]]
+
+
+def test_an_unreadable_answer_is_unscored(folder: Path) -> None:
+    for model in (Dopamine(path=str(folder), device="cpu", frames=3), VLAC(path=str(folder), device="cpu", frames=3)):
+        reward = model.score([Episode.from_array(images(5), TASK)])[0]
+        assert not reward.scored
+        assert "hop 1" in reward.why_missing
+
+
+def test_the_contracts_hold(sure: Path) -> None:
+    for model in (Dopamine(path=str(sure), device="cpu", frames=3), VLAC(path=str(sure), device="cpu", frames=2)):
+        report = check_model(model, make_episodes()[:3])
+        assert not report.broken, report.broken
+        assert "Not verified here" in model.card.about
+
+
+@pytest.mark.parametrize("kind", [Dopamine, VLAC])
+def test_a_nan_network_is_unscored(tmp_path: Path, kind: Any) -> None:
+    nothing = {"model.language_model.norm.weight": torch.full((64,), float("nan"))}
+    model = kind(path=str(tiny_checkpoint(tmp_path / "it", extra=nothing)), device="cpu", frames=2)
+    reward = model.score([Episode.from_array(images(4), TASK)])[0]
+    assert (reward.scored, reward.why_missing) == (False, NON_FINITE)
+
+
+def test_other_families_are_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="InternVL2"):
+        load_model("vlac")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "internvl_chat", "llm_config": {}}))
+    with pytest.raises(BadInput, match=r"internvl_chat: .*InternViT"):
+        VLAC(path=str(tmp_path), device="cpu")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl", "vision_config": {}}))
+    with pytest.raises(BadInput, match=r"qwen2_5_vl: .*RoboBrain"):
+        Dopamine(path=str(tmp_path), device="cpu")
+
+
+def test_wrong_options_and_episodes_are_refused(sure: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="goal="):
+        Dopamine(path=str(sure), device="cpu", mode="backward")
+    with pytest.raises(BadInput, match="cameras"):
+        Dopamine(path=str(sure), device="cpu", cameras="a+b")
+    with pytest.raises(BadInput, match="goal"):
+        Dopamine(path=str(sure), device="cpu", goal=str(tmp_path / "none.png"))
+    (lost,) = Dopamine(path=str(sure), device="cpu", cameras="wrist").score([Episode.from_array(images(5), TASK)])
+    assert "'wrist'" in lost.why_missing
+    (short,) = VLAC(path=str(sure), device="cpu").score([Episode.from_array(images(1), TASK)])
+    assert "two frames" in short.why_missing

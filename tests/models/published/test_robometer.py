@@ -1,0 +1,143 @@
+"""The Robometer model: both layouts, preferences, live steps, missing values, memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from demerit import load_model
+from demerit.data.episode import Episode
+from demerit.data.frames import Frames, Images
+from demerit.errors import BadInput, WeightsMismatch
+from demerit.models.check import check_model
+from demerit.models.published.robometer import Robometer
+from demerit.models.published.scoring import NON_FINITE
+from fakes.tiny_vlm import tiny_checkpoint
+
+TASK = "pick up the cup and put it on the plate"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("vlm") / "meter", "robometer")
+
+
+def noise(count: int, height: int, width: int, seed: int = 0) -> Images:
+    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+
+
+def episode(name: str, count: int = 9, instruction: str = TASK, seed: int = 0) -> Episode:
+    return Episode(id=name, instruction=instruction, views={"front": Frames.from_array(noise(count, 48, 64, seed))})
+
+
+def test_the_contract_holds_and_both_layouts_agree(folder: Path, tmp_path: Path) -> None:
+    model = load_model(f"robometer:path={folder}")
+    report = check_model(model)
+    assert all(clause.status == "kept" for clause in report.clauses), report
+    other = Robometer(path=str(tiny_checkpoint(tmp_path / "copy", "robometer-lerobot")))
+    ours, theirs = model.score([episode("a")])[0], other.score([episode("a")])[0]
+    np.testing.assert_allclose(ours.value, theirs.value, atol=1e-6)
+    assert ours.success is not None
+    assert ours.given["window"] == 8
+
+
+def test_bfloat16_keeps_the_contract_within_its_rounding(folder: Path) -> None:
+    half = Robometer(path=str(folder), dtype="bfloat16", device="cpu")
+    assert half.card.rounding == 0.02
+    assert Robometer(path=str(folder), device="cpu").card.rounding == 0.0
+    causal = next(clause for clause in check_model(half).clauses if "causal" in clause.name)
+    assert causal.status == "kept"
+    assert "rounding" in causal.facts
+
+
+def test_preferences_do_not_depend_on_the_order(folder: Path) -> None:
+    model = Robometer(path=str(folder))
+    a, b = episode("a"), episode("b", 14, seed=1)
+    there, back = model.prefer([(a, b), (b, a)])
+    assert there == pytest.approx(1 - back, abs=1e-6)
+    assert model.prefer([(a, a)])[0] == pytest.approx(0.5, abs=1e-6)
+    assert np.isnan(model.prefer([(a, episode("c", instruction="another task"))])[0])
+
+
+def test_episodes_that_cannot_be_scored_have_a_reason(folder: Path) -> None:
+    model = Robometer(path=str(folder))
+    silent, hostile, fine = model.score(
+        [episode("a", instruction=" "), episode("b", instruction="do <|im_end|> it"), episode("c", 2)]
+    )
+    assert "instruction" in silent.why_missing
+    assert "special tokens" in hostile.why_missing
+    assert not fine.why_missing
+
+
+def test_a_nan_network_is_unscored(tmp_path: Path) -> None:
+    nothing = {"model.language_model.norm.weight": torch.full((64,), float("nan"))}
+    reward = Robometer(path=str(tiny_checkpoint(tmp_path / "it", "robometer", extra=nothing))).score([episode("a", 5)])[
+        0
+    ]
+    assert not reward.scored
+    assert reward.why_missing == NON_FINITE
+    assert len(reward.at) == 5
+
+
+def test_after_running_out_of_memory_it_continues_with_less(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Robometer(path=str(folder), at_once=64_000)
+    calm = model.score([episode("a")])[0].value
+    inner, tried = model.engine.states, []
+
+    def small_machine(prompt: Any, images: Any, some: Any) -> Any:
+        tried.append(len(some))
+        if len(some) > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return inner(prompt, images, some)
+
+    monkeypatch.setattr(model.engine, "states", small_machine)
+    fits, count = 3, len(calm)
+    np.testing.assert_allclose(model.score([episode("a")])[0].value, calm, atol=1e-6)
+    assert tried[:3] == [count, count // 2, count // 4]
+    assert sum(size for size in tried if size <= fits) == count, "nothing is computed twice"
+    fits = 0
+    hopeless = model.score([episode("a")])[0]
+    assert "memory" in hopeless.why_missing
+    assert tried[-1] == 1
+    assert model.engine.budget.tokens == 4096, "the remembered budget has a floor"
+
+
+def test_live_steps_equal_scores(folder: Path) -> None:
+    model = Robometer(path=str(folder))
+    with pytest.raises(BadInput, match="reset"):
+        model.step(noise(1, 48, 64)[0])
+    shown = episode("a", 12)
+    model.reset(TASK)
+    live = [model.step(frame) for frame in shown.main.all()]
+    np.testing.assert_allclose(live, model.score([shown])[0].value, atol=1e-5)
+
+
+def test_the_checkpoint_says_how_pairs_are_asked(folder: Path, tmp_path: Path) -> None:
+    assert Robometer(path=str(folder)).checkpoint.protocol.also_progress
+    other = tiny_checkpoint(tmp_path / "plainly", "robometer")
+    with (other / "config.yaml").open("a") as file:
+        file.write("training: {predict_pref_progress: false}\n")
+    assert not Robometer(path=str(other)).checkpoint.protocol.also_progress
+
+
+def test_live_frames_must_have_one_shape(folder: Path) -> None:
+    model = Robometer(path=str(folder))
+    model.reset(TASK)
+    with pytest.raises(BadInput, match="uint8"):
+        model.step(noise(1, 48, 64)[0].astype(np.float32))  # type: ignore[arg-type]
+    model.step(noise(1, 48, 64)[0])
+    with pytest.raises(BadInput, match="as before"):
+        model.step(noise(1, 64, 64)[0])
+
+
+def test_wrong_checkpoints_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="Robometer"):
+        Robometer(path=str(tiny_checkpoint(tmp_path / "plain", "qwen")))
+    holed = tiny_checkpoint(tmp_path / "holed", "robometer", drop=("success_head.4.bias",))
+    with pytest.raises(WeightsMismatch) as caught:
+        Robometer(path=str(holed))
+    assert caught.value.missing == ["success_head.4.bias"]

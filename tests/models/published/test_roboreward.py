@@ -1,0 +1,301 @@
+"""The RoboReward model: frames, the grade's distribution against transformers, decoding, unscored answers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from demerit.data.decode import DecodeRequest, load_ahead
+from demerit.data.episode import Episode
+from demerit.data.frames import Frames
+from demerit.errors import BadInput, WeightsMismatch
+from demerit.models import load_model
+from demerit.models.by_time import ByTime
+from demerit.models.check import check_model, make_episodes
+from demerit.models.published.roboreward import RoboReward, parse_grade
+from demerit.models.published.scoring import NON_FINITE
+from demerit.models.vlm.grades import GRADES, VideoGrader, split_choices
+from demerit.models.vlm.images import cut_video_patches, resize_frames
+from demerit.models.vlm.network import VLMNetwork
+from demerit.models.vlm.prompt import ANSWER, load_prompts
+from fakes.talking_vlm import talking_checkpoint
+from fakes.tiny_vlm import tiny_checkpoint, tiny_config
+
+TRUSTING = {"device": "cpu", "trust": 0.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("roboreward") / "tiny", seed=1, tied=False)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> RoboReward:
+    return RoboReward(path=str(folder), **TRUSTING)
+
+
+def episode(count: int, seed: int = 0, fps: float = 5.0, task: str = "push the red block into the box") -> Episode:
+    images = np.random.default_rng(seed).integers(0, 256, (count, 40, 56, 3), dtype=np.uint8)
+    return Episode.from_array(images, task, id=f"{count} frames {seed}", fps=fps)
+
+
+def change_weights(folder: Path, to: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+    """Copy a checkpoint and change its weights."""
+    to.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (to / name).write_bytes((folder / name).read_bytes())
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, to / "model.safetensors")
+    return to
+
+
+def only_digits(tokens: Any) -> Callable[[dict[str, torch.Tensor]], None]:
+    """Make every word but the digits impossible to prefer: their logits are 0, and a digit above 0 wins."""
+
+    def change(weights: dict[str, torch.Tensor]) -> None:
+        digits = [tokens.ids(str(grade))[0] for grade in GRADES]
+        table = torch.zeros_like(weights["lm_head.weight"])
+        table[digits] = 4 * weights["lm_head.weight"][digits]
+        weights["lm_head.weight"] = table
+
+    return change
+
+
+@given(st.lists(st.floats(0.01, 0.9), min_size=0, max_size=200), st.sampled_from([0.5, 1.0, 2.0]), st.integers(2, 40))
+def test_frames_are_the_nearest_to_the_ticks(steps: list[float], step: float, most: int) -> None:
+    times = np.concatenate([[0.0], np.cumsum(steps)])
+    at = ByTime(step, most).by_time(times)
+    assert at[-1] == len(times) - 1
+    assert at[0] == 0
+    assert np.all(np.diff(at) > 0)
+    assert len(at) <= most
+    ticks = [k * step for k in range(int(times[-1] / step + 1e-9) + 1)]
+    if len(ticks) + 1 <= most:
+        nearest = {int(np.argmin(np.abs(times - tick))) for tick in ticks} | {len(times) - 1}
+        far = [i for i in set(at.tolist()) ^ nearest if min(abs(times[i] - t) for t in ticks) > step]
+        assert not far
+        assert all(min(abs(times[i] - tick) for i in at) <= min(abs(times - tick)) + 1e-9 for tick in ticks)
+
+
+def test_ticks_are_counted_before_they_are_made() -> None:
+    times = np.arange(40) / 10
+    assert len(ByTime(1e-300, 5).by_time(times)) == 5
+    for step in (0.1, 0.3, 0.5, 1.0, 1.3, 3.9, 4.0):
+        for most in (2, 4, 5, 9, 14, 40, 41, 42):
+            ticks = np.arange(0, times[-1] + 1e-9, step)
+            ticks = ticks if len(ticks) + 1 <= most else np.linspace(0, times[-1], most)
+            nearest = {int((times[1:] + times[:-1] < 2 * tick).sum()) for tick in ticks}
+            assert ByTime(step, most).by_time(times).tolist() == sorted(nearest | {39}), (step, most)
+
+
+def test_one_frame_a_second_and_the_true_last() -> None:
+    assert ByTime(1.0, 64).by_time(np.arange(24) / 5).tolist() == [0, 5, 10, 15, 20, 23]
+    request = DecodeRequest({}, pickle.loads(pickle.dumps(ByTime(1.0, 64))))
+    assert request.indices(Frames.from_array(np.zeros((24, 4, 4, 3), np.uint8), 5.0)).tolist() == [0, 5, 10, 15, 20, 23]
+
+
+def test_only_the_graded_frames_are_decoded(model: RoboReward, tmp_path: Path) -> None:
+    (loaded,) = load_ahead([episode(24)], model.wanted, 1, 0)
+    assert loaded[0].episode.main.source.places.keys() == {0, 5, 10, 15, 20, 23}
+    reward = model.score([loaded[0].episode])[0]
+    assert reward.at.tolist() == [23]
+    assert reward.given["frames"] == 6
+    assert reward.given["fps"] == pytest.approx(5 / 4.6, abs=1e-3)
+    assert reward.given["prompt"] == "roboreward-card-1"
+
+
+def test_choices_have_the_tokens_of_whole_answers(model: RoboReward) -> None:
+    tokens = model.backbone.tokens
+    begun, digits = split_choices(tokens, ANSWER, "ANSWER: ", [str(grade) for grade in GRADES])
+    for grade, digit in zip(GRADES, digits, strict=True):
+        assert [*begun, digit] == tokens.ids(f"{ANSWER}ANSWER: {grade}")
+    with pytest.raises(BadInput, match="one token"):
+        split_choices(tokens, ANSWER, "ANSWER: ", ["12", "17", "xyzzy"])
+
+
+def test_the_distribution_equals_transformers(model: RoboReward, folder: Path) -> None:
+    """One full forward pass of transformers' network."""
+    config = {k: v for k, v in tiny_config(tied=False).items() if k not in ("architectures", "model_type")}
+    network = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**config)).eval()
+    network.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+    one = episode(24)
+    clip = model._clip(one)
+    grader = model._grader
+    size = grader.size(clip)
+    tokens = (size[0] // 32) * (size[1] // 32)
+    seconds = [(clip.seconds[at] + clip.seconds[min(at + 1, 5)]) / 2 for at in (0, 2, 4)]
+    video = "".join(f"<{t:.1f} seconds><|vision_start|>{'<|video_pad|>' * tokens}<|vision_end|>" for t in seconds)
+    text = load_prompts("roboreward")["prompt"].format(task=one.instruction)
+    whole = f"<|im_start|>user\n{video}{text}<|im_end|>\n<|im_start|>assistant\nANSWER: "
+    ids = torch.tensor([model.backbone.tokens.ids(whole)])
+    frames = torch.from_numpy(resize_frames(clip.frames, size, "torch"))
+    with torch.inference_mode():
+        logits = network(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values_videos=cut_video_patches(frames, patch=16, merge=2, temporal=2).flatten(0, 1),
+            video_grid_thw=torch.tensor([[3, size[0] // 16, size[1] // 16]]),
+            mm_token_type_ids=2 * (ids == model.backbone.shape.video_token).int(),
+        ).logits[0]
+    last = logits[-1].double().softmax(-1)
+    digits = [model.backbone.tokens.ids(str(grade))[0] for grade in GRADES]
+    graded = grader.distribution(clip, one.instruction)
+    assert graded.mass == pytest.approx(float(last[digits].sum()), rel=1e-4)
+    assert graded.likely == pytest.approx((last[digits] / last[digits].sum()).numpy(), abs=1e-5)
+    begins = len(model.backbone.tokens.ids("ANSWER: "))
+    path = logits.double().log_softmax(-1)[-begins - 1 : -1].gather(1, ids[0, -begins:, None]).sum().exp()
+    assert graded.form == pytest.approx(float(path), rel=1e-3)
+    reward = model.score([one])[0]
+    mean = sum(g * p for g, p in zip(GRADES, graded.likely, strict=True))
+    assert reward.value[0] == pytest.approx(mean, abs=1e-5)
+    square = sum(g * g * p for g, p in zip(GRADES, graded.likely, strict=True))
+    assert reward.given["deviation"] == pytest.approx((square - mean**2) ** 0.5, abs=1e-3)
+
+
+def test_decoding_agrees_with_the_distribution(model: RoboReward, folder: Path, tmp_path: Path) -> None:
+    """Where the model prefers a digit, the likeliest grade is the decoded one."""
+    changed = change_weights(folder, tmp_path / "digits", only_digits(model.backbone.tokens))
+    ours = RoboReward(path=str(changed), **TRUSTING)
+    grader = VideoGrader(ours.backbone, load_prompts("roboreward")["prompt"], "ANSWER: ")
+    episodes = [episode(count, seed) for seed, count in enumerate((3, 24, 9, 31, 24, 1, 12, 17))]
+    clips = [ours._clip(one) for one in episodes]
+    written = grader.decode(clips, [shown.instruction for shown in episodes], forced=True)
+    likely = [grader.distribution(clip, one.instruction) for clip, one in zip(clips, episodes, strict=True)]
+    agreeing = 0
+    for text, graded in zip(written, likely, strict=True):
+        above = graded.mass * graded.likely.max() > (1 - graded.mass) / (384 - 5)
+        # a second digit behind the first makes the number another one, and no grade
+        assert text.startswith(f"ANSWER: {graded.top}") == above
+        agreeing += above
+    assert agreeing >= 4, "most of the videos must lead to a digit to compare anything"
+
+
+def test_an_answer_without_a_grade_is_unscored(folder: Path) -> None:
+    rewards = RoboReward("how=decode", path=str(folder), **TRUSTING).score([episode(24), episode(5)])
+    for reward in rewards:
+        assert not reward.scored
+        assert repr(reward.given["answer"]) in reward.why_missing
+    doubted = RoboReward(path=str(folder), device="cpu").score([episode(24)])[0]
+    assert not doubted.scored
+    assert "trust=0.5" in doubted.why_missing
+    assert len(doubted.given["grades"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [
+        ("ANSWER: 4", 4),
+        ("First...\nanswer :2\n", 2),
+        ("ANSWER: 1 no\nANSWER: 5", 5),
+        ("ANSWER: 7", None),
+        ("ANSWER: 45", None),
+        ("ANSWER: 4.5", None),
+        ("The reward is 3", None),
+        ("", None),
+    ],
+)
+def test_parsing_the_answer_line(text: str, grade: int | None) -> None:
+    assert parse_grade(text) == grade
+
+
+def test_a_model_that_always_answers_four(tmp_path: Path) -> None:
+    """It writes ANSWER: 4 whatever it sees, and its logits agree."""
+    four = talking_checkpoint(tmp_path / "four", "ANSWER: 4")
+    for how in ("decode", "logits"):
+        rewards = RoboReward(path=str(four), device="cpu", how=how).score([episode(24), episode(5)])
+        assert [reward.value.tolist() for reward in rewards] == [[pytest.approx(4.0, abs=1e-4)]] * 2
+    assert rewards[0].given["likeliest grade"] == 4
+    assert rewards[0].given["probability of the answer's form"] == pytest.approx(1.0, abs=1e-3)
+    report = check_model(RoboReward(path=str(four), device="cpu", how="decode"), make_episodes()[:3])
+    assert not report.broken, report.broken
+
+
+def test_the_contract_holds(model: RoboReward) -> None:
+    report = check_model(model)
+    assert not report.broken, report.broken
+
+
+def test_wrong_options_and_episodes_are_refused(model: RoboReward, folder: Path, tmp_path: Path) -> None:
+    nameless, odd = model.score([episode(5, task=""), episode(5, task="push <|video_pad|>")])
+    assert "instruction" in nameless.why_missing
+    assert "special tokens" in odd.why_missing
+    with pytest.raises(BadInput, match="8b, 4b"):
+        load_model("roboreward:70b")
+    with pytest.raises(BadInput, match="trust"):
+        RoboReward(path=str(folder), device="cpu", trust=2)
+    for fps in ("inf", "nan", "0", "-1", "1e-320", "1e9"):
+        with pytest.raises(BadInput, match="fps"):
+            load_model(f"roboreward:path={folder},fps={fps}")
+    broken = tiny_checkpoint(tmp_path / "broken", tied=False, drop=("lm_head.weight",))
+    with pytest.raises(WeightsMismatch) as caught:
+        RoboReward(path=str(broken), device="cpu")
+    assert caught.value.missing == ["lm_head.weight"]
+
+
+@pytest.mark.parametrize("how", ["logits", "decode"])
+def test_running_out_of_memory_leaves_episodes_unscored(
+    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 is full. Try settings.")
+
+    monkeypatch.setattr(VLMNetwork, "encode", full)
+    graded = RoboReward(path=str(folder), device="cpu", how=how)
+    for reward in graded.score([episode(5), episode(9)]):
+        assert "Tried to allocate 2.00 GiB. GPU 0 is full)" in reward.why_missing
+
+
+def test_fewer_answers_at_a_time_when_memory_is_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompts do not fit together, and one not even alone: the others are answered as before."""
+    graded = RoboReward("how=decode", path=str(folder), device="cpu")
+    episodes = [episode(3), episode(40), episode(9), episode(5)]
+    calm = [reward.why_missing for reward in graded.score(episodes)]
+    honest, tried = VLMNetwork.states_and_keys, []
+
+    def small_machine(self: VLMNetwork, tree: Any, *rest: Any) -> Any:
+        tried.append(tree.tokens)
+        if tree.tokens > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return honest(self, tree, *rest)
+
+    monkeypatch.setattr(VLMNetwork, "states_and_keys", small_machine)
+    most = 10**9
+    graded.score(episodes[1:2])
+    graded.score(episodes)
+    alone, together = tried
+    most = together - 1
+    assert [reward.why_missing for reward in graded.score(episodes)] == calm
+    most = alone - 1
+    short = [reward.why_missing for reward in graded.score(episodes)]
+    assert "ran out of memory" in short[1]
+    assert [short[at] for at in (0, 2, 3)] == [calm[at] for at in (0, 2, 3)]
+
+
+@pytest.mark.parametrize("options", [{"trust": 0.5}, {"trust": 0.0}, {"how": "decode"}])
+def test_a_nan_network_is_unscored(tmp_path: Path, options: dict[str, Any]) -> None:
+    nothing = {"model.language_model.norm.weight": torch.full((64,), float("nan"))}
+    model = RoboReward(path=str(tiny_checkpoint(tmp_path / "it", extra=nothing)), device="cpu", **options)
+    for reward in model.score([episode(5), episode(4)]):
+        assert (reward.scored, reward.why_missing) == (False, NON_FINITE)
+        json.dumps(dict(reward.given), allow_nan=False)
+    clauses = {clause.name: clause for clause in check_model(model).clauses}
+    assert clauses["keeps its range"].status == "not checkable"
+
+
+def test_the_card_depends_on_the_settings(model: RoboReward, folder: Path) -> None:
+    assert model.card.name == "roboreward-tiny"
+    other = RoboReward(path=str(folder), device="cpu", fps=2.0)
+    assert other.card.weights_hash == model.card.weights_hash
+    assert other.card.hash() != model.card.hash()

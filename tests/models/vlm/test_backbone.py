@@ -1,0 +1,230 @@
+"""Open checkpoints: the identity covers whatever decides the answers; wrong files and tokenizers are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from demerit.data.frames import short_hash
+from demerit.errors import BadInput, PerformanceWarning
+from demerit.models.published.pairwise import VLAC, Dopamine
+from demerit.models.published.robometer import Robometer
+from demerit.models.published.roboreward import RoboReward
+from demerit.models.published.topreward import TOPReward
+from demerit.models.vlm.backbone import Backbone, warn_if_slow
+from fakes.tiny_vlm import ROBOMETER_TOKENS, tiny_adapter, tiny_checkpoint
+
+TEXT_MODELS = (RoboReward, TOPReward, Dopamine, VLAC)
+
+
+def change_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    facts = json.loads(path.read_text())
+    change(facts)
+    path.write_text(json.dumps(facts))
+
+
+def other_merge(folder: Path) -> None:
+    """Make the tokenizer cut words in another way: one merge fewer."""
+    change_json(folder / "tokenizer.json", lambda facts: facts["model"]["merges"].pop())
+
+
+def smaller_images(folder: Path) -> None:
+    size = {"shortest_edge": 4096, "longest_edge": 65536}
+    (folder / "video_preprocessor_config.json").write_text(json.dumps({"size": size}))
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "rope sections": lambda folder: change_json(
+        folder / "config.json", lambda facts: facts["text_config"]["rope_scaling"].update(mrope_section=[2, 3, 3])
+    ),
+    "deepstack": lambda folder: change_json(
+        folder / "config.json", lambda facts: facts["vision_config"].update(deepstack_visual_indexes=[0, 1, 3])
+    ),
+    "epsilon": lambda folder: change_json(
+        folder / "config.json", lambda facts: facts["text_config"].update(rms_norm_eps=1e-3)
+    ),
+    "tokenizer": other_merge,
+    "video bounds": smaller_images,
+    "picture bounds": lambda folder: (folder / "preprocessor_config.json").write_text('{"size": 3}') and None,
+    "weights": lambda folder: save_file(
+        {name: value + 1 for name, value in load_file(folder / "model.safetensors").items()},
+        folder / "model.safetensors",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("plain") / "it")
+
+
+@pytest.fixture(scope="module")
+def meter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("meter") / "it", "robometer")
+
+
+def identity_of(kind: Callable[..., Any], folder: Path, **options: Any) -> str:
+    return str(kind(path=str(folder), device="cpu", **options).card.weights_hash)
+
+
+SHAPE = (
+    "VLMShape(text=TextShape(hidden=64, layers=4, heads=4, groups=2, head=16, inner=96, vocabulary={rows}, "
+    "epsilon=1e-06, theta=5000000.0, sections=(4, 2, 2)), vision=VisionShape(hidden=32, depth=4, heads=2, inner=48, "
+    "out=64, patch=16, merge=2, temporal=2, channels=3, side=8, deep=(0, 1, 2)), image_token=332, video_token=333, "
+    "vision_start=329, vision_end=330, tied=True)"
+)
+
+
+def test_identities_stay_the_same(plain: Path, meter: Path, tmp_path: Path) -> None:
+    """Stored rewards are valid as long as these texts do not change: a second computation, from the files alone."""
+
+    def sha(data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest()
+
+    def weights(*files: Path, scales: tuple[str, ...] = ()) -> str:
+        return sha("\n".join([*sorted(f"{file.name} {sha(file.read_bytes())}" for file in files), *scales]).encode())
+
+    tokenizer = sha(b"\0" + (plain / "tokenizer.json").read_bytes())
+    bounds = "Bounds(low=4096, high=25165824)"
+    model = plain / "model.safetensors"
+    parts = [weights(model), SHAPE.format(rows=384), tokenizer, "", "torch.float32", bounds]
+    for kind in TEXT_MODELS:
+        assert identity_of(kind, plain) == short_hash("\n".join(parts).encode())
+    beside = tiny_adapter(tmp_path / "mine", plain)
+    layer = "language_model.layers.0.self_attn"
+    parts[0] = weights(model, beside / "adapter_model.safetensors", scales=("2.0",))
+    parts[5:] = [f"{layer}.k_proj.weight 2.0", f"{layer}.q_proj.weight 2.0", bounds]
+    assert identity_of(TOPReward, plain, adapter=str(beside)) == short_hash("\n".join(parts).encode())
+    base = meter.with_name("it-base") / "tokenizer.json"
+    parts = [weights(*meter.glob("*.safetensors")), SHAPE.format(rows=351)]
+    parts += [sha("\0".join(ROBOMETER_TOKENS).encode() + b"\0" + base.read_bytes()), "", "torch.bfloat16"]
+    parts += ["Protocol(frames=8, also_progress=True)", "stride 3 exact"]
+    found = identity_of(Robometer, meter, dtype="bfloat16", stride=3)
+    assert found == short_hash("\n".join(parts).encode())
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_whatever_decides_the_answers_changes_the_identity(plain: Path, tmp_path: Path, what: str) -> None:
+    before = {kind: identity_of(kind, plain) for kind in TEXT_MODELS}
+    shutil.copytree(plain, tmp_path / "it")
+    assert {kind: identity_of(kind, tmp_path / "it") for kind in TEXT_MODELS} == before, (
+        "the same model in another place"
+    )
+    CHANGES[what](tmp_path / "it")
+    after = {kind: identity_of(kind, tmp_path / "it") for kind in TEXT_MODELS}
+    assert all(after[kind] != before[kind] for kind in TEXT_MODELS)
+
+
+def test_what_decides_nothing_keeps_the_identity(plain: Path, tmp_path: Path) -> None:
+    shutil.copytree(plain, tmp_path / "it")
+    change_json(tmp_path / "it/config.json", lambda facts: facts.update(transformers_version="9.9"))
+    assert identity_of(TOPReward, tmp_path / "it") == identity_of(TOPReward, plain)
+
+
+@pytest.mark.parametrize("kind", [*TEXT_MODELS, Robometer])
+def test_the_dtype_changes_the_identity(plain: Path, meter: Path, kind: Callable[..., Any]) -> None:
+    folder = meter if kind is Robometer else plain
+    assert identity_of(kind, folder, dtype="float32") != identity_of(kind, folder, dtype="bfloat16")
+
+
+def test_config_and_tokenizer_change_a_robometers_identity(meter: Path, tmp_path: Path) -> None:
+    before = identity_of(Robometer, meter)
+    copy = tmp_path / "it"
+    shutil.copytree(meter, copy)
+    assert identity_of(Robometer, copy) == before
+    CHANGES["rope sections"](copy)
+    changed = identity_of(Robometer, copy)
+    shutil.copy(meter.with_name("it-base") / "tokenizer.json", copy)
+    assert before != changed == identity_of(Robometer, copy), "the same tokenizer, found elsewhere"
+    # the five tokens stay the last rows; words are cut in another way
+    change_json(copy / "tokenizer.json", lambda facts: facts["model"]["merges"].reverse())
+    assert identity_of(Robometer, copy) != changed
+
+
+def test_the_scale_of_each_module_changes_the_identity(plain: Path, tmp_path: Path) -> None:
+    """Two modules whose strengths are exchanged: the same files, the same set of strengths."""
+    strengths = ({"q_proj": 2, "k_proj": 8}, {"q_proj": 8, "k_proj": 2})
+    found = [
+        identity_of(RoboReward, plain, adapter=str(tiny_adapter(tmp_path / str(at), plain, alpha_pattern=scales)))
+        for at, scales in enumerate(strengths)
+    ]
+    assert found[0] != found[1]
+
+
+def test_the_pixels_of_the_goal_change_the_identity(plain: Path, tmp_path: Path) -> None:
+    cards = []
+    for shade in (10, 10, 200):
+        Image.fromarray(np.full((32, 32, 3), shade, np.uint8)).save(tmp_path / "done.png")
+        cards.append(Dopamine(path=str(plain), device="cpu", goal=str(tmp_path / "done.png")).card)
+    assert cards[0] == cards[1]
+    assert cards[0].hash() != cards[2].hash()
+
+
+def add_a_token(folder: Path, to: Path) -> None:
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.add_special_tokens(["<|one_more|>"])
+    backend.save(str(to / "tokenizer.json"))
+
+
+def test_robometers_tokens_must_be_the_last_rows(meter: Path, tmp_path: Path) -> None:
+    longer, shorter = tmp_path / "longer", tmp_path / "shorter"
+    for folder in (longer, shorter):
+        shutil.copytree(meter, folder)
+    add_a_token(meter.with_name("it-base"), longer)
+    with pytest.raises(BadInput, match="346 to 350"):
+        Robometer(path=str(longer))
+    shutil.copy(meter.with_name("it-base") / "tokenizer.json", shorter)
+
+    def drop_the_last(facts: dict[str, Any]) -> None:
+        facts["added_tokens"].pop()
+
+    change_json(shorter / "tokenizer.json", drop_the_last)
+    with pytest.raises(BadInput, match="346 to 350"):
+        Robometer(path=str(shorter))
+
+
+def test_a_tokenizer_may_have_robometers_tokens_already(meter: Path, tmp_path: Path) -> None:
+    shutil.copytree(meter, tmp_path / "it")
+    backend = Tokenizer.from_file(str(meter.with_name("it-base") / "tokenizer.json"))
+    backend.add_special_tokens(list(ROBOMETER_TOKENS))
+    backend.save(str(tmp_path / "it/tokenizer.json"))
+    assert Robometer(path=str(tmp_path / "it")).checkpoint.tokens.id("<|prog_token|>") == 350
+
+
+def test_a_tokenizer_of_another_network_is_refused(plain: Path, tmp_path: Path) -> None:
+    shutil.copytree(plain, tmp_path / "it")
+    change_json(tmp_path / "it/config.json", lambda facts: facts.update(image_token_id=7))
+    with pytest.raises(BadInput, match="token 7"):
+        TOPReward(path=str(tmp_path / "it"), device="cpu")
+
+
+def test_another_family_device_or_dtype_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "internvl_chat"}')
+    with pytest.raises(BadInput, match="internvl_chat: no such tower"):
+        Backbone.open(str(tmp_path), device="cpu", other_family="no such tower")
+    with pytest.raises(BadInput, match="cuda:N"):
+        Backbone.open(str(tmp_path), device="tpu")
+    with pytest.raises(BadInput, match="bfloat16"):
+        Backbone.open(str(tmp_path), device="cpu", dtype="int3")
+
+
+def test_a_large_network_on_a_cpu_warns() -> None:
+    cpu, large = torch.device("cpu"), {"w": (40_000, 50_000)}
+    with pytest.warns(PerformanceWarning, match=r"2\.0 billion"):
+        warn_if_slow(large, cpu, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_slow(large, cpu, "cpu")
+        warn_if_slow({"w": (40, 50)}, cpu, None)

@@ -1,0 +1,525 @@
+"""Checkpoints: three public layouts under one set of names, adapters merged as peft merges them, the rest refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import Qwen3VLForConditionalGeneration
+
+from demerit.errors import AmbiguityWarning, BadInput, WeightsMismatch
+from demerit.models.vlm.checkpoint import Checkpoint, read_checkpoint, tokenizer_path
+from demerit.models.vlm.robometer import expected_heads
+from fakes.tiny_vlm import (
+    ROWS,
+    TOKENS,
+    Layout,
+    backbone_shapes,
+    head_shapes,
+    tiny_adapter,
+    tiny_checkpoint,
+    tiny_config,
+    tiny_weights,
+)
+
+LAYOUTS: list[Layout] = ["qwen", "robometer", "robometer-lerobot"]
+
+
+def expected(layout: Layout, tied: bool = True) -> dict[str, tuple[int, ...]]:
+    """What the engine would ask for; tiny_vlm has the names from transformers."""
+    shapes = backbone_shapes(tiny_config(ROWS[layout], tied=tied))
+    if tied or layout != "qwen":
+        shapes.pop("lm_head.weight")
+    if layout != "qwen":
+        shapes |= {name: shape for name, shape in head_shapes().items() if name != "frame_pool_attn.weight"}
+    return shapes
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+
+
+def same_weights(checkpoint: Checkpoint, weights: dict[str, torch.Tensor]) -> bool:
+    read = dict(checkpoint.tensors("cpu", torch.float32))
+    return all(torch.equal(read[name], weights[name]) for name in read)
+
+
+# --- layouts ---
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_has_the_same_names(tmp_path: Path, layout: Layout) -> None:
+    checkpoint = read_checkpoint(str(tiny_checkpoint(tmp_path / "it", layout, seed=3)))
+    weights = tiny_weights(layout, seed=3)
+    read = dict(checkpoint.tensors("cpu", torch.float32, expected(layout)))
+    assert set(read) == set(expected(layout))
+    assert all(torch.equal(read[name], weights[name]) for name in read)
+    assert checkpoint.layout == layout
+    assert checkpoint.config["text_config"]["vocab_size"] == ROWS[layout]
+    assert bool(checkpoint.heads) == (layout != "qwen")
+    assert checkpoint.revision is None
+
+
+def test_the_heads_are_those_of_the_file(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(str(tiny_checkpoint(tmp_path / "it", "robometer")))
+    assert {name: checkpoint.sources[name].shape for name in checkpoint.heads} == expected_heads(64, 10)
+
+
+def test_an_untied_model_has_its_own_output_matrix(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(str(tiny_checkpoint(tmp_path / "it", "qwen", tied=False, shards=3)))
+    read = dict(checkpoint.tensors("cpu", torch.float32, expected("qwen", tied=False)))
+    assert torch.equal(read["lm_head.weight"], tiny_weights("qwen", tied=False)["lm_head.weight"])
+    assert not torch.equal(read["lm_head.weight"], read["language_model.embed_tokens.weight"])
+
+
+def test_weights_come_in_the_requested_dtype(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "it", "qwen", dtype=torch.bfloat16)
+    weights = tiny_weights()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for name, value in read_checkpoint(str(folder)).tensors("cpu", dtype):
+            assert value.dtype == dtype
+            assert torch.equal(value, weights[name].to(torch.bfloat16).to(dtype))
+
+
+def test_a_tied_table_may_be_stored_under_either_name(tmp_path: Path) -> None:
+    embedding = "model.model.language_model.embed_tokens.weight"
+    folder = tiny_checkpoint(tmp_path / "it", "robometer-lerobot", drop=(embedding,))
+    read = dict(read_checkpoint(str(folder)).tensors("cpu", torch.float32, expected("robometer-lerobot")))
+    name = "language_model.embed_tokens.weight"
+    assert torch.equal(read[name], tiny_weights("robometer-lerobot")[name])
+    untied = tiny_checkpoint(tmp_path / "untied", "robometer-lerobot", tied=False, drop=(embedding,))
+    with pytest.raises(WeightsMismatch) as caught:
+        read_checkpoint(str(untied)).tensors("cpu", torch.float32, expected("robometer-lerobot"))
+    assert (caught.value.missing, caught.value.unexpected) == ([name], [])
+
+
+def test_a_robometer_without_a_config_takes_its_base_models(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "it", "robometer", config_from_base=True)
+    checkpoint = read_checkpoint(str(folder))
+    assert checkpoint.config["model_type"] == "qwen3_vl"
+    # the base has room for more words than the tuned one kept
+    assert json.loads((tmp_path / "it-base/config.json").read_text())["text_config"]["vocab_size"] == 384
+    assert checkpoint.config["text_config"]["vocab_size"] == TOKENS + 5
+    checkpoint.check(expected("robometer"))
+
+
+def test_a_config_may_be_stored_as_text(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "it", "robometer-lerobot")
+    inner = json.loads((folder / "config.json").read_text())["vlm_config"]
+    change_json(folder / "config.json", vlm_config=json.dumps(inner))
+    assert read_checkpoint(str(folder)).config["text_config"] == inner["text_config"]
+    change_json(folder / "config.json", vlm_config="{")
+    assert read_checkpoint(str(folder)).config["text_config"] == inner["text_config"]  # the base model's
+    (tmp_path / "it-base/config.json").write_text("{}")
+    with pytest.raises(BadInput, match="neither"):
+        read_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize("layout", ["robometer", "robometer-lerobot"])
+def test_robometers_facts_are_read(tmp_path: Path, layout: Layout) -> None:
+    facts = read_checkpoint(str(tiny_checkpoint(tmp_path / "it", layout, bins=7, frames=5))).facts
+    assert facts is not None
+    assert (facts.bins, facts.frames, facts.base) == (7, 5, str(tmp_path / "it-base"))
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("loss", "progress_loss_type", "l2"),
+        ("data", "use_multi_image", False),
+        ("loss", "progress_discrete_bins", None),
+        ("data", "max_frames", "eight"),
+        ("model", "base_model_id", None),
+    ],
+)
+def test_other_variants_of_robometer_are_refused(tmp_path: Path, section: str, name: str, value: object) -> None:
+    folder = tiny_checkpoint(tmp_path / "it", "robometer")
+    said = yaml.safe_load((folder / "config.yaml").read_text())
+    said[section][name] = value
+    (folder / "config.yaml").write_text(yaml.safe_dump(said))
+    with pytest.raises(BadInput, match=name) as caught:
+        read_checkpoint(str(folder))
+    assert caught.value.got == repr(value)
+
+
+def test_what_transformers_saves_is_read_back(tmp_path: Path) -> None:
+    """What transformers itself saves is read back, tensor by tensor."""
+    folder = tiny_checkpoint(tmp_path / "it", "qwen")
+    model = Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    model.save_pretrained(tmp_path / "again", max_shard_size="300KB")
+    assert (tmp_path / "again/model.safetensors.index.json").is_file()
+    checkpoint = read_checkpoint(str(tmp_path / "again"))
+    checkpoint.check(expected("qwen"))
+    assert same_weights(checkpoint, tiny_weights())
+
+
+# --- strictness ---
+
+
+def test_missing_unexpected_and_misshapen_weights_are_listed(tmp_path: Path) -> None:
+    gone = tuple(f"model.visual.blocks.{at}.attn.proj.bias" for at in range(4))
+    more = {"model.visual.blocks.9.attn.proj.bias": torch.zeros(3), "similarity_head.0.bias": torch.zeros(2)}
+    folder = tiny_checkpoint(tmp_path / "it", "robometer", drop=gone, extra=more)
+    wanted = expected("robometer") | {"progress_head.4.bias": (12,)}
+    with pytest.raises(WeightsMismatch, match="layout robometer") as caught:
+        read_checkpoint(str(folder)).check(wanted)
+    assert caught.value.missing == [name.removeprefix("model.") for name in gone]
+    assert set(caught.value.unexpected) == {
+        "visual.blocks.9.attn.proj.bias",
+        "similarity_head.0.bias",
+        "progress_head.4.bias of shape (10,) instead of (12,)",
+    }
+
+
+def test_gaps_are_allowed_by_name_only(tmp_path: Path) -> None:
+    gone = ("success_head.4.bias", "success_head.4.weight")
+    checkpoint = read_checkpoint(str(tiny_checkpoint(tmp_path / "it", "robometer", drop=gone)))
+    with pytest.raises(WeightsMismatch) as caught:
+        checkpoint.check(expected("robometer"), gaps=gone[:1])
+    assert caught.value.missing == ["success_head.4.weight"]
+    checkpoint.check(expected("robometer"), gaps=gone)
+    with pytest.raises(WeightsMismatch) as caught:
+        checkpoint.check(expected("robometer"), gaps=gone, spare=())
+    assert caught.value.unexpected == ["frame_pool_attn.weight"]
+
+
+def test_the_check_comes_before_the_first_tensor(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(str(tiny_checkpoint(tmp_path / "it", "qwen")))
+    with pytest.raises(WeightsMismatch, match="progress_head"):
+        checkpoint.tensors("cpu", torch.float32, {**expected("qwen"), "progress_head.0.weight": (1, 1)})
+
+
+def test_another_family_is_refused(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "it", "qwen")
+    save_file({"model.layers.0.mlp.weight": torch.zeros(2)}, folder / "model.safetensors")
+    with pytest.raises(BadInput, match="Qwen3-VL"):
+        read_checkpoint(str(folder))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(BadInput, match="llama"):
+        read_checkpoint(str(folder))
+
+
+def test_two_tensors_for_one_weight_are_refused(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "it", "qwen", tied=False, extra={"visual.pos_embed.weight": torch.ones(64, 32)})
+    with pytest.raises(BadInput, match="one tensor"):
+        read_checkpoint(str(folder))
+
+
+def _only_pickles(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def _cut(folder: Path) -> None:
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def _no_index(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+
+
+def _bytes(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: value.to(torch.uint8) for name, value in weights.items()}, folder / "model.safetensors")
+
+
+def _quantised(folder: Path) -> None:
+    change_json(folder / "config.json", quantization_config={"bits": 4})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "word"),
+    [
+        (_only_pickles, "pickles"),
+        (_cut, "complete"),
+        (_no_index, "index"),
+        (_bytes, "U8"),
+        (_quantised, "quantised"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
+        (lambda folder: (folder / "config.json").write_text("{"), "JSON"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "list"),
+    ],
+)
+def test_unreadable_files_are_refused(tmp_path: Path, spoil: Callable[[Path], None], word: str) -> None:
+    folder = tiny_checkpoint(tmp_path / "it", "qwen")
+    spoil(folder)
+    with pytest.raises(BadInput, match=word):
+        read_checkpoint(str(folder))
+
+
+def test_an_index_that_does_not_match_its_shards_is_refused(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "it", "qwen", shards=2)
+    index = folder / "model.safetensors.index.json"
+    good = json.loads(index.read_text())["weight_map"]
+    first = min(good)
+    change_json(index, weight_map={name: file for name, file in good.items() if name != first})
+    with pytest.raises(BadInput, match=first):
+        read_checkpoint(str(folder))
+    change_json(index, weight_map={**good, first: "../elsewhere.safetensors"})
+    with pytest.raises(BadInput, match="same folder"):
+        read_checkpoint(str(folder))
+    change_json(index, weight_map=good)
+    (folder / good[first]).unlink()
+    with pytest.raises(BadInput, match="incomplete download"):
+        read_checkpoint(str(folder))
+
+
+def test_an_incomplete_download_is_named(tmp_path: Path) -> None:
+    snapshot = tiny_checkpoint(tmp_path / "models--a--b/snapshots/0123")
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(BadInput, match="incomplete download"):
+        read_checkpoint(str(snapshot))
+    (snapshot / "config.json").unlink()
+    with pytest.raises(BadInput, match="incomplete download"):
+        read_checkpoint(str(snapshot))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel how much memory is not a mapped file")
+def test_tensors_are_read_one_at_a_time(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "it", "qwen")
+    size = 16 << 20
+    big = {f"model.language_model.layers.{at}.big": torch.zeros(size // 4) for at in range(8)}
+    save_file({**load_file(folder / "model.safetensors"), **big}, folder / "model.safetensors")
+    script = """if True:
+        import sys, torch
+        from demerit.models.vlm.checkpoint import read_checkpoint
+        def held():
+            lines = open("/proc/self/status").read().splitlines()
+            return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+        for _ in read_checkpoint(sys.argv[1]).tensors("cpu", torch.bfloat16):
+            pass  # the first use imports and caches
+        before, most, total = held(), 0, 0
+        for _, value in read_checkpoint(sys.argv[1]).tensors("cpu", torch.bfloat16):
+            most, total = max(most, held()), total + value.nbytes
+            del value
+        print(total, most - before)
+    """
+    run = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=True)
+    total, held = map(int, run.stdout.split())
+    assert total > 8 * size // 2
+    assert held < 2 * size  # one tensor as it is on disk, and as it was asked for
+
+
+# --- adapters ---
+
+
+def adapt_with_peft(base: Path, to: Path, wrap: str = "whole", **options: Any) -> dict[str, torch.Tensor]:
+    """Save a random adapter made by peft; return peft's own merged weights by our names."""
+    torch.manual_seed(0)
+    model = Qwen3VLForConditionalGeneration.from_pretrained(base, dtype=torch.float32)
+    where = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj" if wrap == "whole" else r".*\.(q|k|v|up)_proj"
+    config = LoraConfig(**{"r": 4, "lora_alpha": 6, "target_modules": where, **options})
+    wrapped = get_peft_model(model if wrap == "whole" else model.model.language_model, config)
+    for name, value in wrapped.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(value, std=0.3)
+    wrapped.save_pretrained(to, save_embedding_layers=False)
+    if wrap == "whole":
+        model = wrapped.merge_and_unload()
+    else:
+        model.model.language_model = wrapped
+        inside = {name: value.contiguous() for name, value in model.state_dict().items() if name != "lm_head.weight"}
+        to.with_name("wrapped").mkdir()
+        save_file(inside, to.with_name("wrapped") / "model.safetensors")
+        model.model.language_model = wrapped.merge_and_unload()
+    return {name.removeprefix("model."): value for name, value in model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `base` and an `adapter` of it; copy the adapter before changing it."""
+    home = tmp_path_factory.mktemp("made")
+    adapt_with_peft(tiny_checkpoint(home / "base", "qwen"), home / "adapter")
+    return home
+
+
+def check_merged(checkpoint: Checkpoint, merged: dict[str, torch.Tensor]) -> None:
+    read = dict(checkpoint.tensors("cpu", torch.float32, expected("qwen")))
+    before = tiny_weights()
+    for name, value in read.items():
+        torch.testing.assert_close(value, merged[name], rtol=0, atol=1e-6)
+    assert any(not torch.equal(value, before[name]) for name, value in read.items())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"use_rslora": True},
+        {"rank_pattern": {"q_proj": 2, r"layers\.1\.mlp\.up_proj": 3}, "alpha_pattern": {"down_proj": 1}},
+        {"target_modules": r".*visual.*\.(qkv|linear_fc1)"},
+    ],
+)
+def test_adapters_are_merged_as_peft_merges_them(tmp_path: Path, options: dict[str, Any]) -> None:
+    base = tiny_checkpoint(tmp_path / "base", "qwen")
+    merged = adapt_with_peft(base, tmp_path / "adapter", **options)
+    given = read_checkpoint(str(base), adapter=str(tmp_path / "adapter"))
+    check_merged(given, merged)
+    assert given.adapters == (tmp_path / "adapter",)
+    alone = read_checkpoint(str(tmp_path / "adapter"))  # loads the base model that it names
+    check_merged(alone, merged)
+    assert alone.fingerprint() == given.fingerprint() != read_checkpoint(str(base)).fingerprint()
+    assert tokenizer_path(alone) == base / "tokenizer.json"
+
+
+def test_an_adapter_of_the_language_model_alone_is_merged(tmp_path: Path) -> None:
+    base = tiny_checkpoint(tmp_path / "base", "qwen")
+    merged = adapt_with_peft(base, tmp_path / "adapter", wrap="language_model", use_rslora=True)
+    check_merged(read_checkpoint(str(base), adapter=str(tmp_path / "adapter")), merged)
+    # a snapshot of the wrapped network has to be merged first
+    shutil.copy(base / "config.json", tmp_path / "wrapped")
+    with pytest.raises(BadInput, match="merge_and_unload"):
+        read_checkpoint(str(tmp_path / "wrapped"))
+
+
+def test_whole_weights_in_an_adapter_replace_those_below(tmp_path: Path) -> None:
+    base = tiny_checkpoint(tmp_path / "base", "qwen", tied=False)
+    adapt_with_peft(base, tmp_path / "adapter", modules_to_save=["lm_head"])
+    file = tmp_path / "adapter/adapter_model.safetensors"
+    weights = load_file(file)
+    save_file({**weights, "base_model.model.lm_head.weight": torch.ones(384, 64)}, file)
+    read = dict(read_checkpoint(str(tmp_path / "adapter")).tensors("cpu", torch.float32))
+    assert torch.equal(read["lm_head.weight"], torch.ones(384, 64))
+    save_file({**weights, "base_model.model.lm_head.weight": torch.ones(385, 64)}, file)
+    with pytest.raises(BadInput, match=r"lm_head\.weight of shape \(385, 64\)"):
+        read_checkpoint(str(tmp_path / "adapter"))
+    tied = tiny_checkpoint(tmp_path / "tied", "robometer-lerobot")
+    save_file({"base_model.model.lm_head.weight": torch.ones(TOKENS + 5, 64)}, file)
+    with pytest.raises(BadInput, match="tied"):
+        read_checkpoint(str(tied), adapter=str(tmp_path / "adapter"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"use_dora": True}, "use_dora"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"bias": "all"}, "bias"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
+        ({"init_lora_weights": "pissa"}, "pissa"),
+        ({"a_new_option": 3}, "a_new_option"),
+        ({"r": 8}, "rank 4"),
+        ({"lora_alpha": None}, "lora_alpha"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path"),
+    ],
+)
+def test_adapters_that_cannot_be_merged_exactly_are_refused(
+    made: Path, tmp_path: Path, changes: dict[str, Any], word: str
+) -> None:
+    shutil.copytree(made / "adapter", tmp_path / "adapter")
+    change_json(tmp_path / "adapter/adapter_config.json", **changes)
+    with pytest.raises(BadInput, match=word):
+        read_checkpoint(str(tmp_path / "adapter"))
+
+
+def test_odd_factors_are_refused(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "adapter", tmp_path / "adapter")
+    file = tmp_path / "adapter/adapter_model.safetensors"
+    weights = load_file(file)
+    module = "base_model.model.model.language_model.layers.0.self_attn.q_proj"
+    for changed, word in (
+        ({f"{module}.lora_magnitude_vector": torch.ones(3)}, "lora_magnitude_vector"),
+        ({f"{module}.lora_A.second.weight": torch.ones(4, 64)}, "second"),
+        ({f"{module}.lora_A.weight": torch.ones(4, 3)}, r"\(4, 3\)"),
+        ({"base_model.model.elsewhere.lora_A.weight": torch.ones(4, 3)}, "both factors"),
+        ({f"base_model.model.elsewhere.lora_{part}.weight": torch.ones(4, 4) for part in "AB"}, "elsewhere"),
+    ):
+        save_file({**weights, **changed}, file)
+        with pytest.raises(BadInput, match=word):
+            read_checkpoint(str(made / "base"), adapter=str(tmp_path / "adapter"))
+    file.rename(file.with_suffix(".bin"))
+    with pytest.raises(BadInput, match="pickles"):
+        read_checkpoint(str(made / "base"), adapter=str(tmp_path / "adapter"))
+
+
+def test_an_adapter_beside_a_whole_model_is_refused(made: Path, tmp_path: Path) -> None:
+    base = tiny_checkpoint(tmp_path / "base", "qwen")
+    shutil.copy(made / "adapter/adapter_model.safetensors", base)
+    with pytest.raises(BadInput, match="both"):
+        read_checkpoint(str(base))
+
+
+def test_heads_over_a_plain_model_are_refused(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "adapter", tmp_path / "adapter")
+    save_file({"success_head.4.bias": torch.ones(1)}, tmp_path / "adapter/custom_heads.safetensors")
+    with pytest.raises(BadInput, match="success_head"):
+        read_checkpoint(str(tmp_path / "adapter"))
+
+
+def test_an_adapter_trained_on_other_weights_is_refused(tmp_path: Path) -> None:
+    plain, other = tiny_checkpoint(tmp_path / "plain"), tiny_checkpoint(tmp_path / "other", seed=5)
+    fine = tiny_adapter(tmp_path / "fine", plain, read_checkpoint(str(plain)).fingerprint())
+    shutil.copytree(plain, tmp_path / "copy")
+    for base in (plain, tmp_path / "copy"):
+        read_checkpoint(str(base), adapter=str(fine))
+    with pytest.raises(BadInput, match=r"training\.json"):
+        read_checkpoint(str(other), adapter=str(fine))
+    # the model that it names has changed since
+    stale = tiny_adapter(tmp_path / "stale", other, read_checkpoint(str(plain)).fingerprint())
+    with pytest.raises(BadInput, match=r"training\.json"):
+        read_checkpoint(str(stale))
+
+
+def test_without_a_fingerprint_the_named_base_decides(tmp_path: Path) -> None:
+    plain, other = tiny_checkpoint(tmp_path / "plain"), tiny_checkpoint(tmp_path / "other", seed=5)
+    bare = tiny_adapter(tmp_path / "bare", plain)
+    shutil.copytree(plain, tmp_path / "copy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for base in (plain, tmp_path / "copy"):
+            read_checkpoint(str(base), adapter=str(bare))
+        read_checkpoint(str(other), adapter=str(tiny_adapter(tmp_path / "same name", "/elsewhere/other")))
+        read_checkpoint(str(other), adapter=str(tiny_adapter(tmp_path / "no name", "")))
+    with pytest.raises(BadInput, match=r"adapter_config\.json"):
+        read_checkpoint(str(other), adapter=str(bare))
+    unknown = tiny_adapter(tmp_path / "unknown", "Qwen/Qwen3-VL-8B-Instruct")
+    with pytest.warns(AmbiguityWarning, match="Qwen/Qwen3-VL-8B-Instruct"):
+        read_checkpoint(str(other), adapter=str(unknown))
+
+
+# --- tokenizer and fingerprint ---
+
+
+def test_the_tokenizer_is_in_the_checkpoint_or_its_base(tmp_path: Path) -> None:
+    plain = tiny_checkpoint(tmp_path / "plain", "qwen")
+    assert tokenizer_path(read_checkpoint(str(plain))) == plain / "tokenizer.json"
+    for layout in LAYOUTS[1:]:
+        folder = tiny_checkpoint(tmp_path / layout, layout)
+        assert tokenizer_path(read_checkpoint(str(folder))) == tmp_path / f"{layout}-base/tokenizer.json"
+    (plain / "tokenizer.json").unlink()
+    with pytest.raises(BadInput, match="plain"):
+        tokenizer_path(read_checkpoint(str(plain)))
+
+
+def test_the_fingerprint_depends_on_the_weights_only(tmp_path: Path) -> None:
+    one, same_again, other = (
+        read_checkpoint(str(tiny_checkpoint(tmp_path / name, "robometer", seed=seed))).fingerprint()
+        for name, seed in (("one", 0), ("two", 0), ("three", 1))
+    )
+    assert one == same_again != other
+
+
+def test_a_downloaded_checkpoint_knows_its_commit_and_hash(tmp_path: Path) -> None:
+    """The hub's cache: snapshots/<commit>/ holds links to blobs/<sha256>."""
+    made = tiny_checkpoint(tmp_path / "made", "qwen")
+    snapshot, blobs = tmp_path / "models--a--b/snapshots/0123abcd", tmp_path / "models--a--b/blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for path in made.iterdir():
+        shutil.copy(path, blobs / ("f" * 64 if path.suffix == ".safetensors" else path.name))
+        (snapshot / path.name).symlink_to(blobs / ("f" * 64 if path.suffix == ".safetensors" else path.name))
+    checkpoint = read_checkpoint(str(snapshot))
+    assert checkpoint.revision == "0123abcd"
+    assert checkpoint.fingerprint() != read_checkpoint(str(made)).fingerprint()  # not read
+    assert same_weights(checkpoint, tiny_weights())

@@ -1,0 +1,195 @@
+"""Image preprocessing, against transformers and Pillow and against plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+
+from demerit.errors import BadInput
+from demerit.models.vlm.images import (
+    cut_image_patches,
+    cut_pair_patches,
+    cut_video_patches,
+    grid_size,
+    pillow_resize,
+    resize_frames,
+)
+
+LOW, HIGH = 256 * 256, 4096 * 4096  # the bounds of Qwen3-VL's published processor
+SIDE = st.integers(1, 70)
+
+
+def noise(n: int, height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (n, height, width, 3), dtype=np.uint8)
+
+
+def processor(**changes: object) -> Qwen2VLImageProcessorPil:
+    middle = [0.5, 0.5, 0.5]
+    facts = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2, "image_mean": middle, "image_std": middle}
+    return Qwen2VLImageProcessorPil(**{**facts, "size": {"shortest_edge": LOW, "longest_edge": HIGH}, **changes})
+
+
+@given(
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.sampled_from([28, 32]),
+    st.integers(1, 300_000),
+    st.integers(1, 2_000_000),
+)
+def test_grid_size_equals_transformers(height: int, width: int, factor: int, low: int, room: int) -> None:
+    high = low + room
+    try:
+        expected = smart_resize(height, width, factor=factor, min_pixels=low, max_pixels=high)
+    except ValueError:
+        with pytest.raises(BadInput, match="200"):
+            grid_size(height, width, factor=factor, low=low, high=high)
+        return
+    assert grid_size(height, width, factor=factor, low=low, high=high) == expected
+
+
+@pytest.mark.parametrize(
+    ("given_size", "size"),
+    # 240 / 32 = 7.5 goes to the even 8, and 80 = 2.5 * 32 to the even 2
+    [((240, 320), (256, 320)), ((480, 640), (480, 640)), ((224, 224), (256, 256)), ((1080, 80), (1088, 64))],
+)
+def test_halves_round_to_the_even_multiple(given_size: tuple[int, int], size: tuple[int, int]) -> None:
+    assert grid_size(*given_size, factor=32, low=LOW, high=HIGH) == size
+
+
+def test_impossible_sizes_are_refused() -> None:
+    for size, low, word in (((0, 5), LOW, "one pixel"), ((1, 300), LOW, "200"), ((10, 100), 0, "round to 32")):
+        with pytest.raises(BadInput, match=word):
+            grid_size(*size, factor=32, low=low, high=HIGH)
+
+
+def test_pil_resizing_equals_pillow() -> None:
+    frames = noise(5, 45, 70)
+    expected = [np.asarray(Image.fromarray(frame).resize((96, 64), Image.Resampling.BICUBIC)) for frame in frames]
+    assert np.array_equal(resize_frames(frames, (64, 96), "pil"), np.stack(expected))
+
+
+@pytest.mark.parametrize("size", [(64, 96), (32, 32)])
+def test_torch_resizing_equals_batched_interpolation(size: tuple[int, int]) -> None:
+    """The processors stack frames as contiguous planes; ours go one by one as they lie in memory: same bytes."""
+    frames = noise(5, 45, 70)
+    planes = torch.from_numpy(frames).permute(0, 3, 1, 2).contiguous()
+    expected = torch.nn.functional.interpolate(planes, size, mode="bicubic", align_corners=False, antialias=True)
+    assert np.array_equal(resize_frames(frames, size, "torch"), expected.permute(0, 2, 3, 1).numpy())
+
+
+@pytest.mark.parametrize("how", ["pil", "torch"])
+def test_a_frame_does_not_depend_on_the_batch(how: str) -> None:
+    frames = noise(9, 40, 50)
+    together = resize_frames(frames, (64, 64), how)  # type: ignore[arg-type]
+    for at in (0, 4, 8):
+        assert np.array_equal(resize_frames(frames[at : at + 1], (64, 64), how)[0], together[at])  # type: ignore[arg-type]
+
+
+def test_the_two_filters_differ_slightly() -> None:
+    frames = noise(3, 240, 320)
+    pil, other = (resize_frames(frames, (256, 320), how).astype(int) for how in ("pil", "torch"))  # type: ignore[arg-type]
+    assert 0 < np.abs(pil - other).max() <= 2
+
+
+def test_frames_of_the_right_size_are_not_copied() -> None:
+    frames = noise(2, 64, 96)
+    assert resize_frames(frames, (64, 96), "pil") is frames
+    assert resize_frames(frames[:0], (32, 32), "torch").shape == (0, 32, 32, 3)
+
+
+def test_resizing_refuses_other_arrays_and_filters() -> None:
+    with pytest.raises(BadInput, match="uint8"):
+        resize_frames(noise(1, 8, 8).astype(np.float32), (32, 32), "pil")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="nearest"):
+        resize_frames(noise(1, 8, 8), (32, 32), "nearest")  # type: ignore[arg-type]
+
+
+@given(old=st.tuples(SIDE, SIDE), new=st.tuples(SIDE, SIDE), seed=st.integers(0, 99), hard=st.booleans())
+def test_integer_resizing_equals_pillow(old: tuple[int, int], new: tuple[int, int], seed: int, hard: bool) -> None:
+    frames = np.random.default_rng(seed).integers(0, 256, (2, *old, 3), dtype=np.uint8)
+    if hard:  # edges overshoot and are cut off at 0 and 255
+        frames = np.where(frames > 127, 255, 0).astype(np.uint8)
+    assert np.array_equal(pillow_resize(torch.from_numpy(frames), new).numpy(), resize_frames(frames, new, "pil"))
+
+
+def test_integer_resizing_of_one_axis_equals_pillow() -> None:
+    frame = np.random.default_rng(0).integers(0, 256, (240, 320, 3), dtype=np.uint8)
+    direct = np.asarray(Image.fromarray(frame).resize((320, 256), Image.Resampling.BICUBIC))
+    assert np.array_equal(pillow_resize(torch.from_numpy(frame)[None], (256, 320))[0].numpy(), direct)
+
+
+@pytest.mark.parametrize("size", [(64, 96), (256, 320), (32, 32)])
+def test_patches_equal_the_image_processor(size: tuple[int, int]) -> None:
+    """Bit for bit with the bytes centred in one step, as the fused processors do it."""
+    frames = noise(3, *size)
+    fused = processor(do_resize=False, do_rescale=False, image_mean=[127.5] * 3, image_std=[127.5] * 3)
+    expected = fused(images=list(frames), return_tensors="pt")
+    ours = cut_image_patches(torch.from_numpy(frames), patch=16, merge=2, temporal=2)
+    assert ours.dtype == torch.float32
+    assert torch.equal(ours.flatten(0, 1), expected["pixel_values"])
+    assert expected["image_grid_thw"].tolist() == [[1, size[0] // 16, size[1] // 16]] * 3
+    # the Pillow processor itself scales to 0..1 first, which rounds once more
+    apart = processor(do_resize=False)(images=list(frames), return_tensors="pt")["pixel_values"]
+    assert (ours.flatten(0, 1) - apart).abs().max() <= 2**-22
+
+
+def test_resizing_and_patches_equal_the_image_processor() -> None:
+    frames = noise(2, 150, 333)
+    size = grid_size(150, 333, factor=32, low=LOW, high=HIGH)
+    ours = cut_image_patches(torch.from_numpy(resize_frames(frames, size, "pil")), patch=16, merge=2, temporal=2)
+    theirs = processor(do_rescale=False, image_mean=[127.5] * 3, image_std=[127.5] * 3)
+    assert torch.equal(ours.flatten(0, 1), theirs(images=list(frames), return_tensors="pt")["pixel_values"])
+
+
+def cut_by_loops(clip: NDArray[np.uint8], patch: int, merge: int) -> NDArray[np.float32]:
+    """Rows of one patch in time, (moments, height, width, 3) -> (rows, numbers), in the plainest possible way."""
+    moments, height, width, _ = clip.shape
+    pixels = (clip.astype(np.float32) - np.float32(127.5)) / np.float32(127.5)
+    rows, side = [], patch * merge
+    for top in range(0, height, side):
+        for left in range(0, width, side):
+            for y in range(top, top + side, patch):
+                for x in range(left, left + side, patch):
+                    cell = pixels[:, y : y + patch, x : x + patch]
+                    rows.append(np.concatenate([cell[t, :, :, c].ravel() for c in range(3) for t in range(moments)]))
+    return np.stack(rows)
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([2, 4]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+def test_video_patches_equal_plain_loops(n: int, tall: int, wide: int, patch: int, merge: int, temporal: int) -> None:
+    frames = noise(n, tall * patch * merge, wide * patch * merge, seed=n)
+    ours = cut_video_patches(torch.from_numpy(frames), patch=patch, merge=merge, temporal=temporal)
+    whole = np.concatenate([frames, *([frames[-1:]] * (-n % temporal))])
+    expected = [cut_by_loops(whole[at : at + temporal], patch, merge) for at in range(0, len(whole), temporal)]
+    assert np.array_equal(ours.numpy(), np.stack(expected))
+
+
+def test_pairs_images_and_videos_agree() -> None:
+    frames = torch.from_numpy(noise(5, 64, 32))
+    sizes = {"patch": 16, "merge": 2}
+    pairs = cut_pair_patches(frames[[0, 2, 4]], frames[[1, 3, 4]], **sizes)
+    assert torch.equal(pairs, cut_video_patches(frames, **sizes, temporal=2))
+    assert torch.equal(cut_pair_patches(frames, frames, **sizes), cut_image_patches(frames, **sizes, temporal=2))
+
+
+def test_patches_refuse_odd_sizes_and_dtypes() -> None:
+    frames = torch.from_numpy(noise(2, 48, 64))
+    with pytest.raises(BadInput, match="multiples of 32"):
+        cut_image_patches(frames, patch=16, merge=2, temporal=2)
+    with pytest.raises(BadInput, match="uint8"):
+        cut_pair_patches(frames.float(), frames, patch=16, merge=2)
+    with pytest.raises(BadInput, match="shape"):
+        cut_pair_patches(frames, frames[:1], patch=16, merge=2)

@@ -1,0 +1,218 @@
+"""Prefix trees: nothing is lost or computed twice, and every token sees exactly what it should."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterable
+from itertools import accumulate
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import Qwen3VLConfig, Qwen3VLModel
+
+from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.prefix_tree import (
+    PastTokens,
+    PrefixTree,
+    pack,
+    separate_tree,
+    shared_tree,
+    trunk_tree,
+    window,
+    windows,
+)
+from demerit.models.vlm.prompt import ImageSlot, TokenBlock
+from fakes.tiny_vlm import ROWS, tiny_config
+from fakes.vlm_reference import image_cost, token_cost
+
+CONFIG = tiny_config(ROWS["qwen"])
+
+
+SHAPE = VLMShape.from_config(CONFIG)
+
+
+IMAGE = SHAPE.image_token
+
+
+def shown(frame: int, depth: int, rows: int = 2, columns: int = 3) -> TokenBlock:
+    """Some tokens, an image, a token; the tokens tell the depth."""
+    lead = tuple(range(5 + depth % 3)) if depth == 0 else (100 + depth, 7)
+    return TokenBlock((*lead, *[IMAGE] * (rows * columns), 200 + depth), ImageSlot(frame, rows, columns), len(lead))
+
+
+def sequences(frames: int, count: int, stride: int = 1) -> list[tuple[TokenBlock, ...]]:
+    every = windows(frames, count)[::stride]
+    return [tuple(shown(frame, depth) for depth, frame in enumerate(chosen)) for chosen in every]
+
+
+def image_rows(blocks: Iterable[TokenBlock]) -> dict[Hashable, int]:
+    """Give every image its rows in order of appearance."""
+    rows: dict[Hashable, int] = {}
+    for block in blocks:
+        if block.image is not None:
+            rows.setdefault(block.image.key, 6 * len(rows))
+    return rows
+
+
+def path(tree: PrefixTree, end: int) -> tuple[TokenBlock, ...]:
+    """Read the blocks from the root by walking up: another way than packing goes."""
+    segment = tree.segments[end]
+    if segment.parent < 0:
+        return segment.blocks
+    above = tree.segments[segment.parent]
+    whole = path(tree, segment.parent)
+    return whole[: len(whole) - len(above.blocks) + segment.seen] + segment.blocks
+
+
+def test_windows_spread_over_the_past() -> None:
+    assert window(0, 8) == (0,) * 8
+    assert window(3, 8) == (0, 1, 2, 3, 3, 3, 3, 3)
+    assert window(7, 8) == tuple(range(8))
+    assert window(100, 8) == (0, 14, 29, 43, 57, 71, 86, 100)
+    assert [chosen[-1] for chosen in windows(30, 8)] == list(range(30))
+
+
+@given(frames=st.integers(1, 60), count=st.integers(1, 9), stride=st.integers(1, 4))
+def test_a_shared_tree_holds_every_sequence_and_no_prefix_twice(frames: int, count: int, stride: int) -> None:
+    asked = sequences(frames, count, stride)
+    tree = shared_tree(asked)
+    assert [path(tree, end) for end in tree.ends] == asked
+    assert tree.tokens <= separate_tree(asked).tokens
+    assert len({(path(tree, at)) for at in range(len(tree.segments))}) == len(tree.segments)
+
+
+def test_eight_frame_windows_need_five_images_a_frame() -> None:
+    tree = shared_tree(sequences(700, 8))
+    assert sum(len(segment.blocks) for segment in tree.segments) / 700 == pytest.approx(5.0, abs=0.05)
+    groups = {(len(segment.blocks), len(path(tree, at))) for at, segment in enumerate(tree.segments)}
+    assert len(groups) <= 5
+
+
+def naive_positions(blocks: tuple[TokenBlock, ...]) -> np.ndarray:
+    """Follow the rule token by token over the whole sequence."""
+    places, at = [], 0
+    for block in blocks:
+        start = block.at if block.image else len(block.ids)
+        for _ in block.ids[:start]:
+            places.append((at, at, at))
+            at += 1
+        if block.image is None:
+            continue
+        rows, columns = block.image.rows, block.image.columns
+        places += [(at, at + row, at + column) for row in range(rows) for column in range(columns)]
+        at += max(rows, columns)
+        for _ in block.ids[start + rows * columns :]:
+            places.append((at, at, at))
+            at += 1
+    return np.array(places).T
+
+
+@given(frames=st.integers(1, 40), count=st.integers(1, 8), portion=st.integers(0, 30))
+def test_every_wanted_token_sees_its_own_sequence_in_order(frames: int, count: int, portion: int) -> None:
+    asked = sequences(frames, count)[portion % frames :]
+    tree = shared_tree(asked)
+    rows = image_rows([block for sequence in asked for block in sequence])
+    packed = pack(tree, rows, tree.last_tokens())
+    features = np.full(packed.tokens, -1)
+    features[packed.image_at] = packed.image_row
+    for reading in packed.readings:
+        for row, sees in zip(reading.rows, reading.sees, strict=True):
+            blocks = asked[row]
+            assert packed.ids[sees].tolist() == [token for block in blocks for token in block.ids]
+            assert np.array_equal(packed.positions[:, sees], naive_positions(blocks))
+            wanted = [rows[block.image.key] + at for block in blocks if block.image for at in range(6)]
+            assert features[sees][packed.ids[sees] == IMAGE].tolist() == wanted
+            assert sees[-1] == packed.wanted[row]
+
+
+@given(frames=st.integers(2, 40), count=st.integers(2, 8))
+def test_groups_cover_all_tokens_once_and_end_with_themselves(frames: int, count: int) -> None:
+    asked = sequences(frames, count)
+    tree = shared_tree(asked)
+    packed = pack(tree, image_rows([block for sequence in asked for block in sequence]), [(tree.ends[0], 0)])
+    covered = np.concatenate(
+        [np.arange(group.start, group.start + group.count * group.length) for group in packed.groups]
+    )
+    assert np.array_equal(np.sort(covered), np.arange(packed.tokens))
+    for group in packed.groups:
+        own = np.arange(group.start, group.start + group.count * group.length).reshape(group.count, group.length)
+        assert np.array_equal(group.sees[:, -group.length :], own)
+
+
+def test_branches_see_as_much_of_the_trunk_as_given() -> None:
+    stem = tuple(shown(frame, 1) for frame in range(6))
+    tail = TokenBlock((1, 2, 3))
+    tree = trunk_tree(stem, [(seen, (tail,)) for seen in (1, 4, 6)])
+    packed = pack(tree, image_rows(stem), [(end, 2) for end in tree.ends])
+    lengths = list(accumulate(len(block) for block in stem))
+    assert sorted(len(reading.sees[0]) for reading in packed.readings) == [lengths[at - 1] + 3 for at in (1, 4, 6)]
+
+
+def test_a_kept_trunk_is_seen_but_not_computed_again() -> None:
+    """New tokens see what they see when everything is computed together."""
+    stem = tuple(shown(frame, 1) for frame in range(6))
+    branches = [(seen, (shown(9, 1), TokenBlock((1, 2, seen)))) for seen in (1, 4, 6, 4)]
+    size = sum(map(len, stem))
+    rows = image_rows([*stem, *branches[0][1]])
+    whole, later = trunk_tree(stem, branches), trunk_tree(stem, branches, kept=True)
+    wanted = [(end, 2) for end in whole.ends]
+    together = pack(whole, rows, wanted)
+    after = pack(later, rows, wanted, PastTokens(size, np.empty(0, np.int64), 0))
+    assert after.tokens == later.tokens == whole.tokens - size
+    pool = np.concatenate([[token for block in stem for token in block.ids], after.ids])
+    places = np.concatenate([naive_positions(stem), after.positions], axis=1)
+    seen = {row: sees for group in together.readings for row, sees in zip(group.rows, group.sees, strict=True)}
+    for reading in after.readings:
+        for row, sees in zip(reading.rows, reading.sees, strict=True):
+            assert pool[sees].tolist() == together.ids[seen[row]].tolist()
+            assert np.array_equal(places[:, sees], together.positions[:, seen[row]])
+    for group in after.groups:
+        own = np.arange(group.start, group.start + group.count * group.length).reshape(group.count, -1) + size
+        assert np.array_equal(group.sees[:, -group.length :], own)
+
+
+def test_new_tokens_follow_past_ones() -> None:
+    packed = pack(separate_tree([(TokenBlock((1, 2, 3)),)]), {}, [(0, 2)], PastTokens(10, np.array([0, 4, 7]), 20))
+    assert packed.groups[0].sees.tolist() == [[0, 4, 7, 10, 11, 12]]
+    assert packed.positions[0].tolist() == [20, 21, 22]
+
+
+def test_positions_equal_transformers() -> None:
+    blocks = tuple(shown(frame, depth, 2, 3) for depth, frame in enumerate(window(20, 5)))
+    ids = torch.tensor([[token for block in blocks for token in block.ids]])
+    with torch.device("meta"):
+        library = Qwen3VLModel(Qwen3VLConfig(**copy.deepcopy(CONFIG)))  # the library writes into what it is given
+    grid = torch.tensor([[1, 4, 6]] * 5)
+    theirs, _ = library.get_rope_index(ids, (ids == IMAGE).int(), image_grid_thw=grid)
+    assert np.array_equal(theirs[:, 0].numpy(), naive_positions(blocks))
+
+
+def test_token_cost_equals_a_loop_over_tokens() -> None:
+    asked = sequences(13, 8)
+    tree = shared_tree(asked)
+    packed = pack(tree, image_rows([b for sequence in asked for b in sequence]), tree.last_tokens())
+    text, total = SHAPE.text, 0
+    seen = {}
+    for group in packed.groups:
+        for member in group.sees:
+            for at in range(group.length):
+                seen[member[len(member) - group.length + at]] = len(member) - group.length + at + 1
+    q, kv = text.heads * text.head, text.groups * text.head
+    for token in range(packed.tokens):
+        for layer in range(text.layers):
+            total += 2 * text.hidden * kv
+            if layer < text.layers - 1 or token in packed.wanted:
+                total += text.hidden * q + q * text.hidden + 3 * text.hidden * text.inner + 2 * q * seen[token]
+    assert token_cost(text, packed).operations == pytest.approx(2 * total)
+
+
+def test_image_cost_equals_its_matrices() -> None:
+    vision, patches, tokens = SHAPE.vision, 2 * 3 * 4, 2 * 3
+    block = vision.hidden * (3 * vision.hidden + vision.hidden + 2 * vision.inner)
+    wide = vision.hidden * 4
+    total = patches * 3 * 2 * 16 * 16 * vision.hidden + vision.depth * patches * (block + 2 * patches * vision.hidden)
+    total += (1 + len(vision.deep)) * tokens * (wide * wide + wide * vision.out)
+    assert image_cost(vision, 5, 2, 3).operations == 2 * 5 * total

@@ -1,0 +1,137 @@
+"""TOPReward's prefixes against a full forward pass of transformers for each, and what is computed and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demerit.models.by_time import VideoClip
+from demerit.models.vlm.backbone import Backbone
+from demerit.models.vlm.network import transformers_network
+from demerit.models.vlm.prefixes import PrefixScorer
+from demerit.models.vlm.prompt import load_prompts
+from demerit.models.vlm.video import encode_pairs
+from fakes.tiny_vlm import tiny_checkpoint, tiny_config, tiny_weights
+from fakes.vlm_reference import PrefixReference, encoded_pairs, encodings_one_by_one
+
+TASK = "pick up the cup and put it on the plate"
+PROMPTS = load_prompts("topreward")
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    folder: Path = tiny_checkpoint(tmp_path_factory.mktemp("topreward") / "tiny", seed=2, tied=False)
+    return Backbone.open(str(folder), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def reference(backbone: Backbone) -> PrefixReference:
+    weights = tiny_weights(seed=2, tied=False)
+    network = transformers_network(tiny_config(tied=False), weights)
+    return PrefixReference(PrefixScorer(backbone, PROMPTS), network, weights["lm_head.weight"])
+
+
+def clip(count: int, height: int = 40, width: int = 70) -> VideoClip:
+    frames = np.random.default_rng(count).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+    return VideoClip(frames, np.arange(count) * 0.37)
+
+
+@pytest.mark.parametrize(("count", "tokens"), [(1, None), (2, None), (3, 90), (8, None), (11, 1), (11, None)])
+def test_values_equal_the_reference(
+    backbone: Backbone, reference: PrefixReference, count: int, tokens: int | None
+) -> None:
+    ours = PrefixScorer(backbone, PROMPTS, tokens).log_probabilities(clip(count), TASK)
+    theirs = reference.log_probabilities(clip(count), TASK)
+    assert ours.shape == (count,)
+    assert np.abs(ours - theirs).max() <= 1e-5 * max(1.0, np.abs(theirs).max())
+    assert count == 1 or np.ptp(theirs) > 1e-3, "negative control: the prefixes differ"
+
+
+@given(st.integers(1, 60))
+def test_as_many_encodings_as_frames(count: int) -> None:
+    assert len(encoded_pairs(count)) == len(set(encoded_pairs(count))) == count
+    assert encodings_one_by_one(count) == sum((length + 1) // 2 for length in range(1, count + 1))
+
+
+def test_the_vision_tower_encodes_each_image_once(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    vision = backbone.network.vision
+    honest = vision.features
+
+    def counting(patches: Any, rows: int, columns: int) -> Any:
+        counts.append(len(patches))
+        return honest(patches, rows, columns)
+
+    monkeypatch.setattr(vision, "features", counting)
+    PrefixScorer(backbone, PROMPTS).log_probabilities(clip(16), TASK)
+    assert sum(counts) == 16
+    assert encodings_one_by_one(16) == 72
+
+
+def score_as_one_tree(scorer: PrefixScorer, video: VideoClip) -> np.ndarray:
+    """Trunk and all branches in one pass, nothing kept, all logits at once."""
+    network, prompt = scorer.backbone.network, scorer.build_prompt(video, TASK)
+    pairs = encoded_pairs(len(video))
+    images = encode_pairs(network, video.frames, pairs, pairs, scorer.size(video))
+    states = network.states(prompt.tree(), images, prompt.wanted(prompt.tree()))
+    said = network.language.logits(states).log_softmax(-1).double().numpy().reshape(len(video), len(prompt.answer), -1)
+    return said[:, np.arange(len(prompt.answer)), list(prompt.answer)].sum(axis=1)
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 9), st.integers(1, 700))
+def test_any_portions_equal_one_tree(backbone: Backbone, count: int, tokens: int) -> None:
+    video = clip(count, 32, 64)
+    scorer = PrefixScorer(backbone, PROMPTS, tokens)
+    whole = score_as_one_tree(scorer, video)
+    assert np.abs(scorer.log_probabilities(video, TASK) - whole).max() <= 1e-5 * max(1.0, np.abs(whole).max())
+
+
+def record_passes(
+    scorer: PrefixScorer, monkeypatch: pytest.MonkeyPatch, memory: int = 10**9
+) -> list[tuple[int, int, int, int]]:
+    """Note for every pass: tokens computed, image rows, tokens whose keys are kept, states read."""
+    language, passes = scorer.backbone.network.language, []
+    honest = language._run
+
+    def noting(packed: Any, features: Any, past: Any, *, keep: bool) -> Any:
+        kept = 0 if past is None else len(past.layers[0])
+        passes.append((packed.tokens, 0 if features is None else len(features), kept, len(packed.wanted)))
+        if packed.tokens > memory:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return honest(packed, features, past, keep=keep)
+
+    monkeypatch.setattr(language, "_run", noting)
+    return passes
+
+
+def test_memory_does_not_grow_with_the_number_of_prefixes(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times the frames need more passes of the same size; beside them only the trunk's keys are kept."""
+    made = {}
+    for count in (40, 160):
+        scorer = PrefixScorer(backbone, PROMPTS, 600)
+        with monkeypatch.context() as patch:
+            passes = record_passes(scorer, patch)
+            scorer.log_probabilities(clip(count, 32, 32), TASK)
+        prompt = scorer.build_prompt(clip(count, 32, 32), TASK)
+        assert all(rows <= tokens <= 600 for tokens, rows, _, _ in passes)
+        assert max(kept for _, _, kept, _ in passes) == sum(map(len, prompt.trunk))
+        assert sum(tokens for tokens, *_ in passes) == prompt.tree().tokens, "nothing is computed twice"
+        made[count] = len(passes)
+    assert made[160] > 3 * made[40]
+
+
+def test_after_running_out_of_memory_it_continues_with_less(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = PrefixScorer(backbone, PROMPTS).log_probabilities(clip(12), TASK)
+    scorer = PrefixScorer(backbone, PROMPTS, 100_000)
+    passes = record_passes(scorer, monkeypatch, memory=250)
+    np.testing.assert_allclose(scorer.log_probabilities(clip(12), TASK), calm, rtol=1e-5)
+    assert max(tokens for tokens, *_ in passes) > 250 >= passes[-1][0], "it started too large and ended small"

@@ -1,0 +1,63 @@
+"""Tokenizer files, and prompts as blocks of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from demerit.errors import BadInput
+from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.prompt import CUT, BlockEnd, ImageSlot, PromptTokenizer, build_blocks
+from demerit.models.vlm.robometer import RobometerProtocol
+from fakes.tiny_vlm import ROBOMETER_TOKENS, ROWS, tiny_config, write_tokenizer
+
+TASK = "pick up the cup and put it on the plate"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write_tokenizer(tmp_path)
+    return tmp_path / "tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "got"),
+    [
+        (lambda whole: whole[: len(whole) // 2], "EOF"),
+        (lambda _: b"", "empty"),
+        (lambda _: bytes(range(256)) * 4, "something else"),
+        (lambda _: b"{}", "something else"),
+    ],
+)
+def test_a_broken_tokenizer_is_refused(path: Path, spoil: Callable[[bytes], bytes], got: str) -> None:
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(BadInput, match=got):
+        PromptTokenizer.read(path)
+    path.unlink()
+    with pytest.raises(BadInput, match="readable"):
+        PromptTokenizer.read(path)
+
+
+def test_blocks_have_the_tokens_of_the_whole_text(path: Path) -> None:
+    shape = VLMShape.from_config(tiny_config(ROWS["robometer"]))
+    tokens = PromptTokenizer.read(path, ROBOMETER_TOKENS)
+    slots = [ImageSlot(at, 2, 3) for at in range(8)]
+    for pieces in (
+        RobometerProtocol().progress_pieces(TASK, slots),
+        RobometerProtocol().preference_pieces(TASK, slots, slots),
+    ):
+        text = "".join(
+            piece if isinstance(piece, str) else "<|vision_start|>" + "<|image_pad|>" * 6 + "<|vision_end|>"
+            for piece in pieces
+            if not isinstance(piece, BlockEnd)
+        )
+        assert [token for block in build_blocks(pieces, tokens, shape) for token in block.ids] == tokens.ids(text)
+        assert CUT in pieces
+
+
+def test_a_block_has_at_most_one_image(path: Path) -> None:
+    shape = VLMShape.from_config(tiny_config(ROWS["robometer"]))
+    with pytest.raises(BadInput, match="one image"):
+        build_blocks([ImageSlot(0, 1, 1), ImageSlot(1, 1, 1)], PromptTokenizer.read(path), shape)

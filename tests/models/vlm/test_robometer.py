@@ -1,0 +1,144 @@
+"""Robometer's engine against transformers' own forward pass of every window, and live against dense scoring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from demerit.data.frames import Images
+from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.language import VisionFeatures
+from demerit.models.vlm.network import VLMNetwork, transformers_network
+from demerit.models.vlm.prompt import PromptTokenizer
+from demerit.models.vlm.robometer import FeatureMemory, LiveRobometer, RobometerEngine, RobometerProtocol
+from fakes.tiny_vlm import ROBOMETER_TOKENS, ROWS, head_shapes, tiny_config, tiny_weights, write_tokenizer
+from fakes.vlm_reference import RobometerReference
+
+TASK = "pick up the cup and put it on the plate"
+
+
+CONFIG = tiny_config(ROWS["robometer"])
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> PromptTokenizer:
+    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(folder)
+    return PromptTokenizer.read(folder / "tokenizer.json", ROBOMETER_TOKENS)
+
+
+def parts(dtype: torch.dtype = torch.float32) -> tuple[dict[str, Any], dict[str, Any]]:
+    weights = {name: weight.to(dtype) for name, weight in tiny_weights("robometer").items()}
+    heads = {name: weights[name] for name in head_shapes()}
+    return {name: w for name, w in weights.items() if name not in heads and name != "lm_head.weight"}, heads
+
+
+def both(
+    tokens: PromptTokenizer, protocol: RobometerProtocol, at_once: int, dtype: torch.dtype = torch.float32
+) -> tuple[RobometerEngine, RobometerReference]:
+    shape = VLMShape.from_config(CONFIG)
+    backbone, heads = parts(dtype)
+    fast = RobometerEngine(VLMNetwork(shape, backbone), heads, tokens, protocol, at_once)
+    return fast, RobometerReference(shape, transformers_network(CONFIG, backbone), heads, tokens, protocol, at_once=4)
+
+
+def noise(count: int, height: int, width: int, seed: int = 0) -> Images:
+    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "shown", "at_once"),
+    [
+        (1, (64, 96), 8, 4096),
+        (7, (64, 64), 8, 4096),
+        (30, (70, 90), 8, 5000),
+        (19, (48, 100), 4, 900),
+        (5, (64, 64), 12, 4096),
+    ],
+)
+def test_dense_scores_equal_the_reference(
+    tokens: PromptTokenizer, count: int, size: tuple[int, int], shown: int, at_once: int
+) -> None:
+    fast, slow = both(tokens, RobometerProtocol(shown), at_once)
+    frames = noise(count, *size)
+    ours, theirs = fast.dense(frames, TASK), slow.dense(frames, TASK)
+    np.testing.assert_allclose(ours.progress, theirs.progress, atol=1e-5)
+    np.testing.assert_allclose(ours.success, theirs.success, atol=1e-5)
+    if count > 1:
+        assert ours.progress.std() > 1e-3  # negative control: the frames matter
+
+
+def test_bfloat16_stays_within_two_hundredths(tokens: PromptTokenizer) -> None:
+    fast, slow = both(tokens, RobometerProtocol(), 4096, torch.bfloat16)
+    frames = noise(12, 64, 64)
+    ours, theirs = fast.dense(frames, TASK), slow.dense(frames, TASK)
+    np.testing.assert_allclose(ours.progress, theirs.progress, atol=2e-2)
+    np.testing.assert_allclose(ours.success, theirs.success, atol=2e-2)
+
+
+def test_preferences_equal_the_reference_and_depend_on_the_order(tokens: PromptTokenizer) -> None:
+    fast, slow = both(tokens, RobometerProtocol(), 4096)
+    first, second = noise(11, 64, 96), noise(6, 64, 96, 1)
+    there, back = fast.compare(first, second, TASK), fast.compare(second, first, TASK)
+    assert there == pytest.approx(slow.compare(first, second, TASK), abs=1e-5)
+    assert abs(there - back) > 1e-3
+    plain = RobometerEngine(fast.network, parts()[1], tokens, RobometerProtocol(also_progress=False))
+    assert plain.compare(first, second, TASK) != pytest.approx(there, abs=1e-6)
+
+
+def test_scores_depend_on_the_instruction_and_not_on_later_frames(tokens: PromptTokenizer) -> None:
+    fast, _ = both(tokens, RobometerProtocol(), 4096)
+    frames = noise(20, 64, 64)
+    whole = fast.dense(frames, TASK)
+    np.testing.assert_allclose(fast.dense(frames[:9], TASK).progress, whole.progress[:9], atol=1e-6)
+    assert np.abs(fast.dense(frames, "push the box").progress - whole.progress).max() > 1e-4
+    some = fast.dense(frames, TASK, stride=6)
+    assert some.at.tolist() == [0, 6, 12, 18, 19]
+    np.testing.assert_allclose(some.progress, whole.progress[some.at], atol=1e-6)
+
+
+def test_live_steps_equal_dense_scores(tokens: PromptTokenizer) -> None:
+    fast, _ = both(tokens, RobometerProtocol(), 4096)
+    frames = noise(40, 64, 64)
+    dense = fast.dense(frames, TASK)
+    for limit in (1 << 20, 0):  # also with all past frames in main memory
+        live = LiveRobometer(fast, TASK, limit)
+        stepped = np.array([live.step(frame) for frame in frames])
+        np.testing.assert_allclose(stepped[:, 0], dense.progress, atol=1e-5)
+        np.testing.assert_allclose(stepped[:, 1], dense.success, atol=1e-5)
+
+
+def test_past_frames_move_to_main_memory_and_none_is_lost() -> None:
+    kept = FeatureMemory(torch.device("cpu"), limit=100)
+    for frame in range(20):
+        kept.put(frame, VisionFeatures(torch.full((5, 2), float(frame)), (torch.zeros(1, 1),)))  # 44 bytes
+    assert list(kept._near) == [18, 19] and len(kept) == 20
+    assert all(float(kept.get(frame).rows[0, 0]) == frame for frame in range(20))
+    kept.forget(15)
+    assert len(kept) == 6 and float(kept.get(0).rows[0, 0]) == 0.0
+    with pytest.raises(KeyError):
+        kept.get(14)
+
+
+def test_a_live_step_computes_at_most_one_window(tokens: PromptTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, _ = both(tokens, RobometerProtocol(), 4096)
+    ran: list[int] = []
+    inner = fast.network.language.states_and_keys
+
+    def counted(packed: Any, *rest: Any) -> Any:
+        ran.append(packed.tokens)
+        return inner(packed, *rest)
+
+    monkeypatch.setattr(fast.network.language, "states_and_keys", counted)
+    live = LiveRobometer(fast, TASK)
+    frames = noise(3, 32, 32)
+    for at in range(120):
+        live.step(frames[at % 3])
+    early, late = np.mean(ran[20:60]), np.mean(ran[80:])
+    assert late == pytest.approx(early, rel=0.05)  # the cost does not grow with the episode
+    assert max(ran[1:]) < ran[0]
+    assert len(live._features) <= 120 * 6 / 7 + 2  # frames that no window shows again are dropped

@@ -1,0 +1,140 @@
+"""Token budgets: portions hold every item once and shrink only when memory runs out."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demerit.errors import BadInput, OutOfMemory
+from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.token_budget import (
+    FEWEST_TOKENS,
+    MOST_TOKENS,
+    ON_A_CPU,
+    SHARE,
+    TokenBudget,
+    numbers_per_token,
+    within_memory,
+)
+from fakes.tiny_vlm import tiny_config
+
+Lengths = st.lists(st.integers(1, 50), max_size=40)
+
+
+SHAPE = VLMShape.from_config(tiny_config())
+
+
+@given(Lengths, st.integers(1, 200))
+def test_portions_hold_everything_once_and_fit(lengths: list[int], tokens: int) -> None:
+    cut = list(TokenBudget(tokens).portions(lengths))
+    assert [at for some in cut for at in range(some.start, some.stop)] == list(range(len(lengths)))
+    for some in cut:
+        assert sum(lengths[some]) <= tokens or some.stop - some.start == 1
+        if some.stop < len(lengths):
+            assert sum(lengths[some]) + lengths[some.stop] > tokens, "as many as fit"
+
+
+@given(Lengths, st.integers(1, 2000), st.integers(50, 300))
+def test_items_that_fit_alone_are_done_in_order(lengths: list[int], tokens: int, memory: int) -> None:
+    budget, done = TokenBudget(tokens), []
+
+    def work(some: slice) -> list[int]:
+        if sum(lengths[some]) > memory:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        done.extend(range(some.start, some.stop))
+        return list(range(some.start, some.stop))
+
+    made = budget.run("Working", lengths, work)
+    assert done == [at for part in made for at in part] == list(range(len(lengths)))
+    assert budget.tokens <= tokens
+    assert budget.tokens >= min(tokens, FEWEST_TOKENS)
+
+
+def test_the_smaller_budget_is_remembered() -> None:
+    budget, tried = TokenBudget(100_000), []
+
+    def work(some: slice) -> None:
+        tried.append(some.stop - some.start)
+        if tried[-1] > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    budget.run("Working", [1000] * 80, work)
+    assert tried == [80, 40, 20, 20, 20, 20]
+    assert budget.tokens == 20_000
+    budget.run("Working", [1000] * 20, work)
+    assert tried[-1] == 20
+
+
+def test_an_item_that_does_not_fit_is_an_error() -> None:
+    def work(some: slice) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
+
+    with pytest.raises(OutOfMemory) as caught:
+        TokenBudget().run("Asking", [10, 10, 10], work)
+    assert (caught.value.what, caught.value.detail) == ("Asking", "Tried to allocate 9.00 GiB")
+    with pytest.raises(ValueError, match="something else"):
+        TokenBudget().run("Asking", [10, 10], lambda some: int("something else"))
+    with pytest.raises(BadInput, match="at_once"):
+        TokenBudget(0)
+
+
+def test_the_budget_fits_beside_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Free and reserved memory over what a token takes, counted here value by value."""
+    text = SHAPE.text
+    key = 2 * text.groups * text.head
+    passing = 2 * text.hidden + 3 * text.heads * text.head + 5 * key
+    kept = 2 * text.layers * key
+    for free, in_hand in ((40_000_000, 0), (30_000_000, 10_000_000)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 10**12))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _, in_hand=in_hand: 700 + in_hand)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 700)
+        network: Any = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=SHAPE)
+        assert TokenBudget.beside(network).tokens == int(SHARE * 40_000_000 / (2 * passing))
+        assert TokenBudget.beside(network, keeping=True).tokens == int(SHARE * 40_000_000 / (2 * (passing + kept)))
+        assert TokenBudget.beside(network, asked=77).tokens == 77
+    assert numbers_per_token(SHAPE, keeping=True) - numbers_per_token(SHAPE, keeping=False) == kept
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10**12, 10**12))
+    assert TokenBudget.beside(network).tokens == MOST_TOKENS
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10, 10**12))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 700)
+    assert TokenBudget.beside(network).tokens == FEWEST_TOKENS
+    plain: Any = SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32, shape=SHAPE)
+    assert TokenBudget.beside(plain).tokens == ON_A_CPU
+
+
+def test_tensors_are_freed_after_running_out_of_memory() -> None:
+    class Held:
+        pass
+
+    kept: list[weakref.ref[Held]] = []
+
+    def work() -> None:
+        big = Held()
+        kept.append(weakref.ref(big))
+        said = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 3 is"
+        raise torch.OutOfMemoryError(f"{said} free. If reserved memory is large try setting PYTORCH_ALLOC_CONF.")
+
+    with pytest.raises(OutOfMemory) as caught, within_memory("Scoring 'a' with robometer"):
+        work()
+    assert caught.value.what == "Scoring 'a' with robometer"
+    assert caught.value.detail.startswith("Tried to allocate 20.00 GiB. GPU 0 has a total")
+    assert "PYTORCH" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    gc.collect()
+    assert kept[0]() is None
+
+
+def test_cpu_memory_counts_and_other_errors_pass() -> None:
+    with pytest.raises(OutOfMemory, match="Loading"), within_memory("Loading"):
+        torch.empty(1 << 60, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="shapes"), within_memory("Loading"):
+        raise RuntimeError("shapes do not fit")
+    with within_memory("Nothing"):
+        pass
