@@ -266,6 +266,7 @@ def count_image_tokens(width: int, height: int) -> int:
     return max(85 + 170 * tiles, patches)
 
 
+@functools.lru_cache(maxsize=64)
 def _strict_format(schema: type[BaseModel]) -> dict[str, Any]:
     from openai import pydantic_function_tool  # noqa: PLC0415
 

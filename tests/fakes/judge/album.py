@@ -22,32 +22,32 @@ from demerit.errors import BadInput, UnreadableVideo
 Floats = npt.NDArray[np.float32]
 
 SIDE = 16
-"""a picture is remembered as so many grey squares a side"""
+"""an image is remembered as so many grey squares a side"""
 PROBES = 8
-"""so many scenes, the nearest by their mean picture, are looked through frame by frame"""
+"""so many scenes, the nearest by their mean image, are looked through frame by frame"""
 STRANGE = 8.0
-"""grey levels (of 255, root mean square) beyond which a picture is none of the remembered ones. Measured on simulated
+"""grey levels (of 255, root mean square) beyond which an image is none of the remembered ones. Measured on simulated
 scenes: 64 pixels at JPEG quality 80 cost 1, 32 pixels at quality 30 cost 5, another scene is at least 17 away."""
 
 
 def signature(image: Image.Image) -> Floats:
-    """Reduce a picture to the mean grey of SIDE x SIDE squares, 0 to 255."""
+    """Reduce an image to the mean grey of SIDE x SIDE squares, 0 to 255."""
     small = image.convert("L").convert("F").resize((SIDE, SIDE), Image.Resampling.BOX)
     return np.asarray(small, dtype=np.float32).reshape(-1)
 
 
 def signatures(images: Images) -> Floats:
-    """Reduce (n, height, width, 3) RGB pictures: (n, SIDE * SIDE)."""
+    """Reduce (n, height, width, 3) RGB images: (n, SIDE * SIDE)."""
     return np.stack([signature(Image.fromarray(one)) for one in images])
 
 
 def signature_of_bytes(data: bytes) -> Floats:
-    """Reduce an encoded picture (JPEG, PNG)."""
+    """Reduce an encoded image (JPEG, PNG)."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             return signature(image)
     except (UnidentifiedImageError, OSError) as error:
-        raise BadInput("picture", "a JPEG or PNG file", error) from error
+        raise BadInput("image", "a JPEG or PNG file", error) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +56,9 @@ class RecognisedRollout:
 
     episode: Episode
     frames: tuple[int, ...]
-    """the frame that each picture shows"""
+    """the frame that each image shows"""
     distance: float
-    """root mean square difference in grey levels, over all pictures"""
+    """root mean square difference in grey levels, over all images"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,15 +101,15 @@ class Album:
     def __len__(self) -> int:
         return sum(len(page.episodes) for page in self.pages)
 
-    def recognise(self, pictures: Sequence[Floats]) -> RecognisedRollout | None:
-        """Find the episode that explains all pictures of one rollout best; None when none of them does.
+    def recognise(self, images: Sequence[Floats]) -> RecognisedRollout | None:
+        """Find the episode that explains all images of one rollout best; None when none of them does.
 
         Args:
-            pictures: signatures of the pictures, in any order.
+            images: signatures of the images, in any order.
         """
-        if not pictures:
+        if not images:
             return None
-        asked = np.stack(pictures)
+        asked = np.stack(images)
         nearest = np.argsort(_squares(asked, self.middles).mean(axis=0))[:PROBES]
         best = min((self.pages[page].best(asked) for page in nearest), key=lambda seen: seen.distance)
         return best if best.distance <= STRANGE else None

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 from fakes.judge.faults import LOST, TRANSPORT, Faults
@@ -65,7 +64,7 @@ Answer = Callable[[Request], "dict[str, Any] | str"]
 
 
 class Busy:
-    """How many requests were under way, over time."""
+    """How many requests were in flight, over time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,7 +99,7 @@ def question_hash(body: dict[str, Any]) -> str:
 
 
 class ScriptedServer:
-    """Listens on this machine from `with` to its end."""
+    """A fake chat server on a free local port, running inside `with`."""
 
     def __init__(
         self,
@@ -112,19 +111,17 @@ class ScriptedServer:
         formats: tuple[str, ...] = ("json_schema", "json_object"),
         refuses: tuple[str, ...] = (),
         counts_tokens: bool = True,
-        port: int = 0,
     ) -> None:
         """Prepare the server.
 
         Args:
-            answer: what it says.
+            answer: makes the answer to a request.
             faults: what goes wrong.
-            key: the key that it wants; empty for none. A wrong one is repeated in the error, as some servers do.
-            latency: seconds that every answer takes.
+            key: the expected key; empty for none. A wrong one is repeated in the error, as some servers do.
+            latency: seconds per answer.
             formats: the kinds of `response_format` that it accepts.
             refuses: other fields that it answers with 400, for example seed.
             counts_tokens: whether answers carry `usage`.
-            port: where to listen; 0 for any free port.
         """
         self.answer, self.faults, self.key, self.latency = answer, faults or Faults(), key, latency
         self.formats, self.refuses, self.counts_tokens = formats, refuses, counts_tokens
@@ -136,7 +133,7 @@ class ScriptedServer:
         """faults per kind"""
         self.busy = Busy()
         self._lock, self.closing = threading.Lock(), threading.Event()
-        self._http = _Http(("127.0.0.1", port), _handler(self))
+        self._http = _Http(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     @property
@@ -147,7 +144,7 @@ class ScriptedServer:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closing.set()
         self._http.shutdown()
         self._http.server_close()

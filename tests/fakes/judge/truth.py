@@ -66,12 +66,7 @@ def kinds_of(episode: Episode) -> frozenset[str]:
 class SimulatedJudge:
     """Answers the server's requests; the same question gets the same answer."""
 
-    def __init__(
-        self,
-        episodes: Iterable[Episode],
-        errors: JudgeErrors | None = None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, episodes: Iterable[Episode], errors: JudgeErrors | None = None, seed: int = 0) -> None:
         """Remember the episodes (decodes every frame once).
 
         Args:
@@ -89,12 +84,7 @@ class SimulatedJudge:
         return self.answer(asked.body, asked.question)
 
     def answer(self, body: Mapping[str, Any], question: str = "") -> str:
-        """Write the answer to a request's body: JSON, or a sentence where there is nothing to answer.
-
-        Args:
-            body: what was posted.
-            question: tells questions apart; the noise is drawn anew for another one.
-        """
+        """Write the answer: JSON, or a sentence if the prompt is not demerit's. Another `question` has other noise."""
         prompt = read_prompt(body)
         if prompt.remarks:
             return _failures(prompt)
@@ -107,9 +97,9 @@ class SimulatedJudge:
         return _frames(prompt, seen, self.values(seen.episode, self.shown_failures(prompt), question))
 
     def shown_failures(self, prompt: ReadPrompt) -> ShownFailures:
-        """What the prompt's examples show; an example that did not fail teaches nothing."""
+        """What the prompt's examples show; examples that did not fail are ignored."""
         rejected = [
-            (self._seen(tuple(picture for picture, _ in shown)), [value for _, value in shown])
+            (self._seen(tuple(image for image, _ in shown)), [value for _, value in shown])
             for shown in prompt.rejected.values()
         ]
         graded = [(seen, values) for seen, values in rejected if seen is not None and _failed(seen.episode)]
@@ -121,25 +111,19 @@ class SimulatedJudge:
             fidelity=max(0.0, 1 - float(np.mean(off)) / WORST_VALUES) if off else 1.0,
         )
 
-    def values(self, episode: Episode, shown: ShownFailures, asked: str = "") -> Floats:
-        """What the judge says of every frame of an episode, 0 to 1.
-
-        Args:
-            episode: a remembered one.
-            shown: what the context shows.
-            asked: tells questions apart: the noise is drawn anew for another one.
-        """
+    def values(self, episode: Episode, shown: ShownFailures, question: str = "") -> Floats:
+        """Rate every frame of an episode, 0 to 1. Another `question` has other noise."""
         outcome = episode.outcome
         if outcome is None or outcome.curve is None:
             raise BadInput(f"episode {episode.id!r}", "one that the simulator measured", "none of those")
         values = perceive(outcome, kinds_of(episode), shown, self.errors)
         bias = self._random("bias", episode.id).normal(0, self.errors.bias)
-        noise = self._random("noise", episode.id, asked).normal(0, self.errors.noise, len(values))
+        noise = self._random("noise", episode.id, question).normal(0, self.errors.noise, len(values))
         return np.clip(values + bias + noise, 0, 1)
 
-    def _recognise(self, pictures: tuple[bytes, ...]) -> RecognisedRollout | None:
+    def _recognise(self, images: tuple[bytes, ...]) -> RecognisedRollout | None:
         try:
-            return self.album.recognise([signature_of_bytes(one) for one in pictures])
+            return self.album.recognise([signature_of_bytes(image) for image in images])
         except BadInput:
             return None
 
@@ -159,8 +143,8 @@ def _frames(prompt: ReadPrompt, seen: RecognisedRollout, values: Floats) -> str:
 
 def _failures(prompt: ReadPrompt) -> str:
     known = {kind.name: kind.definition for kind in kinds()}
-    told = [known[kind] for kind in kinds_in(prompt.remarks) if kind in known]
-    return json.dumps({"failures": told[: prompt.most or USUAL_MOST]})
+    found = [known[kind] for kind in kinds_in(prompt.remarks) if kind in known]
+    return json.dumps({"failures": found[: prompt.most or USUAL_MOST]})
 
 
 def _failed(episode: Episode) -> bool:
@@ -168,8 +152,8 @@ def _failed(episode: Episode) -> bool:
 
 
 def _shown(examples: Sequence[RecognisedRollout | None]) -> frozenset[str]:
-    failed = [one.episode for one in examples if one is not None and _failed(one.episode)]
-    return frozenset().union(*(kinds_of(one) or {"unnamed"} for one in failed))
+    failed = [example.episode for example in examples if example is not None and _failed(example.episode)]
+    return frozenset().union(*(kinds_of(episode) or {"unnamed"} for episode in failed))
 
 
 def _at(seen: RecognisedRollout) -> Floats:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +28,8 @@ from demerit.models.gvl.distil import (
 from demerit.models.gvl.library import Library, is_distilled
 from demerit.models.gvl.query import SampledCurve
 from fakes.judge.server import ScriptedServer
-from fakes.prompted import Watcher, coloured, entries, gvl
-from fakes.prompted import close_models as _close_models  # noqa: F401
+from fakes.paths import REPO
+from fakes.prompted import Watcher, coloured, entries
 
 FRAMES = 5
 
@@ -141,25 +143,27 @@ def test_applying_replaces_an_older_curve_of_the_same_model() -> None:
     assert isinstance(after[0], Episode) and after[0].outcomes == (other, new) and after[1] is A_OVER_B
 
 
-def test_curves_are_stored_and_found_again(tmp_path: Path, make_episode: Any) -> None:
-    def by_length(request: Any, shown: Any) -> Any:
-        # noise videos have no colour to read: the sample's number decides
+def test_the_documented_distillation(tmp_path: Path, make_episode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python block of docs/prompted.md; its curves are found again as examples."""
+
+    def rate_by_seed(request: Any, shown: Any) -> Any:
+        # noise videos have no colour to read: odd samples see a rise, even ones a fall
         return entries({n: 10 * n if request.seed % 2 else 90 - 10 * n for n in shown})
 
-    a, b = make_episode("a", 6, 1), make_episode("b", 6, 2)
-    records: list[Record] = [a, b, A_OVER_B]
-    with ScriptedServer(Watcher(by_length)) as server:
-        model = gvl(server, tmp_path, frames=4, concurrency=4)
-        found = model.distil(records, DistillationConfig(samples=2))
-        requests = model.spent.requests
-        again = model.distil(records, DistillationConfig(samples=2))
-        assert again.pairs == found.pairs and model.spent.requests == requests
-    assert len(found.pairs) == 1
+    records: list[Record] = [make_episode("a", 6, 1), make_episode("b", 6, 2), A_OVER_B]
+    monkeypatch.chdir(tmp_path)
+    save_records("my_set", "my_set", records)
+    (block,) = re.findall(r"```python\n(.*?)```", (REPO / "docs" / "prompted.md").read_text(), re.DOTALL)
+    found: dict[str, Any] = {}
+    with ScriptedServer(Watcher(rate_by_seed)) as server:
+        for name, value in {"URL": server.url, "MODEL": "simulated", "CACHE": "off"}.items():
+            monkeypatch.setenv(f"DEMERIT_CHAT_{name}", value)
+        exec(block, found)
+        found["model"].close()
+    assert len(found["distilled"].pairs) == 1
     made = Distillation({"b": Outcome("model", curve=[0, math.nan, 0.3, math.nan, math.nan, 0.1], by="gvl x")}, ())
-    save_records(tmp_path / "distilled", "distilled", made.apply(records))
-    library = Library.open(str(tmp_path / "distilled"))
-    fresh = make_episode("new", 6, 3)
-    fresh = Episode("new", "do b", fresh.views)
-    ((example, outcome),) = library.allowed(fresh).with_curve(5)
-    assert example.id == "b" and outcome.source == "model" and outcome.by == "gvl x"
+    save_records("by_hand", "by_hand", made.apply(records))
+    fresh = replace(make_episode("new", 6, 3), instruction="do b")
+    ((example, outcome),) = Library.open("by_hand").allowed(fresh).with_curve(5)
+    assert example.id == "b" and (outcome.source, outcome.by) == ("model", "gvl x")
     assert np.array_equal(outcome.curve, np.array([0, np.nan, 0.3, np.nan, np.nan, 0.1], np.float32), equal_nan=True)
