@@ -1,14 +1,15 @@
-"""Decoding sampled frames: ours against a linear decode and, where installed, torchcodec, in one run.
+"""Decoding sampled frames: demerit, a linear decode and, if installed, torchcodec.
 
-    python benchmarks/decode.py
+    python benchmarks/decode.py [--small]
 
-Sixteen frames spread over 300-frame videos of 256x256, one thread each. Every round decodes the same clip with every
-contender; the figure is the median over rounds, so a noisy machine disturbs them alike. Files are opened anew.
+Sixteen frames spread over 300-frame videos of 256x256, one thread each, files not cached. Every round decodes the same
+clip with every decoder; the result is the median over rounds.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,15 +21,15 @@ import numpy as np
 from demerit.data.frames import Frames, spread
 from demerit.data.video import Encoding, VideoClip, _last_opened, scan_video, write_video
 
-FRAMES, SAMPLES, ROUNDS, CLIPS = 300, 16, 30, 4
+SAMPLES = 16
 
 
-def scene(seed: int) -> np.ndarray:
-    """Something like a robot's camera: a textured table, a few moving things, sensor noise."""
+def scene(seed: int, frames: int) -> np.ndarray:
+    """Draw something like a robot's camera: a textured table, moving objects, sensor noise."""
     rng = np.random.default_rng(seed)
     table = np.kron(rng.integers(90, 160, (16, 16, 3)), np.ones((16, 16, 1))).astype(np.int16)
-    images = np.repeat(table[None], FRAMES, axis=0)
-    for i in range(FRAMES):
+    images = np.repeat(table[None], frames, axis=0)
+    for i in range(frames):
         for thing in range(3):
             x = int(100 + 80 * np.sin(i / 30 + thing * 2 + seed))
             y = int(110 + 70 * np.cos(i / 45 + thing))
@@ -37,7 +38,7 @@ def scene(seed: int) -> np.ndarray:
 
 
 def linear(path: Path, wanted: np.ndarray) -> np.ndarray:
-    """Decode from the beginning, keep what is wanted."""
+    """Decode from the start and keep the wanted frames."""
     chosen = set(wanted.tolist())
     with av.open(str(path)) as container:
         container.streams.video[0].codec_context.thread_count = 1
@@ -46,12 +47,12 @@ def linear(path: Path, wanted: np.ndarray) -> np.ndarray:
 
 
 def ours(path: Path, wanted: np.ndarray) -> np.ndarray:
-    scan_video.cache_clear()  # every call is a first look at the file
+    scan_video.cache_clear()
     _last_opened.key = None
     return Frames(VideoClip(str(path))).take(wanted)
 
 
-def contenders() -> dict[str, Callable[[Path, np.ndarray], np.ndarray]]:
+def decoders() -> dict[str, Callable[[Path, np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[Path, np.ndarray], np.ndarray]] = {"linear": linear, "demerit": ours}
     try:
         from torchcodec.decoders import VideoDecoder
@@ -68,25 +69,25 @@ def contenders() -> dict[str, Callable[[Path, np.ndarray], np.ndarray]]:
     return found | {"torchcodec exact": decoder("exact"), "torchcodec approximate": decoder("approximate")}
 
 
-def main() -> None:
+def main(frames: int, rounds: int, clips: int) -> None:
     encodings = {
         "h264 GOP 2": Encoding(gop=2, options={"crf": "23", "preset": "medium"}),
         "h264 GOP 250": Encoding(gop=250, options={"crf": "23", "preset": "medium"}),
         "av1 GOP 2": Encoding("libsvtav1", gop=2, options={"crf": "30", "preset": "10"}),
         "av1 GOP 250": Encoding("libsvtav1", gop=250, options={"crf": "30", "preset": "10"}),
     }
-    wanted, racing = spread(FRAMES, SAMPLES), contenders()
-    if len(racing) == 2:
-        print("torchcodec is not installed: compared with a linear decode only")
+    wanted, compared = spread(frames, SAMPLES), decoders()
+    if len(compared) == 2:
+        print("torchcodec is not installed")
     with tempfile.TemporaryDirectory() as folder:
         for title, encoding in encodings.items():
-            paths = [Path(folder) / f"{title}-{i}.mp4".replace(" ", "-") for i in range(CLIPS)]
+            paths = [Path(folder) / f"{title}-{i}.mp4".replace(" ", "-") for i in range(clips)]
             for i, path in enumerate(paths):
-                write_video(path, scene(i), fps=30, encoding=encoding)
-            times: dict[str, list[float]] = {name: [] for name in racing}
-            for _ in range(ROUNDS):
+                write_video(path, scene(i, frames), fps=30, encoding=encoding)
+            times: dict[str, list[float]] = {name: [] for name in compared}
+            for _ in range(rounds):
                 for path in paths:
-                    for name, decode in racing.items():
+                    for name, decode in compared.items():
                         start = time.perf_counter()
                         images = decode(path, wanted)
                         times[name].append(time.perf_counter() - start)
@@ -95,8 +96,9 @@ def main() -> None:
             medians = {name: statistics.median(values) * 1000 for name, values in times.items()}
             best = min(value for name, value in medians.items() if name != "demerit")
             row = ", ".join(f"{name} {value:.1f} ms" for name, value in medians.items())
-            print(f"{title:13s} {row}; demerit is {best / medians['demerit']:.2f}x as fast as the best other")
+            print(f"{title:13s} {row}; demerit is {best / medians['demerit']:.2f} times as fast as the best other")
 
 
 if __name__ == "__main__":
-    main()
+    small = "--small" in sys.argv
+    main(frames=32 if small else 300, rounds=1 if small else 30, clips=1 if small else 4)

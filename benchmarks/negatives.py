@@ -1,15 +1,15 @@
-"""Negatives by the hundred thousand: how long they take to make and to store, and what they weigh on disk.
+"""Time, memory and disk space to make 100,000 negatives.
 
-python benchmarks/negatives.py [EPISODES] [NEGATIVES_PER_EPISODE]
+    python benchmarks/negatives.py [--episodes N] [--small]
 
-Every episode has a video file of its own (hard links of one), as a real dataset has.
+Every episode has its own video file (hard links to one).
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,7 +32,7 @@ PLACES = ("shelf", "drawer", "box", "sink", "tray", "table", "basket", "rack", "
 
 
 def fill(root: Path, episodes: int) -> Store:
-    """Import-like set-up: 1,000 instructions, 50 scenes, two splits; not part of what is measured."""
+    """Set up a dataset: 1,000 instructions, 50 scenes, two splits. Not measured."""
     video = root / "one.mp4"
     write_video(video, np.zeros((FRAMES, 64, 64, 3), np.uint8))
     (root / "videos").mkdir()
@@ -60,8 +60,8 @@ def report(title: str, start: tuple[float, float], note: str = "") -> None:
     print(f"{title:40s} {wall:7.2f} s ({cpu:6.2f} s of CPU)   peak memory {peak:4.0f} MB   {note}", flush=True)
 
 
-def main(episodes: int, each: int) -> None:
-    mix = Mix.parse(DEFAULT_MIX, per_episode=each, per_dataset=0)
+def main(episodes: int) -> None:
+    mix = Mix.parse(DEFAULT_MIX, per_episode=10, per_dataset=0)
     with tempfile.TemporaryDirectory() as name:
         start = clock()
         store = fill(Path(name), episodes)
@@ -69,7 +69,7 @@ def main(episodes: int, each: int) -> None:
 
         start = clock()
         pool = Pool.of(store.episodes())
-        report("read the words", start)
+        report("read the instructions", start)
 
         some = [episode for _, episode in zip(range(64), store.episodes(), strict=False)]
         lengths = sum(len(episode) for episode in some)  # opens the videos
@@ -86,4 +86,8 @@ def main(episodes: int, each: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, int(sys.argv[2]) if len(sys.argv) > 2 else 10)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--small", action="store_true", help="50 episodes")
+    options = parser.parse_args()
+    main(50 if options.small else options.episodes)

@@ -1,9 +1,9 @@
-"""How many episodes a core makes in a minute, and how long the environment's own rendering would take.
+"""Simulated episodes per minute and core, compared with Meta-World's own rendering.
 
-    python benchmarks/simulate.py [episodes a task]
+    python benchmarks/simulate.py [--small]
 
-One process, one core: physics, pictures of 128 x 128, measuring and encoding. Beside it the same arm in the same task
-through `render_mode="rgb_array"`, as Meta-World's documentation does it, for a few episodes of as many frames.
+One process, one core: physics, images of 128 x 128, measuring and encoding; then the same tasks with
+`render_mode="rgb_array"` as in Meta-World's documentation.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("LP_NUM_THREADS", "0")  # as in the workers: one thread a process
+os.environ.setdefault("LP_NUM_THREADS", "0")  # as in the workers
 
 import numpy as np
 
 from demerit.data.video import write_video
-from demerit.negatives.sim.arena import Arena, SceneRenderer, silence_warnings
+from demerit.errors import DemeritError
+from demerit.negatives.sim.arena import Arena, SceneRenderer, load_mujoco, silence_warnings
 from demerit.negatives.sim.rollout import EpisodeSpec, draw_length, record, rollout
 from demerit.negatives.sim.tasks import task
 
@@ -28,11 +30,11 @@ TASKS = ("pick-place", "drawer-open", "door-close", "bin-picking", "button-press
 BEHAVIOURS = ("expert", "noisy", "early-stop", "undo")
 
 
-def ours(folder: Path, each: int) -> tuple[int, int, float, float]:
-    """Return episodes, frames, seconds by the clock and seconds of processor time; models are built within them."""
+def simulate(folder: Path, tasks: Sequence[str], each: int) -> tuple[int, int, float, float]:
+    """Return episodes, frames, wall time and processor time, including building the models."""
     frames = count = 0
     clock, processor = time.perf_counter(), time.process_time()
-    for name in TASKS:
+    for name in tasks:
         with SceneRenderer(Arena(task(name)), 128) as renderer:
             for number in range(each):
                 spec = EpisodeSpec(name, BEHAVIOURS[number % len(BEHAVIOURS)], number)
@@ -43,7 +45,7 @@ def ours(folder: Path, each: int) -> tuple[int, int, float, float]:
 
 
 def built_in(folder: Path, episodes: int) -> tuple[int, float, float]:
-    """Return frames, seconds by the clock and of processor time for the environment's own step and render."""
+    """Return frames, wall time and processor time of the environment's own step and render."""
     from metaworld.env_dict import ALL_V3_ENVIRONMENTS
     from metaworld.policies import ENV_POLICY_MAP
 
@@ -68,16 +70,24 @@ def built_in(folder: Path, episodes: int) -> tuple[int, float, float]:
 
 
 def main() -> None:
-    each = int(sys.argv[1]) if len(sys.argv) > 1 else 16
+    small = "--small" in sys.argv
+    if small:
+        try:
+            load_mujoco()
+        except DemeritError as missing:
+            print(f"skipped: {missing}")
+            return
     with tempfile.TemporaryDirectory() as folder:
-        rollout_count, frames, clock, processor = ours(Path(folder), each)
+        rollout_count, frames, clock, processor = simulate(
+            Path(folder), TASKS[:1] if small else TASKS, 1 if small else 16
+        )
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / rollout_count / 1000
-        print(f"demerit: {rollout_count} episodes, {frames} frames, {size:.0f} kB an episode")
-        print(f"  {rollout_count / clock * 60:.0f} a minute by the clock, {rollout_count / processor * 60:.0f} a core")
-        few = 3
+        print(f"demerit: {rollout_count} episodes, {frames} frames, {size:.0f} kB per episode")
+        print(f"  {rollout_count / clock * 60:.0f} per minute, {rollout_count / processor * 60:.0f} per core minute")
+        few = 1 if small else 3
         frames, clock, processor = built_in(Path(folder), few)
         print(f"built-in rendering: {few} episodes, {frames} frames")
-        print(f"  {few / clock * 60:.0f} a minute by the clock, {few / processor * 60:.0f} a core")
+        print(f"  {few / clock * 60:.0f} per minute, {few / processor * 60:.0f} per core minute")
 
 
 if __name__ == "__main__":

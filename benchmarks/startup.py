@@ -1,6 +1,6 @@
-"""How long a user waits before anything happens: `demerit --help` and `import demerit`, beside bare Python.
+"""Start-up time of `demerit --help` and `import demerit`, compared with plain Python.
 
-python benchmarks/startup.py
+python benchmarks/startup.py [--small]
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-ROUNDS = 15
 COMMANDS = {
     "python -c pass": [sys.executable, "-c", "pass"],
     "import demerit": [sys.executable, "-c", "import demerit"],
@@ -18,16 +17,16 @@ COMMANDS = {
 }
 
 
-def main() -> None:
+def main(rounds: int) -> None:
     times: dict[str, list[float]] = {title: [] for title in COMMANDS}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for title, command in COMMANDS.items():
             start = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             times[title].append(time.perf_counter() - start)
     for title, values in times.items():
-        print(f"{title:16s} median {statistics.median(values):.3f} s, worst {max(values):.3f} s of {ROUNDS}")
+        print(f"{title:16s} median {statistics.median(values):.3f} s, worst {max(values):.3f} s of {rounds}")
 
 
 if __name__ == "__main__":
-    main()
+    main(rounds=1 if "--small" in sys.argv else 15)

@@ -1,10 +1,11 @@
-"""A million episodes of metadata: opening, filtering, streaming, appending, and the memory it takes.
+"""A dataset folder with a million episodes: time and memory to write, open, filter, stream and append.
 
-python benchmarks/store.py [EPISODES]
+python benchmarks/store.py [--episodes N] [--small]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import sys
@@ -20,20 +21,20 @@ from demerit.data.files import lock_folder
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
 from demerit.data.parts import PartWriter
-from demerit.data.store import EPISODES, Store, episode_row, folder
+from demerit.data.store import EPISODES, FORMAT_NAME, MANIFEST, Store, episode_row
 from demerit.data.video import write_video
 
 BATCH = 50_000
 
 
 def fill(store: Store, episodes: int, video: Path) -> None:
-    """Write rows as an import would, many at a time: a template row with the columns that vary replaced."""
+    """Write many rows at a time: a template row with some columns replaced."""
     frames = Frames.from_video(video)
     outcome = Outcome("human", success=True, progress=1.0, curve=np.linspace(0, 1, 12))
     template = episode_row(Episode("x", "put it there", {"main": frames}, (outcome,)), store.root)
     rng = np.random.default_rng(0)
     with lock_folder(store.root):
-        parts = PartWriter(store.root / folder.MANIFEST, folder.FORMAT_NAME, store.manifest)
+        parts = PartWriter(store.root / MANIFEST, FORMAT_NAME, store.manifest)
         for start in range(0, episodes, BATCH):
             count = min(BATCH, episodes - start)
             table = pa.Table.from_pylist([template], EPISODES).take([0] * count)
@@ -60,7 +61,7 @@ def timed(title: str, work: object) -> float:
 
 
 def in_child(work: object) -> None:
-    """Measure in a process of its own, so that memory is this task's alone."""
+    """Measure in a child process, so that the memory is this task's alone."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -98,4 +99,8 @@ def main(episodes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=1_000_000)
+    parser.add_argument("--small", action="store_true", help="2,000 episodes")
+    options = parser.parse_args()
+    main(2_000 if options.small else options.episodes)

@@ -9,7 +9,7 @@ import pytest
 
 from demerit.data import taxonomy
 from demerit.data.taxonomy import (
-    Kind,
+    FailureKind,
     check_kinds,
     kind,
     kinds,
@@ -39,14 +39,14 @@ def untouched() -> Iterator[None]:
 
 def test_every_kind_is_explained() -> None:
     assert len(kinds()) >= 15
-    for one in kinds():
-        assert one.definition.endswith(".") and one.examples and one.guidance.endswith(".")
-        assert one.grades[0] < 5 or one.grades == (4, 5)
-    names = [one.name for one in kinds()]
+    for known in kinds():
+        assert known.definition.endswith(".") and known.examples and known.guidance.endswith(".")
+        assert known.grades[0] < 5 or known.grades == (4, 5)
+    names = [known.name for known in kinds()]
     assert len(set(names)) == len(names)
 
 
-def test_the_cases_that_the_papers_name_are_there() -> None:
+def test_kinds_named_in_papers() -> None:
     check_kinds(
         "wrong object,wrong place,missed grasp,dropped,not released,hovering,incomplete,overshoot,undone,collision,"
         "excessive force,spill,shortcut,forbidden contact,hesitation".split(",")
@@ -57,21 +57,21 @@ def test_the_drawn_sample_uses_it() -> None:
     check_kinds(behaviour.event for behaviour in sample.BEHAVIOURS.values() if behaviour.event)
 
 
-def test_unknown_kinds_are_told() -> None:
-    with pytest.raises(UnknownName, match=r"no kind of failure named 'droped'\. Did you mean 'dropped'\?"):
+def test_unknown_kinds() -> None:
+    with pytest.raises(UnknownName, match="dropped"):
         kind("droped")
     assert unknown_kinds(["dropped", "fell", "fell"]) == {"fell": 2}
     with pytest.raises(UnknownName):
         check_kinds(["dropped", "fell"])
 
 
-def test_anybody_can_add_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = Kind("left the lid off", "The jar is open at the end.")
+def test_adding_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = FailureKind("left the lid off", "The jar is open at the end.")
     assert register_kind(mine) is mine
     register_kind(mine)
     assert kind("left the lid off") is mine
-    with pytest.raises(BadInput, match="another meaning already"):
-        register_kind(Kind("dropped", "Something else."))
+    with pytest.raises(BadInput, match="dropped"):
+        register_kind(FailureKind("dropped", "Something else."))
     taxonomy._added.clear()
     (tmp_path / "own.toml").write_text(OWN)
     monkeypatch.setenv("DEMERIT_TAXONOMY", str(tmp_path / "own.toml"))
@@ -81,24 +81,23 @@ def test_anybody_can_add_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "word"),
     [
-        ("nonsense", "a TOML file of kinds"),
-        ("a = 1", "at least one [[kind]], got none"),
-        ("[[kind]]\nname = 'x'", "at least a name and a definition"),
-        ("[[kind]]\nname = 'X'\ndefinition = 'y'", "a name in lower case"),
-        ("[[kind]]\nname = 'x'\ndefinition = ''", "a definition, got none"),
-        ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrades = [4, 2]", "the lowest and the highest, from 1 to 5"),
+        ("nonsense", "TOML"),
+        ("a = 1", "at least one"),
+        ("[[kind]]\nname = 'x'", "definition"),
+        ("[[kind]]\nname = 'X'\ndefinition = 'y'", "lower case"),
+        ("[[kind]]\nname = 'x'\ndefinition = ''", "definition"),
+        ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrades = [4, 2]", "1 to 5"),
         ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrades = [4]", "two whole numbers"),
-        ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrade = 1", "Did you mean 'grades'?"),
-        (OWN + OWN, "'left the lid off' twice"),
+        ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrade = 1", "grades"),
+        (OWN + OWN, "twice"),
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+def test_bad_files_are_refused(tmp_path: Path, text: str, word: str) -> None:
     (tmp_path / "own.toml").write_text(text)
-    with pytest.raises((BadInput, UnknownName)) as told:
+    with pytest.raises((BadInput, UnknownName), match=word):
         load_kinds(tmp_path / "own.toml")
-    assert sentence in str(told.value)
 
 
 def test_a_file_that_is_not_there() -> None:

@@ -1,8 +1,8 @@
-"""The failure taxonomy: kinds of failure with a definition, examples and the grades they usually deserve.
+"""The failure taxonomy: kinds of failure with definitions, examples and usual grades.
 
-The kinds are data (`taxonomy.toml`). Events are free text at the level of the nouns, so that any dataset can be read;
-this is where a label that should be comparable with others finds its word. Anybody can add kinds: `register_kind` in a
-process, or the path of a TOML file of the same form in DEMERIT_TAXONOMY (several are parted as in PATH).
+The kinds are in `assets/taxonomy.toml`. `Event.kind` is free text, so that any dataset can be read; labels that should
+be comparable use these names. Add kinds with `register_kind`, or with TOML files of the same form in the environment
+variable DEMERIT_TAXONOMY (paths separated as in PATH).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LOWEST, HIGHEST = 1, 5
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One way in which behaviour is bad."""
+class FailureKind:
+    """A kind of failure."""
 
     name: str
-    """lower case, words apart by single spaces; what `Event.kind` holds"""
+    """lower case, single spaces; the value of `Event.kind`"""
     definition: str
     examples: tuple[str, ...] = ()
     grades: tuple[int, int] = (LOWEST, HIGHEST)
-    """the lowest and the highest grade that an episode with this failure usually deserves"""
+    """lowest and highest usual grade of an episode with this failure"""
     guidance: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what could not be told apart or looked up."""
+        """Check name, definition and grades."""
         if self.name != " ".join(self.name.lower().split()) or not self.name:
             raise BadInput("kind of failure", "a name in lower case, single spaces", repr(self.name))
         if not self.definition.strip():
@@ -47,32 +47,32 @@ class Kind:
             raise BadInput(f"grades of {self.name!r}", "the lowest and the highest, from 1 to 5", list(self.grades))
 
 
-_added: dict[str, Kind] = {}
+_added: dict[str, FailureKind] = {}
 
 
-def kinds() -> list[Kind]:
-    """Every known kind: demerit's own, those of DEMERIT_TAXONOMY, those registered in this process."""
+def kinds() -> list[FailureKind]:
+    """All kinds: built-in, from DEMERIT_TAXONOMY, and registered in this process."""
     return list(_known().values())
 
 
-def kind(name: str) -> Kind:
-    """Find a kind by its name; an unknown one lists the known and the nearest."""
+def kind(name: str) -> FailureKind:
+    """Find a kind by name."""
     known = _known()
     if name not in known:
         raise UnknownName("kind of failure", name, known)
     return known[name]
 
 
-def register_kind(new: Kind) -> Kind:
-    """Add a kind in this process; the same again changes nothing, another meaning for a known name is refused."""
+def register_kind(new: FailureKind) -> FailureKind:
+    """Add a kind in this process. Registering it twice is fine; redefining a known name raises."""
     there = _known().get(new.name)
     if there not in (None, new):
-        raise BadInput(f"kind of failure {new.name!r}", "a name that is free", "one that has another meaning already")
+        raise BadInput(f"kind of failure {new.name!r}", "a new name", "one with another definition")
     _added[new.name] = new
     return new
 
 
-def load_kinds(path: str | Path) -> list[Kind]:
+def load_kinds(path: str | Path) -> list[FailureKind]:
     """Read kinds from a TOML file: [[kind]] tables with name, definition, examples, grades and guidance."""
     try:
         facts = tomllib.loads(Path(path).read_text("utf-8"))
@@ -84,40 +84,40 @@ def load_kinds(path: str | Path) -> list[Kind]:
     if not isinstance(tables, list) or not tables:
         raise BadInput(str(path), "at least one [[kind]]", "none")
     found = [_kind(path, table) for table in tables]
-    twice = [name for name, count in Counter(one.name for one in found).items() if count > 1]
+    twice = [name for name, count in Counter(found_kind.name for found_kind in found).items() if count > 1]
     if twice:
         raise BadInput(str(path), "each kind once", f"{twice[0]!r} twice")
     return found
 
 
 def unknown_kinds(names: Iterable[str]) -> Counter[str]:
-    """Count the names that are no kind of the taxonomy: [event.kind for event in outcome.events], say."""
+    """Count the names that are not in the taxonomy."""
     known = _known()
     return Counter(name for name in names if name not in known)
 
 
 def check_kinds(names: Iterable[str]) -> None:
-    """Raise at the first name that is no kind of the taxonomy."""
+    """Raise at the first name that is not in the taxonomy."""
     for name in names:
         kind(name)
 
 
 def taxonomy_page() -> str:
-    """Write demerit's own kinds as the page `docs/taxonomy.md`."""
+    """Render the built-in kinds as the page `docs/taxonomy.md`."""
     lines = [
         "# Kinds of failure",
         "",
-        "This page is made from `src/demerit/taxonomy.toml` (`python -m demerit.data.taxonomy > docs/taxonomy.md`).",
+        "Generated from `src/demerit/assets/taxonomy.toml` (`python -m demerit.data.taxonomy > docs/taxonomy.md`).",
         "",
-        "An event names one of these kinds and the frames between which it is seen. The grades are those that an",
-        "episode with this failure usually deserves, on the scale from 1 (nothing done) to 5 (done as asked); they are",
-        "a guide for people who label, not a rule that anything computes with.",
+        "An event has one of these kinds and the frames in which it is visible. The grades are the usual ones of an",
+        "episode with this failure, from 1 (nothing done) to 5 (done as asked). They are a guide for people who label;",
+        "nothing computes with them.",
         "",
-        "To add your own, write a file of the same form and name it in `DEMERIT_TAXONOMY`, or call",
+        "To add your own kinds, set `DEMERIT_TAXONOMY` to a file of the same form, or call",
         "`demerit.data.taxonomy.register_kind`.",
         "",
-        "Those that the simulator can show, with what it measured; the frames in which the failure is seen are framed",
-        "(`python docs/make_failure_pictures.py STORE`). The others need liquids, people or a longer story.",
+        "The kinds that the simulator can produce, with its measurements; frames that show the failure have a border",
+        "(`python tools/make_failure_pictures.py STORE`).",
         "",
         "![Eleven kinds of failure in simulation, a row each](images/failures.png)",
         "",
@@ -125,35 +125,37 @@ def taxonomy_page() -> str:
         "|---|---|---|",
     ]
     own = load_kinds(OWN_FILE)
-    lines += [f"| [{one.name}](#{one.name.replace(' ', '-')}) | {one.definition} | {_range(one)} |" for one in own]
-    for one in own:
-        lines += ["", f"## {one.name}", "", one.definition, ""]
-        lines += [f"- {example}" for example in one.examples]
-        lines += ["", f"Grade {_range(one)}. {one.guidance}"]
+    lines += [
+        f"| [{known.name}](#{known.name.replace(' ', '-')}) | {known.definition} | {_range(known)} |" for known in own
+    ]
+    for known in own:
+        lines += ["", f"## {known.name}", "", known.definition, ""]
+        lines += [f"- {example}" for example in known.examples]
+        lines += ["", f"Grade {_range(known)}. {known.guidance}"]
     return "\n".join(lines) + "\n"
 
 
-def _range(one: Kind) -> str:
-    low, high = one.grades
+def _range(known: FailureKind) -> str:
+    low, high = known.grades
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _known() -> dict[str, Kind]:
+def _known() -> dict[str, FailureKind]:
     return {**_from_files(os.environ.get(VARIABLE, "")), **_added}
 
 
 @lru_cache(maxsize=8)
-def _from_files(variable: str) -> dict[str, Kind]:
-    found: dict[str, Kind] = {}
+def _from_files(variable: str) -> dict[str, FailureKind]:
+    found: dict[str, FailureKind] = {}
     for path in [OWN_FILE, *map(Path, filter(None, variable.split(os.pathsep)))]:
-        for one in load_kinds(path):
-            if found.get(one.name, one) != one:
-                raise BadInput(f"{path}, kind {one.name!r}", "a name that is free", "one that has another meaning")
-            found[one.name] = one
+        for new in load_kinds(path):
+            if found.get(new.name, new) != new:
+                raise BadInput(f"{path}, kind {new.name!r}", "a new name", "one with another definition")
+            found[new.name] = new
     return found
 
 
-def _kind(path: str | Path, table: Any) -> Kind:
+def _kind(path: str | Path, table: Any) -> FailureKind:
     if not isinstance(table, dict) or not {"name", "definition"} <= set(table):
         raise BadInput(str(path), "kinds with at least a name and a definition", table)
     strange = sorted(set(table) - FIELDS)
@@ -162,7 +164,7 @@ def _kind(path: str | Path, table: Any) -> Kind:
     grades = tuple(table.get("grades", (LOWEST, HIGHEST)))
     if len(grades) != 2 or not all(isinstance(grade, int) for grade in grades):  # noqa: PLR2004
         raise BadInput(f"{path}, grades of {table['name']!r}", "two whole numbers", list(grades))
-    return Kind(**{**table, "examples": tuple(table.get("examples", ())), "grades": grades})
+    return FailureKind(**{**table, "examples": tuple(table.get("examples", ())), "grades": grades})
 
 
 if __name__ == "__main__":

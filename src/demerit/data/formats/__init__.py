@@ -1,6 +1,6 @@
-"""Readers of the dataset formats that robotics people have, one module each.
+"""Readers of dataset formats, one module each.
 
-`open_dataset("lerobot:/path")` names the format; `open_dataset("/path")` looks at the folder and tells it by its files.
+`open_dataset("lerobot:/path")` names the format; `open_dataset("/path")` detects it by the files in the folder.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from demerit.data.dataset import SOURCES, Dataset
+from demerit.data.formats.videos import VIDEO_SUFFIXES
 from demerit.errors import BadInput, UnknownName
 
-VIDEO_SUFFIXES = {".mp4", ".mkv", ".webm", ".mov", ".avi"}
 HDF5_SUFFIXES = {".hdf5", ".h5"}
 
 
 def open_dataset(address: str | Path, *, strict: bool = False, camera: str | None = None, **options: Any) -> Dataset:
-    """Open a dataset where it lies; nothing is copied or converted.
+    """Open a dataset in place; nothing is copied or converted.
 
     Args:
-        address: `format:path`, or a path whose format is told by its files.
+        address: `format:path`, or a path whose format is detected.
         strict: raise at the first problem instead of counting it.
-        camera: the camera to look through; others stay available.
-        **options: what the format's reader takes (see its class).
+        camera: the main camera; others stay available.
+        **options: options of the format's reader (see its class).
     """
     kind, path = split_address(str(address))
     try:
@@ -40,7 +40,7 @@ def open_dataset(address: str | Path, *, strict: bool = False, camera: str | Non
 
 
 def split_address(address: str) -> tuple[str, Path]:
-    """Split `format:path`, or tell the format of a plain path."""
+    """Split `format:path`, or detect the format of a plain path."""
     kind, colon, rest = address.partition(":")
     if colon and kind in SOURCES:
         path = Path(rest).expanduser()
@@ -50,17 +50,19 @@ def split_address(address: str) -> tuple[str, Path]:
         path = Path(address).expanduser()
         kind = ""
     if not path.exists():
-        raise BadInput(address, "a folder or file that exists", "a path where there is nothing")
+        raise BadInput(address, "an existing folder or file", "a path that does not exist")
     return kind or detect(path), path.resolve()
 
 
 def detect(path: Path) -> str:
-    """Tell a dataset's format by the files that only this format has."""
+    """Detect a dataset's format by its files."""
     for kind, is_this in DETECTORS.items():
         if is_this(path):
             return kind
     known = ", ".join(f"{name}:{path.name}" for name in SOURCES)
-    raise BadInput(str(path), f"a dataset whose format its files tell, or one that you name ({known})", "neither")
+    raise BadInput(
+        str(path), f"a dataset of a known format; name the format if you know it ({known})", "an unknown one"
+    )
 
 
 def _has_file(path: Path, suffixes: set[str]) -> bool:
@@ -74,6 +76,6 @@ DETECTORS: dict[str, Callable[[Path], bool]] = {
     "roboreward": lambda path: any((path / split / "metadata.jsonl").is_file() for split in ("train", "val", "test")),
     "rlds": lambda path: path.is_dir() and any([*path.glob("features.json"), *path.glob("*/features.json")]),
     "hdf5": lambda path: path.suffix in HDF5_SUFFIXES or (path.is_dir() and _has_file(path, HDF5_SUFFIXES)),
-    "videos": lambda path: path.is_dir() and _has_file(path, VIDEO_SUFFIXES),
+    "videos": lambda path: path.is_dir() and _has_file(path, set(VIDEO_SUFFIXES)),
 }
-"""In order: the first that fits wins. `rbm` has no file of its own and must be named."""
+"""In order: the first match wins. `rbm` cannot be detected and must be named."""

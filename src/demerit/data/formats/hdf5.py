@@ -6,8 +6,8 @@
 
 A file is LIBERO's when `data` carries its attributes (problem_info, bddl_file_name), or when the file is named
 *_demo.hdf5 and its cameras *_rgb. LIBERO stores what OpenGL rendered, bottom row first: its images are turned the right
-way up unless `upside_down` says otherwise. It also writes a reward of 1 on the last step of every demonstration,
-whatever happened, so there the voucher is a rule; robomimic's sparse rewards are the simulator's.
+way up unless `upside_down` says otherwise. It also writes a reward of 1 on the last step of every demonstration, so
+there the label source is a rule; robomimic's sparse rewards are the simulator's.
 
 Nothing outside the file is followed: external links, external storage and virtual datasets are refused.
 """
@@ -32,7 +32,7 @@ from demerit.data.labels import Outcome
 from demerit.errors import BadInput, MissingExtra, UnreadableVideo
 
 NOMINAL_FPS = 20.0
-"""robosuite's default control rate, used when env_args does not give one"""
+"""robosuite's default control rate, used if env_args has none"""
 SUFFIXES = (".hdf5", ".h5")
 LARGEST_SIGNAL = 2**30
 SIGNALS = ("actions", "rewards", "dones", "states")
@@ -41,7 +41,7 @@ CAMERA_ENDINGS = ("_image", "_rgb")
 
 @dataclass(frozen=True)
 class Hdf5Frames:
-    """The images of one dataset in an HDF5 file; `count` spares opening the file to learn its length."""
+    """The images of a dataset in an HDF5 file; `count` is its length, None = read it from the file."""
 
     path: str
     key: str
@@ -50,20 +50,20 @@ class Hdf5Frames:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a rate that gives no times."""
+        """Check the frame rate."""
         if not self.fps > 0:
             raise BadInput("fps", "a positive number", self.fps)
 
     @property
     def kind(self) -> str:
-        """The name under which it is rebuilt."""
+        """'hdf5'."""
         return "hdf5"
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         if self.count is not None:
             return self.count
-        with opened(self.path) as file:
+        with open_hdf5(self.path) as file:
             return int(self._dataset(file).shape[0])
 
     def times(self) -> Times:
@@ -71,9 +71,9 @@ class Hdf5Frames:
         return np.arange(len(self)) / self.fps
 
     def take(self, indices: Sequence[int]) -> Images:
-        """Read the chosen rows and no others, or the whole span where most of it is wanted."""
+        """Read the given rows, or their whole span if most of it is wanted."""
         rows, places = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
-        with opened(self.path) as file:
+        with open_hdf5(self.path) as file:
             dataset = self._dataset(file)
             if rows.size and (rows[0] < 0 or rows[-1] >= dataset.shape[0]):
                 raise BadInput(
@@ -83,7 +83,7 @@ class Hdf5Frames:
         return np.ascontiguousarray((images[:, ::-1] if self.upside_down else images)[places])
 
     def identity(self) -> str:
-        """Hash the file's identity, the dataset's place in it and which way up it is shown."""
+        """Hash the file's identity, the dataset's key and the orientation."""
         way = b"flipped" if self.upside_down else b"as stored"
         return short_hash(file_identity(self.path).encode(), self.key.encode(), way)
 
@@ -96,17 +96,17 @@ class Hdf5Frames:
             if not rows.size:
                 return np.asarray(dataset[:0])
             first, last = int(rows[0]), int(rows[-1])
-            if last - first < 2 * len(rows):  # a span is one read; scattered rows are one read each
+            if last - first < 2 * len(rows):  # scattered rows are one read each
                 return np.asarray(dataset[first : last + 1][rows - first])
             return np.asarray(dataset[rows])
         except HDF5_FAILURES as failure:
-            raise UnreadableVideo(self.path, f"{self.key} cannot be read ({sentence(failure)})") from None
+            raise UnreadableVideo(self.path, f"{self.key} cannot be read ({message_of(failure)})") from None
 
     def _dataset(self, file: Any) -> Any:
         try:
             dataset = resolve(file, self.key)
-        except (Refused, *HDF5_FAILURES) as failure:
-            raise UnreadableVideo(self.path, sentence(failure)) from None
+        except (LinkRefused, *HDF5_FAILURES) as failure:
+            raise UnreadableVideo(self.path, message_of(failure)) from None
         if not _is_camera(dataset):
             raise UnreadableVideo(self.path, f"{self.key} is not a uint8 dataset of shape (n, height, width, 3)")
         return dataset
@@ -116,7 +116,7 @@ class Hdf5Reader:
     """A robomimic or LIBERO file, or a folder of them."""
 
     def __init__(self, path: str | Path, *, instruction: str | None = None, upside_down: bool | None = None) -> None:
-        """`instruction` is used for every episode; `upside_down` None turns LIBERO's images only."""
+        """`instruction` is used for every episode; `upside_down` None flips only LIBERO's images."""
         self.path, self.instruction, self.upside_down = Path(path), instruction, upside_down
         self.files = _files(self.path)
         self._name = _id_part(self.path.resolve().name if self.path.is_dir() else self.path.stem)
@@ -127,49 +127,49 @@ class Hdf5Reader:
         return self._name
 
     def expected(self) -> int | None:
-        """How many demos there are in the files that open."""
-        surveys = [self._survey(path) for path in self.files]
-        return sum(len(survey.names) for survey in surveys if isinstance(survey, Survey))
+        """The number of demos in readable files."""
+        summaries = [self._summarize(path) for path in self.files]
+        return sum(len(summary.names) for summary in summaries if isinstance(summary, Hdf5Summary))
 
     def records(self) -> Iterator[Record]:
         """Stream the demos of every file, demo_2 before demo_10."""
         for path in self.files:
-            survey = self._survey(path)
-            if isinstance(survey, Problem):
-                yield survey
+            summary = self._summarize(path)
+            if isinstance(summary, Problem):
+                yield summary
                 continue
-            yield from survey.problems
-            for demo in survey.names:
-                yield from self._read_demo(survey, demo)
+            yield from summary.problems
+            for demo in summary.names:
+                yield from self._read_demo(summary, demo)
 
-    def _survey(self, path: Path) -> Survey | Problem:
+    def _summarize(self, path: Path) -> Hdf5Summary | Problem:
         inside = path.relative_to(self.path).with_suffix("") if self.path.is_dir() else Path()
         place = "/".join([self.name, *map(_id_part, inside.parts)])
         try:
-            with opened(path) as file:
-                return survey_file(file, path, place)
+            with open_hdf5(path) as file:
+                return summarize_file(file, path, place)
         except UnreadableVideo as failure:
             return Problem("unreadable file", place, failure.reason, kept=False)
-        except (Refused, *HDF5_FAILURES) as failure:
-            return Problem("unreadable file", place, sentence(failure), kept=False)
+        except (LinkRefused, *HDF5_FAILURES) as failure:
+            return Problem("unreadable file", place, message_of(failure), kept=False)
 
-    def _read_demo(self, survey: Survey, demo: str) -> Iterator[Record]:
-        episode = f"{survey.place}/{_id_part(demo)}"
+    def _read_demo(self, summary: Hdf5Summary, demo: str) -> Iterator[Record]:
+        episode = f"{summary.place}/{_id_part(demo)}"
         records: list[Record]
         try:
-            with opened(survey.path) as file:
-                records = list(self._demo_records(file, survey, demo, episode))
-        except Refused as reason:
+            with open_hdf5(summary.path) as file:
+                records = list(self._demo_records(file, summary, demo, episode))
+        except LinkRefused as reason:
             records = [Problem("refused link", episode, str(reason), kept=False)]
         except (UnreadableVideo, *HDF5_FAILURES) as failure:
-            records = [Problem("unreadable demo", episode, sentence(failure), kept=False)]
-        # The file is closed before anybody sees the episode: a stream can be left anywhere.
+            records = [Problem("unreadable demo", episode, message_of(failure), kept=False)]
+        # The file is closed before the episode is yielded: a stream can be abandoned anywhere.
         yield from records
 
-    def _demo_records(self, file: Any, survey: Survey, demo: str, episode: str) -> Iterator[Record]:
+    def _demo_records(self, file: Any, summary: Hdf5Summary, demo: str, episode: str) -> Iterator[Record]:
         group = resolve(file, f"data/{demo}")
-        contents = _Contents(file, f"data/{demo}")
-        told = [Problem("refused link", episode, reason, kept=True) for reason in contents.refused]
+        contents = _DemoContents(file, f"data/{demo}")
+        problems = [Problem("refused link", episode, reason, kept=True) for reason in contents.refused]
         if not contents.cameras:
             detail = "; ".join(contents.refused) or "obs holds no uint8 images of shape (n, height, width, 3)"
             yield Problem("no camera", episode, detail, kept=False)
@@ -177,29 +177,31 @@ class Hdf5Reader:
         if not contents.steps:
             yield Problem("no steps", episode, "its images have no rows", kept=False)
             return
-        told += [Problem("another length", episode, misfit, kept=True) for misfit in contents.misfits]
+        problems += [Problem("another length", episode, misfit, kept=True) for misfit in contents.misfits]
         declared = group.attrs.get("num_samples")
         if declared is not None and not np.array_equal(declared, contents.steps):
             detail = f"the attribute says {declared}, there are {contents.steps} rows"
-            told.append(Problem("wrong num_samples", episode, detail, kept=True))
-        instruction = survey.instruction if self.instruction is None else self.instruction
+            problems.append(Problem("wrong num_samples", episode, detail, kept=True))
+        instruction = summary.instruction if self.instruction is None else self.instruction
         if not instruction:
-            told.append(Problem("empty instruction", episode, "the file has none (instruction= gives one)", kept=True))
-        yield from told
-        flip = survey.libero if self.upside_down is None else self.upside_down
-        path, fps, steps = str(survey.path.resolve()), survey.fps, contents.steps
+            problems.append(
+                Problem("empty instruction", episode, "the file has none (instruction= gives one)", kept=True)
+            )
+        yield from problems
+        flip = summary.libero if self.upside_down is None else self.upside_down
+        path, fps, steps = str(summary.path.resolve()), summary.fps, contents.steps
         yield Episode(
             episode,
             instruction,
             {name: Frames(Hdf5Frames(path, key, flip, fps, steps)) for name, key in contents.cameras.items()},
-            _outcomes(contents.signals.get("rewards"), survey.libero),
-            Origin(self.name, embodiment=survey.embodiment, split=survey.splits.get(demo, ""), tags=survey.tags),
+            _outcomes(contents.signals.get("rewards"), summary.libero),
+            Origin(self.name, embodiment=summary.embodiment, split=summary.splits.get(demo, ""), tags=summary.tags),
             contents.signals,
         )
 
 
-class _Contents:
-    """What one demo holds: cameras by name, numbers that fit them, and what had to be left out."""
+class _DemoContents:
+    """A demo: cameras by name, signals of the same length, and what was skipped."""
 
     def __init__(self, file: Any, demo: str) -> None:
         self.refused: list[str] = []
@@ -221,7 +223,7 @@ class _Contents:
     def _dataset(self, file: Any, key: str) -> Any:
         try:
             found = resolve(file, key)
-        except Refused as reason:
+        except LinkRefused as reason:
             self.refused.append(str(reason))
             return None
         except KeyError:
@@ -249,7 +251,7 @@ def _files(path: Path) -> list[Path]:
 def _id_part(text: str) -> str:
     try:
         return safe_name(text)
-    except BadInput:  # nothing in it is safe in a file name: any stable word will do
+    except BadInput:  # no character is safe: use a stable hash
         return short_hash(text.encode("utf-8", "surrogateescape"))[:8]
 
 
@@ -259,7 +261,7 @@ def _is_camera(dataset: Any) -> bool:
 
 
 def _is_numbers(dataset: Any) -> bool:
-    # The size is checked before reading: a few bytes of HDF5 can declare a dataset of any size.
+    # Checked before reading: a few bytes of HDF5 can declare a dataset of any size.
     is_short = dataset.shape and len(dataset.shape) < IMAGES_DIMENSIONS - 1 and dataset.nbytes <= LARGEST_SIGNAL
     return bool(is_short and dataset.dtype.kind in "fiub")
 
@@ -276,7 +278,7 @@ def _camera_name(key: str) -> str:
 
 
 def _outcomes(rewards: npt.NDArray[Any] | None, libero: bool) -> tuple[Outcome, ...]:
-    """Judge by sparse rewards only: anything but 0 and 1 says nothing certain about success."""
+    """Success by sparse rewards (0 and 1) only; other rewards do not define success."""
     if rewards is None or not rewards.size or not np.isin(rewards, (0, 1)).all():
         return ()
     success = bool(rewards.reshape(-1)[-1] == 1)
@@ -292,12 +294,12 @@ SCENE = re.compile(r"^[A-Z]+(_[A-Z]+)*_SCENE\d+_")
 
 
 @dataclass(frozen=True)
-class Survey:
-    """One file, before any demo is read."""
+class Hdf5Summary:
+    """What a file says about all of its demos."""
 
     path: Path
     place: str
-    """the beginning of its episodes' ids"""
+    """the prefix of its episodes' ids"""
     names: tuple[str, ...]
     splits: Mapping[str, str]
     libero: bool
@@ -308,8 +310,8 @@ class Survey:
     problems: tuple[Problem, ...]
 
 
-def survey_file(file: Any, path: Path, place: str) -> Survey:
-    """Look over an open file without touching a demo's data."""
+def summarize_file(file: Any, path: Path, place: str) -> Hdf5Summary:
+    """Read what an open file says about all of its demos."""
     attributes = resolve(file, "data").attrs
     names = tuple(children(file, "data"))
     problems = [] if names else [Problem("no demos", place, "the data group is empty", kept=False)]
@@ -319,7 +321,7 @@ def survey_file(file: Any, path: Path, place: str) -> Survey:
     options = options if isinstance(options, dict) else {}
     rate, robots = options.get("control_freq"), options.get("robots", "")
     splits, of_mask = _splits(file, place, names)
-    return Survey(
+    return Hdf5Summary(
         path,
         place,
         names,
@@ -334,7 +336,7 @@ def survey_file(file: Any, path: Path, place: str) -> Survey:
 
 
 def instruction_of_name(stem: str) -> str:
-    """Read LIBERO's instruction out of a file name.
+    """LIBERO's instruction, from a file name.
 
     >>> instruction_of_name("KITCHEN_SCENE3_turn_on_the_stove_demo")
     'turn on the stove'
@@ -347,13 +349,13 @@ def _looks_like_libero(file: Any, path: Path, names: tuple[str, ...]) -> bool:
         return False
     try:
         return any(key.endswith("_rgb") for key in children(file, f"data/{names[0]}/obs"))
-    except Refused:  # told with the demo itself
+    except LinkRefused:  # reported with the demo
         return False
 
 
 def _instruction(attributes: Any, path: Path) -> str:
-    said = _json_attribute(attributes, "problem_info").get("language_instruction") or ""
-    joined = "".join(map(str, said)) if isinstance(said, list) else str(said)  # some files hold a list of letters
+    value = _json_attribute(attributes, "problem_info").get("language_instruction") or ""
+    joined = "".join(map(str, value)) if isinstance(value, list) else str(value)  # some files have a list of letters
     return joined.strip().strip('"') or instruction_of_name(path.stem)
 
 
@@ -361,13 +363,13 @@ def _json_attribute(attributes: Any, name: str) -> dict[str, Any]:
     try:
         value = attributes.get(name, "{}")
         loaded = json.loads(value)
-    except (TypeError, RecursionError, *HDF5_FAILURES):  # free text where JSON should be: nothing is learned from it
+    except (TypeError, RecursionError, *HDF5_FAILURES):  # not JSON
         return {}
     return loaded if isinstance(loaded, dict) else {}
 
 
 def _splits(file: Any, place: str, names: tuple[str, ...]) -> tuple[dict[str, str], list[Problem]]:
-    """Map demos to splits by the masks train, valid and test; a demo in two of them gets none."""
+    """Map demos to splits by the masks train, valid and test; a demo in two masks gets no split."""
     members: dict[str, list[str]] = {}
     problems = []
     try:
@@ -376,8 +378,8 @@ def _splits(file: Any, place: str, names: tuple[str, ...]) -> tuple[dict[str, st
                 for name in np.asarray(resolve(file, f"mask/{split}")[()]).reshape(-1).tolist():
                     text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
                     members.setdefault(text, []).append(split)
-    except (Refused, *HDF5_FAILURES) as failure:
-        return {}, [Problem("unreadable mask", place, f"{sentence(failure)}; no demo has a split", kept=True)]
+    except (LinkRefused, *HDF5_FAILURES) as failure:
+        return {}, [Problem("unreadable mask", place, f"{message_of(failure)}; no demo has a split", kept=True)]
     for name, splits in members.items():
         if name not in names:
             detail = f"mask/{splits[0]} names it and data has no such group"
@@ -391,18 +393,22 @@ def _splits(file: Any, place: str, names: tuple[str, ...]) -> tuple[dict[str, st
 MOST_SOFT_LINKS = 16
 
 HDF5_FAILURES = (OSError, KeyError, RuntimeError, ValueError)
-"""what h5py raises for a file that is damaged inside"""
+"""what h5py raises for a damaged file"""
 
 
-class Refused(Exception):
-    """Something that points out of its file."""
+class LinkRefused(Exception):
+    """A link out of the file.
+
+    External links, external storage and virtual datasets could read any file on the disk, so every object is reached
+    through `resolve`, which checks each link before it follows it.
+    """
 
 
 @contextmanager
-def opened(path: str | Path) -> Iterator[Any]:
-    """Open a file for reading, and close it."""
+def open_hdf5(path: str | Path) -> Iterator[Any]:
+    """Open a file for reading."""
     try:
-        import h5py  # noqa: PLC0415  # an extra: demerit works without it
+        import h5py  # noqa: PLC0415
     except ModuleNotFoundError:
         raise MissingExtra("Reading HDF5 files", "hdf5") from None
     if not Path(path).is_file():
@@ -416,7 +422,7 @@ def opened(path: str | Path) -> Iterator[Any]:
 
 
 def resolve(file: Any, path: str) -> Any:
-    """Return the group or dataset at a path from the root; Refused when it is elsewhere, KeyError when nowhere."""
+    """Return the group or dataset at a path; raise LinkRefused if it is in another file, KeyError if it is missing."""
     from h5py import Group, h5l  # noqa: PLC0415
 
     here, ahead, soft_links = file, _parts(path), 0
@@ -434,14 +440,14 @@ def resolve(file: Any, path: str) -> Any:
             target = here.id.links.get_val(name).decode("utf-8", errors="surrogateescape")
             here, ahead = (file if target.startswith("/") else here), _parts(target) + ahead
         else:
-            raise Refused(f"{path} is an external link, and links out of a file are not followed")
+            raise LinkRefused(f"{path} is an external link, and links out of a file are not followed")
     if not isinstance(here, Group) and (getattr(here, "external", None) or getattr(here, "is_virtual", False)):
-        raise Refused(f"{path} keeps its data in other files, which are not followed")
+        raise LinkRefused(f"{path} keeps its data in other files, which are not followed")
     return here
 
 
 def children(file: Any, path: str) -> list[str]:
-    """List the names in a group, demo_2 before demo_10; nothing when there is no such group."""
+    """List the names in a group, demo_2 before demo_10; empty if there is no such group."""
     from h5py import Group  # noqa: PLC0415
 
     try:
@@ -450,18 +456,18 @@ def children(file: Any, path: str) -> list[str]:
         return []
     if not isinstance(group, Group):
         return []
-    # h5py gives bytes for a name that is not text; such a name is shown, and then not found.
+    # h5py returns bytes for names that are not UTF-8; they are listed and then not found.
     names = [name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name for name in group.keys()]
     return sorted(names, key=natural)
 
 
-def sentence(failure: BaseException) -> str:
-    """Return what an error says; a KeyError would put its words in quotes."""
+def message_of(failure: BaseException) -> str:
+    """The message of an error; str(KeyError) would add quotes."""
     return str(failure.args[0]) if isinstance(failure, KeyError) and failure.args else str(failure)
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
-    """Sort key under which numbers inside names count as numbers."""
+    """Sort key that compares numbers in names by value."""
     parts = re.split(r"([0-9]+)", text)
     return [(1, int(part), "") if place % 2 else (0, 0, part) for place, part in enumerate(parts)]
 

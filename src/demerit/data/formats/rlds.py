@@ -1,4 +1,4 @@
-"""RLDS datasets (Open X-Embodiment and everything else that TensorFlow Datasets wrote), read without TensorFlow.
+"""RLDS datasets (Open X-Embodiment and others written by TensorFlow Datasets), read without TensorFlow.
 
     <name>/<version>/dataset_info.json                       name, version, splits and how many episodes each shard has
     <name>/<version>/features.json                           what the records hold: a tree of features
@@ -38,7 +38,7 @@ NOT_AN_IMAGE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 @dataclass(frozen=True)
 class TfRecordFrames:
-    """The images of one camera in one record; `count` spares reading the record to learn its length."""
+    """The images of a camera in a record; `count` is their number, None = read it from the record."""
 
     path: str
     offset: int
@@ -48,17 +48,17 @@ class TfRecordFrames:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a rate that gives no times."""
+        """Check the frame rate."""
         if not self.fps > 0:
             raise BadInput("fps", "a positive number", self.fps)
 
     @property
     def kind(self) -> str:
-        """The name under which it is rebuilt."""
+        """'tfrecord'."""
         return "tfrecord"
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         return len(self._encoded()) if self.count is None else self.count
 
     def times(self) -> Times:
@@ -66,7 +66,7 @@ class TfRecordFrames:
         return np.arange(len(self)) / self.fps
 
     def take(self, indices: Sequence[int]) -> Images:
-        """Decode the chosen images, each of them once."""
+        """Decode the given images, each once."""
         encoded = self._encoded()
         wanted = sorted(set(indices)) or [0]
         if wanted[0] < 0 or wanted[-1] >= len(encoded):
@@ -81,7 +81,7 @@ class TfRecordFrames:
         return images
 
     def identity(self) -> str:
-        """Hash the file's identity, the place in it, and the checksum that the file keeps of the record."""
+        """Hash the file's identity, the position of the record and its stored checksum."""
         checksum = stored_checksum(self.path, self.offset, self.length)
         place = f"{self.offset} {self.length} {checksum}"
         return short_hash(file_identity(self.path).encode(), self.key.encode(), place.encode())
@@ -105,17 +105,16 @@ class TfRecordFrames:
 
 
 def example_at(path: str, offset: int, length: int) -> Example:
-    """Read and decode one record; the last two are remembered while their file stays the same."""
+    """Read and parse a record; the last two are cached while the file is unchanged."""
     try:
         status = Path(path).stat()
     except OSError:
         raise UnreadableVideo(path, "there is no such file") from None
-    return _parsed(path, offset, length, status.st_size, status.st_mtime_ns)
+    return _parse_cached(path, offset, length, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=2)
-def _parsed(path: str, offset: int, length: int, _size: int, _mtime_ns: int) -> Example:
-    """Keep the last records: the cameras of an episode, and repeated takes, share one parse."""
+def _parse_cached(path: str, offset: int, length: int, _size: int, _mtime_ns: int) -> Example:
     return parse_example(read_record(path, offset, length), path)
 
 
@@ -134,7 +133,7 @@ LONGEST_TAG = 300
 
 
 class RldsReader:
-    """An RLDS dataset: `<name>/<version>`, or `<name>` with version folders in it, of which the newest is read."""
+    """An RLDS dataset: `<name>/<version>`, or `<name>` with version folders, of which the newest is read."""
 
     def __init__(self, path: str | Path, *, split: str | None = None, fps: float = NOMINAL_FPS) -> None:
         """`split` reads one split instead of all; `fps` replaces the nominal rate."""
@@ -147,7 +146,7 @@ class RldsReader:
         if split is not None and split not in self._lengths:
             raise UnknownName(f"split in dataset {self._title!r}", split, self._lengths)
         self._splits = list(self._lengths) if split is None else [split]
-        self._specs = features(self.folder / "features.json")
+        self._specs = read_features(self.folder / "features.json")
         self._cameras = camera_keys(self._specs)
         if not self._cameras:
             raise BadInput(str(self.folder), "a colour image under steps/observation in features.json", "none")
@@ -159,7 +158,7 @@ class RldsReader:
         return self._name
 
     def expected(self) -> int | None:
-        """How many episodes dataset_info.json declares, on disk or not."""
+        """The number of episodes declared in dataset_info.json."""
         lengths = [self._lengths[split] for split in self._splits]
         return sum(map(sum, lengths)) if all(lengths) else None
 
@@ -226,13 +225,13 @@ class RldsReader:
         faults = {name: _camera_fault(example.get(key), steps) for name, key in self._cameras.items()}
         good = {name: key for name, key in self._cameras.items() if faults[name] is None}
         if not good:
-            told = "; ".join(f"{name}: {fault[1]}" for name, fault in faults.items() if fault)
-            yield Problem("no usable camera", episode, told, kept=False)
+            details = "; ".join(f"{name}: {fault[1]}" for name, fault in faults.items() if fault)
+            yield Problem("no usable camera", episode, details, kept=False)
             return
         yield from (Problem(fault[0], episode, f"{name}: {fault[1]}", True) for name, fault in faults.items() if fault)
         texts = _instructions(example)
         if not texts:
-            yield Problem("empty instruction", episode, f"none of {', '.join(INSTRUCTIONS)} has words", kept=True)
+            yield Problem("empty instruction", episode, f"none of {', '.join(INSTRUCTIONS)} has text", kept=True)
         elif len(texts) > 1:
             yield Problem(
                 "several instructions", episode, f"the first of {len(texts)} is used: {texts[0]!r}", kept=True
@@ -251,7 +250,7 @@ class RldsReader:
     def _origin(self, example: Example, split: str) -> Origin:
         keys = [key for key in self._specs if key.startswith(METADATA) and key not in (SUCCESS, *INSTRUCTIONS)]
         tags = {key.removeprefix(METADATA): text for key in keys if (text := _tag(example.get(key)))}
-        # Bridge and others keep the recordings of one session in one file: splits should not cut through it.
+        # Bridge and others keep the recordings of a session in one file: they are a group.
         return Origin(self.name, self._revision, split=split, group=tags.get("file_path", ""), tags=tags)
 
 
@@ -263,7 +262,7 @@ def _step_count(example: Example, cameras: Mapping[str, str]) -> int:
 
 
 def _camera_fault(images: Feature | None, steps: int) -> tuple[str, str] | None:
-    """Say what is wrong with a camera as (kind, detail); headers are looked at, pixels are not decoded."""
+    """The problem of a camera as (kind, detail), by image headers; None if it is fine."""
     if not isinstance(images, list) or not images:
         return "missing camera", "the record has no images of it"
     if len(images) != steps:
@@ -273,7 +272,7 @@ def _camera_fault(images: Feature | None, steps: int) -> tuple[str, str] | None:
             return "undecodable image", f"image {index} of {steps} is neither JPEG nor PNG"
     try:
         with Image.open(io.BytesIO(images[0]), formats=ENCODINGS) as first:
-            # Converters fill an absent camera with one flat picture; the has_image flags beside it are not reliable.
+            # Converters fill a missing camera with flat images, and the has_image flags are not reliable.
             if steps > 1 and all(image == images[0] for image in images) and _is_flat(first):
                 return "placeholder camera", "every image is the same flat colour"
     except NOT_AN_IMAGE as failure:
@@ -303,8 +302,10 @@ def _tag(feature: Feature | None) -> str:
     return " ".join(_words(feature))[:LONGEST_TAG]
 
 
-def _signals(example: Example, specs: Mapping[str, Spec], steps: int) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
-    """Shape the numbers by features.json; return those that fit and a sentence for each that does not."""
+def _signals(
+    example: Example, specs: Mapping[str, RldsFeature], steps: int
+) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
+    """Shape the signals by features.json; return those that fit, and a message for each other."""
     signals: dict[str, npt.NDArray[Any]] = {}
     misfits = []
     for key in signal_keys(specs):
@@ -320,7 +321,7 @@ def _signals(example: Example, specs: Mapping[str, Spec], steps: int) -> tuple[d
     return signals, misfits
 
 
-def _outcomes(example: Example, specs: Mapping[str, Spec]) -> tuple[Outcome, ...]:
+def _outcomes(example: Example, specs: Mapping[str, RldsFeature]) -> tuple[Outcome, ...]:
     value = example.get(SUCCESS)
     if SUCCESS not in specs or specs[SUCCESS].dtype != "bool" or not isinstance(value, np.ndarray) or len(value) != 1:
         return ()
@@ -332,29 +333,29 @@ STEP_SIGNALS = re.compile(r"steps/(action(/.+)?|observation/.+|reward|discount|i
 
 
 @dataclass(frozen=True)
-class Spec:
-    """One leaf of features.json; a size of -1 is unknown."""
+class RldsFeature:
+    """A leaf of features.json; size -1 = unknown."""
 
     kind: str
     """image, text or tensor"""
     shape: tuple[int, ...] = ()
     dtype: str = ""
     plain: bool = True
-    """False when the numbers are stored as encoded bytes"""
+    """False if the numbers are stored as encoded bytes"""
 
     @property
     def is_colour(self) -> bool:
-        """Whether this is a camera: an 8-bit image that is not known to be depth."""
+        """Whether this is a camera: an 8-bit image that is not depth."""
         return self.kind == "image" and self.dtype == "uint8" and (not self.shape or self.shape[-1] in (*COLOURS, -1))
 
     @property
     def is_numeric(self) -> bool:
-        """Whether this is a tensor that a flat list of numbers fills."""
+        """Whether this is a tensor stored as a flat list of numbers."""
         return self.kind == "tensor" and self.plain and min(self.shape, default=1) > 0
 
 
 def version_folder(path: Path) -> Path:
-    """Find the folder that holds dataset_info.json: this one, or the newest version in it."""
+    """Find the folder with dataset_info.json: this one, or the newest version in it."""
     if (path / "dataset_info.json").is_file():
         return path
     found = [info.parent for info in path.glob("*/dataset_info.json") if re.fullmatch(r"\d+(\.\d+)*", info.parent.name)]
@@ -376,7 +377,7 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def shard_lengths(info: Mapping[str, Any], path: Path) -> dict[str, list[int]]:
-    """Return how many episodes every shard of every split is declared to have; an empty list is unknown."""
+    """Declared episodes per shard, by split; an empty list = unknown."""
     try:
         found = {str(split["name"]): [int(n) for n in split.get("shardLengths") or []] for split in info["splits"]}
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -386,8 +387,8 @@ def shard_lengths(info: Mapping[str, Any], path: Path) -> dict[str, list[int]]:
     return found
 
 
-def features(path: Path) -> dict[str, Spec]:
-    """Read features.json into its leaves, by their path in a record."""
+def read_features(path: Path) -> dict[str, RldsFeature]:
+    """Read the leaves of features.json by their path in a record."""
     try:
         return dict(_leaves(json_object(path), ""))
     except (AttributeError, TypeError, ValueError):
@@ -395,21 +396,21 @@ def features(path: Path) -> dict[str, Spec]:
         raise BadInput(str(path), expected, "something that has another shape") from None
 
 
-def camera_keys(specs: Mapping[str, Spec]) -> dict[str, str]:
-    """Map camera names to keys: by name, with cameras on the hand after those that see the scene."""
+def camera_keys(specs: Mapping[str, RldsFeature]) -> dict[str, str]:
+    """Map camera names to keys, sorted, with cameras on the hand last."""
     keys = [key for key, spec in specs.items() if key.startswith(OBSERVATION) and spec.is_colour]
     keys.sort(key=lambda key: (bool(re.search("wrist|hand", key)), key))
     return {key.removeprefix(OBSERVATION): key for key in keys}
 
 
-def signal_keys(specs: Mapping[str, Spec]) -> list[str]:
-    """List the per-step numbers that are worth keeping: embeddings of the instruction are not."""
+def signal_keys(specs: Mapping[str, RldsFeature]) -> list[str]:
+    """List the per-step signals, without instruction embeddings."""
     keys = [key for key, spec in specs.items() if spec.is_numeric and STEP_SIGNALS.fullmatch(key)]
     return [key for key in keys if "embedding" not in key]
 
 
 def shard_sets(folder: Path, prefix: str) -> dict[int, dict[int, Path]]:
-    """Find the shards of a split: for every "of" number in a file name, the files by their own number."""
+    """Find the shards of a split: {total number in the file name: {shard number: path}}."""
     pattern = re.compile(re.escape(prefix) + r"\.tfrecord-(\d+)-of-(\d+)")
     found: dict[int, dict[int, Path]] = {}
     for path in sorted(folder.iterdir()):
@@ -418,22 +419,22 @@ def shard_sets(folder: Path, prefix: str) -> dict[int, dict[int, Path]]:
     return found
 
 
-def _leaves(node: Mapping[str, Any], path: str, sequences: int = 0) -> Iterator[tuple[str, Spec]]:
-    """Walk features.json; a sequence inside the steps is ragged, stored another way, and left out."""
+def _leaves(node: Mapping[str, Any], path: str, sequences: int = 0) -> Iterator[tuple[str, RldsFeature]]:
+    """Walk features.json; sequences inside the steps are ragged and skipped."""
     if "featuresDict" in node:
         for name, child in node["featuresDict"].get("features", {}).items():
             yield from _leaves(child, f"{path}/{name}" if path else name, sequences)
     elif "sequence" in node and not sequences:
         yield from _leaves(node["sequence"].get("feature", {}), path, 1)
     elif "image" in node:
-        yield path, Spec("image", _shape(node["image"]), node["image"].get("dtype") or "uint8")
+        yield path, RldsFeature("image", _shape(node["image"]), node["image"].get("dtype") or "uint8")
     elif "text" in node:
-        yield path, Spec("text")
+        yield path, RldsFeature("text")
     elif "tensor" in node:
         tensor = node["tensor"]
         words = tensor.get("dtype") in ("string", "object")
         plain = str(tensor.get("encoding") or "none").lower() == "none"
-        yield path, Spec("text" if words else "tensor", _shape(tensor), tensor.get("dtype", ""), plain)
+        yield path, RldsFeature("text" if words else "tensor", _shape(tensor), tensor.get("dtype", ""), plain)
 
 
 def _shape(leaf: Mapping[str, Any]) -> tuple[int, ...]:

@@ -1,10 +1,10 @@
-"""RoboArena: pairs of policies tried on real robots, judged by the person who stood beside them.
+"""RoboArena: policies compared on real robots, labelled by the evaluator on site.
 
     global_metadata.yaml                                  policy_index: {policy name: {open_source, action_space}}
     evaluation_sessions/<uuid>/metadata.yaml              the instruction, the judgements, the preference
     evaluation_sessions/<uuid>/<LETTER>_<policy name>/    a video per camera and one npz
 
-The videos are `*_video_{left,right,wrist}.mp4` in the dump of 2025, `{left_shoulder,right_shoulder,wrist}.mp4` in 2026.
+Videos are `*_video_{left,right,wrist}.mp4` in the 2025 dump, `{left_shoulder,right_shoulder,wrist}.mp4` in 2026.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ import yaml
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.formats.videos import (
-    checked,
+    build_episode,
+    check_label,
     dataset_folder,
     dataset_name,
+    detail_of,
     find_video,
-    inside,
+    path_inside,
+    printable,
     read_fraction,
     read_success,
-    sentence,
-    shown,
     text,
 )
-from demerit.data.frames import Frames
 from demerit.data.labels import Outcome, Preference, Verdict
 from demerit.data.video import VideoClip
-from demerit.errors import BadEpisode, BadInput
+from demerit.errors import BadInput
 
 SESSIONS = "evaluation_sessions"
 CAMERA_FILE = re.compile(r"(?:.*_)?(left|right|wrist)(?:_shoulder)?\.mp4", re.IGNORECASE)
 TURN = {"left": 0, "right": 0, "wrist": 180}
-"""Degrees that upright each camera, in the order of the views: the wrist camera records upside down."""
+"""rotation of each camera in degrees, in the order of the views: the wrist camera is mounted upside down"""
 SESSION_NAMES = (
     "preference",
     "longform_feedback",
@@ -59,21 +59,18 @@ VERDICTS: dict[str, Verdict] = {"A": "a", "B": "b", "TIE": "tie"}
 class RoboArenaReader:
     """Reads a RoboArena dump, session by session.
 
-    An evaluator's binary and partial success are one "human" outcome per rollout, with the session's feedback as its
-    note. The preference is between A and B only. A session is a group: splits never cut through it.
+    The evaluator's binary and partial success are a "human" outcome per rollout, with the session's feedback as its
+    note. The preference is between A and B. A session is a group.
 
-    The npz beside the videos is a pickle, and loading a pickle runs whatever code it holds. It is never opened unless
-    `allow_pickle` says that you trust where the dump came from; without it episodes have no signals.
-
-    A problem with a preference is counted as kept: it costs the preference, and an episode it names is either in the
-    stream or counted as left out already.
+    The npz beside the videos is a pickle, and loading a pickle runs its code. It is opened only with `allow_pickle`,
+    for dumps that you trust; otherwise episodes have no signals.
     """
 
     path: str | Path
     allow_pickle: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse a folder without sessions."""
+        """Check that there are sessions."""
         if not self._sessions_folder.is_dir():
             raise BadInput("the RoboArena dataset", f"a folder with {SESSIONS} in it", str(self.root))
 
@@ -89,11 +86,11 @@ class RoboArenaReader:
         return dataset_name(self.root, "roboarena")
 
     def expected(self) -> int:
-        """As many episodes as there are policy folders."""
+        """The number of policy folders."""
         return sum(len(policy_folders(session)) for session in self._sessions())
 
     def records(self) -> Iterator[Record]:
-        """Stream the sessions by name: problems, episodes by letter, then the preference."""
+        """Stream the sessions by name: problems, episodes, preference."""
         index, problem = policy_index(self.root / "global_metadata.yaml")
         if problem is not None:
             yield problem
@@ -104,7 +101,7 @@ class RoboArenaReader:
                 kind = "malformed metadata" if (folder / "metadata.yaml").is_file() else "missing metadata"
                 for letter in policy_folders(folder) or ("",):
                     place = f"{folder.name}/{letter}".rstrip("/")
-                    yield Problem(kind, shown(place), sentence(bad), kept=False)
+                    yield Problem(kind, printable(place), detail_of(bad), kept=False)
             else:
                 yield from self._session(session)
 
@@ -118,7 +115,7 @@ class RoboArenaReader:
     def _session(self, session: Session) -> Iterator[Record]:
         for name in SESSION_NAMES:
             if session.metadata.get(name) is None:
-                yield Problem(f"absent {name}", shown(session.id), "metadata.yaml does not say it", kept=True)
+                yield Problem(f"absent {name}", printable(session.id), "not in metadata.yaml", kept=True)
         folders = policy_folders(session.folder)
         streamed = set()
         for letter in sorted({*session.entries, *folders}):
@@ -132,46 +129,43 @@ class RoboArenaReader:
         episode, entry = f"{session.id}/{letter}", session.entries.get(letter)
         if folder is None:
             what = "null" if entry is None else "there"
-            detail = f"no folder {shown(letter)}_... in the session; its entry in metadata.yaml is {what}"
-            yield Problem("missing video", shown(episode), detail, kept=False)
+            detail = f"no folder {printable(letter)}_... in the session; its entry in metadata.yaml is {what}"
+            yield Problem("missing video", printable(episode), detail, kept=False)
             return
         problems: list[Problem] = []
-        views = self._views(folder, shown(episode), problems)
+        views = self._views(folder, printable(episode), problems)
         if not views:
             yield from problems
             return
         if not isinstance(entry, dict):
             detail = (
-                f"policies.{letter} in metadata.yaml is {'null' if entry is None else 'no mapping'}: outcome unknown"
+                f"policies.{letter} in metadata.yaml is {'null' if entry is None else 'not a mapping'}: outcome unknown"
             )
-            problems.append(Problem("null policy entry", shown(episode), detail, kept=True))
-        outcomes = _outcomes(session, entry, shown(episode), problems) if isinstance(entry, dict) else ()
+            problems.append(Problem("null policy entry", printable(episode), detail, kept=True))
+        outcomes = _outcomes(session, entry, printable(episode), problems) if isinstance(entry, dict) else ()
         instruction = text(session.metadata.get("language_instruction"))
         if not instruction:
             detail = "metadata.yaml has no language_instruction"
-            problems.append(Problem("empty instruction", shown(episode), detail, kept=True))
-        signals = self._signals(folder, shown(episode), problems)
+            problems.append(Problem("empty instruction", printable(episode), detail, kept=True))
+        signals = self._signals(folder, printable(episode), problems)
         yield from problems
         origin = _origin(self.name, session, letter, folder)
-        try:
-            yield Episode(episode, instruction, views, outcomes, origin, signals)
-        except BadEpisode as bad:
-            yield Problem("unusable id", shown(episode), sentence(bad), kept=False)
+        yield build_episode(episode, instruction, views, outcomes, origin, signals)
 
-    def _views(self, folder: Path, episode: str, problems: list[Problem]) -> dict[str, Frames]:
+    def _views(self, folder: Path, episode: str, problems: list[Problem]) -> dict[str, VideoClip]:
         files: dict[str, str] = {}
         for path in sorted(folder.iterdir()):
             match = None if path.name.startswith(".") else CAMERA_FILE.fullmatch(path.name)
             if match is not None:
                 files.setdefault(match[1].lower(), path.relative_to(self.root).as_posix())
-        views: dict[str, Frames] = {}
+        views: dict[str, VideoClip] = {}
         refused: list[Problem] = []
         for camera, turn in TURN.items():
             if camera not in files:
                 continue
             video = find_video(self.root, files[camera], episode)
             if isinstance(video, Path):
-                views[camera] = Frames(VideoClip(str(video), rotate=turn))
+                views[camera] = VideoClip(str(video), rotate=turn)
             else:
                 refused.append(video)
         if not views:
@@ -189,7 +183,7 @@ class RoboArenaReader:
         if not self.allow_pickle:
             return {}
         for path in sorted(folder.glob("*.npz")):
-            if inside(self.root, path.relative_to(self.root).as_posix()) is not None:
+            if path_inside(self.root, path.relative_to(self.root).as_posix()) is not None:
                 return PickledSignals(str(path))
         problems.append(Problem("missing signals", episode, "no npz in its folder", kept=True))
         return {}
@@ -198,9 +192,9 @@ class RoboArenaReader:
 def _outcomes(session: Session, entry: Mapping[str, Any], episode: str, problems: list[Problem]) -> tuple[Outcome, ...]:
     for name in POLICY_NAMES:
         if entry.get(name) is None:
-            problems.append(Problem(f"absent {name}", episode, "its entry in metadata.yaml does not say it", kept=True))
-    success = checked(read_success, "binary_success", entry.get("binary_success"), episode, problems)
-    progress = checked(read_fraction, "partial_success", entry.get("partial_success"), episode, problems)
+            problems.append(Problem(f"absent {name}", episode, "not in its entry of metadata.yaml", kept=True))
+    success = check_label(read_success, "binary_success", entry.get("binary_success"), episode, problems)
+    progress = check_label(read_fraction, "partial_success", entry.get("partial_success"), episode, problems)
     if success is None and progress is None:
         return ()
     return (Outcome("human", success=success, progress=progress, note=session.feedback, by=session.evaluator),)
@@ -232,14 +226,14 @@ def _origin(dataset: str, session: Session, letter: str, folder: Path) -> Origin
 def _preference(session: Session, streamed: set[str]) -> Iterator[Preference | Problem]:
     given = session.metadata.get("preference")
     if given is None:
-        return  # counted as absent already
+        return  # reported already
     verdict = VERDICTS.get(text(given).upper())
     if verdict is None:
-        detail = f"preference: expected A, B or TIE, got {shown(repr(given))}"
-        yield Problem("bad preference", shown(session.id), detail, kept=True)
+        detail = f"preference: expected A, B or TIE, got {printable(repr(given))}"
+        yield Problem("bad preference", printable(session.id), detail, kept=True)
     elif not {"A", "B"} <= streamed:
         gone = " and ".join(letter for letter in ("A", "B") if letter not in streamed)
-        yield Problem("dangling preference", shown(session.id), f"it needs {gone}, which was left out", kept=True)
+        yield Problem("dangling preference", printable(session.id), f"it needs {gone}, which was skipped", kept=True)
     else:
         a, b = f"{session.id}/A", f"{session.id}/B"
         yield Preference(a, b, verdict, "human", why=session.feedback, by=session.evaluator)
@@ -250,42 +244,42 @@ POLICY_FOLDER = re.compile(r"([A-Z])_(.+)")
 
 @dataclass(frozen=True)
 class Session:
-    """What metadata.yaml says about one session."""
+    """The metadata of a session."""
 
     folder: Path
     metadata: Mapping[str, Any]
     index: Mapping[str, Any]
-    """what the dump's global_metadata.yaml says about each policy, by name"""
+    """policies by name, from global_metadata.yaml"""
 
     @property
     def id(self) -> str:
-        """The session's uuid, which is the folder's name."""
+        """The session's uuid: the folder's name."""
         return self.folder.name
 
     @cached_property
     def entries(self) -> dict[str, Any]:
-        """What was judged, by the policy's letter; an entry may be null."""
+        """The policies' entries by letter; an entry may be null."""
         return {str(letter): entry for letter, entry in self.metadata["policies"].items()}
 
     @property
     def feedback(self) -> str:
-        """The evaluator's free text on all of the session's rollouts."""
+        """The evaluator's free text on the session."""
         return text(self.metadata.get("longform_feedback"))
 
     @property
     def evaluator(self) -> str:
-        """Who judged."""
+        """The evaluator's name."""
         return text(self.metadata.get("evaluator_name"))
 
 
 @dataclass(frozen=True)
 class PickledSignals(Mapping[str, npt.NDArray[Any]]):
-    """State and action of one rollout, unpickled when first read. Unpickling runs code that the file brings along."""
+    """State and action of a rollout, unpickled on first access. Unpickling runs the file's code."""
 
     path: str
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """Return one signal, a row per control step."""
+        """Return a signal, a row per control step."""
         return self._arrays[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -303,8 +297,8 @@ class PickledSignals(Mapping[str, npt.NDArray[Any]]):
                 steps = list(archive["data"])
             names = [name for name in steps[0] if all(name in step for step in steps)] if steps else []
             columns = {name: np.stack([np.atleast_1d(step[name]) for step in steps]) for name in names}
-        except Exception as error:  # a pickle runs foreign code, which raises whatever it likes
-            raise BadInput(self.path, "an npz whose 'data' is an array of dicts of arrays", shown(error)) from None
+        except Exception as error:  # a pickle can raise anything
+            raise BadInput(self.path, "an npz whose 'data' is an array of dicts of arrays", printable(error)) from None
         return {name: values for name, values in columns.items() if values.dtype.kind in "fiub"}
 
 
@@ -323,12 +317,12 @@ def _load_yaml(path: Path) -> Any:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(path.name, "a file", "none") from None
-    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:  # a date such as 2025-13-45 is a ValueError
-        raise BadInput(path.name, "YAML", shown(" ".join(str(error).split()))) from None
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:  # bad dates are ValueErrors
+        raise BadInput(path.name, "YAML", printable(" ".join(str(error).split()))) from None
 
 
 def load_metadata(path: Path) -> dict[str, Any]:
-    """Load a session's metadata.yaml; refuse one that does not list policies."""
+    """Load a session's metadata.yaml; it must list policies."""
     metadata = _load_yaml(path)
     if not isinstance(metadata, dict) or not isinstance(metadata.get("policies"), dict):
         got = "none" if isinstance(metadata, dict) and metadata.get("policies") is None else "something else"
@@ -337,13 +331,12 @@ def load_metadata(path: Path) -> dict[str, Any]:
 
 
 def policy_index(path: Path) -> tuple[Mapping[str, Any], Problem | None]:
-    """Load what the dump says about each policy, by name."""
-    # The index only adds tags, so that a dump without it is whole.
+    """Load the policies of the dump by name. They only add tags, so the file is optional."""
     if not path.is_file():
         return {}, None
     try:
         loaded = _load_yaml(path)
     except BadInput as bad:
-        return {}, Problem("malformed metadata", path.name, sentence(bad), kept=True)
+        return {}, Problem("malformed metadata", path.name, detail_of(bad), kept=True)
     index = loaded.get("policy_index") if isinstance(loaded, dict) else None
     return (index if isinstance(index, dict) else {}), None

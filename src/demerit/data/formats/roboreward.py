@@ -14,26 +14,24 @@ from functools import cached_property
 from pathlib import Path
 
 from demerit.data.dataset import Problem, Record
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Origin
 from demerit.data.formats.videos import (
     HIGHEST_GRADE,
-    Row,
-    checked,
+    LabelRow,
+    build_episode,
+    check_label,
     count_rows,
     dataset_folder,
     dataset_name,
     find_video,
     read_grade,
     read_rows,
-    sentence,
-    shown,
     text,
     video_id,
 )
-from demerit.data.frames import Frames, short_hash
+from demerit.data.frames import short_hash
 from demerit.data.labels import Outcome
-from demerit.data.video import VideoClip
-from demerit.errors import BadEpisode, BadInput, UnknownName
+from demerit.errors import BadInput, UnknownName
 
 SPLITS = ("train", "val", "test")
 
@@ -42,34 +40,33 @@ CLIP_MARK = re.compile(
     r"(?:[_-]?(?:\d+|start|end|to|frames?|pct|percent))*$",
     re.IGNORECASE,
 )
-"""The end of a file name that says "a piece of the video named before it"."""
+"""the end of a file name that marks a part of the video named before it"""
 
 
 @dataclass(frozen=True)
 class RoboRewardReader:
     """Reads one split of RoboReward, or all of them in the order train, val, test.
 
-    Who vouches: people checked the grades of the test split, so they are "human"; those of train and val were written
-    and filtered by language models, so they are "model". A grade r is a progress of (r - 1) / 4, and a success only
-    at 5.
+    Label source: people checked the grades of the test split ("human"); those of train and val were written and
+    filtered by language models ("model"). Grade r is progress (r - 1) / 4; only 5 is a success.
 
-    `gpt5_mini_check` argues for the grade and so gives it away. It is kept in `Outcome.note`, which no model that is
-    being evaluated ever sees, and nowhere else; columns that are not known are not read at all.
+    `gpt5_mini_check` argues for the grade and so reveals it. It is kept only in `Outcome.note`, which models under
+    evaluation never see. Unknown columns are not read.
 
-    One video appears under several instructions, so an id ends in a short hash of the instruction. `Origin.group` is
-    the original video, the same in every split, where the file's name tells (`x_clip_2.mp4` is a piece of `x.mp4`).
+    A video appears with several instructions, so an id ends in a short hash of the instruction. `Origin.group` is the
+    original video, if the file name tells (`x_clip_2.mp4` is a part of `x.mp4`).
     """
 
     path: str | Path
     split: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse a split that is unknown or absent, and a folder without any."""
+        """Check split and folder."""
         if self.split is not None and self.split not in SPLITS:
             raise UnknownName("RoboReward split", self.split, SPLITS)
         if not self._manifests:
             wanted = self.split or "train, val or test"
-            hint = " (was the folder above meant?)" if (self.root / "metadata.jsonl").is_file() else ""
+            hint = " (did you mean the folder above?)" if (self.root / "metadata.jsonl").is_file() else ""
             raise BadInput("the RoboReward dataset", f"{wanted} with a metadata.jsonl in it", f"{self.root}{hint}")
 
     @cached_property
@@ -83,11 +80,11 @@ class RoboRewardReader:
         return dataset_name(self.root, "roboreward")
 
     def expected(self) -> int:
-        """As many episodes as there are lines."""
+        """The number of lines."""
         return sum(count_rows(manifest) for manifest in self._manifests.values())
 
     def records(self) -> Iterator[Record]:
-        """Stream the rows in the order of the files."""
+        """Stream the rows, split by split."""
         for split, manifest in self._manifests.items():
             seen: dict[str, tuple[str, int | None]] = {}
             for row in read_rows(manifest):
@@ -102,7 +99,7 @@ class RoboRewardReader:
         manifests = {split: self.root / split / "metadata.jsonl" for split in splits}
         return {split: manifest for split, manifest in manifests.items() if manifest.is_file()}
 
-    def _episode(self, split: str, row: Row, seen: dict[str, tuple[str, int | None]]) -> Iterator[Record]:
+    def _episode(self, split: str, row: LabelRow, seen: dict[str, tuple[str, int | None]]) -> Iterator[Record]:
         video = find_video(self.root / split, row.fields.get("file_name"), f"{split}/{row.where}")
         if isinstance(video, Problem):
             yield video
@@ -119,42 +116,34 @@ class RoboRewardReader:
         if not instruction:
             problems.append(Problem("empty instruction", episode, f"{row.where} has no task", kept=True))
         yield from problems
-        try:
-            yield Episode(
-                episode,
-                instruction,
-                {"main": Frames(VideoClip(str(video)))},
-                _outcomes(split, grade, row),
-                _origin(self.name, split, stem),
-            )
-        except BadEpisode as bad:
-            yield Problem("unusable id", shown(episode), sentence(bad), kept=False)
+        origin = _origin(self.name, split, stem)
+        yield build_episode(episode, instruction, {"main": video}, _outcomes(split, grade, row), origin)
 
 
 def original_video(stem: str) -> str:
-    """Name the video that a clip was cut from, as far as the clip's name tells; otherwise the name itself."""
+    """The video that a clip was cut from, according to its name; otherwise the name itself."""
     whole = CLIP_MARK.sub("", stem)
     return stem if not whole or whole.endswith("/") else whole
 
 
-def _grade(row: Row, episode: str, problems: list[Problem]) -> int | None:
+def _grade(row: LabelRow, episode: str, problems: list[Problem]) -> int | None:
     given = row.fields.get("reward")
-    grade = checked(read_grade, "reward", given, episode, problems)
+    grade = check_label(read_grade, "reward", given, episode, problems)
     if grade is None and not problems:
         problems.append(Problem("bad label", episode, f"{row.where} has no reward", kept=True))
     return grade
 
 
-def _repetition(episode: str, row: Row, grade: int | None, first: tuple[str, int | None]) -> Problem:
+def _repetition(episode: str, row: LabelRow, grade: int | None, first: tuple[str, int | None]) -> Problem:
     where, earlier = first
     if grade == earlier:
-        detail = f"{row.where} repeats {where}: same video, instruction and grade; read once"
+        detail = f"{row.where} repeats {where}: same video, instruction and grade"
         return Problem("repeated row", episode, detail, kept=True)
     detail = f"{row.where} says grade {grade} where {where} says {earlier} of the same video and instruction"
-    return Problem("contradicting grades", episode, f"{detail}; the later one is left out", kept=False)
+    return Problem("contradicting grades", episode, f"{detail}; the later one is skipped", kept=False)
 
 
-def _outcomes(split: str, grade: int | None, row: Row) -> tuple[Outcome, ...]:
+def _outcomes(split: str, grade: int | None, row: LabelRow) -> tuple[Outcome, ...]:
     if grade is None:
         return ()
     return (

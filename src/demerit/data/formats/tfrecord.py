@@ -9,8 +9,8 @@ A checksum is CRC-32C, rotated and shifted ("masked"). A record of an RLDS datas
     Example { 1: Features { 1: repeated entry { 1: name, 2: Feature } } }
     Feature { 1: BytesList | 2: FloatList | 3: Int64List }, each list { 1: repeated value }
 
-The checksum of every length is verified, so a damaged file is noticed before a nonsense length is believed. The
-checksum of the bytes is not: in pure Python that would cost more than everything else together.
+The checksum of every length is verified, so a damaged file is noticed before a wrong length is used. The checksum of
+the bytes is not: in pure Python that would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from demerit.errors import UnreadableVideo
 
 Feature: TypeAlias = list[memoryview] | npt.NDArray[np.float32] | npt.NDArray[np.int64]
-"""the values of one name: byte strings, floats or integers; a feature without a list is an empty list"""
+"""the values of a name: byte strings, floats or integers; empty list = no values"""
 
 Example: TypeAlias = Mapping[str, Feature]
 
@@ -46,11 +46,11 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 class _Malformed(Exception):
-    """Bytes that break the wire format; becomes an UnreadableVideo at the door."""
+    """Bytes that break the wire format; `parse_example` raises UnreadableVideo instead."""
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the masked CRC-32C that TFRecord stores; a table walk, meant for a few bytes."""
+    """The masked CRC-32C that TFRecord stores; slow, for a few bytes."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -59,8 +59,8 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def record_spans(path: str | Path) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the bytes of every record; raise UnreadableVideo where the file is cut or damaged."""
-    with _opened(path) as file:
+    """Yield (offset, length) of every record; raise UnreadableVideo where the file is truncated or damaged."""
+    with _open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         at, number = 0, 0
         while at < size:
@@ -81,25 +81,25 @@ def record_spans(path: str | Path) -> Iterator[tuple[int, int]]:
 
 
 def read_record(path: str | Path, offset: int, length: int) -> bytes:
-    """Read the bytes of one record that `record_spans` found."""
-    with _opened(path) as file:
+    """Read the bytes of a record found by `record_spans`."""
+    with _open_file(path) as file:
         _check_span(path, file, offset, length)
         file.seek(offset)
         return file.read(length)
 
 
 def stored_checksum(path: str | Path, offset: int, length: int) -> int:
-    """Return the checksum that the file holds for a record's bytes: a fingerprint that costs four bytes to read."""
-    with _opened(path) as file:
+    """The stored checksum of a record: a fingerprint in four bytes."""
+    with _open_file(path) as file:
         _check_span(path, file, offset, length)
         file.seek(offset + length)
         return int(FOOTER.unpack(file.read(FOOTER.size))[0])
 
 
 def parse_example(data: bytes, where: str | Path) -> Example:
-    """Decode a tf.train.Example; `where` is the file named in the error when the bytes are not one.
+    """Decode a tf.train.Example; errors name the file `where`.
 
-    Byte strings are views into `data`, nothing is copied. Fields that the message type does not know are skipped.
+    Byte strings are views of `data`. Unknown fields are skipped.
     """
     found: dict[str, Feature] = {}
     try:
@@ -124,7 +124,7 @@ def _crc_table() -> list[int]:
 _CRC_TABLE = _crc_table()
 
 
-def _opened(path: str | Path) -> BinaryIO:
+def _open_file(path: str | Path) -> BinaryIO:
     try:
         return open(path, "rb")
     except OSError as failure:
@@ -139,7 +139,7 @@ def _damage(header: bytes, number: int, at: int) -> str:
 
 def _check_span(path: str | Path, file: BinaryIO, offset: int, length: int) -> None:
     size = os.fstat(file.fileno()).st_size
-    # Checked before reading: a length out of a damaged description must not become an allocation.
+    # Checked before reading: a wrong length must not allocate memory.
     if offset < HEADER.size or length < 0 or offset + length + FOOTER.size > size:
         raise UnreadableVideo(path, f"there is no record of {length} bytes at byte {offset}: the file has {size}")
 
@@ -169,7 +169,7 @@ def _feature(feature: memoryview) -> Feature:
 
 
 def _values(numbers: memoryview, alone: int) -> bytes:
-    """Join the values of a list of numbers: packed runs and single values have the same bytes, one after another."""
+    """Join the values of a list of numbers: packed and single values have the same bytes."""
     return b"".join(value for field, wire, value in _fields(numbers) if field == 1 and wire in (DELIMITED, alone))
 
 

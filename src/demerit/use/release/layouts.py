@@ -19,7 +19,7 @@ from demerit.data.episode import Episode
 from demerit.data.files import make_folder, write_atomic
 from demerit.data.formats.lerobot.metadata import NOT_SIGNALS
 from demerit.data.formats.lerobot.reader import LeRobotReader
-from demerit.data.formats.lerobot.writer import DTYPES, MATRIX, plan_of, write_lerobot
+from demerit.data.formats.lerobot.writer import DTYPES, MATRIX, plan_dataset, write_lerobot
 from demerit.data.labels import Preference
 from demerit.data.parts import Manifest, write_manifest
 from demerit.data.store import FORMAT_NAME, MANIFEST, Store
@@ -55,7 +55,7 @@ def write_as_lerobot(
 def check_lerobot(episodes: Iterable[Episode], fps: float | None) -> None:
     """Refuse episodes that one LeRobot dataset cannot hold, such as two frame rates. Decodes one image."""
     ordered = order_by_split(episodes)
-    plan = plan_of(ordered[0], fps, None, [], False)
+    plan = plan_dataset(ordered[0], fps, None, [], False)
     for episode in ordered:
         plan.check(episode)
         if episode.views.keys() != ordered[0].views.keys():

@@ -1,4 +1,8 @@
-"""Outcomes from LeRobot columns. There is no official one: everything here is a convention, and says whose."""
+"""The metadata of a LeRobot dataset: info.json, tasks and episodes, and outcomes from label columns.
+
+v2 keeps tasks and episodes as lines of JSON, v3 as parquet. LeRobot defines no outcome columns; the ones read here are
+conventions, and the outcome names its column.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +27,19 @@ from demerit.errors import BadInput
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 IMAGES_PREFIX = "observation.images."
 FRAME_SUCCESS = "next.success"
-# Columns that every data file has or that say how an episode ended: neither is a signal.
+# Bookkeeping and outcome columns, which are not signals.
 NOT_SIGNALS = frozenset(
     {"timestamp", "frame_index", "episode_index", "index", "task_index", "next.done", FRAME_SUCCESS}
 )
 NUMBERS = re.compile(r"(float|int|uint)\d+|bool")
 CARD_LICENCE = re.compile(r"^license:[ \t]*['\"]?([^\s'\"\[]+)", re.MULTILINE)
 CARD_LICENCE_NAME = re.compile(r"^license_name:[ \t]*['\"]?([^\n'\"]+?)['\"]?[ \t]*$", re.MULTILINE)
-"""what cards say instead, where the licence is `other`"""
+"""used by cards whose licence is `other`"""
 CARD_BYTES = 65536
 
 
 @dataclass(frozen=True)
-class Info:
+class LeRobotInfo:
     """The checked content of meta/info.json."""
 
     root: Path
@@ -52,16 +56,16 @@ class Info:
     splits: Mapping[str, range]
     """split to its episode indices"""
     unread_splits: tuple[str, ...] = ()
-    """splits whose episodes could not be understood"""
+    """splits whose episode ranges cannot be parsed"""
 
     def cameras(self) -> dict[str, str]:
-        """Camera name to feature key, in the file's order; depth maps are not pictures and are left out."""
+        """Camera name to feature key, in file order; depth maps are skipped."""
         keys = [key for key, feature in self.features.items() if _is_camera(feature)]
         short = [key.removeprefix(IMAGES_PREFIX) for key in keys]
         return {name if short.count(name) == 1 else key: key for name, key in zip(short, keys, strict=True)}
 
     def signals(self) -> dict[str, str]:
-        """Signal name to column: every numeric feature that is neither bookkeeping nor a verdict."""
+        """Signal name to column: every numeric feature that is not in NOT_SIGNALS."""
         keys = [key for key, feature in self.features.items() if key not in NOT_SIGNALS and _is_numeric(feature)]
         return {("state" if key == "observation.state" and "state" not in keys else key): key for key in keys}
 
@@ -70,11 +74,11 @@ class Info:
         return self.features[key].get("dtype") == "video"
 
     def split_of(self, episode: int) -> str:
-        """The first split that holds the episode, empty when none does."""
+        """The first split with this episode; empty if none."""
         return next((name for name, indices in self.splits.items() if episode in indices), "")
 
 
-def read_info(path: str | Path) -> Info:
+def read_info(path: str | Path) -> LeRobotInfo:
     """Read and check meta/info.json."""
     root = Path(path).expanduser().absolute()
     raw = _read_object(root)
@@ -90,14 +94,14 @@ def read_info(path: str | Path) -> Info:
         if not isinstance(feature, dict):
             raise BadInput(f"feature {key!r} in {root / 'meta/info.json'}", "an object with a dtype", repr(feature))
     splits, unread = _splits(raw.get("splits"))
-    chunks_size, total = whole(raw.get("chunks_size")), whole(raw.get("total_episodes"))
-    return Info(
+    chunks_size, total = whole_number(raw.get("chunks_size")), whole_number(raw.get("total_episodes"))
+    return LeRobotInfo(
         root=root,
         version=version,
         fps=float(fps),
         features=features,
         data_path=_template(raw, root, "data_path", version),
-        # A dataset of images has no videos, and its template may be null.
+        # null for datasets of images
         video_path=_template(raw, root, "video_path", version) if raw.get("video_path") else "",
         chunks_size=chunks_size if chunks_size and chunks_size > 0 else 1000,
         robot_type=str(raw.get("robot_type") or ""),
@@ -107,8 +111,8 @@ def read_info(path: str | Path) -> Info:
     )
 
 
-def whole(value: object) -> int | None:
-    """Return the whole number that a metadata field holds, None when it holds anything else."""
+def whole_number(value: object) -> int | None:
+    """The value as an integer if it is a whole number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return int(value) if value == int(value) else None
@@ -123,8 +127,8 @@ def stays_inside(relative: str) -> bool:
     return not (os.path.isabs(normal) or normal == ".." or normal.startswith("../") or re.match(r"[A-Za-z]:", normal))
 
 
-def card_licence(root: Path) -> str:
-    """The licence that the dataset card (README.md) names, empty when it names none."""
+def read_card_licence(root: Path) -> str:
+    """The licence named in the dataset card (README.md); empty if none."""
     try:
         with open(root / "README.md", encoding="utf-8", errors="replace") as card:
             text = card.read(CARD_BYTES)
@@ -205,41 +209,41 @@ PARQUET_ERRORS = (OSError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
-class Clip:
-    """Where one camera's video of one episode is."""
+class LeRobotClip:
+    """The position of an episode in a camera's video."""
 
     path: str
-    """relative to the dataset's root, as the metadata says"""
+    """relative to the dataset's root"""
     start: float | None = None
     stop: float | None = None
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One episode according to the metadata. None means that it does not say."""
+class LeRobotEntry:
+    """The metadata of an episode. None = unknown."""
 
     index: int
     tasks: tuple[str, ...]
     length: int | None
     data: str
-    """the data file, relative to the dataset's root, as the metadata says"""
-    clips: Mapping[str, Clip]
+    """the data file, relative to the dataset's root"""
+    clips: Mapping[str, LeRobotClip]
     """feature key to video"""
     labels: Mapping[str, Any] = field(default_factory=dict)
-    """episode-level columns that speak about the outcome"""
+    """episode-level label columns"""
 
 
-def entries(info: Info, labels: Sequence[str]) -> Iterator[Entry | Problem]:
+def read_entries(info: LeRobotInfo, labels: Sequence[str]) -> Iterator[LeRobotEntry | Problem]:
     """Stream the episodes' metadata in the dataset's order."""
     return _rows_of_parquet(info, labels) if info.version == "v3.0" else _lines_of_json(info, labels)
 
 
-def read_tasks(info: Info) -> tuple[dict[int, str], list[Problem]]:
-    """Read task index to text, with what went wrong on the way."""
+def read_tasks(info: LeRobotInfo) -> tuple[dict[int, str], list[Problem]]:
+    """Read the tasks by index, and the problems."""
     return _tasks_parquet(info) if info.version == "v3.0" else _tasks_json(info)
 
 
-def episode_columns(info: Info) -> list[str]:
+def episode_columns(info: LeRobotInfo) -> list[str]:
     """List the episode-level columns, from the first line or file."""
     if info.version == "v3.0":
         for path in _metadata_files(info):
@@ -253,7 +257,7 @@ def episode_columns(info: Info) -> list[str]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, object]]:
-    """Stream (line number, value); a line that is not JSON gives the error itself. Empty lines are skipped."""
+    """Stream (line number, value or error); empty lines are skipped."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -264,31 +268,31 @@ def json_lines(path: Path) -> Iterator[tuple[int, object]]:
                 yield number, broken
 
 
-def _lines_of_json(info: Info, labels: Sequence[str]) -> Iterator[Entry | Problem]:
+def _lines_of_json(info: LeRobotInfo, labels: Sequence[str]) -> Iterator[LeRobotEntry | Problem]:
     for number, record in json_lines(info.root / "meta/episodes.jsonl"):
-        index = whole(record.get("episode_index")) if isinstance(record, dict) else None
+        index = whole_number(record.get("episode_index")) if isinstance(record, dict) else None
         if not isinstance(record, dict) or index is None or index < 0:
             why = str(record) if isinstance(record, Exception) else "it names no episode_index"
             yield Problem("malformed metadata", f"meta/episodes.jsonl line {number}", why, kept=False)
             continue
         fields = {"episode_chunk": index // info.chunks_size, "episode_index": index}
         keys = [key for key in info.cameras().values() if info.is_video(key) and info.video_path]
-        yield Entry(
+        yield LeRobotEntry(
             index=index,
             tasks=_texts(record.get("tasks")),
-            length=whole(record.get("length")),
+            length=whole_number(record.get("length")),
             data=info.data_path.format(**fields, video_key=""),
-            clips={key: Clip(info.video_path.format(**fields, video_key=key)) for key in keys},
+            clips={key: LeRobotClip(info.video_path.format(**fields, video_key=key)) for key in keys},
             labels={name: record[name] for name in labels if record.get(name) is not None},
         )
 
 
-def _rows_of_parquet(info: Info, labels: Sequence[str]) -> Iterator[Entry | Problem]:
+def _rows_of_parquet(info: LeRobotInfo, labels: Sequence[str]) -> Iterator[LeRobotEntry | Problem]:
     for path in _metadata_files(info):
         where = path.relative_to(info.root).as_posix()
         try:
             with pq.ParquetFile(path) as file:
-                # Real files have a hundred stats/* columns: name what is needed.
+                # Real files have a hundred stats/* columns.
                 wanted = [name for name in _needed(info, labels) if name in set(file.schema_arrow.names)]
                 for batch in file.iter_batches(batch_size=METADATA_BATCH, columns=wanted):
                     for row in batch.select(wanted).to_pylist():
@@ -297,31 +301,31 @@ def _rows_of_parquet(info: Info, labels: Sequence[str]) -> Iterator[Entry | Prob
             yield Problem("unreadable metadata", where, first_line(broken), kept=False)
 
 
-def _needed(info: Info, labels: Sequence[str]) -> list[str]:
+def _needed(info: LeRobotInfo, labels: Sequence[str]) -> list[str]:
     keys = [key for key in info.cameras().values() if info.is_video(key)]
     parts = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
     videos = [f"videos/{key}/{part}" for key in keys for part in parts]
     return ["episode_index", "tasks", "length", "data/chunk_index", "data/file_index", *videos, *labels]
 
 
-def _entry(info: Info, labels: Sequence[str], row: Mapping[str, Any], where: str) -> Entry | Problem:
-    index = whole(row.get("episode_index"))
-    chunk, file = whole(row.get("data/chunk_index")), whole(row.get("data/file_index"))
+def _entry(info: LeRobotInfo, labels: Sequence[str], row: Mapping[str, Any], where: str) -> LeRobotEntry | Problem:
+    index = whole_number(row.get("episode_index"))
+    chunk, file = whole_number(row.get("data/chunk_index")), whole_number(row.get("data/file_index"))
     if index is None or index < 0 or chunk is None or file is None:
         why = f"a row needs episode_index, data/chunk_index and data/file_index, this one has {index}, {chunk}, {file}"
         return Problem("malformed metadata", where, why, kept=False)
     clips = {}
     for key in info.cameras().values():
-        place = {part: whole(row.get(f"videos/{key}/{part}")) for part in ("chunk_index", "file_index")}
+        place = {part: whole_number(row.get(f"videos/{key}/{part}")) for part in ("chunk_index", "file_index")}
         start, stop = (row.get(f"videos/{key}/{end}_timestamp") for end in ("from", "to"))
-        # Without both ends the clip would silently be the videos of other episodes as well.
+        # Without both ends the clip would include other episodes.
         is_placed = None not in place.values() and _is_moment(start) and _is_moment(stop)
         if info.is_video(key) and info.video_path and is_placed:
-            clips[key] = Clip(info.video_path.format(**place, video_key=key), start, stop)
-    return Entry(
+            clips[key] = LeRobotClip(info.video_path.format(**place, video_key=key), start, stop)
+    return LeRobotEntry(
         index=index,
         tasks=_texts(row.get("tasks")),
-        length=whole(row.get("length")),
+        length=whole_number(row.get("length")),
         data=info.data_path.format(chunk_index=chunk, file_index=file, video_key=""),
         clips=clips,
         labels={name: row[name] for name in labels if row.get(name) is not None},
@@ -332,17 +336,17 @@ def _is_moment(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _metadata_files(info: Info) -> list[Path]:
+def _metadata_files(info: LeRobotInfo) -> list[Path]:
     found = (info.root / "meta/episodes").glob("*/*.parquet")
     return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", "/".join(path.parts[-2:]))])
 
 
-def _tasks_json(info: Info) -> tuple[dict[int, str], list[Problem]]:
+def _tasks_json(info: LeRobotInfo) -> tuple[dict[int, str], list[Problem]]:
     tasks: dict[int, str] = {}
     problems: list[Problem] = []
     try:
         for number, record in json_lines(info.root / "meta/tasks.jsonl"):
-            index = whole(record.get("task_index")) if isinstance(record, dict) else None
+            index = whole_number(record.get("task_index")) if isinstance(record, dict) else None
             if isinstance(record, dict) and index is not None and isinstance(record.get("task"), str):
                 tasks[index] = record["task"]
                 continue
@@ -353,7 +357,7 @@ def _tasks_json(info: Info) -> tuple[dict[int, str], list[Problem]]:
     return tasks, problems
 
 
-def _tasks_parquet(info: Info) -> tuple[dict[int, str], list[Problem]]:
+def _tasks_parquet(info: LeRobotInfo) -> tuple[dict[int, str], list[Problem]]:
     where = "meta/tasks.parquet"
     try:
         table = pq.read_table(info.root / where)
@@ -369,7 +373,7 @@ def _tasks_parquet(info: Info) -> tuple[dict[int, str], list[Problem]]:
 
 
 def _text_column(schema: Any) -> str | None:
-    """The texts are the index of a pandas frame, and what that is called depends on who wrote it."""
+    """The texts are a pandas index, whose column name varies."""
     try:
         named = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
     except (ValueError, AttributeError):
@@ -386,7 +390,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def first_line(broken: BaseException) -> str:
-    """Shorten an error of the parquet library to what fits into a sentence."""
+    """The first line of a parquet error."""
     lines = str(broken).splitlines()
     return (lines[0] if lines else type(broken).__name__).rstrip(".")
 
@@ -396,80 +400,80 @@ QUALITY = {"successful": True, "success": True, "failure": False, "failed": Fals
 
 
 @dataclass(frozen=True, eq=False)
-class Verdicts:
-    """The outcomes of one episode, and what could not be understood."""
+class LeRobotLabels:
+    """The outcomes of an episode, and label problems."""
 
     outcomes: tuple[Outcome, ...]
-    complaints: tuple[tuple[str, str], ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()
     """(kind, detail) of each problem"""
 
 
-def verdicts(
+def read_labels(
     labels: Mapping[str, Any], success_key: str | None, frames: npt.NDArray[Any] | None, frame_key: str | None
-) -> Verdicts:
+) -> LeRobotLabels:
     """Read episode-level columns and the per-frame success column.
 
-    A column does not say who filled it in, so its voucher is a rule named after the column, unless a `vouched_by`
-    column knows better. Where both say the same, the episode-level one is kept, as it may know its voucher.
+    The label source is a rule named after the column, unless there is a `vouched_by` column. If both agree, the
+    episode-level one is kept.
     """
-    complaints: list[tuple[str, str]] = []
-    whole_episode = _of_episode(labels, success_key, complaints)
-    by_frames = None if frames is None or frame_key is None else _of_frames(frames, frame_key, complaints)
+    problems: list[tuple[str, str]] = []
+    whole_episode = _of_episode(labels, success_key, problems)
+    by_frames = None if frames is None or frame_key is None else _of_frames(frames, frame_key, problems)
     if by_frames is None or (whole_episode is not None and whole_episode.success == by_frames.success):
-        return Verdicts(() if whole_episode is None else (whole_episode,), tuple(complaints))
+        return LeRobotLabels(() if whole_episode is None else (whole_episode,), tuple(problems))
     if whole_episode is None:
-        return Verdicts((by_frames,), tuple(complaints))
+        return LeRobotLabels((by_frames,), tuple(problems))
     if whole_episode.success is not None:
         detail = f"{whole_episode.by or success_key} says {whole_episode.success}, {frame_key} {by_frames.success}"
-        complaints.append(("outcomes disagree", detail))
-    return Verdicts((whole_episode, by_frames), tuple(complaints))
+        problems.append(("outcomes disagree", detail))
+    return LeRobotLabels((whole_episode, by_frames), tuple(problems))
 
 
-def _of_episode(labels: Mapping[str, Any], key: str | None, complaints: list[tuple[str, str]]) -> Outcome | None:
+def _of_episode(labels: Mapping[str, Any], key: str | None, problems: list[tuple[str, str]]) -> Outcome | None:
     value = labels.get(key) if key is not None else None
-    success, said_by = _yes_or_no(value), key
+    success, column = _yes_or_no(value), key
     if value is not None and not _is_missing(value) and success is None:
-        complaints.append(("unclear outcome", f"{key} is {value!r}, expected true, false, 0 or 1"))
+        problems.append(("unclear outcome", f"{key} is {value!r}, expected true, false, 0 or 1"))
     if success is None and key is not None and labels.get("quality_label") is not None:
-        success, said_by = QUALITY.get(str(labels["quality_label"]).strip().lower()), "quality_label"
-    progress = _number(labels, "progress", complaints)
-    grade = _number(labels, "grade", complaints)
+        success, column = QUALITY.get(str(labels["quality_label"]).strip().lower()), "quality_label"
+    progress = _number(labels, "progress", problems)
+    grade = _number(labels, "grade", problems)
     if success is None and progress is None and grade is None:
         return None
     if success is None:
-        said_by = "progress" if progress is not None else "grade"
-    voucher, by = _voucher(labels.get("vouched_by"), f"{said_by} column", complaints)
-    return Outcome(voucher, success=success, progress=progress, grade=None if grade is None else int(grade), by=by)
+        column = "progress" if progress is not None else "grade"
+    source, by = _label_source(labels.get("vouched_by"), f"{column} column", problems)
+    return Outcome(source, success=success, progress=progress, grade=None if grade is None else int(grade), by=by)
 
 
-def _of_frames(frames: npt.NDArray[Any], key: str, complaints: list[tuple[str, str]]) -> Outcome | None:
-    """True on the last frame is a success; never true is a failure; anything else nobody can tell."""
+def _of_frames(frames: npt.NDArray[Any], key: str, problems: list[tuple[str, str]]) -> Outcome | None:
+    """True on the last frame is a success, never true is a failure, anything else is unclear."""
     try:
         values = frames.reshape(len(frames)).astype(np.float64)
     except (ValueError, TypeError):
-        complaints.append(("unclear outcome", f"{key} is not one truth value per frame"))
+        problems.append(("unclear outcome", f"{key} is not one truth value per frame"))
         return None
     if not len(values) or np.isnan(values).all():
         return None
     by = f"{key} column"
     if set(np.unique(values[~np.isnan(values)])) - {0.0, 1.0}:
-        complaints.append(("unclear outcome", f"{key} has values other than true and false"))
+        problems.append(("unclear outcome", f"{key} has values other than true and false"))
         return None
     if values[-1] == 1:
         return Outcome("rule", success=True, by=by)
-    if not values.any():  # NaN counts as true here: a frame nobody judged may have been the success
+    if not values.any():  # NaN counts as true: an unlabelled frame may have been the success
         return Outcome("rule", success=False, by=by)
-    complaints.append(("unclear outcome", f"{key} is true or unknown somewhere, and not true on the last frame"))
+    problems.append(("unclear outcome", f"{key} is true or unknown somewhere, and not true on the last frame"))
     return None
 
 
 def _yes_or_no(value: object) -> bool | None:
     if isinstance(value, bool):
         return value
-    return {0: False, 1: True}.get(number) if (number := whole(value)) is not None else None
+    return {0: False, 1: True}.get(number) if (number := whole_number(value)) is not None else None
 
 
-def _number(labels: Mapping[str, Any], name: str, complaints: list[tuple[str, str]]) -> float | None:
+def _number(labels: Mapping[str, Any], name: str, problems: list[tuple[str, str]]) -> float | None:
     value = labels.get(name)
     if value is None or _is_missing(value):
         return None
@@ -477,16 +481,16 @@ def _number(labels: Mapping[str, Any], name: str, complaints: list[tuple[str, st
     if fits and (0 <= value <= 1 if name == "progress" else value in (1, 2, 3, 4, 5)):
         return float(value)
     allowed = "a number from 0 to 1" if name == "progress" else "a whole number from 1 to 5"
-    complaints.append(("unclear outcome", f"{name} is {value!r}, expected {allowed}"))
+    problems.append(("unclear outcome", f"{name} is {value!r}, expected {allowed}"))
     return None
 
 
-def _voucher(value: object, column: str, complaints: list[tuple[str, str]]) -> tuple[LabelSource, str]:
-    known = next((voucher for voucher in LABEL_SOURCES if voucher == value), None)
+def _label_source(value: object, column: str, problems: list[tuple[str, str]]) -> tuple[LabelSource, str]:
+    known = next((source for source in LABEL_SOURCES if source == value), None)
     if known is not None:
         return known, ""
     if value is not None:
-        complaints.append(("unknown voucher", f"vouched_by is {value!r}, expected one of {', '.join(LABEL_SOURCES)}"))
+        problems.append(("unknown voucher", f"vouched_by is {value!r}, expected one of {', '.join(LABEL_SOURCES)}"))
     return "rule", column
 
 

@@ -1,7 +1,6 @@
-"""LeRobot datasets, versions 2.0, 2.1 and 3.0, read without the lerobot package.
+"""Reading LeRobot datasets, versions 2.0, 2.1 and 3.0.
 
-Nothing is decoded and no video is opened while episodes stream by. Version 3 keeps many episodes in one file: each
-camera becomes a clip between two moments of it.
+No video is opened while episodes are streamed. Version 3 keeps many episodes in one file: each camera is a clip of it.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
@@ -26,17 +26,17 @@ from demerit.data.formats.lerobot.metadata import (
     FRAME_SUCCESS,
     LABEL_COLUMNS,
     PARQUET_ERRORS,
-    Clip,
-    Entry,
-    Info,
-    card_licence,
-    entries,
+    LeRobotClip,
+    LeRobotEntry,
+    LeRobotInfo,
     episode_columns,
     first_line,
+    read_card_licence,
+    read_entries,
     read_info,
+    read_labels,
     read_tasks,
     stays_inside,
-    verdicts,
 )
 from demerit.data.frames import Frames, Images, Times, file_identity, short_hash
 from demerit.data.video import VideoClip
@@ -44,13 +44,13 @@ from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 
 
 class LeRobotReader:
-    """Streams the episodes of one LeRobot folder.
+    """Streams the episodes of a LeRobot folder.
 
     No outcome is assumed: demonstrations without a success column come without an outcome.
     """
 
     def __init__(self, path: str | Path, *, outcome_key: str | None = None) -> None:
-        """`outcome_key` names the column that tells success, per frame or per episode, if it has an unusual name."""
+        """`outcome_key` is the success column, per frame or per episode, if it has an unusual name."""
         self.info = read_info(path)
         where = "meta/episodes" if self.info.version == "v3.0" else "meta/episodes.jsonl"
         if not (self.info.root / where).exists():
@@ -58,7 +58,7 @@ class LeRobotReader:
         self._success_key, self._frame_key = _success_columns(self.info, outcome_key)
         signals = self.info.signals()
         self._signals = {name: key for name, key in signals.items() if key != self._frame_key}
-        self._licence = card_licence(self.info.root)
+        self._licence = read_card_licence(self.info.root)
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class LeRobotReader:
         return safe_name(self.info.root.resolve().name)
 
     def expected(self) -> int | None:
-        """How many episodes meta/info.json promises."""
+        """The number of episodes according to meta/info.json."""
         return self.info.total_episodes
 
     def records(self) -> Iterator[Record]:
@@ -77,30 +77,30 @@ class LeRobotReader:
             yield Problem("unreadable split", "meta/info.json", f"expected first:stop, got {split}", kept=True)
         labels = list(dict.fromkeys([*LABEL_COLUMNS, *([self._success_key] if self._success_key else [])]))
         wanted = ["task_index", *([self._frame_key] if self._frame_key else [])]
-        pass_ = _Pass(self, tasks, DataFiles(wanted, shared=self.info.version == "v3.0"))
+        reading = _ReadPass(self, tasks, DataFiles(wanted, shared=self.info.version == "v3.0"))
         listed = 0
-        for entry in entries(self.info, labels):
+        for entry in read_entries(self.info, labels):
             if isinstance(entry, Problem):
                 yield entry
             else:
                 listed += 1
-                yield from pass_.episode(entry)
+                yield from reading.episode(entry)
         if self.info.total_episodes not in (None, listed):
-            detail = f"meta/info.json promises {self.info.total_episodes} episodes, the metadata lists {listed}"
+            detail = f"meta/info.json declares {self.info.total_episodes} episodes, the metadata lists {listed}"
             yield Problem("episode count differs", self.name, detail, kept=True)
 
 
-class _Pass:
-    """One pass over the dataset: what was learnt on the way and the problems of the episode at hand."""
+class _ReadPass:
+    """One pass over the dataset."""
 
     def __init__(self, reader: LeRobotReader, tasks: dict[int, str], files: DataFiles) -> None:
         self._reader, self._info, self._tasks, self._files = reader, reader.info, tasks, files
         self._name, self._cameras = reader.name, reader.info.cameras()
-        # Episodes of version 3 share a few video files: ask the file system once for each.
+        # Episodes of version 3 share video files: check each file once.
         self._is_file = lru_cache(maxsize=1024)(Path.is_file)
 
-    def episode(self, entry: Entry) -> Iterator[Record]:
-        """Make one episode, after the problems that it has; or say why it had to be left out."""
+    def episode(self, entry: LeRobotEntry) -> Iterator[Record]:
+        """Yield the problems of an episode, then the episode unless it must be skipped."""
         id = f"{self._name}/episode_{entry.index:06d}"
         outside = [path for path in (entry.data, *(c.path for c in entry.clips.values())) if not stays_inside(path)]
         if outside:
@@ -121,15 +121,15 @@ class _Pass:
         yield made
 
     def _made(
-        self, id: str, entry: Entry, rows: EpisodeRows | None, views: dict[str, Frames], problems: list[Problem]
+        self, id: str, entry: LeRobotEntry, rows: EpisodeRows | None, views: dict[str, Frames], problems: list[Problem]
     ) -> Episode:
         tasks = entry.tasks or self._tasks_of(rows)
         if not tasks:
             problems.append(Problem("empty instruction", id, "neither the metadata nor the data names a task", True))
         key = self._reader._frame_key
         columns = {} if rows is None else rows.columns
-        verdict = verdicts(entry.labels, self._reader._success_key, columns.get(key or ""), key)
-        problems.extend(Problem(kind, id, detail, kept=True) for kind, detail in verdict.complaints)
+        labels = read_labels(entry.labels, self._reader._success_key, columns.get(key or ""), key)
+        problems.extend(Problem(kind, id, detail, kept=True) for kind, detail in labels.problems)
         tags = {"tasks": json.dumps(tasks, ensure_ascii=False)} if len(tasks) > 1 else {}
         if entry.labels.get("quality_label") is not None:
             tags["quality_label"] = str(entry.labels["quality_label"])
@@ -143,9 +143,9 @@ class _Pass:
         )
         path = str(self._info.root / entry.data)
         signals = {} if rows is None else ParquetSignals(path, self._reader._signals, rows.first, rows.count)
-        return Episode(id, "; ".join(tasks), views, verdict.outcomes, origin, signals)
+        return Episode(id, "; ".join(tasks), views, labels.outcomes, origin, signals)
 
-    def _rows(self, id: str, entry: Entry, problems: list[Problem]) -> EpisodeRows | None:
+    def _rows(self, id: str, entry: LeRobotEntry, problems: list[Problem]) -> EpisodeRows | None:
         path = self._info.root / entry.data
         if not self._is_file(path):
             problems.append(Problem("missing data", id, f"there is no {entry.data}", kept=True))
@@ -160,8 +160,8 @@ class _Pass:
             return None
         return rows
 
-    def _length(self, id: str, entry: Entry, rows: EpisodeRows | None, problems: list[Problem]) -> int | None:
-        """The number of frames if everybody agrees on it; otherwise None, and the video itself must tell."""
+    def _length(self, id: str, entry: LeRobotEntry, rows: EpisodeRows | None, problems: list[Problem]) -> int | None:
+        """The number of frames if metadata, data and clips agree, else None."""
         said: dict[str, int] = {} if entry.length is None else {"the metadata": entry.length}
         if rows is not None:
             said["the data"] = rows.count
@@ -175,7 +175,7 @@ class _Pass:
         return next(iter(said.values()), None)
 
     def _views(
-        self, id: str, entry: Entry, rows: EpisodeRows | None, length: int | None, problems: list[Problem]
+        self, id: str, entry: LeRobotEntry, rows: EpisodeRows | None, length: int | None, problems: list[Problem]
     ) -> dict[str, Frames]:
         views = {}
         for name, key in self._cameras.items():
@@ -193,7 +193,7 @@ class _Pass:
                 problems.append(Problem("missing images", id, f"{key} is in {entry.data}", kept=True))
         return views
 
-    def _clip(self, clip: Clip, length: int | None) -> VideoClip:
+    def _clip(self, clip: LeRobotClip, length: int | None) -> VideoClip:
         return VideoClip(str(self._info.root / clip.path), clip.start, clip.stop, length)
 
     def _tasks_of(self, rows: EpisodeRows | None) -> tuple[str, ...]:
@@ -203,8 +203,8 @@ class _Pass:
         return tuple(text for text in texts if text)
 
 
-def _success_columns(info: Info, outcome_key: str | None) -> tuple[str | None, str | None]:
-    """The episode-level and the per-frame column that tell success; a column the user names is the only one."""
+def _success_columns(info: LeRobotInfo, outcome_key: str | None) -> tuple[str | None, str | None]:
+    """The episode-level and the per-frame success column; a column named by the user is the only one."""
     if outcome_key is None:
         return "success", FRAME_SUCCESS if FRAME_SUCCESS in info.features else None
     if outcome_key in info.features:
@@ -226,22 +226,19 @@ class EpisodeRows:
     first: int
     count: int
     columns: Mapping[str, npt.NDArray[Any]]
-    """the columns that were asked for and are there"""
+    """the wanted columns that exist"""
 
 
 class DataFiles:
-    """Looks into data files while episodes stream by.
-
-    Of a file that episodes share, only who owns which rows and the few wanted columns are read, once.
-    """
+    """Finds the rows of episodes in data files. Reads only the episode index and the wanted columns, once per file."""
 
     def __init__(self, wanted: Sequence[str], shared: bool) -> None:
-        """`wanted` are small columns to return with the rows; `shared` files hold several episodes each."""
+        """`wanted` columns are returned with the rows; `shared` files hold several episodes each."""
         self._wanted, self._shared = tuple(wanted), shared
         self._recent: OrderedDict[Path, dict[int, EpisodeRows] | StoreError] = OrderedDict()
 
     def rows(self, path: Path, episode: int) -> EpisodeRows | None:
-        """Find an episode's rows, None when the file has none; an unreadable file is a StoreError."""
+        """Find an episode's rows, None if the file has none; raise StoreError if it is unreadable."""
         if path not in self._recent:
             self._recent[path] = self._look(path, episode)
             if len(self._recent) > FILES_REMEMBERED:
@@ -273,14 +270,14 @@ def _owners(table: Any, names: Sequence[str]) -> dict[int, EpisodeRows]:
     stops = np.r_[starts[1:], len(owner)]
     found: dict[int, EpisodeRows] = {}
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        # Rows of one episode lie together; if not, the first run is all that can be told apart from a mistake.
+        # Rows of an episode are adjacent; otherwise only the first run is used.
         pieces = {name: values[start:stop] for name, values in columns.items()}
         found.setdefault(int(owner[start]), EpisodeRows(start, stop - start, pieces))
     return found
 
 
 class ParquetSignals(Mapping[str, npt.NDArray[Any]]):
-    """Per-frame numbers of one episode, read from the data file when first asked for."""
+    """The signals of an episode, read on first access."""
 
     def __init__(self, path: str, columns: Mapping[str, str], first: int, count: int) -> None:
         """`columns` maps a signal's name to its column; the episode's rows are `first` to `first + count`."""
@@ -298,15 +295,15 @@ class ParquetSignals(Mapping[str, npt.NDArray[Any]]):
         return iter(self.columns)
 
     def __len__(self) -> int:
-        """How many signals there are."""
+        """The number of signals."""
         return len(self.columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel without the numbers: they are read again where they are needed."""
+        """Pickle without the loaded values."""
         return {**self.__dict__, "_loaded": {}}
 
     def __repr__(self) -> str:
-        """Name the signals without reading them."""
+        """List the signals without reading them."""
         return f"ParquetSignals({list(self.columns)}, rows {self.first} to {self.first + self.count - 1})"
 
     def _read(self, column: str) -> npt.NDArray[Any]:
@@ -323,7 +320,7 @@ class ParquetSignals(Mapping[str, npt.NDArray[Any]]):
 
 @dataclass(frozen=True)
 class ParquetImages:
-    """The encoded images (PNG or JPEG) of one episode in a column of its data file."""
+    """The encoded images (PNG or JPEG) of an episode in a column of its data file."""
 
     path: str
     column: str
@@ -334,11 +331,11 @@ class ParquetImages:
 
     @property
     def kind(self) -> str:
-        """The name under which the store knows these frames."""
+        """'lerobot-images'."""
         return "lerobot-images"
 
     def __len__(self) -> int:
-        """How many frames there are."""
+        """The number of frames."""
         return self.rows
 
     def times(self) -> Times:
@@ -346,13 +343,13 @@ class ParquetImages:
         return np.arange(self.rows) / self.fps
 
     def take(self, indices: Sequence[int]) -> Images:
-        """Decode the wanted frames, in the wanted order."""
+        """Decode the given frames, in the given order."""
         if not len(indices):
             return np.empty((0, 0, 0, 3), dtype=np.uint8)
         wanted, places = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
         if wanted[0] < 0 or wanted[-1] >= self.rows:
             raise BadInput("frame indices", f"0 to {self.rows - 1}", f"{wanted[0]} to {wanted[-1]}")
-        images = [_decoded(cell, self.path, row) for row, cell in self._cells(self.first + wanted)]
+        images = [_decode_image(cell, self.path, row) for row, cell in self._cells(self.first + wanted)]
         if len(images) != len(wanted):
             raise UnreadableVideo(self.path, f"{len(wanted)} images were asked for, and {len(images)} are there")
         sizes = {image.shape for image in images}
@@ -361,7 +358,7 @@ class ParquetImages:
         return np.stack(images)[places]
 
     def identity(self) -> str:
-        """Hash the data file's content and what part of it is shown."""
+        """Hash the data file's identity and the rows."""
         return short_hash(file_identity(self.path).encode(), repr((self.column, self.first, self.rows)).encode())
 
     def describe(self) -> dict[str, Any]:
@@ -375,7 +372,7 @@ class ParquetImages:
         }
 
     def _cells(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-        """Stream (row, cell) of the wanted rows in batches: a row group may be hundreds of megabytes."""
+        """Stream (row, cell) in batches: a row group may have hundreds of megabytes."""
         try:
             with pq.ParquetFile(self.path) as file:
                 for group, start, stop in _groups(file, int(rows[0]), int(rows[-1]) + 1):
@@ -394,7 +391,7 @@ class ParquetImages:
 
 
 def as_array(column: Any) -> npt.NDArray[Any]:
-    """Copy an arrow column of numbers or of equally long lists of numbers: (rows, ...)."""
+    """Copy an arrow column of numbers, or of equally long lists of numbers: (rows, ...)."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], type=array.type)
@@ -406,7 +403,7 @@ def as_array(column: Any) -> npt.NDArray[Any]:
 
 
 def _width(array: Any) -> int | None:
-    """How many items each of the lists holds, None when the array is of no lists."""
+    """The length of the lists; None if the array has no lists."""
     if pa.types.is_fixed_size_list(array.type):
         lengths = {array.type.list_size} | ({"no"} if array.null_count else set())
     elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
@@ -429,9 +426,7 @@ def _groups(file: Any, first: int, stop: int) -> list[tuple[int, int, int]]:
     return groups
 
 
-def _decoded(cell: Any, path: str, row: int) -> Images:
-    from PIL import Image  # noqa: PLC0415  # only datasets of images need it
-
+def _decode_image(cell: Any, path: str, row: int) -> Images:
     data = cell.get("bytes") if isinstance(cell, dict) else cell
     if not isinstance(data, bytes):
         raise UnreadableVideo(path, f"row {row} holds no image")

@@ -1,8 +1,8 @@
-"""Writing LeRobot v3.0 datasets with pyarrow and PyAV alone.
+"""Writing LeRobot v3.0 datasets with pyarrow and PyAV.
 
-Two things go beyond the format, both harmless to other readers: the episodes file has the nullable columns `success`,
-`vouched_by`, `progress` and `grade`, and an episode of unknown outcome stays unknown (`next.success` is written only
-when every episode's success is known, as its column cannot say "unknown").
+The first episode decides on cameras, signals and frame rate; later ones must match. Beyond the format, and harmless to
+other readers: the episodes file has the nullable columns `success`, `vouched_by`, `progress` and `grade`.
+`next.success` cannot express "unknown", so it is written only if the success of every episode is known.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import av
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from av.container import OutputContainer
+from av.video.frame import PictureType, VideoFrame
+from av.video.stream import VideoStream
 
 from demerit.data.episode import Episode, safe_name
 from demerit.data.files import atomic_folder, check_free
@@ -27,15 +31,9 @@ from demerit.data.formats.lerobot.metadata import FRAME_SUCCESS, IMAGES_PREFIX, 
 from demerit.data.frames import Frames, Images, spread
 from demerit.errors import BadInput, UnknownName
 
-if TYPE_CHECKING:
-    from av.container import OutputContainer
-    from av.video.frame import VideoFrame
-    from av.video.stream import VideoStream
-
-
 REWARD = "next.reward"
 MATRIX = 2
-# Timestamps of real recordings are rounded: rates closer than this are the same rate.
+# Real timestamps are rounded: rates closer than this are equal.
 SAME_RATE = 0.01
 NEARLY_WHOLE = 2e-4
 DTYPES = {"f": "float32", "i": "int64", "u": "int64", "b": "bool"}
@@ -50,7 +48,7 @@ FIXED_COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Camera:
+class LeRobotCamera:
     """A camera that every episode has."""
 
     view: str
@@ -60,40 +58,40 @@ class Camera:
 
 
 @dataclass(frozen=True)
-class Column:
+class LeRobotColumn:
     """A signal that every episode has."""
 
     signal: str
     key: str
     dtype: str
     width: int | None
-    """numbers per frame; None = one, not in a list"""
+    """numbers per frame; None = a scalar"""
 
 
 @dataclass(frozen=True)
-class Plan:
+class LeRobotPlan:
     """Cameras, signals and frame rate of the whole dataset."""
 
     fps: float
-    cameras: tuple[Camera, ...]
-    columns: tuple[Column, ...]
+    cameras: tuple[LeRobotCamera, ...]
+    columns: tuple[LeRobotColumn, ...]
     retime: bool
-    """whether the caller gave the rate: then what the recordings say about time is set aside"""
+    """whether the caller gave the rate, which overrides the recordings"""
     has_rewards: bool
 
     @property
     def rate(self) -> Fraction:
-        """The frame rate as a video file wants it."""
+        """The frame rate as a fraction."""
         return _fraction(self.fps)
 
     def numbers(self) -> dict[str, tuple[str, int | None]]:
-        """Every column of the data file but the success one: key to (dtype, width)."""
+        """The columns of the data file except success: key to (dtype, width)."""
         signals = {column.key: (column.dtype, column.width) for column in self.columns}
         rewards: dict[str, tuple[str, int | None]] = {REWARD: ("float32", None)} if self.has_rewards else {}
         return {**signals, **{key: (dtype, None) for key, dtype in FIXED_COLUMNS.items()}, **rewards}
 
     def check(self, episode: Episode) -> None:
-        """Refuse an episode that does not fit the first one."""
+        """Raise if an episode does not match the first one."""
         missing = [camera.view for camera in self.cameras if camera.view not in episode.views]
         if missing:
             got = f"{', '.join(episode.views)} in episode {episode.id!r}"
@@ -105,8 +103,8 @@ class Plan:
             for camera in self.cameras:
                 _check_rate(self.fps, episode.views[camera.view], f"{camera.view!r} of episode {episode.id!r}")
 
-    def values(self, column: Column, episode: Episode, frames: int) -> npt.NDArray[Any]:
-        """Read one signal of an episode and refuse it if it does not fit."""
+    def values(self, column: LeRobotColumn, episode: Episode, frames: int) -> npt.NDArray[Any]:
+        """Read a signal of an episode; raise if it does not match the first one."""
         if column.signal not in episode.signals:
             hint = f"{', '.join(episode.signals) or 'none'} (choose with signals=)"
             raise BadInput(f"signals of episode {episode.id!r}", f"{column.signal!r} as in the first episode", hint)
@@ -119,14 +117,14 @@ class Plan:
         return values.astype(column.dtype).reshape(_shape(frames, column.width))
 
 
-def plan_of(
+def plan_dataset(
     first: Episode,
     fps: float | None,
     cameras: Mapping[str, str] | None,
     signals: Sequence[str] | None,
     has_rewards: bool,
-) -> Plan:
-    """Learn from the first episode what the dataset is made of."""
+) -> LeRobotPlan:
+    """Plan the dataset by its first episode."""
     if fps is not None and not fps > 0:
         raise BadInput("fps", "a positive number", fps)
     keys = {name: _camera_key(name) for name in first.views} if cameras is None else dict(cameras)
@@ -140,18 +138,18 @@ def plan_of(
     absent = [name for name in chosen if name not in first.signals]
     if absent:
         raise BadInput("signals", f"some of {', '.join(first.signals) or 'none'}", ", ".join(absent))
-    return Plan(
-        # The very rate of the video's clock: rounded differently, long files would drift from their timestamps.
+    return LeRobotPlan(
+        # Exactly the rate of the video: otherwise long files would drift from their timestamps.
         fps=float(_fraction(fps if fps is not None else _rate_of(first.views[next(iter(keys))]))),
-        cameras=tuple(Camera(name, key, *_size(first.views[name], first.id)) for name, key in keys.items()),
+        cameras=tuple(LeRobotCamera(name, key, *_size(first.views[name], first.id)) for name, key in keys.items()),
         columns=tuple(_column(name, first.signals[name]) for name in chosen),
         retime=fps is not None,
         has_rewards=has_rewards,
     )
 
 
-def info_features(plan: Plan, video: Mapping[str, Any], has_success: bool) -> dict[str, dict[str, Any]]:
-    """Write the `features` of meta/info.json; `video` is what all cameras' videos have in common."""
+def describe_features(plan: LeRobotPlan, video: Mapping[str, Any], has_success: bool) -> dict[str, dict[str, Any]]:
+    """The `features` of meta/info.json; `video` are the common facts of all videos."""
     features: dict[str, dict[str, Any]] = {}
     for column in plan.columns:
         names = None if column.width is None else [f"{column.signal}_{i}" for i in range(column.width)]
@@ -186,7 +184,7 @@ def _size(frames: Frames, episode: str) -> tuple[int, int]:
     return height, width
 
 
-def _column(name: str, values: npt.ArrayLike) -> Column:
+def _column(name: str, values: npt.ArrayLike) -> LeRobotColumn:
     array = np.asarray(values)
     key = "observation.state" if name == "state" else name
     if key in NOT_SIGNALS or "/" in key:
@@ -195,7 +193,7 @@ def _column(name: str, values: npt.ArrayLike) -> Column:
         got = f"{array.dtype} of shape {array.shape} (choose others with signals=)"
         raise BadInput(f"signal {name!r}", "numbers, (frames,) or (frames, dimensions)", got)
     width = None if array.ndim == 1 or array.shape[1] == 1 else int(array.shape[1])
-    return Column(name, key, DTYPES[array.dtype.kind], width)
+    return LeRobotColumn(name, key, DTYPES[array.dtype.kind], width)
 
 
 def _shape(frames: int, width: int | None) -> tuple[int, ...]:
@@ -244,18 +242,18 @@ def write_lerobot(
     """Write episodes as a LeRobot v3.0 folder and return it.
 
     Args:
-        episodes: read once, one at a time; the first decides on cameras, sizes, signals and frame rate.
-        dest: a folder that does not exist yet or is empty; it appears when everything is written.
-        fps: write at this rate whatever the recordings say; by default their own, which must be one.
+        episodes: read once, one at a time.
+        dest: a folder that does not exist or is empty; it appears when everything is written.
+        fps: overrides the rate of the recordings, which must otherwise be equal.
         robot_type: by default the first episode's embodiment.
-        cameras: camera name to feature key, for some of the cameras; by default all as observation.images.<name>.
+        cameras: camera name to feature key; by default all cameras as observation.images.<name>.
         signals: which signals to write; by default all.
         rewards: episode id to a number per frame, written as next.reward; NaN stays NaN.
         codec: an encoder of PyAV, such as libx264 or libsvtav1.
-        gop: a key frame every so many frames.
+        gop: frames per key frame.
         options: encoder options such as {"crf": "20"}.
-        video_files_mb: begin a new video file after this many megabytes.
-        data_files_mb: begin a new data file after this many megabytes.
+        video_files_mb: start a new video file after this size.
+        data_files_mb: start a new data file after this size.
     """
     dest = Path(dest).expanduser().absolute()
     settings = VideoSettings(codec, gop, dict(options or {}), video_files_mb)
@@ -264,18 +262,18 @@ def write_lerobot(
     first = next(stream, None)
     if first is None:
         raise BadInput("episodes", "at least one", "none")
-    plan = plan_of(first, fps, cameras, signals, rewards is not None)
-    with atomic_folder(dest) as partial, _Writer(partial, plan, settings, data_files_mb) as writer:
+    plan = plan_dataset(first, fps, cameras, signals, rewards is not None)
+    with atomic_folder(dest) as partial, _LeRobotWriter(partial, plan, settings, data_files_mb) as writer:
         for episode in chain([first], stream):
             writer.add(episode, rewards)
         writer.finish(robot_type or first.origin.embodiment)
     return dest
 
 
-class _Writer:
-    """The half-written dataset."""
+class _LeRobotWriter:
+    """A dataset being written."""
 
-    def __init__(self, root: Path, plan: Plan, settings: VideoSettings, data_mb: float) -> None:
+    def __init__(self, root: Path, plan: LeRobotPlan, settings: VideoSettings, data_mb: float) -> None:
         self._root, self._plan, self._settings, self._data_mb = root, plan, settings, data_mb
         self._videos = {camera.key: VideoFiles(root, camera, plan.rate, settings) for camera in plan.cameras}
         self._data = DataTables(root, plan, data_mb)
@@ -286,15 +284,15 @@ class _Writer:
         self._count = self._rows = 0
         self._all_known = True
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> _LeRobotWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close what is open. After an error that error is the news, not what closing half a file says."""
+        """Close all files. After an error, errors of closing are ignored."""
         if kind is None:
             self._close()
         for part in self._parts() if kind is not None else ():
-            with contextlib.suppress(Exception):  # each: one that cannot be closed must not keep the others open
+            with contextlib.suppress(Exception):
                 part.close()
 
     def add(self, episode: Episode, rewards: Mapping[str, npt.ArrayLike] | None) -> None:
@@ -308,7 +306,7 @@ class _Writer:
         success = None if episode.outcome is None else episode.outcome.success
         self._all_known &= success is not None
         data_place = self._data.add(columns, success)
-        clips: dict[str, Placement] = {}
+        clips: dict[str, VideoPlacement] = {}
         for camera in self._plan.cameras:
             clips[camera.key], stats[camera.key] = self._video(episode, camera.view, self._videos[camera.key])
         rows = (self._rows, self._rows + frames)
@@ -320,12 +318,12 @@ class _Writer:
         self._count, self._rows = self._count + 1, self._rows + frames
 
     def finish(self, robot_type: str) -> None:
-        """Write what is known only at the end."""
+        """Write the metadata."""
         self._close()
         if not self._all_known:
             self._data.drop(FRAME_SUCCESS)
         write_tasks(self._root / "meta/tasks.parquet", list(self._tasks))
-        features = info_features(self._plan, {}, self._all_known)
+        features = describe_features(self._plan, {}, self._all_known)
         for camera in self._plan.cameras:
             features[camera.key]["info"].update(self._videos[camera.key].details())
         stats = {key: moments.measures(features[key]["dtype"]) for key, moments in self._totals.items()}
@@ -376,7 +374,7 @@ class _Writer:
             columns[REWARD] = _rewards_of(rewards, episode.id, frames)
         return columns
 
-    def _video(self, episode: Episode, view: str, files: VideoFiles) -> tuple[Placement, Moments]:
+    def _video(self, episode: Episode, view: str, files: VideoFiles) -> tuple[VideoPlacement, Moments]:
         frames = episode.views[view]
         measured = spread(len(frames), FRAMES_MEASURED)
         moments: Moments | None = None
@@ -401,7 +399,7 @@ def _rewards_of(rewards: Mapping[str, npt.ArrayLike], episode: str, frames: int)
 
 
 def _split_ranges(starts: Sequence[tuple[str, int]], count: int) -> dict[str, str]:
-    """LeRobot's splits are ranges: episodes whose splits are unknown or interleaved are all 'train', as it does."""
+    """Splits are ranges in LeRobot: if splits are unknown or interleaved, everything is 'train'."""
     names = [name for name, _ in starts]
     if "" in names or len(set(names)) < len(names):
         return {"train": f"0:{count}"}
@@ -419,10 +417,7 @@ ARROW = {"float32": pa.float32(), "int64": pa.int64(), "bool": pa.bool_()}
 
 
 class TableWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has no types
-    """Parquet's own writer, which gives up on a file that cannot be finished instead of trying once more when dropped.
-
-    That second attempt would fail as well, as a traceback behind the sentence that the user gets.
-    """
+    """A parquet writer that tries to close its file only once; a second attempt would print a traceback."""
 
     def close(self) -> None:
         """Finish the file, or raise once."""
@@ -433,10 +428,10 @@ class TableWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has no typ
 
 
 class DataTables:
-    """data/chunk-*/file-*.parquet: a row group an episode, as LeRobot writes them."""
+    """data/chunk-*/file-*.parquet, with a row group per episode."""
 
-    def __init__(self, root: Path, plan: Plan, limit_mb: float) -> None:
-        """Nothing is opened yet."""
+    def __init__(self, root: Path, plan: LeRobotPlan, limit_mb: float) -> None:
+        """Files are created by the first `add`."""
         self._root, self._limit = root, limit_mb * 1e6
         self._columns = {**plan.numbers(), FRAME_SUCCESS: ("bool", None)}
         self._number = -1
@@ -450,7 +445,7 @@ class DataTables:
             self._path(self._number).parent.mkdir(parents=True, exist_ok=True)
             self._writer = TableWriter(self._path(self._number), _data_schema(self._columns))
         frames = len(columns["index"])
-        # A success shows on the last frame alone; an unknown outcome is null on all of them.
+        # Success is true on the last frame only; an unknown outcome is null on all frames.
         verdict = [None] * frames if success is None else [False] * (frames - 1) + [success]
         arrays = [_arrow(columns[key], *kind) for key, kind in self._columns.items() if key != FRAME_SUCCESS]
         self._writer.write_table(
@@ -465,7 +460,7 @@ class DataTables:
         self._writer = None
 
     def drop(self, column: str) -> None:
-        """Take a column out of every file, a row group at a time."""
+        """Remove a column from every file."""
         kept = {key: kind for key, kind in self._columns.items() if key != column}
         for number in range(self._number + 1):
             path = self._path(number)
@@ -480,15 +475,15 @@ class DataTables:
 
 
 class EpisodeTable:
-    """meta/episodes/chunk-000/file-000.parquet, written some hundred rows at a time."""
+    """meta/episodes/chunk-000/file-000.parquet."""
 
-    def __init__(self, root: Path, plan: Plan) -> None:
-        """Nothing is opened yet."""
+    def __init__(self, root: Path, plan: LeRobotPlan) -> None:
+        """Files are created by the first `add`."""
         self._path = root / "meta/episodes/chunk-000/file-000.parquet"
         self._kinds = {key: dtype for key, (dtype, _) in plan.numbers().items() if dtype != "bool"}
         self._kinds |= {camera.key: "video" for camera in plan.cameras}
         self._schema = _episode_schema([camera.key for camera in plan.cameras], self._kinds)
-        self._waiting: list[dict[str, Any]] = []
+        self._pending: list[dict[str, Any]] = []
         self._writer: Any = None
 
     def add(
@@ -498,10 +493,10 @@ class EpisodeTable:
         index: int,
         rows: tuple[int, int],
         data: tuple[int, int],
-        clips: Mapping[str, Placement],
+        clips: Mapping[str, VideoPlacement],
         stats: Mapping[str, Moments],
     ) -> None:
-        """Note one episode."""
+        """Add an episode."""
         row: dict[str, Any] = {
             "episode_index": index,
             "tasks": [episode.instruction],
@@ -523,13 +518,13 @@ class EpisodeTable:
         if outcome is not None:
             row |= {"success": outcome.success, "vouched_by": outcome.source}
             row |= {"progress": outcome.progress, "grade": outcome.grade}
-        self._waiting.append(row)
-        if len(self._waiting) >= EPISODES_AT_ONCE:
+        self._pending.append(row)
+        if len(self._pending) >= EPISODES_AT_ONCE:
             self._flush()
 
     def close(self) -> None:
-        """Write what is waiting and finish the file."""
-        if self._waiting:
+        """Write pending rows and finish the file."""
+        if self._pending:
             self._flush()
         if self._writer is not None:
             self._writer.close()
@@ -539,12 +534,12 @@ class EpisodeTable:
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = TableWriter(self._path, self._schema)
-        self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=self._schema))
-        self._waiting = []
+        self._writer.write_table(pa.Table.from_pylist(self._pending, schema=self._schema))
+        self._pending = []
 
 
 def write_tasks(path: Path, tasks: Sequence[str]) -> None:
-    """Write the tasks so that pandas, which LeRobot reads them with, takes the texts for the index."""
+    """Write the tasks as LeRobot expects: the texts are the pandas index."""
     index = "__index_level_0__"
     column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
     text = {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"}
@@ -576,7 +571,7 @@ def _data_schema(columns: Mapping[str, tuple[str, int | None]]) -> Any:
         value = {"dtype": dtype, "_type": "Value"}
         fields.append((key, ARROW[dtype] if width is None else pa.list_(ARROW[dtype], width)))
         features[key] = value if width is None else {"feature": value, "length": width, "_type": "List"}
-    # The datasets library restores its own types from this note.
+    # The datasets library reads its types from this metadata.
     return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
 
 
@@ -601,7 +596,7 @@ def _episode_schema(cameras: Sequence[str], kinds: Mapping[str, str]) -> Any:
             is_colour = kind == "video" and measure != "count"
             fields.append((f"stats/{key}/{measure}", pa.list_(pa.list_(vector)) if is_colour else vector))
     fields += [("meta/episodes/chunk_index", pa.int64()), ("meta/episodes/file_index", pa.int64())]
-    # Beyond the format: what demerit's reader gets its outcomes back from.
+    # Beyond the format: outcomes for demerit's reader.
     fields += [("success", pa.bool_()), ("vouched_by", pa.string())]
     fields += [("progress", pa.float64()), ("grade", pa.int64())]
     return pa.schema(fields)
@@ -616,18 +611,16 @@ QUALITY: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class VideoSettings:
-    """How videos are encoded and when the next file begins."""
+    """How videos are encoded, and the size of a file."""
 
     codec: str = "libx264"
     gop: int = 2
-    """a key frame every so many frames: 2 makes random access cheap"""
+    """frames per key frame: 2 makes random access cheap"""
     options: Mapping[str, str] = field(default_factory=dict)
     limit_mb: float = 500
 
     def __post_init__(self) -> None:
-        """Refuse an encoder that this PyAV does not have."""
-        import av  # noqa: PLC0415
-
+        """Check encoder and gop."""
         try:
             av.Codec(self.codec, "w")
         except ValueError:
@@ -637,8 +630,8 @@ class VideoSettings:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Where an episode's video went."""
+class VideoPlacement:
+    """The position of an episode's video."""
 
     chunk: int
     file: int
@@ -647,22 +640,22 @@ class Placement:
 
 
 def chunk_and_file(number: int) -> tuple[int, int]:
-    """Number files from 0 within chunks of a thousand."""
+    """Chunk and file index of the n-th file."""
     return divmod(number, FILES_PER_CHUNK)
 
 
 class VideoFiles:
-    """One camera's videos, written episode by episode."""
+    """The video files of a camera, with one episode after the other."""
 
-    def __init__(self, root: Path, camera: Camera, rate: Fraction, settings: VideoSettings) -> None:
-        """Files go below `root`/videos; nothing is opened yet."""
+    def __init__(self, root: Path, camera: LeRobotCamera, rate: Fraction, settings: VideoSettings) -> None:
+        """Files are written below `root`/videos."""
         self._folder, self._camera, self._rate, self._settings = root / "videos" / camera.key, camera, rate, settings
         self._container: OutputContainer | None = None
         self._stream: VideoStream | None = None
         self._number, self._frames, self._episode_start, self._bytes = -1, 0, 0, 0
 
     def begin(self) -> None:
-        """Start an episode, in a new file if the last one has grown too large."""
+        """Start an episode, in a new file if the last one is too large."""
         if self._container is None or self._bytes > self._settings.limit_mb * 1e6:
             self.close()
             self._open_next()
@@ -670,9 +663,6 @@ class VideoFiles:
 
     def add(self, images: Images, episode: str) -> None:
         """Append frames to the episode."""
-        import av  # noqa: PLC0415
-        from av.video.frame import PictureType  # noqa: PLC0415
-
         camera = self._camera
         if images.shape[1:3] != (camera.height, camera.width):
             expected = f"{camera.width}x{camera.height} pixels as in the first episode"
@@ -682,14 +672,14 @@ class VideoFiles:
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
             frame.pts, frame.time_base = self._frames, 1 / self._rate
             if self._frames == self._episode_start:
-                frame.pict_type = PictureType.I  # no episode's pixels lean on another's
+                frame.pict_type = PictureType.I  # an episode does not depend on the one before
             self._encode(frame)
             self._frames += 1
 
-    def end(self) -> Placement:
-        """Finish the episode and tell where it is."""
+    def end(self) -> VideoPlacement:
+        """Finish the episode and return its position."""
         chunk, file = chunk_and_file(self._number)
-        return Placement(chunk, file, float(self._episode_start / self._rate), float(self._frames / self._rate))
+        return VideoPlacement(chunk, file, float(self._episode_start / self._rate), float(self._frames / self._rate))
 
     def close(self) -> None:
         """Finish the current file."""
@@ -700,9 +690,7 @@ class VideoFiles:
         self._container = self._stream = None
 
     def details(self) -> dict[str, Any]:
-        """What meta/info.json says about these videos besides their size."""
-        import av  # noqa: PLC0415
-
+        """The facts of these videos in meta/info.json."""
         return {
             "video.codec": av.Codec(self._settings.codec, "w").canonical_name,
             "video.pix_fmt": self._pixels(),
@@ -715,17 +703,15 @@ class VideoFiles:
     def _encode(self, frame: VideoFrame | None) -> None:
         assert self._stream is not None and self._container is not None
         packets = self._stream.encode(frame)
-        # The file itself appears late and grows in jumps: count what goes into it.
+        # The file grows in jumps: count the packets.
         self._bytes += sum(packet.size for packet in packets)
         self._container.mux(packets)
 
     def _pixels(self) -> str:
-        # Half-resolution colours need even sizes; full-resolution ones take any.
+        # yuv420p needs even sizes
         return "yuv444p" if self._camera.height % 2 or self._camera.width % 2 else "yuv420p"
 
     def _open_next(self) -> None:
-        import av  # noqa: PLC0415
-
         self._number, self._frames, self._bytes = self._number + 1, 0, 0
         chunk, file = chunk_and_file(self._number)
         path = self._folder / f"chunk-{chunk:03d}" / f"file-{file:03d}.mp4"
@@ -736,7 +722,7 @@ class VideoFiles:
         stream.width, stream.height, stream.pix_fmt = self._camera.width, self._camera.height, self._pixels()
         stream.codec_context.time_base = 1 / self._rate
         stream.codec_context.gop_size = self._settings.gop
-        # Reordered frames would shift the clock of the file by an edit list that readers treat differently.
+        # B-frames would need an edit list, which readers treat differently.
         stream.codec_context.max_b_frames = 0
         self._stream = stream
 
@@ -747,12 +733,12 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Extremes, mean and squared deviations of numbers, per dimension; numbers that are not finite are not counted."""
+    """Running statistics of finite numbers, per dimension."""
 
     rows: int
-    """how many frames went in"""
+    """number of frames"""
     n: Vector
-    """how many finite numbers, per dimension"""
+    """number of finite numbers, per dimension"""
     mean: Vector
     squares: Vector
     """sum of (x - mean)^2"""
@@ -778,11 +764,11 @@ class Moments:
 
     @classmethod
     def of_images(cls, images: Images) -> Moments:
-        """Measure the colours of (n, height, width, 3) images on the scale 0 to 1; every other pixel is enough."""
+        """Measure the colours of images on the scale 0 to 1, every other pixel."""
         return cls.of(images[:, ::2, ::2].reshape(-1, images.shape[-1]) / 255.0, rows=len(images))
 
     def __add__(self, other: Moments) -> Moments:
-        """Measure both together.
+        """Combine two measurements.
 
         n = n1 + n2, d = mean2 - mean1, mean = mean1 + d * n2 / n, squares = squares1 + squares2 + d^2 * n1 * n2 / n.
         """
@@ -799,7 +785,7 @@ class Moments:
         )
 
     def measures(self, dtype: str) -> dict[str, Any] | None:
-        """The LeRobot record: a list per measure, colours as (3, 1, 1); None when a dimension has no finite number."""
+        """LeRobot's statistics: a list per measure, colours as (3, 1, 1); None if a dimension has no finite number."""
         if not (self.n > 0).all():
             return None
         exact: Callable[[float], float] = int if dtype.startswith("int") else float

@@ -9,7 +9,7 @@ from demerit.data.episode import Episode
 from demerit.data.formats.roboarena import RoboArenaReader
 from demerit.data.labels import Preference
 from demerit.errors import BadInput
-from fakes.tiny_video import bright_below, put_video
+from fakes.tiny_video import bright_below, problem_facts, put_video
 
 SESSION = {
     "language_instruction": "put the cup on the plate",
@@ -119,13 +119,10 @@ def test_null_entries_and_rollouts_nobody_judged(tmp_path):
     }
     assert episodes["s1/A"].outcomes == episodes["s1/C"].outcomes == ()
     assert len(preferences) == 1
-    unjudged = "in metadata.yaml is null: outcome unknown"
-    assert problems == [
-        Problem("null policy entry", "s1/A", f"policies.A {unjudged}", kept=True),
-        Problem("null policy entry", "s1/C", f"policies.C {unjudged}", kept=True),
-        Problem(
-            "missing video", "s1/D", "no folder D_... in the session; its entry in metadata.yaml is null", kept=False
-        ),
+    assert problem_facts(problems) == [
+        ("null policy entry", "s1/A", True),
+        ("null policy entry", "s1/C", True),
+        ("missing video", "s1/D", False),
     ]
 
 
@@ -133,8 +130,7 @@ def test_a_missing_left_camera_makes_the_right_one_the_main_one(tmp_path):
     add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")}, cameras=["right", "wrist"])
     episodes, _, problems = read(tmp_path)
     assert [episode.main_camera for episode in episodes.values()] == ["right", "right"]
-    detail = "no left video; the main camera is right"
-    assert problems == [Problem("missing left camera", f"s1/{letter}", detail, kept=True) for letter in "AB"]
+    assert problem_facts(problems) == [("missing left camera", f"s1/{letter}", True) for letter in "AB"]
 
 
 def test_no_video_leaves_the_rollout_out_and_the_preference_dangling(tmp_path):
@@ -143,10 +139,7 @@ def test_no_video_leaves_the_rollout_out_and_the_preference_dangling(tmp_path):
         path.unlink()
     episodes, preferences, problems = read(tmp_path)
     assert (list(episodes), preferences) == (["s1/A"], [])
-    assert problems == [
-        Problem("missing video", "s1/B", "no left, right or wrist video in its folder", kept=False),
-        Problem("dangling preference", "s1", "it needs B, which was left out", kept=True),
-    ]
+    assert problem_facts(problems) == [("missing video", "s1/B", False), ("dangling preference", "s1", True)]
 
 
 def test_an_empty_video_costs_a_camera_and_a_link_out_another(tmp_path):
@@ -156,12 +149,11 @@ def test_an_empty_video_costs_a_camera_and_a_link_out_another(tmp_path):
     (session / "A_pi0" / "u_video_wrist.mp4").symlink_to(put_video(tmp_path / "private.mp4"))
     episodes, _, problems = read(tmp_path / "dump")
     assert list(episodes["s1/A"].views) == ["right"]
-    assert [(problem.kind, problem.episode, problem.kept) for problem in problems] == [
+    assert problem_facts(problems) == [
         ("empty video", "s1/A", True),
         ("path leaves the folder", "s1/A", True),
         ("bad preference", "s1", True),
     ]
-    assert problems[-1].detail == "preference: expected A, B or TIE, got 'C'"
 
 
 def test_sessions_without_readable_metadata_are_counted_by_rollout(tmp_path):
@@ -185,13 +177,6 @@ def test_sessions_without_readable_metadata_are_counted_by_rollout(tmp_path):
         ("missing metadata", "s1/B"),
         *(("malformed metadata", f"{uuid}/{letter}") for uuid in ("s2", "s3", "s4", "s5", "s6") for letter in "AB"),
     ]
-    details = [problem.detail for problem in problems[::2]]
-    assert details[0] == "metadata.yaml: expected a file, got none"
-    assert details[1].startswith("metadata.yaml: expected YAML, got while parsing a flow node")
-    assert details[2] == "metadata.yaml: expected a mapping with policies by letter, got something else"
-    assert details[3] == "metadata.yaml: expected a mapping with policies by letter, got none"
-    assert details[4].startswith("metadata.yaml: expected YAML, got month must be in 1..12")
-    assert "could not determine a constructor" in details[5]
     assert not any(problem.kept for problem in problems)
 
 
@@ -201,13 +186,7 @@ def test_labels_out_of_range_are_unknown(tmp_path):
     episodes, _, problems = read(tmp_path)
     outcomes = {id: (episode.outcome.success, episode.outcome.progress) for id, episode in episodes.items()}
     assert outcomes == {"s1/A": (True, None), "s1/B": (None, 0.5), "s1/C": (False, None)}
-    percent = "got 70 (a percentage? divide by 100 in the file, nothing is rescaled here)"
-    yes_or_no = "expected true or false (also yes/no, 1/0, success/failure), got 3"
-    assert problems == [
-        Problem("bad label", "s1/A", f"partial_success: expected a number from 0 to 1, {percent}", kept=True),
-        Problem("bad label", "s1/B", f"binary_success: {yes_or_no}", kept=True),
-        Problem("bad label", "s1/C", "partial_success: expected a number from 0 to 1, got -1", kept=True),
-    ]
+    assert problem_facts(problems) == [("bad label", f"s1/{letter}", True) for letter in "ABC"]
 
 
 def test_what_is_absent_is_counted(tmp_path):
@@ -231,9 +210,7 @@ def test_a_broken_index_of_policies_costs_tags_only(tmp_path):
     (tmp_path / "global_metadata.yaml").write_text("policy_index: [")
     episodes, _, problems = read(tmp_path)
     assert len(episodes) == 2
-    assert [(problem.kind, problem.episode, problem.kept) for problem in problems] == [
-        ("malformed metadata", "global_metadata.yaml", True)
-    ]
+    assert problem_facts(problems) == [("malformed metadata", "global_metadata.yaml", True)]
 
 
 class Trap:
@@ -261,7 +238,7 @@ def test_no_pickle_is_loaded_unless_it_is_allowed(tmp_path):
 
     allowed = read(tmp_path, allow_pickle=True)[0]["s1/A"]
     assert not sprung.exists()  # not before somebody asks for the signals
-    with pytest.raises(BadInput, match="expected an npz whose 'data' is an array of dicts of arrays"):
+    with pytest.raises(BadInput, match="npz"):
         list(allowed.signals)
     assert sprung.exists()  # so the trap above was a real one
 
@@ -281,9 +258,9 @@ def test_allowed_signals_load_when_they_are_read(tmp_path):
         "action": (4, 8),
     }
     np.testing.assert_array_equal(signals["joint_position"][:, 0], [0, 1, 2, 3])
-    assert problems == [Problem("missing signals", "s1/B", "no npz in its folder", kept=True)]
+    assert problem_facts(problems) == [("missing signals", "s1/B", True)]
 
 
 def test_a_folder_that_is_no_dump_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="the RoboArena dataset: expected a folder with evaluation_sessions in it, got"):
+    with pytest.raises(BadInput, match="evaluation_sessions"):
         RoboArenaReader(tmp_path)

@@ -7,7 +7,7 @@ from demerit.data.episode import Episode
 from demerit.data.formats.roboreward import RoboRewardReader, original_video
 from demerit.data.frames import short_hash
 from demerit.errors import BadInput, UnknownName
-from fakes.tiny_video import put_video
+from fakes.tiny_video import problem_facts, put_video
 
 RATIONALE = "The robot dropped the cup. ANSWER: TRUE"
 
@@ -86,11 +86,9 @@ def test_repeated_rows(tmp_path):
     fill(tmp_path, train=[row("bridge/1.mp4"), row("bridge/1.mp4"), row("bridge/1.mp4", reward=2)])
     episodes, problems = read(tmp_path)
     assert [episode.outcome.grade for episode in episodes] == [4]
-    same = "metadata.jsonl:2 repeats metadata.jsonl:1: same video, instruction and grade; read once"
-    other = "metadata.jsonl:3 says grade 2 where metadata.jsonl:1 says 4 of the same video and instruction"
-    assert problems == [
-        Problem("repeated row", episodes[0].id, same, kept=True),
-        Problem("contradicting grades", episodes[0].id, f"{other}; the later one is left out", kept=False),
+    assert problem_facts(problems) == [
+        ("repeated row", episodes[0].id, True),
+        ("contradicting grades", episodes[0].id, False),
     ]
 
 
@@ -112,22 +110,13 @@ def test_clips_belong_to_the_video_they_were_cut_from(stem, group):
     assert original_video(stem) == group
 
 
-@pytest.mark.parametrize(
-    ("reward", "detail"),
-    [
-        (0, "reward: expected a whole number from 1 to 5, got 0"),
-        (2.5, "reward: expected a whole number from 1 to 5, got 2.5"),
-        ("good", "reward: expected a whole number from 1 to 5, got 'good'"),
-        (True, "reward: expected a whole number from 1 to 5, got True"),
-        (None, "metadata.jsonl:1 has no reward"),
-    ],
-)
-def test_a_bad_grade_is_unknown(tmp_path, reward, detail):
+@pytest.mark.parametrize("reward", [0, 2.5, "good", True, None])
+def test_a_bad_grade_is_unknown(tmp_path, reward):
     put_video(tmp_path / "train/bridge/1.mp4")
     fill(tmp_path, train=[row("bridge/1.mp4", reward=reward)])
     (episode,), problems = read(tmp_path)
     assert episode.outcomes == ()
-    assert problems == [Problem("bad label", episode.id, detail, kept=True)]
+    assert problem_facts(problems) == [("bad label", episode.id, True)]
 
 
 def test_rows_that_cannot_be_used(tmp_path):
@@ -145,39 +134,21 @@ def test_rows_that_cannot_be_used(tmp_path):
     fill(tmp_path, train=rows)
     (episode,), problems = read(tmp_path)
     assert episode.instruction == ""
-    rule = "is not a path inside the dataset folder (no '..', no absolute path, no link out of it)"
-    leaves = [
-        Problem(
-            "path leaves the folder", f"train/metadata.jsonl:{line}", f"{rows[line - 1]['file_name']!r} {rule}", False
-        )
-        for line in (3, 4, 5)
-    ]
-    broken = "not JSON (Expecting property name enclosed in double quotes: line 2 column 1 (char 2))"
-    assert problems == [
-        Problem("malformed line", "train/metadata.jsonl:1", broken, kept=False),
-        Problem(
-            "missing video",
-            "train/metadata.jsonl:2",
-            "there is no video 'bridge/2.mp4' in the dataset folder",
-            kept=False,
-        ),
-        *leaves,
-        Problem(
-            "missing video",
-            "train/metadata.jsonl:6",
-            "the row should name a video file and has nothing",
-            kept=False,
-        ),
-        Problem("empty instruction", episode.id, "metadata.jsonl:7 has no task", kept=True),
+    assert problem_facts(problems) == [
+        ("malformed line", "train/metadata.jsonl:1", False),
+        ("missing video", "train/metadata.jsonl:2", False),
+        *(("path leaves the folder", f"train/metadata.jsonl:{line}", False) for line in (3, 4, 5)),
+        ("missing video", "train/metadata.jsonl:6", False),
+        ("empty instruction", episode.id, True),
     ]
 
 
 def test_splits_that_are_not_there(tmp_path):
     fill(tmp_path, train=[])
     assert read(tmp_path) == ([], [])
-    with pytest.raises(UnknownName, match=r"There is no RoboReward split named 'tst'\. Did you mean 'test'\?"):
+    with pytest.raises(UnknownName, match="tst"):
         RoboRewardReader(tmp_path, split="tst")
-    with pytest.raises(BadInput, match=r"expected test with a metadata.jsonl in it, got"):
+    with pytest.raises(BadInput, match="test"):
         RoboRewardReader(tmp_path, split="test")
-    with pytest.raises(BadInput, match=r"expected train, val or test with .* \(was the folder above meant\?\)"):
+    with pytest.raises(BadInput, match="folder above"):
         RoboRewardReader(tmp_path / "train")

@@ -8,7 +8,7 @@ from demerit.data.dataset import SOURCES, DatasetReader, Problem
 from demerit.data.episode import Episode
 from demerit.data.formats.rbm import RbmReader
 from demerit.errors import BadInput
-from fakes.tiny_video import put_video
+from fakes.tiny_video import problem_facts, put_video
 
 
 def row(id, **cells):
@@ -88,23 +88,15 @@ def test_rows_that_cannot_be_used(tmp_path):
     fill(root, *wanted)
     episodes, problems = read(root)
     assert episodes == {}
-    rule = "is not a path inside the dataset folder (no '..', no absolute path, no link out of it)"
-    found = [(problem.kind, problem.episode, problem.detail) for problem in problems]
-    assert found == [
-        ("malformed line", "rows.jsonl:1", "not JSON (Expecting value: line 1 column 1 (char 0))"),
-        ("missing video", "gone", "there is no video 'videos/gone.mp4' in the dataset folder"),
-        ("path leaves the folder", "up", f"'../private.mp4' {rule}"),
-        ("path leaves the folder", "absolute", f"{str(tmp_path / 'private.mp4')!r} {rule}"),
-        ("missing video", "none", "the row should name a video file and has nothing"),
-        ("missing video", "bytes", "the row should name a video file and has {'bytes': 'x'}"),
-        (
-            "missing video",
-            "array",
-            "there is no video 'videos/array.npz' in the dataset folder; the file of that name is no video "
-            "(.mp4, .mkv, .webm, .mov, .avi)",
-        ),
+    assert problem_facts(problems) == [
+        ("malformed line", "rows.jsonl:1", False),
+        ("missing video", "gone", False),
+        ("path leaves the folder", "up", False),
+        ("path leaves the folder", "absolute", False),
+        ("missing video", "none", False),
+        ("missing video", "bytes", False),
+        ("missing video", "array", False),
     ]
-    assert not any(problem.kept for problem in problems)
 
 
 def test_rows_that_are_kept_with_less(tmp_path):
@@ -115,16 +107,13 @@ def test_rows_that_are_kept_with_less(tmp_path):
     assert list(episodes) == ["a", "videos/a"]
     assert (episodes["a"].outcomes, episodes["a"].origin.embodiment) == ((), "")
     assert episodes["a"].origin.tags["quality"] == "great"
-    percent = "got 80 (a percentage? divide by 100 in the file, nothing is rescaled here)"
-    quality = "quality_label: expected one of successful, suboptimal, failure, got 'great'"
-    robot = "is_robot: expected true or false (also yes/no, 1/0, success/failure), got 'maybe'"
-    assert problems == [
-        Problem("bad label", "a", quality, kept=True),
-        Problem("bad label", "a", f"partial_success: expected a number from 0 to 1, {percent}", kept=True),
-        Problem("bad label", "a", robot, kept=True),
-        Problem("absent id", "videos/a", "rows.jsonl:2 has no id: the path is used", kept=True),
-        Problem("empty instruction", "videos/a", "rows.jsonl:2 has no task", kept=True),
+    assert problem_facts(problems) == [
+        *[("bad label", "a", True)] * 3,
+        ("absent id", "videos/a", True),
+        ("empty instruction", "videos/a", True),
     ]
+    for problem, word in zip(problems, ("'great'", "80", "'maybe'"), strict=False):
+        assert word in problem.detail
 
 
 def test_one_broken_file_costs_only_itself(tmp_path):
@@ -134,7 +123,7 @@ def test_one_broken_file_costs_only_itself(tmp_path):
     fill(tmp_path, row("a"), name="3.jsonl")
     episodes, problems = read(tmp_path)
     assert list(episodes) == ["a"]
-    assert [(problem.kind, problem.episode, problem.kept) for problem in problems] == [
+    assert problem_facts(problems) == [
         ("unreadable manifest", "1.parquet", False),
         ("unreadable manifest", "2.json", False),
     ]
@@ -142,5 +131,5 @@ def test_one_broken_file_costs_only_itself(tmp_path):
 
 
 def test_a_folder_without_rows_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"the RBM dataset: expected a file ending in .jsonl, .parquet, .json, got"):
+    with pytest.raises(BadInput, match="RBM"):
         RbmReader(tmp_path)

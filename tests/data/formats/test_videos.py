@@ -10,7 +10,7 @@ from demerit.data.episode import Episode
 from demerit.data.formats.videos import (
     VideosReader,
     count_rows,
-    inside,
+    path_inside,
     read_fraction,
     read_grade,
     read_rows,
@@ -20,7 +20,7 @@ from demerit.data.formats.videos import (
 from demerit.data.labels import Event
 from demerit.errors import BadInput
 from fakes.paths import SHARED
-from fakes.tiny_video import bright_below, put_video
+from fakes.tiny_video import bright_below, problem_facts, put_video
 
 
 def read(folder, **options):
@@ -45,9 +45,7 @@ def test_without_labels_nothing_is_invented(tmp_path):
         put_video(tmp_path / name)
     episodes, problems = read(tmp_path)
     assert list(episodes) == ["a", "c", "b/open the door"]
-    assert problems == [
-        Problem("empty instruction", episode, "there is no label file", kept=True) for episode in episodes
-    ]
+    assert problem_facts(problems) == [("empty instruction", episode, True) for episode in episodes]
     assert all(episode.instruction == "" and episode.outcomes == () for episode in episodes.values())
     assert list(episodes["a"].views) == ["main"]
 
@@ -83,9 +81,7 @@ def test_semicolons_and_surplus_values(tmp_path):
     (tmp_path / "labels.csv").write_text("file;instruction\na;push, then pull\na;x;y\n")
     episodes, problems = read(tmp_path)
     assert episodes["a"].instruction == "push, then pull"
-    assert problems == [
-        Problem("malformed line", "labels.csv:3", "more values than the 2 columns of the first line", kept=False)
-    ]
+    assert problem_facts(problems) == [("malformed line", "labels.csv:3", False)]
 
 
 def test_rows_first_then_videos_without_a_row(tmp_path):
@@ -94,43 +90,35 @@ def test_rows_first_then_videos_without_a_row(tmp_path):
     lines(tmp_path / "metadata.jsonl", {"id": "c", "instruction": "push"}, "", {"id": "gone", "instruction": "push"})
     episodes, problems = read(tmp_path)
     assert list(episodes) == ["c", "a", "b"]
-    unknown = "no row of metadata.jsonl names it: instruction and outcome are unknown"
-    assert problems == [
-        Problem("missing video", "gone", "there is no video 'gone' in the dataset folder", kept=False),
-        Problem("video without a row", "a", unknown, kept=True),
-        Problem("video without a row", "b", unknown, kept=True),
+    assert problem_facts(problems) == [
+        ("missing video", "gone", False),
+        ("video without a row", "a", True),
+        ("video without a row", "b", True),
     ]
     assert VideosReader(tmp_path).expected() == 2
 
 
 @pytest.mark.parametrize(
-    ("cells", "detail"),
+    ("cells", "word"),
     [
-        ({"success": "perhaps"}, "success: expected true or false (also yes/no, 1/0, success/failure), got 'perhaps'"),
-        (
-            {"progress": 75},
-            "progress: expected a number from 0 to 1, got 75 "
-            "(a percentage? divide by 100 in the file, nothing is rescaled here)",
-        ),
-        ({"progress": -0.1}, "progress: expected a number from 0 to 1, got -0.1"),
-        ({"progress": True}, "progress: expected a number from 0 to 1, got True"),
-        ({"reward": 0.5}, "grade: expected a whole number from 1 to 5, got 0.5"),
-        ({"grade": 6}, "grade: expected a whole number from 1 to 5, got 6"),
-        (
-            {"success": 1, "source": "youtube"},
-            "source of the labels, which are left out: expected one of human, simulator, rule, edit, model "
-            "(rename the column if it means something else), got 'youtube'",
-        ),
-        ({"curve": "high"}, "curve: expected a list of numbers, got 'high'"),
-        ({"curve": [0, 2]}, "curve: expected progress from 0 to 1 (NaN where unknown), got 0 to 2"),
-        ({"curve": [[0, 1]]}, "curve: expected one number per frame, got an array of shape (1, 2)"),
+        ({"success": "perhaps"}, "'perhaps'"),
+        ({"progress": 75}, "percentage"),
+        ({"progress": -0.1}, "-0.1"),
+        ({"progress": True}, "True"),
+        ({"reward": 0.5}, "0.5"),
+        ({"grade": 6}, "got 6"),
+        ({"success": 1, "source": "youtube"}, "'youtube'"),
+        ({"curve": "high"}, "'high'"),
+        ({"curve": [0, 2]}, "0 to 2"),
+        ({"curve": [[0, 1]]}, "(1, 2)"),
     ],
 )
-def test_a_bad_label_is_unknown_and_the_episode_stays(tmp_path, cells, detail):
+def test_a_bad_label_is_unknown(tmp_path, cells, word):
     put_video(tmp_path / "a.mp4")
     lines(tmp_path / "labels.jsonl", {"file": "a.mp4", "instruction": "push", **cells})
     episodes, problems = read(tmp_path)
-    assert problems == [Problem("bad label", "a", detail, kept=True)]
+    assert problem_facts(problems) == [("bad label", "a", True)]
+    assert word in problems[0].detail
     assert episodes["a"].outcomes == ()
 
 
@@ -175,8 +163,7 @@ def test_curves_are_a_models_unless_somebody_else_signs(tmp_path):
     assert (episodes["b"].outcome.source, episodes["b"].outcome.by) == ("human", "Ada")
     np.testing.assert_array_equal(episodes["c"].outcome.curve, np.float32([0, 0.5, 1]))
     assert (episodes["c"].outcome.source, episodes["c"].outcome.by) == ("model", "robometer")
-    clipped = "robometer_progress leaves 0 to 1 at 2 of 3 frames, clipped (by 0.020)"
-    assert problems == [Problem("clipped curve", "c", clipped, kept=True)]
+    assert problem_facts(problems) == [("clipped curve", "c", True)]
 
 
 def test_several_cameras_make_one_episode(tmp_path):
@@ -192,8 +179,7 @@ def test_several_cameras_make_one_episode(tmp_path):
         "first": ["left", "right"],
         "l/1": ["left"],
     }
-    gone = "there is no video 'r/1.mp4' in the dataset folder"
-    assert problems == [Problem("missing video", "l/1", gone, kept=True)]
+    assert problem_facts(problems) == [("missing video", "l/1", True)]
 
 
 def test_a_path_that_leaves_the_folder_is_refused(tmp_path):
@@ -216,15 +202,10 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path):
     lines(root / "labels.jsonl", *({"file": path, "task": "push"} for path in wanted), {"file": "in", "task": "push"})
     episodes, problems = read(root)
     assert list(episodes) == ["in"]
-    rule = "is not a path inside the dataset folder (no '..', no absolute path, no link out of it)"
-    refused = [problem for problem in problems if problem.kind == "path leaves the folder"]
-    assert [problem.detail for problem in refused] == [
-        *(f"{path!r} {rule}" for path in wanted),
-        f"'link.mp4' {rule}",  # the walk meets the link and the loop again
-        f"'loop.mp4' {rule}",
-    ]
-    assert len(problems) == len(refused)
-    assert not any(problem.kept for problem in refused)
+    assert {(problem.kind, problem.kept) for problem in problems} == {("path leaves the folder", False)}
+    # the walk over the folder finds the link and the loop again
+    for problem, path in zip(problems, [*wanted, "link.mp4", "loop.mp4"], strict=True):
+        assert repr(path) in problem.detail
 
 
 def test_links_into_the_hugging_face_cache_are_inside(tmp_path):
@@ -233,8 +214,8 @@ def test_links_into_the_hugging_face_cache_are_inside(tmp_path):
     snapshot.mkdir(parents=True)
     (snapshot / "a.mp4").symlink_to(os.path.relpath(blob, snapshot))
     (snapshot / "b.mp4").symlink_to(put_video(tmp_path / "elsewhere.mp4"))
-    assert inside(snapshot, "a.mp4") == snapshot / "a.mp4"
-    assert inside(snapshot, "b.mp4") is None
+    assert path_inside(snapshot, "a.mp4") == snapshot / "a.mp4"
+    assert path_inside(snapshot, "b.mp4") is None
 
 
 def test_rows_that_name_no_usable_video(tmp_path):
@@ -256,53 +237,43 @@ def test_rows_that_name_no_usable_video(tmp_path):
     )
     episodes, problems = read(tmp_path)
     assert [episode.instruction for episode in episodes.values()] == ["push"]
-    assert [(problem.kind, problem.episode, problem.detail) for problem in problems] == [
-        (
-            "malformed line",
-            "labels.jsonl:1",
-            "not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1))",
-        ),
-        ("malformed line", "labels.jsonl:2", "expected a JSON object, got [1, 2]"),
-        ("missing video", "labels.jsonl:3", "the row should name a video file and has nothing"),
-        ("missing video", "7", "the row should name a video file and has 7"),
-        ("empty video", "empty", "'empty' has 0 bytes"),
-        (
-            "missing video",
-            "arrays.npz",
-            "there is no video 'arrays.npz' in the dataset folder; the file of that name is no video "
-            "(.mp4, .mkv, .webm, .mov, .avi)",
-        ),
-        ("missing video", "x" * 300, f"there is no video {'x' * 300!r} in the dataset folder"),
-        ("second row for a video", "a", "labels.jsonl:9 names the video of labels.jsonl:8 again and is left out"),
-        ("second row for a video", "a", "labels.jsonl:10 names the video of labels.jsonl:8 again and is left out"),
-        ("empty video", "empty", "'empty.mp4' has 0 bytes"),
+    assert problem_facts(problems) == [
+        ("malformed line", "labels.jsonl:1", False),
+        ("malformed line", "labels.jsonl:2", False),
+        ("missing video", "labels.jsonl:3", False),
+        ("missing video", "7", False),
+        ("empty video", "empty", False),
+        ("missing video", "arrays.npz", False),
+        ("missing video", "x" * 300, False),
+        ("second row for a video", "a", False),
+        ("second row for a video", "a", False),
+        ("empty video", "empty", False),
     ]
-    assert not any(problem.kept for problem in problems)
 
 
 def test_a_name_that_cannot_be_printed_is_left_out(tmp_path):
     put_video(tmp_path / "bad\nname.mp4")
     episodes, problems = read(tmp_path)
     assert episodes == {}
-    assert [(problem.kind, problem.episode, problem.kept) for problem in problems] == [
+    assert problem_facts(problems) == [
         ("empty instruction", "'bad\\nname'", True),
         ("unusable id", "'bad\\nname'", False),
     ]
 
 
 def test_label_files_that_cannot_be_used_at_all(tmp_path):
-    with pytest.raises(BadInput, match=r"the videos dataset: expected a folder that exists, got '.*nowhere'"):
+    with pytest.raises(BadInput, match="nowhere"):
         VideosReader(tmp_path / "nowhere")
-    with pytest.raises(BadInput, match=r"that is a file: was the folder around it meant\?"):
+    with pytest.raises(BadInput, match="a file"):
         VideosReader(put_video(tmp_path / "a.mp4"))
-    with pytest.raises(BadInput, match=r"labels: expected a file, .* got 'lables.csv'"):
+    with pytest.raises(BadInput, match="lables"):
         VideosReader(tmp_path, labels="lables.csv")
     for name, content, complaint in (
-        ("labels.json", b"{", "expected JSON, got Expecting property name"),
-        ("labels.json", b"3", "expected a list of objects, or an object of objects by id, got a JSON int"),
-        ("labels.csv", b"file\n\xff\n", "expected CSV in UTF-8, got"),
-        ("labels.parquet", b"PAR1", "expected Parquet, got"),
-        ("labels.txt", b"", "expected a file ending in .csv, .jsonl, .json, .parquet, got .txt"),
+        ("labels.json", b"{", "JSON"),
+        ("labels.json", b"3", "JSON int"),
+        ("labels.csv", b"file\n\xff\n", "CSV"),
+        ("labels.parquet", b"PAR1", "Parquet"),
+        ("labels.txt", b"", "txt"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(BadInput, match=complaint):
@@ -315,8 +286,7 @@ def test_the_first_label_file_counts_and_the_others_are_named(tmp_path):
     (tmp_path / "index.json").write_text('[{"id": "a", "instruction": "pull"}]')
     episodes, problems = read(tmp_path)
     assert episodes["a"].instruction == "push"
-    detail = "not read, because labels.json is there; choose with labels="
-    assert problems == [Problem("second label file", "index.json", detail, kept=True)]
+    assert problem_facts(problems) == [("second label file", "index.json", True)]
     assert read(tmp_path, labels="index.json")[0]["a"].instruction == "pull"
 
 
