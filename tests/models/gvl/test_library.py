@@ -16,7 +16,7 @@ from demerit.data.labels import Event, Outcome, Preference
 from demerit.llm import ChatImage
 from demerit.models.gvl import GVLConfig
 from demerit.models.gvl.context import ContextBuilder, FailureDescriptions, failing_frames, gather_remarks
-from demerit.models.gvl.library import Library, normalise, similarity
+from demerit.models.gvl.library import Library, similarity
 from fakes.prompted import coloured, failed
 
 INSTRUCTIONS = ["put the cup on the shelf", "put the cup away", "open the drawer", "wipe the table"]
@@ -185,7 +185,3 @@ def test_frames_of_a_failure_begin_where_it_is_seen() -> None:
 )
 def test_similarity(one: str, other: str, value: float) -> None:
     assert similarity(one, other) == pytest.approx(value) == similarity(other, one)
-
-
-def test_normalise() -> None:
-    assert normalise(" Put  the cup AWAY. ") == "put the cup away"

@@ -19,9 +19,11 @@ import numpy as np
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode
 from demerit.data.frames import short_hash
+from demerit.data.instructions import task_name
 from demerit.data.labels import Outcome, Preference, most_trusted
+from demerit.data.splits import videos_of
 from demerit.data.store import Store
-from demerit.errors import BadInput, UnreadableVideo
+from demerit.errors import BadInput
 
 # Words that any two instructions share.
 STOP_WORDS = frozenset("a an and at by for from in into it its of off on onto or the then to up with".split())
@@ -89,9 +91,9 @@ class Library:
         return short_hash(*(text.encode() for text in (*facts, *pairs, *sorted(self._rejected))))
 
     def _add_episode(self, episode: Episode) -> None:
-        task = task_of(episode)
+        task = episode.origin.tags.get("task") or task_name(episode.instruction)
         self._tasks.setdefault(task, []).append(episode)
-        self._wordings.setdefault(task, set()).add(normalise(episode.instruction))
+        self._wordings.setdefault(task, set()).add(task_name(episode.instruction))
         self._episodes[episode.id] = episode
         if episode.origin.group:
             self._sessions.setdefault(episode.origin.group, set()).add(episode.id)
@@ -122,12 +124,12 @@ class Library:
 
     def _videos(self, episode: Episode) -> frozenset[str]:
         if episode.id not in self._known_videos:
-            self._known_videos[episode.id] = _video_identities(episode)
+            self._known_videos[episode.id] = frozenset(videos_of(episode))
         return self._known_videos[episode.id]
 
     def _nearest_tasks(self, instruction: str) -> list[str]:
         """Tasks that share words with an instruction: the same task first, then by their most similar wording."""
-        asked = normalise(instruction)
+        asked = task_name(instruction)
         ranked = []
         for task, wordings in self._wordings.items():
             near = SAME_TASK if asked in wordings else max(similarity(asked, wording) for wording in wordings)
@@ -197,7 +199,7 @@ class AllowedExamples:
 
     @cached_property
     def _videos(self) -> frozenset[str]:
-        return _video_identities(self.episode)
+        return frozenset(videos_of(self.episode))
 
 
 def find_curve(episode: Episode, distilled: bool) -> Outcome | None:
@@ -217,31 +219,10 @@ def is_distilled(outcome: Outcome) -> bool:
     return outcome.source == "model" and outcome.by.startswith("gvl ")
 
 
-def task_of(episode: Episode) -> str:
-    """The task: the tag `task`, else the instruction."""
-    return episode.origin.tags.get("task") or normalise(episode.instruction)
-
-
-def normalise(instruction: str) -> str:
-    """Ignore what does not change the task: case, spaces, the full stop."""
-    return " ".join(instruction.lower().split()).rstrip(".!")
-
-
 def similarity(a: str, b: str) -> float:
     """Shared words over all words (Jaccard) without stop words: 0 to 1."""
     first, second = (set(re.findall(r"\w+", text.lower())) - STOP_WORDS for text in (a, b))
     return len(first & second) / len(first | second) if first | second else 0.0
-
-
-def _video_identities(episode: Episode) -> frozenset[str]:
-    """Identify the videos behind an episode; a cut, reversed or renamed copy has the same."""
-    found = set()
-    for frames in episode.views.values():
-        try:
-            found.add(frames.source.identity())
-        except UnreadableVideo:
-            continue
-    return frozenset(found)
 
 
 def _notes(episode: Episode) -> list[str]:
