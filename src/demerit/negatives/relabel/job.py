@@ -34,7 +34,6 @@ from demerit.negatives.relabel.config import RelabelConfig
 from demerit.negatives.relabel.prompts import Analysis, FailureIdea, FrameSampler, RelabelPrompts, prompt_version
 
 RECORDS = "relabelled.jsonl"
-HUMAN_CHECK, DUE = "human_check", "due"
 AHEAD = 4
 """originals in progress per concurrent request: some wait for their turn to be written"""
 FILLER = "word " * 12
@@ -279,7 +278,7 @@ class _RelabelRun:
         summary.rejected.update((candidate.stage, candidate.checked_by) for candidate in record.rejected)
         for made in make_episodes(record, episode, self.config.keep_originals):
             summary.splits[split] += 1
-            summary.to_check += made.origin.tags.get(HUMAN_CHECK) == DUE
+            summary.to_check += "human_check" in made.origin.tags
             if made.id not in self.writer:
                 self.writer.add(made)
                 summary.added += 1
@@ -301,7 +300,7 @@ def make_episodes(record: RelabelRecord, episode: Episode, keep_original: bool) 
         clip = load_negative("clip")(episode, rng, last=int(candidate.text))
         confirmed = Outcome("model", success=False, grade=grade, by=f"{record.model}, {record.prompts}")
         made.append(replace(clip, outcomes=(*clip.outcomes, confirmed)))
-    due = {HUMAN_CHECK: DUE} if is_evaluation_split(record.split) else {}
+    due = {"human_check": "due"} if is_evaluation_split(record.split) else {}
     for view in [*made, episode] if keep_original else made:
         tags = {**view.origin.tags, "prompts": record.prompts, **due}
         group = episode.origin.group or episode.id

@@ -25,14 +25,7 @@ from demerit.negatives.mix import Mix
 from demerit.registry import load_attribute
 from demerit.training.corpus.config import CorpusConfig, format_config
 from demerit.training.corpus.counts import CorpusCounts
-from demerit.training.corpus.plan import (
-    CorpusPlan,
-    CorpusReader,
-    StageProgress,
-    ignore_progress,
-    make_plan,
-    open_held_out,
-)
+from demerit.training.corpus.plan import CorpusPlan, CorpusReader, StageProgress, make_plan, open_held_out
 
 if TYPE_CHECKING:
     from demerit.negatives.relabel import RelabelConfig, RelabelSummary
@@ -64,7 +57,7 @@ def build_corpus(
     *,
     chat: Mapping[str, Any] | None = None,
     strict: bool = False,
-    on_progress: StageProgress = ignore_progress,
+    on_progress: StageProgress = lambda *_: None,
 ) -> CorpusSummary:
     """Build a corpus. The same call resumes it after an interruption.
 

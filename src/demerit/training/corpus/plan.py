@@ -24,10 +24,6 @@ StageProgress = Callable[[str, int, int | None, str], None]
 SPLIT_NAMES = {"training": "train", "validation": "val", "valid": "val"}
 
 
-def ignore_progress(stage: str, done: int, expected: int | None, note: str) -> None:
-    """Show nothing."""
-
-
 @dataclass
 class DrawnSource:
     """The episodes chosen from one source."""
@@ -141,7 +137,7 @@ class CorpusReader:
         return replace(episode, id=id, origin=placed)
 
 
-def make_plan(config: CorpusConfig, strict: bool = False, on_progress: StageProgress = ignore_progress) -> CorpusPlan:
+def make_plan(config: CorpusConfig, strict: bool = False, on_progress: StageProgress = lambda *_: None) -> CorpusPlan:
     """Read the sources, draw episodes, assign splits, check for leaks. Nothing is written, no frame is decoded."""
     drawn = tuple(draw_source(config, source, strict, on_progress) for source in config.sources)
     if not any(found.ids for found in drawn):
@@ -186,7 +182,7 @@ def open_held_out(config: CorpusConfig) -> Iterator[tuple[str, Dataset]]:
 
 
 def draw_source(
-    config: CorpusConfig, source: CorpusSource, strict: bool = False, on_progress: StageProgress = ignore_progress
+    config: CorpusConfig, source: CorpusSource, strict: bool = False, on_progress: StageProgress = lambda *_: None
 ) -> DrawnSource:
     """Read a source once and choose its episodes."""
     drawn, tasks = DrawnSource(source), dict[str, str]()
