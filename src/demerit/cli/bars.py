@@ -1,14 +1,21 @@
-"""Output of all commands: two consoles, progress bars on a terminal, sparse lines elsewhere, and measured values."""
+"""Output of all commands: two consoles, progress bars on a terminal (sparse lines elsewhere), and a report's table."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from demerit.evaluate.metrics import Measure
+    from demerit.evaluate.reports import Report
 
 # Lines are not wrapped, so that piped and copied output stays intact.
 out = Console(highlight=False, soft_wrap=True)
@@ -77,3 +84,26 @@ class StageBars:
             self._stack.close()
             self._stage, self._bar = stage, self._stack.enter_context(bar(stage, total))
         self._bar.update(done)
+
+
+def report_table(report: Report, title: str) -> Table:
+    """Return a report's headline figures, a row per model; controls are dimmed."""
+    lower = set(report.about.lower_is_better)
+    table = Table(title=title)
+    for column in ("model", *(f"{name} {'↓' if name in lower else '↑'}" for name in report.about.headline)):
+        table.add_column(column, overflow="fold")
+    for card in report.cards:
+        is_control = card.name in report.controls
+        cells = [_format_measure(report.line(card.name, name)) for name in report.about.headline]
+        table.add_row(f"{card.name} (control)" if is_control else card.name, *cells, style="dim" if is_control else "")
+    return table
+
+
+def _format_measure(measure: Measure | None) -> str:
+    if measure is None:
+        return "–"
+    if not measure.known:
+        return "undefined" if measure.undefined else "unscored"
+    if math.isnan(measure.low):
+        return f"{measure.value:.3f} (interval unknown)"
+    return f"{measure.value:.3f} ({measure.low:.3f} to {measure.high:.3f})"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from demerit.cli.bars import bar, out
+from demerit.cli.bars import bar, out, report_table
 from demerit.cli.options import CameraOption, PickleOption, SourceOptions, reader_options
 from demerit.errors import BadInput
 from demerit.evaluate.benchmarks import (
@@ -24,7 +22,7 @@ from demerit.evaluate.benchmarks import (
     run_benchmark,
 )
 from demerit.evaluate.benchmarks.data import read_categories
-from demerit.evaluate.metrics import Measure, Resampling
+from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.reports import Report, write_page
 from demerit.models import load_model
 
@@ -129,33 +127,10 @@ def _recompute(path: Path) -> None:
 
 def print_report(report: Report) -> None:
     """Print the headline table, the verdicts and the warnings."""
-    out.print(_headline(report))
+    count = f"{len(report.episodes)} episodes, {len({episode.task for episode in report.episodes})} tasks"
+    out.print(report_table(report, f"{report.about.name}: {count}"))
     for model, sentences in report.verdicts.items():
         for sentence in sentences:
             out.print(f"[bold]{escape(model)}[/bold]  {escape(sentence)}")
     for warning in report.warnings:
         out.print(f"[yellow]note[/yellow]  {escape(warning)}")
-
-
-def _headline(report: Report) -> Table:
-    lower = set(report.about.lower_is_better)
-    heads = [f"{name} {'↓' if name in lower else '↑'}" for name in report.about.headline]
-    count = f"{len(report.episodes)} episodes, {len({episode.task for episode in report.episodes})} tasks"
-    table = Table(title=f"{report.about.name}: {count}")
-    for head in ("model", *heads):
-        table.add_column(head, overflow="fold")
-    for card in report.cards:
-        is_control = card.name in report.controls
-        cells = [_cell(report.line(card.name, name)) for name in report.about.headline]
-        table.add_row(f"{card.name} (control)" if is_control else card.name, *cells, style="dim" if is_control else "")
-    return table
-
-
-def _cell(measure: Measure | None) -> str:
-    if measure is None:
-        return "–"
-    if not measure.known:
-        return "undefined" if measure.undefined else "unscored"
-    if math.isnan(measure.low):
-        return f"{measure.value:.3f} (interval unknown)"
-    return f"{measure.value:.3f} ({measure.low:.3f} to {measure.high:.3f})"

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from demerit.cli.bars import StageBars, out
-from demerit.cli.bench import _cell
+from demerit.cli.bars import StageBars, out, report_table
 from demerit.cli.options import (
     DatasetArgument,
     LimitOption,
@@ -23,7 +21,7 @@ from demerit.cli.options import (
     split_names,
 )
 from demerit.data.formats import open_dataset
-from demerit.training.teach import TeachOutcome, TeachResults
+from demerit.training.teach import TeachOutcome
 from demerit.training.teach import teach as teach_model
 
 INTERRUPTED = 130
@@ -87,7 +85,7 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
     out.print(f"[bold]{escape(results.title)}[/bold]")
     out.print(escape(results.text))
     if results.report.lines:
-        out.print(_results_table(results))
+        out.print(report_table(results.report, f"{len(results.report.episodes)} episodes, each held out once"))
     out.print(escape(results.calibration.note))
     for note in results.notes[:SHOWN]:
         out.print(f"[yellow]note[/yellow]  {escape(note)}")
@@ -98,16 +96,3 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
         out.print(f"  label {escape(suggestion.episode)}: {escape(suggestion.reason)}")
     out.print(f"Model: {escape(str(folder))} (use it with --model ./{escape(folder.name)})")
     out.print(f"Report: {escape(str(folder / 'report.html'))}")
-
-
-def _results_table(results: TeachResults) -> Table:
-    report = results.report
-    lower = set(report.about.lower_is_better)
-    table = Table(title=f"{len(report.episodes)} episodes, each held out once")
-    for title in ("", *(f"{name} {'↓' if name in lower else '↑'}" for name in report.about.headline)):
-        table.add_column(title, overflow="fold")
-    for card in report.cards:
-        is_control = card.name in report.controls
-        cells = [_cell(report.line(card.name, name)) for name in report.about.headline]
-        table.add_row(f"{card.name} (control)" if is_control else card.name, *cells, style="dim" if is_control else "")
-    return table
