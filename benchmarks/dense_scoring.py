@@ -31,6 +31,7 @@ from demerit.models.vlm.robometer import (
     expected_heads,
     image_size,
 )
+from demerit.models.vlm.token_budget import TokenBudget
 from fakes.vlm_reference import Cost, RobometerReference, image_cost, token_cost
 
 COPY_RATE = 4.3e12
@@ -61,7 +62,8 @@ def required_cost(engine: RobometerEngine, frames: int, grid: tuple[int, int]) -
     prompt = WindowPrompt(engine, TASK, grid)
     total = image_cost(engine.network.shape.vision, frames, *grid)
     every = windows(frames, engine.protocol.frames)
-    for some in engine.budget.portions([prompt.length] * frames):
+    portions = TokenBudget(engine.budget.tokens).run("Counting", [prompt.length] * frames, lambda some: some)
+    for some in portions:
         tree = shared_tree([prompt.blocks(chosen) for chosen in every[some]])
         packed = pack(tree, {("", at): at for at in range(frames)}, tree.last_tokens())
         total += token_cost(engine.network.shape.text, packed)

@@ -39,6 +39,11 @@ def test_the_contract_holds_and_both_layouts_agree(folder: Path, tmp_path: Path)
     report = check_model(model)
     assert all(clause.status == "kept" for clause in report.clauses), report
     other = Robometer(path=str(tiny_checkpoint(tmp_path / "copy", "robometer-lerobot")))
+    plainly = tiny_checkpoint(tmp_path / "plainly", "robometer")
+    with (plainly / "config.yaml").open("a") as file:
+        file.write("training: {predict_pref_progress: false}\n")
+    assert other.checkpoint.protocol.also_progress
+    assert not Robometer(path=str(plainly)).checkpoint.protocol.also_progress
     ours, theirs = model.score([episode("a")])[0], other.score([episode("a")])[0]
     np.testing.assert_allclose(ours.value, theirs.value, atol=1e-6)
     assert ours.success is not None
@@ -114,14 +119,6 @@ def test_live_steps_equal_scores(folder: Path) -> None:
     model.reset(TASK)
     live = [model.step(frame) for frame in shown.main.all()]
     np.testing.assert_allclose(live, model.score([shown])[0].value, atol=1e-5)
-
-
-def test_the_checkpoint_says_how_pairs_are_asked(folder: Path, tmp_path: Path) -> None:
-    assert Robometer(path=str(folder)).checkpoint.protocol.also_progress
-    other = tiny_checkpoint(tmp_path / "plainly", "robometer")
-    with (other / "config.yaml").open("a") as file:
-        file.write("training: {predict_pref_progress: false}\n")
-    assert not Robometer(path=str(other)).checkpoint.protocol.also_progress
 
 
 def test_live_frames_must_have_one_shape(folder: Path) -> None:

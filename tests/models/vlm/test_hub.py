@@ -16,7 +16,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors as hub_errors
 
-from demerit.errors import AmbiguityWarning, BadInput, DemeritError, MissingExtra, StoreError
+from demerit.errors import AmbiguityWarning, BadInput, DemeritError, StoreError
 from demerit.models.published.pairwise import VLAC
 from demerit.models.published.topreward import TOPReward
 from demerit.models.vlm.hub import hub_id, hub_revision, locate_checkpoint
@@ -96,12 +96,6 @@ def test_only_needed_files_are_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_p
     (folder / "config.json").unlink()
     with pytest.raises(BadInput, match="neither"):
         locate_checkpoint("Qwen/Qwen3-VL-4B-Instruct")
-
-
-def test_without_the_hub_client_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'demerit\[vlm\]'"):
-        locate_checkpoint("a/b")
 
 
 @pytest.fixture

@@ -55,9 +55,3 @@ def test_blocks_have_the_tokens_of_the_whole_text(path: Path) -> None:
         )
         assert [token for block in build_blocks(pieces, tokens, shape) for token in block.ids] == tokens.ids(text)
         assert CUT in pieces
-
-
-def test_a_block_has_at_most_one_image(path: Path) -> None:
-    shape = VLMShape.from_config(tiny_config(ROWS["robometer"]))
-    with pytest.raises(BadInput, match="one image"):
-        build_blocks([ImageSlot(0, 1, 1), ImageSlot(1, 1, 1)], PromptTokenizer.read(path), shape)

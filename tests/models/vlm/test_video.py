@@ -58,20 +58,15 @@ def their_size(count: int, height: int, width: int, bounds: VideoBounds) -> tupl
     return tuple(found)
 
 
-@given(st.integers(2, 70), st.integers(8, 900), st.integers(8, 900), st.sampled_from([MOST, 128 * 1024, 768 * 1024]))
+@given(
+    st.integers(2, 70),
+    st.integers(8, 900),
+    st.integers(8, 900),
+    st.sampled_from([MOST, 8192, 2**17, 3 * 2**18]),
+)
 def test_sizes_equal_transformers(count: int, height: int, width: int, high: int) -> None:
     bounds = VideoBounds(min(4096, high), high)
     assert video_size(count, height, width, factor=32, bounds=bounds) == their_size(count, height, width, bounds)
-
-
-def test_small_bounds_grow_and_shrink() -> None:
-    low = VideoBounds(40 * 32 * 32, 80 * 32 * 32)
-    assert video_size(2, 64, 64, factor=32, bounds=low) == their_size(2, 64, 64, low)
-    assert video_size(1, 64, 64, factor=32, bounds=low) == video_size(2, 64, 64, factor=32, bounds=low)
-    with pytest.raises(BadInput, match="200"):
-        video_size(2, 32, 32 * 300, factor=32, bounds=low)
-    with pytest.raises(BadInput, match="at least one frame"):
-        video_size(0, 32, 32, factor=32, bounds=low)
 
 
 def test_bounds_are_read_or_the_published_ones(tmp_path: Path) -> None:

@@ -108,16 +108,10 @@ class LoraDelta:
 
 
 @dataclass(frozen=True)
-class WeightSource:
+class WeightSource(StoredTensor):
     """A stored weight and the adapters to add to it."""
 
-    stored: StoredTensor
     deltas: tuple[LoraDelta, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the weight."""
-        return self.stored.shape
 
 
 @dataclass(frozen=True)
@@ -135,7 +129,6 @@ class Checkpoint:
     """folders and hub ids that may have the tokenizer, nearest first"""
     revision: str | None
     """the hub's commit, if it came from there"""
-    base_revision: str | None = None
     adapters: tuple[Path, ...] = ()
     """folders of the adapters to merge"""
 
@@ -195,9 +188,9 @@ class Checkpoint:
                 tensor: torch.Tensor = files[stored.file].get_tensor(stored.name)
                 return tensor
 
-            for name in sorted(names, key=lambda name: (self.sources[name].stored.file, name)):
+            for name in sorted(names, key=lambda name: (self.sources[name].file, name)):
                 source = self.sources[name]
-                weight = read(source.stored)
+                weight = read(source)
                 for delta in source.deltas:
                     weight = weight.float() + (read(delta.b).float() @ read(delta.a).float()) * delta.scale
                 # moved before it is converted: the dtype on disk is seldom the larger one
@@ -207,7 +200,7 @@ class Checkpoint:
         """Hash the weight files and the adapters' scales; the same files in another folder hash the same."""
         files, scales = set[Path](), set[float]()
         for source in self.sources.values():
-            files |= {source.stored.file, *(part.file for delta in source.deltas for part in (delta.a, delta.b))}
+            files |= {source.file, *(part.file for delta in source.deltas for part in (delta.a, delta.b))}
             scales |= {delta.scale for delta in source.deltas}
         lines = [*sorted(f"{file.name} {_file_hash(file)}" for file in files), *map(repr, sorted(scales))]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -218,8 +211,6 @@ def read_checkpoint(
     revision: str | None = None,
     *,
     adapter: str | None = None,
-    adapter_revision: str | None = None,
-    base_revision: str | None = None,
 ) -> Checkpoint:
     """Find a checkpoint, detect its layout and list its weights; no weights are read yet.
 
@@ -227,17 +218,12 @@ def read_checkpoint(
         name_or_path: a folder or a hub id; an adapter's folder loads the base model that it names.
         revision: on the hub.
         adapter: folder or hub id of a LoRA adapter to merge.
-        adapter_revision: on the hub.
-        base_revision: revision of the base model that a Robometer takes its tokenizer from.
     """
     folder = locate_checkpoint(name_or_path, revision)
-    if is_adapter(folder):
-        checkpoint = _read_adapter_alone(folder, base_revision)
-    else:
-        checkpoint = _read_whole(folder, base_revision)
+    checkpoint = _read_adapter_alone(folder) if is_adapter(folder) else _read_whole(folder)
     if adapter is None:
         return checkpoint
-    beside = locate_checkpoint(adapter, adapter_revision)
+    beside = locate_checkpoint(adapter)
     merged = _add_adapter(checkpoint, beside)
     check_adapter_base(beside, checkpoint, LoraSettings.from_folder(beside).base)
     return merged
@@ -246,29 +232,29 @@ def read_checkpoint(
 def tokenizer_path(checkpoint: Checkpoint) -> Path:
     """Find tokenizer.json: in the checkpoint, or in the model it was trained from."""
     for place in checkpoint.places:
-        path = _locate_small_files(place, checkpoint.base_revision) / TOKENIZER
+        path = _locate_small_files(place) / TOKENIZER
         if path.is_file():
             return path
     raise BadInput(f"tokenizer of {checkpoint.folder}", f"{TOKENIZER} in one of {list(checkpoint.places)}", "none")
 
 
-def _locate_small_files(place: str, revision: str | None) -> Path:
+def _locate_small_files(place: str) -> Path:
     local = Path(place).expanduser()
-    return local if local.is_dir() else locate_checkpoint(place, revision, weights=False)
+    return local if local.is_dir() else locate_checkpoint(place, weights=False)
 
 
 # --- whole models -------------------------------------------------------------------------------------------------
 
 
-def _read_whole(folder: Path, base_revision: str | None) -> Checkpoint:
+def _read_whole(folder: Path) -> Checkpoint:
     layout, config, facts = _read_config(folder)
-    sources = {name: WeightSource(stored) for name, stored in _rename(_list_model(folder), str(folder)).items()}
+    sources = _rename(_list_model(folder), str(folder))
     beside = [name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_HEADS) if (folder / name).is_file()]
     if beside:
         advice = "move the adapter to a folder of its own; give that as the adapter if it is not merged yet"
         raise BadInput(str(folder), f"a whole model or an adapter ({advice})", f"both ({', '.join(beside)})")
     if config is None and facts is not None:
-        config = read_json(_locate_small_files(facts.base, base_revision) / CONFIG)
+        config = read_json(_locate_small_files(facts.base) / CONFIG)
     if config is None or not isinstance(config.get("text_config"), dict):
         raise BadInput(str(folder), f"the network's shape in {CONFIG}, its own or its base model's", "neither")
     config = copy.deepcopy(config)
@@ -278,20 +264,16 @@ def _read_whole(folder: Path, base_revision: str | None) -> Checkpoint:
         # five tokens were added and the table was cut to fit; some configs still have the old size
         config["text_config"]["vocab_size"] = sources[EMBEDDING].shape[0]
     places = (str(folder), *((facts.base,) if facts else ()))
-    return Checkpoint(folder, layout, config, sources, facts, places, hub_revision(folder), base_revision)
-
-
-def has_weights(folder: Path) -> bool:
-    """Whether a folder has a whole model's weights (or an index of them)."""
-    return (folder / INDEX).is_file() or (folder / SINGLE).is_file()
+    return Checkpoint(folder, layout, config, sources, facts, places, hub_revision(folder))
 
 
 def is_adapter(folder: Path) -> bool:
     """Whether a folder has an adapter and no whole model."""
-    return not has_weights(folder) and (folder / ADAPTER_CONFIG).is_file()
+    whole = (folder / INDEX).is_file() or (folder / SINGLE).is_file()
+    return not whole and (folder / ADAPTER_CONFIG).is_file()
 
 
-def _list_model(folder: Path) -> dict[str, StoredTensor]:
+def _list_model(folder: Path) -> dict[str, WeightSource]:
     """List the tensors of a model: one file, or the shards of an index, which must match it exactly."""
     if (folder / INDEX).is_file():
         return _list_shards(folder)
@@ -308,11 +290,11 @@ def _list_model(folder: Path) -> dict[str, StoredTensor]:
     raise BadInput(str(folder), f"{SINGLE}, or shards with {INDEX}", got)
 
 
-def _list_shards(folder: Path) -> dict[str, StoredTensor]:
+def _list_shards(folder: Path) -> dict[str, WeightSource]:
     where = read_json(folder / INDEX).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
         raise BadInput(str(folder / INDEX), "a weight_map from names to files", type(where).__name__)
-    found: dict[str, StoredTensor] = {}
+    found: dict[str, WeightSource] = {}
     for file in sorted(set(where.values())):
         if Path(file).name != file:
             raise BadInput(str(folder / INDEX), "names of files in the same folder", repr(file))
@@ -325,7 +307,7 @@ def _list_shards(folder: Path) -> dict[str, StoredTensor]:
     return found
 
 
-def _list_tensors(file: Path) -> dict[str, StoredTensor]:
+def _list_tensors(file: Path) -> dict[str, WeightSource]:
     """Read the header of a safetensors file."""
     if not file.is_file():
         raise BadInput(str(file), f"a file of weights ({INCOMPLETE})", "none")
@@ -334,7 +316,7 @@ def _list_tensors(file: Path) -> dict[str, StoredTensor]:
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():
                 part = opened.get_slice(name)
-                found[name] = StoredTensor(file, name, tuple(part.get_shape()))
+                found[name] = WeightSource(file, name, tuple(part.get_shape()))
                 dtypes.add(str(part.get_dtype()))
     except (SafetensorError, OSError) as error:
         raise BadInput(str(file), "a complete safetensors file (download or copy it again)", error) from error
@@ -343,7 +325,7 @@ def _list_tensors(file: Path) -> dict[str, StoredTensor]:
     return found
 
 
-def _rename(stored: Mapping[str, StoredTensor], where: str) -> dict[str, StoredTensor]:
+def _rename(stored: Mapping[str, WeightSource], where: str) -> dict[str, WeightSource]:
     """Map the names on disk to ours; unknown names stay, for the strict check to report."""
     if wrapped := sorted(name for name in stored if any(part in name for part in PEFT_NAMES)):
         raise BadInput(where, f"a model without adapters inside ({MERGE_FIRST})", wrapped[0])
@@ -352,7 +334,7 @@ def _rename(stored: Mapping[str, StoredTensor], where: str) -> dict[str, StoredT
         got = f"names such as {', '.join(list(stored)[:3]) or 'none'}"
         raise BadInput(where, "a Qwen3-VL checkpoint (weights named model.language_model.* and model.visual.*)", got)
     prefix = prefixes.pop()
-    renamed: dict[str, StoredTensor] = {}
+    renamed: dict[str, WeightSource] = {}
     for name, tensor in stored.items():
         ours = name
         if name.startswith(tuple(prefix + part for part in PARTS)):
@@ -404,11 +386,8 @@ def _robometer_facts(
     source: Path, model: dict[str, Any], loss: dict[str, Any], data: dict[str, Any], training: dict[str, Any]
 ) -> RobometerFacts:
     """Read the facts; raise BadInput for variants that are read out differently from the published one."""
-    for section, name, needed in (
-        (loss, "progress_loss_type", "discrete"),
-        (data, "use_multi_image", True),
-        (data, "use_per_frame_progress_token", True),
-    ):
+    published = (loss, "progress_loss_type", "discrete"), (data, "use_multi_image", True)
+    for section, name, needed in (*published, (data, "use_per_frame_progress_token", True)):
         said = section.get(name, needed)
         if said != needed and not str(said).startswith("${"):  # a reference to another section
             raise BadInput(str(source), f"{name} = {needed}, as in the published Robometer", repr(said))
@@ -426,10 +405,8 @@ def _robometer_facts(
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(str(path), "config.yaml, which a Robometer checkpoint has", error.strerror or error) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(str(path), "plain YAML", f"something else ({str(error).partition(chr(10))[0]})") from error
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(str(path), "a Robometer's config.yaml", str(error).partition("\n")[0]) from error
     if not isinstance(said, dict):
         raise BadInput(str(path), "sections model, loss and data", type(said).__name__)
     return said
@@ -491,29 +468,27 @@ class LoraSettings:
         base, revision = (name if isinstance(name, str) else None for name in named)
         return cls(str(path), rank, float(alpha), ranks, alphas, bool(facts.get("use_rslora")), base, revision)
 
-    def scale(self, module: str, rank: int) -> float:
+    def scale(self, name: str, rank: int) -> float:
         """Return the factor of B @ A: alpha / rank, or alpha / sqrt(rank) with rank-stabilised LoRA.
 
         Args:
-            module: its name in the network that peft wrapped, which the patterns match at the end.
+            name: of the stored A; the patterns match the end of its module's name, as in peft.
             rank: of the stored factors.
         """
-        declared = _match_pattern(self.ranks, module, self.rank)
+        module = (name.partition(PEFT_PREFIX)[2] or name).removesuffix(".lora_A.weight")
+
+        def lookup(patterns: Mapping[str, Any], default: Any) -> Any:
+            matches = (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module))
+            return next(matches, default)
+
+        declared = lookup(self.ranks, self.rank)
         if declared != rank:
             raise BadInput(self.where, f"rank {rank} for {module}, as stored", declared)
-        alpha = float(_match_pattern(self.alphas, module, self.alpha))
+        alpha = float(lookup(self.alphas, self.alpha))
         return alpha / (math.sqrt(rank) if self.rank_stabilised else rank)
 
 
-def _match_pattern(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """Return the value of the first pattern that matches the end of a module's name, as peft does."""
-    for pattern, value in patterns.items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return default
-
-
-def _read_adapter_alone(folder: Path, base_revision: str | None) -> Checkpoint:
+def _read_adapter_alone(folder: Path) -> Checkpoint:
     """Read the base model that an adapter names, and merge the adapter."""
     settings = LoraSettings.from_folder(folder)
     if not settings.base or Path(settings.base).expanduser().resolve() == folder.resolve():
@@ -521,7 +496,7 @@ def _read_adapter_alone(folder: Path, base_revision: str | None) -> Checkpoint:
     base = locate_checkpoint(settings.base, settings.revision)
     if is_adapter(base):
         raise BadInput(settings.where, "a whole model as the base", f"another adapter ({base})")
-    whole = _read_whole(base, base_revision)
+    whole = _read_whole(base)
     merged = _add_adapter(whole, folder)
     check_adapter_base(folder, whole, None)
     return merged
@@ -538,21 +513,21 @@ def _add_adapter(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
         shape, rank = sources[name].shape, a.shape[0]
         if len(shape) != MATRIX or a.shape != (rank, shape[1]) or b.shape != (shape[0], rank):
             raise BadInput(settings.where, f"factors of a {shape} matrix for {module}", f"A {a.shape}, B {b.shape}")
-        delta = LoraDelta(a, b, settings.scale(_name_in_peft(a.name), rank))
+        delta = LoraDelta(a, b, settings.scale(a.name, rank))
         sources[name] = replace(sources[name], deltas=(*sources[name].deltas, delta))
     for name, stored in whole.items():
         # heads alone do not make a Robometer: its five token rows are in no adapter
         if name not in sources or sources[name].shape != stored.shape:
             expected = f"adapters and whole weights that fit {checkpoint.folder}"
             raise BadInput(str(folder), expected, f"{name} of shape {stored.shape}")
-        sources[name] = WeightSource(stored)
+        sources[name] = stored
     if _is_tied(checkpoint.config) and (READ_OUT in whole or READ_OUT.removesuffix(".weight") in factors):
         raise BadInput(str(folder), f"no change of {READ_OUT}, which is tied to the embedding", "one")
     places = (str(folder), *checkpoint.places)
     return replace(checkpoint, sources=sources, places=places, adapters=(*checkpoint.adapters, folder))
 
 
-def _list_adapter(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, tuple[StoredTensor, StoredTensor]]]:
+def _list_adapter(folder: Path) -> tuple[dict[str, WeightSource], dict[str, tuple[StoredTensor, StoredTensor]]]:
     """List an adapter's whole weights by our names, and its (A, B) factors by module."""
     if not (folder / ADAPTER_WEIGHTS).is_file() and (folder / "adapter_model.bin").is_file():
         advice = "pickles can run code and are not opened"
@@ -582,13 +557,6 @@ def _name_in_network(name: str) -> str:
     # only the language model has `layers`, only the vision tower `blocks`
     part = {"layers": "language_model.", "blocks": "visual."}.get(name.partition(".")[0], "")
     return part + name
-
-
-def _name_in_peft(name: str) -> str:
-    """Return the module's name in the network that peft wrapped."""
-    inside = name.partition(PEFT_PREFIX)[2] or name
-    match = LORA.fullmatch(inside)
-    return match["module"] if match else inside
 
 
 def check_adapter_base(folder: Path, checkpoint: Checkpoint, named: str | None) -> None:

@@ -108,16 +108,20 @@ class VLMShape:
 
 def _text(config: Mapping[str, Any]) -> TextShape:
     rope = {**_section(config, "rope_scaling", {}), **_section(config, "rope_parameters", {})}
-    kind = rope.get("rope_type", "default")
-    if kind != "default" or config.get("hidden_act", "silu") != "silu" or config.get("attention_bias"):
-        raise BadInput(WHERE, "rotary positions of type default, silu, no attention bias", dict(config))
-    if rope.get("mrope_interleaved", True) is not True:
-        raise BadInput(WHERE, "mrope_interleaved = true, as Qwen3-VL has it", repr(rope["mrope_interleaved"]))
+    if rope.get("rope_type", "default") != "default" or rope.get("mrope_interleaved", True) is not True:
+        raise BadInput(WHERE, "rope_type = default and mrope_interleaved = true (Qwen3-VL)", dict(rope))
+    if config.get("hidden_act", "silu") != "silu" or config.get("attention_bias"):
+        raise BadInput(WHERE, "hidden_act = silu and no attention_bias (Qwen3-VL)", dict(config))
     hidden, heads = _count(config, "hidden_size"), _count(config, "num_attention_heads")
     groups = _count(config, "num_key_value_heads", heads)
     if heads % groups:
         raise BadInput(WHERE, "num_attention_heads, a multiple of num_key_value_heads", f"{heads} and {groups}")
     head = _count(config, "head_dim", hidden // heads)
+    sections = rope.get("mrope_section", DEFAULT_SECTIONS)
+    whole = isinstance(sections, list | tuple) and all(_is_whole(count, 0) for count in sections)
+    if not whole or len(sections) != len(DEFAULT_SECTIONS) or 2 * sum(sections) != head:
+        raise BadInput(WHERE, f"mrope_section, three counts with a sum of {head} / 2 (head_dim)", repr(sections))
+    time, height, width = sections
     return TextShape(
         hidden=hidden,
         layers=_count(config, "num_hidden_layers"),
@@ -128,18 +132,8 @@ def _text(config: Mapping[str, Any]) -> TextShape:
         vocabulary=_count(config, "vocab_size"),
         epsilon=_positive(config, "rms_norm_eps", 1e-6),
         theta=_positive({**config, **rope}, "rope_theta"),
-        sections=_sections(rope.get("mrope_section", DEFAULT_SECTIONS), head),
+        sections=(time, height, width),
     )
-
-
-def _sections(said: Any, head: int) -> tuple[int, int, int]:
-    """Read mrope_section: three counts that sum to half the head size."""
-    whole = isinstance(said, list | tuple) and all(_is_whole(count, 0) for count in said)
-    if not whole or len(said) != len(DEFAULT_SECTIONS) or 2 * sum(said) != head:
-        expected = f"mrope_section, three whole numbers that add up to half of the {head} in head_dim"
-        raise BadInput(WHERE, expected, repr(said))
-    time, height, width = said
-    return time, height, width
 
 
 def _vision(config: Mapping[str, Any]) -> VisionShape:
@@ -169,36 +163,34 @@ def _vision(config: Mapping[str, Any]) -> VisionShape:
     )
 
 
-def _section(config: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
+def _get(config: Mapping[str, Any], name: str, default: Any) -> Any:
     said = config.get(name)
-    said = default if said is None else said  # null counts as absent
+    return default if said is None else said  # null counts as absent
+
+
+def _section(config: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
+    said = _get(config, name, default)
     if not isinstance(said, dict):
-        raise BadInput(WHERE, f"{name}, an object with names and values", _said(said))
+        raise BadInput(WHERE, f"{name}, an object", repr(said))
     return said
 
 
 def _count(config: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1) -> int:
-    said = config.get(name)
-    said = default if said is None else said
+    said = _get(config, name, default)
     if not _is_whole(said, least):
-        raise BadInput(WHERE, f"{name}, a whole number >= {least}", _said(said))
-    return int(said)  # type: ignore[arg-type]  # checked above
+        raise BadInput(WHERE, f"{name}, a whole number >= {least}", repr(said))
+    return int(said)
 
 
 def _positive(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    said = config.get(name)
-    said = default if said is None else said
+    said = _get(config, name, default)
     if isinstance(said, bool) or not isinstance(said, int | float) or not isfinite(said) or said <= 0:
-        raise BadInput(WHERE, f"{name}, a positive number", _said(said))
+        raise BadInput(WHERE, f"{name}, a positive number", repr(said))
     return float(said)
 
 
 def _is_whole(said: Any, least: int) -> bool:
     return isinstance(said, int) and not isinstance(said, bool) and said >= least
-
-
-def _said(said: Any) -> str:
-    return "none" if said is None else repr(said)
 
 
 def _text_weights(text: TextShape) -> dict[str, tuple[int, ...]]:

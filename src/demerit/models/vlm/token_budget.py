@@ -101,14 +101,6 @@ class TokenBudget:
             end += 1
         return slice(start, end)
 
-    def portions(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Split all items, in order, into portions that fit."""
-        start = 0
-        while start < len(lengths):
-            some = self.portion(lengths, start)
-            yield some
-            start = some.stop
-
     def run(self, what: str, lengths: Sequence[int], work: Callable[[slice], Made]) -> list[Made]:
         """Work through items portion by portion; after an out-of-memory error, continue with half as much.
 
