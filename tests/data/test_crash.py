@@ -1,4 +1,4 @@
-"""Killed at any moment, nothing that was reported as written is lost, and the same command completes the work."""
+"""After a kill at any moment, nothing that was reported as durable is lost, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,21 @@ def many_videos(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Together 200 kills; a whole import takes about two seconds here, so most of them land in the middle of one.
-@pytest.mark.parametrize(("mode", "kills", "longest"), [("in place", 120, 0.15), ("copy", 80, 0.15)])
-def test_kill_at_random_moments(many_videos: Path, tmp_path: Path, mode: str, kills: int, longest: float) -> None:
-    command = [sys.executable, KILLER, f"videos:{many_videos}", tmp_path / "set", str(kills), str(longest), mode]
+# A whole import takes about two seconds, so most kills hit one.
+@pytest.mark.parametrize(
+    ("mode", "kills"),
+    [
+        ("in place", 20),
+        pytest.param("in place", 120, marks=pytest.mark.slow),
+        pytest.param("copy", 80, marks=pytest.mark.slow),
+    ],
+)
+def test_kill_at_random_moments(many_videos: Path, tmp_path: Path, mode: str, kills: int) -> None:
+    command = [sys.executable, KILLER, f"videos:{many_videos}", tmp_path / "set", str(kills), "0.15", mode]
     run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)
     result = json.loads(run.stdout)
     assert "lost" not in result, result
-    assert result["killed"] > 30, "the kills must hit imports that are running"
+    assert result["killed"] > kills / 4, "the kills must hit running imports"
     assert 0 < result["before_last"] <= 120
     assert result["last"] == 0, result
     assert result["there"] == result["distinct"] == 120
@@ -65,10 +72,10 @@ job.score(job.ScoreJob(model, open_dataset(sys.argv[1]), Path(sys.argv[2]), batc
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_scoring_goes_on_where_it_was_stopped(many_videos: Path, tmp_path: Path, how: signal.Signals) -> None:
+def test_scoring_resumes(many_videos: Path, tmp_path: Path, how: signal.Signals) -> None:
     out = tmp_path / "rewards"
     done: list[int] = []
-    for count in (5, 15, 10):  # waits for the work and not for the clock: the machine may be busy
+    for count in (5, 15, 10):
         command = [sys.executable, "-c", SLOW_SCORE, f"videos:{many_videos}", str(out)]
         with running(command, stderr=subprocess.DEVNULL) as run:
             assert run.stdout is not None

@@ -175,7 +175,7 @@ def test_cards_check_rewards(make_episode: Callable[..., Episode]) -> None:
         (Reward("example", "e", [0], [1.1]), "outside"),  # type: ignore[arg-type]
         (Reward("example", "e", [0], [-0.1]), "outside"),  # type: ignore[arg-type]
         (Reward("example", "e", [3], [0.5]), "of 3 frames"),  # type: ignore[arg-type]
-        (Reward("example", "x", [0], [0.5]), "names episode"),  # type: ignore[arg-type]
+        (Reward("example", "x", [0], [0.5]), "episode .x."),  # type: ignore[arg-type]
     ]:
         with pytest.raises(BadReward, match=message):
             card.check(wrong, episode)

@@ -1,7 +1,7 @@
-"""Kill a writing import at random moments, many times, and look at what is left. Run by test_crash.py.
+"""Kill a running import at random moments, many times, and check what is left. Run by test_crash.py.
 
-Everything that touches the folder runs in forked children, so that this process never starts pyarrow's threads and
-forking stays safe. Prints one line of JSON.
+Everything that touches the folder runs in forked children, so this process never starts pyarrow's threads and forking
+is safe. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import av  # noqa: F401  # imported here, once, so that a forked child is at work within a millisecond
+import av  # noqa: F401  # imported once, so that a forked child starts quickly
 
-from demerit.data import formats as sources
-from demerit.data import importing as ingest
-from demerit.data.store import Store, folder
+from demerit.data import store
+from demerit.data.formats import open_dataset
+from demerit.data.importing import import_dataset
+from demerit.data.store import Store, StoreWriter
 
 
 def in_child(work: Callable[[int], None]) -> tuple[int, int]:
-    """Fork; the child works and reports through a pipe, whose reading end is returned with its process id."""
+    """Fork a child that reports through a pipe; return its process id and the pipe."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -40,17 +41,17 @@ def in_child(work: Callable[[int], None]) -> tuple[int, int]:
 
 def import_everything(source: str, dest: Path, copy: bool) -> Callable[[int], None]:
     def work(report: int) -> None:
-        commit = folder.StoreWriter.commit
+        commit = StoreWriter.commit
 
-        def reporting(writer: folder.StoreWriter) -> int:
-            waiting = [row["id"] for row in writer._waiting["episodes"]]
+        def reporting(writer: StoreWriter) -> int:
+            pending = [row["id"] for row in writer._pending["episodes"]]
             durable = commit(writer)
-            os.write(report, "".join(f"durable {id}\n" for id in waiting).encode())
+            os.write(report, "".join(f"durable {id}\n" for id in pending).encode())
             return durable
 
-        folder.StoreWriter.commit = reporting  # type: ignore[method-assign]
-        folder.COMMIT_SECONDS = 0.0
-        ingest.import_dataset(sources.open_dataset(source), dest, copy=copy)
+        StoreWriter.commit = reporting  # type: ignore[method-assign]
+        store.COMMIT_SECONDS = 0.0
+        import_dataset(open_dataset(source), dest, copy=copy)
 
     return work
 

@@ -92,7 +92,6 @@ class Problems:
         self.examples.clear()
 
     def __len__(self) -> int:
-        """The number of episodes with a problem (an episode with two counts twice)."""
         return sum(self.counts.values())
 
     def skipped(self) -> int:
@@ -157,7 +156,6 @@ class Dataset:
         self.on_problem(problem)
 
     def __iter__(self) -> Iterator[Episode]:
-        """Stream the episodes."""
         return (record for record in self.records() if isinstance(record, Episode))
 
     def __getitem__(self, id: str) -> Episode:

@@ -138,7 +138,6 @@ class DecodedFrames:
         return self.source.kind
 
     def __len__(self) -> int:
-        """The number of frames of the source."""
         return self.length
 
     def times(self) -> Times:
@@ -207,7 +206,6 @@ class WorkerDeath:
     """exit code; negative = signal"""
 
     def __str__(self) -> str:
-        """Describe how it died."""
         return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
 
 
@@ -266,18 +264,15 @@ class WorkerPool:
         refill: int = TASKS_PER_WORKER - 1,
         queue: int = TASKS_PER_WORKER,
     ) -> None:
-        """Start the processes."""
         self._call, self._fds, self._env = call, fds, env or {}
         self._refill, self._queue = refill, queue
         self._workers = [self._start() for _ in range(workers)]
         self._waiting: deque[_PoolTask] = deque()
 
     def __enter__(self) -> WorkerPool:
-        """Return the pool."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the processes."""
         for worker in self._workers:
             worker.stop()
 

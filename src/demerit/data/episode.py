@@ -60,7 +60,6 @@ class Episode:
     edits: tuple[Edit, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the episode has an id and a camera."""
         if not self.id or not self.id.isprintable():
             raise BadEpisode(self.id, "a printable, non-empty id", repr(self.id))
         if not self.views:
@@ -93,7 +92,6 @@ class Episode:
         return next(iter(self.views))
 
     def __len__(self) -> int:
-        """The number of frames of the main camera."""
         return len(self.main)
 
     def with_camera(self, name: str) -> Episode:
@@ -122,7 +120,6 @@ class Episode:
         return short_hash(json.dumps([self.instruction, views]).encode())
 
     def __repr__(self) -> str:
-        """Describe the episode without opening a video."""
         outcome = self.outcome
         label = "" if outcome is None else f", success={outcome.success} ({outcome.source})"
         return f"Episode({self.id!r}, {self.instruction!r}, cameras={list(self.views)}{label})"

@@ -114,7 +114,6 @@ class Frames:
         return cls(VideoClip(str(Path(path).resolve())))
 
     def __len__(self) -> int:
-        """The number of frames."""
         return len(self.source) if self.indices is None else len(self.indices)
 
     def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Images:
@@ -173,7 +172,6 @@ class Frames:
         return short_hash(source.encode(), np.ascontiguousarray(self.indices, dtype="<i4").tobytes())
 
     def __repr__(self) -> str:
-        """Describe the frames without opening the source."""
         view = "" if self.indices is None else f", {len(self.indices)} chosen"
         return f"Frames({self.source!r}{view})"
 
@@ -192,11 +190,11 @@ class Frames:
 class ArrayFrames:
     """Images in memory."""
 
+    kind = "array"
     images: Images = field(repr=False)
     fps: float = 10.0
 
     def __post_init__(self) -> None:
-        """Check shape and type."""
         shape_is_good = self.images.ndim == IMAGES_DIMENSIONS and self.images.shape[-1] == RGB
         if not shape_is_good or self.images.dtype != np.uint8:
             got = f"{self.images.dtype} of shape {self.images.shape}"
@@ -204,13 +202,7 @@ class ArrayFrames:
         if not self.fps > 0:
             raise BadInput("fps", "a positive number", self.fps)
 
-    @property
-    def kind(self) -> str:
-        """'array': exists in this process only."""
-        return "array"
-
     def __len__(self) -> int:
-        """The number of images."""
         return len(self.images)
 
     def times(self) -> Times:

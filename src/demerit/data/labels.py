@@ -30,7 +30,6 @@ class Event:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Check the order of the frames."""
         if not 0 <= self.first <= self.last:
             raise BadInput(f"event {self.kind!r}", "0 <= first <= last", (self.first, self.last))
 
@@ -54,7 +53,6 @@ class Outcome:
     """name of the person, simulator, rule or model"""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.source not in LABEL_SOURCES:
             raise BadInput("outcome source", f"one of {', '.join(LABEL_SOURCES)}", repr(self.source))
         if self.progress is not None and not 0 <= self.progress <= 1:
@@ -65,7 +63,6 @@ class Outcome:
             object.__setattr__(self, "curve", _check_curve(self.curve))
 
     def __eq__(self, other: object) -> bool:
-        """Compare by value; NaN equals NaN in curves."""
         if not isinstance(other, Outcome):
             return NotImplemented
         if self.curve is None or other.curve is None:
@@ -98,7 +95,6 @@ class Preference:
     by: str = ""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         if self.a == self.b:
             raise BadInput("preference", "two different episodes", f"{self.a!r} twice")
         if self.verdict not in get_args(Verdict):

@@ -87,7 +87,6 @@ class PartWriter:
     """Adds parts to a folder's tables. The caller holds the folder's lock."""
 
     def __init__(self, manifest_path: Path, format_name: str, manifest: Manifest) -> None:
-        """Start from a manifest; remove the leftovers of a crashed writer."""
         self.path, self.format_name, self.manifest = manifest_path, format_name, manifest
         self.root = manifest_path.parent
         self._remove_orphans()

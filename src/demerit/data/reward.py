@@ -30,7 +30,6 @@ class Reward:
     """what the model was given: camera, number of frames, whether there was an instruction ..."""
 
     def __post_init__(self) -> None:
-        """Check the values and make them read-only."""
         object.__setattr__(self, "at", self._column("at", self.at, np.int32))
         object.__setattr__(self, "value", self._column("value", self.value, np.float32))
         if self.success is not None:
@@ -54,7 +53,6 @@ class Reward:
         return float(self.value[-1]) if len(self.value) else float("nan")
 
     def __repr__(self) -> str:
-        """Summarize the reward in a line."""
         if not self.scored:
             return f"Reward({self.model!r}, {self.episode!r}, unscored: {self.why_missing})"
         missing = int(np.isnan(self.value).sum())

@@ -110,7 +110,6 @@ class Store:
     """A dataset folder, as of when it was opened. Satisfies `DatasetReader`."""
 
     def __init__(self, root: str | Path) -> None:
-        """Open a folder. Reads only its manifest."""
         self.root = Path(root).resolve()
         self.manifest = read_manifest(self.root / MANIFEST, FORMAT_NAME)
 
@@ -136,7 +135,6 @@ class Store:
         return str(self.manifest.header["name"])
 
     def __len__(self) -> int:
-        """The number of episodes."""
         return self.manifest.rows("episodes")
 
     def expected(self) -> int:
@@ -213,7 +211,6 @@ class StoreWriter:
     """Appends records; durable once `commit` returns. One writer at a time."""
 
     def __init__(self, root: Path) -> None:
-        """The lock is taken on entering the with block."""
         self.root = root
         self._stack = ExitStack()
         self._pending: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
@@ -221,7 +218,6 @@ class StoreWriter:
         self.written: set[str] = set()
 
     def __enter__(self) -> StoreWriter:
-        """Take the lock and read the known ids."""
         self._stack.enter_context(lock_folder(self.root))
         try:
             store = Store(self.root)  # opened under the lock: another writer may just have finished
@@ -235,14 +231,12 @@ class StoreWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Commit pending records, also after an exception or Ctrl-C."""
         with self._stack:
             self.commit()
             if kind is None:
                 self._parts.compact()
 
     def __contains__(self, id: object) -> bool:
-        """Whether the dataset has, or is about to have, an episode of this id."""
         return id in self.written
 
     def add(self, record: Record) -> None:
@@ -360,11 +354,9 @@ class StoredSignals(Mapping[str, npt.NDArray[Any]]):
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
         return (signal["name"] for signal in self._rows())
 
     def __len__(self) -> int:
-        """The number of signals."""
         return len(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +36,6 @@ class FailureKind:
     guidance: str = ""
 
     def __post_init__(self) -> None:
-        """Check name, definition and grades."""
         if self.name != " ".join(self.name.lower().split()) or not self.name:
             raise BadInput("kind of failure", "a name in lower case, single spaces", repr(self.name))
         if not self.definition.strip():
@@ -90,56 +88,6 @@ def load_kinds(path: str | Path) -> list[FailureKind]:
     return found
 
 
-def unknown_kinds(names: Iterable[str]) -> Counter[str]:
-    """Count the names that are not in the taxonomy."""
-    known = _known()
-    return Counter(name for name in names if name not in known)
-
-
-def check_kinds(names: Iterable[str]) -> None:
-    """Raise at the first name that is not in the taxonomy."""
-    for name in names:
-        kind(name)
-
-
-def taxonomy_page() -> str:
-    """Render the built-in kinds as the page `docs/taxonomy.md`."""
-    lines = [
-        "# Kinds of failure",
-        "",
-        "Generated from `src/demerit/assets/taxonomy.toml` (`python -m demerit.data.taxonomy > docs/taxonomy.md`).",
-        "",
-        "An event has one of these kinds and the frames in which it is visible. The grades are the usual ones of an",
-        "episode with this failure, from 1 (nothing done) to 5 (done as asked). They are a guide for people who label;",
-        "nothing computes with them.",
-        "",
-        "To add your own kinds, set `DEMERIT_TAXONOMY` to a file of the same form, or call",
-        "`demerit.data.taxonomy.register_kind`.",
-        "",
-        "The kinds that the simulator can produce, with its measurements; frames that show the failure have a border",
-        "(`python tools/make_failure_pictures.py STORE`).",
-        "",
-        "![Eleven kinds of failure in simulation, a row each](images/failures.png)",
-        "",
-        "| kind | definition | grades |",
-        "|---|---|---|",
-    ]
-    own = load_kinds(OWN_FILE)
-    lines += [
-        f"| [{known.name}](#{known.name.replace(' ', '-')}) | {known.definition} | {_range(known)} |" for known in own
-    ]
-    for known in own:
-        lines += ["", f"## {known.name}", "", known.definition, ""]
-        lines += [f"- {example}" for example in known.examples]
-        lines += ["", f"Grade {_range(known)}. {known.guidance}"]
-    return "\n".join(lines) + "\n"
-
-
-def _range(known: FailureKind) -> str:
-    low, high = known.grades
-    return str(low) if low == high else f"{low} to {high}"
-
-
 def _known() -> dict[str, FailureKind]:
     return {**_from_files(os.environ.get(VARIABLE, "")), **_added}
 
@@ -165,7 +113,3 @@ def _kind(path: str | Path, table: Any) -> FailureKind:
     if len(grades) != 2 or not all(isinstance(grade, int) for grade in grades):  # noqa: PLR2004
         raise BadInput(f"{path}, grades of {table['name']!r}", "two whole numbers", list(grades))
     return FailureKind(**{**table, "examples": tuple(table.get("examples", ())), "grades": grades})
-
-
-if __name__ == "__main__":
-    print(taxonomy_page(), end="")

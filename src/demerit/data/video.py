@@ -45,6 +45,7 @@ TICKS_PER_SECOND = 90_000
 class VideoClip:
     """The frames of a video file between two times, or all of them."""
 
+    kind = "video"
     path: str
     start: float | None = None
     """seconds on the file's clock; None = from the first frame"""
@@ -56,17 +57,10 @@ class VideoClip:
     """degrees counter-clockwise, added to the rotation that the file asks for"""
 
     def __post_init__(self) -> None:
-        """Check the rotation."""
         if self.rotate % 90:
             raise BadInput("rotate", "a multiple of 90 degrees", self.rotate)
 
-    @property
-    def kind(self) -> str:
-        """'video'."""
-        return "video"
-
     def __len__(self) -> int:
-        """The number of frames: as declared, else as counted."""
         return self.length if self.length is not None else len(self.scan().pts)
 
     def scan(self) -> VideoIndex:

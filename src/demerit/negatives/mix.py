@@ -58,7 +58,6 @@ class Mix:
     """most originals from one dataset, drawn at random; 0 = all"""
 
     def __post_init__(self) -> None:
-        """Check names, shares and limits."""
         if not self.shares:
             raise BadInput("the mix", f"at least one NAME=SHARE, such as {DEFAULT_MIX}", "an empty one")
         for name, share in self.shares.items():
@@ -86,7 +85,6 @@ class Mix:
         return cls(shares, seed, per_episode, per_dataset)
 
     def __str__(self) -> str:
-        """The inverse of `parse`."""
         return ",".join(f"{name}={share:g}" for name, share in self.shares.items())
 
     @property

@@ -120,7 +120,6 @@ class Targets:
     """failures on the way to success, from the trusted outcome"""
 
     def __len__(self) -> int:
-        """The number of frames."""
         return len(self.curve)
 
     @cached_property

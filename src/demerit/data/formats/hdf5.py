@@ -43,6 +43,7 @@ CAMERA_ENDINGS = ("_image", "_rgb")
 class Hdf5Frames:
     """The images of a dataset in an HDF5 file; `count` is its length, None = read it from the file."""
 
+    kind = "hdf5"
     path: str
     key: str
     upside_down: bool = False
@@ -50,17 +51,10 @@ class Hdf5Frames:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the frame rate."""
         if not self.fps > 0:
             raise BadInput("fps", "a positive number", self.fps)
 
-    @property
-    def kind(self) -> str:
-        """'hdf5'."""
-        return "hdf5"
-
     def __len__(self) -> int:
-        """The number of images."""
         if self.count is not None:
             return self.count
         with open_hdf5(self.path) as file:

@@ -53,7 +53,6 @@ class RbmReader:
     path: str | Path
 
     def __post_init__(self) -> None:
-        """Check that there are rows."""
         if not self._manifests:
             raise BadInput("the RBM dataset", f"a file ending in {', '.join(METADATA_SUFFIXES)}", str(self.root))
 

@@ -40,6 +40,7 @@ NOT_AN_IMAGE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 class TfRecordFrames:
     """The images of a camera in a record; `count` is their number, None = read it from the record."""
 
+    kind = "tfrecord"
     path: str
     offset: int
     length: int
@@ -48,17 +49,10 @@ class TfRecordFrames:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the frame rate."""
         if not self.fps > 0:
             raise BadInput("fps", "a positive number", self.fps)
 
-    @property
-    def kind(self) -> str:
-        """'tfrecord'."""
-        return "tfrecord"
-
     def __len__(self) -> int:
-        """The number of images."""
         return len(self._encoded()) if self.count is None else self.count
 
     def times(self) -> Times:

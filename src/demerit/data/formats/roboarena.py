@@ -70,7 +70,6 @@ class RoboArenaReader:
     allow_pickle: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check that there are sessions."""
         if not self._sessions_folder.is_dir():
             raise BadInput("the RoboArena dataset", f"a folder with {SESSIONS} in it", str(self.root))
 
@@ -283,11 +282,9 @@ class PickledSignals(Mapping[str, npt.NDArray[Any]]):
         return self._arrays[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
         return iter(self._arrays)
 
     def __len__(self) -> int:
-        """How many signals there are."""
         return len(self._arrays)
 
     @cached_property

@@ -61,7 +61,6 @@ class RoboRewardReader:
     split: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check split and folder."""
         if self.split is not None and self.split not in SPLITS:
             raise UnknownName("RoboReward split", self.split, SPLITS)
         if not self._manifests:

@@ -70,7 +70,6 @@ class VideosReader:
     labels: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check that folder and label file exist."""
         if not self.root.is_dir() or (self.labels is not None and not self._label_files):
             known = ", ".join(LABEL_FILES)
             raise BadInput("labels", f"a file, or nothing to look for {known}", repr(self.labels))
@@ -222,7 +221,6 @@ class LabelCells:
     """The cells of a row, each taken once; column names are case-insensitive."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        """Start with the fields of a row."""
         self._cells = {str(name).strip().lower(): value for name, value in fields.items()}
 
     def take(self, *names: str) -> Any:

@@ -124,10 +124,10 @@ def _join_views(episode: Episode, other: Episode, stop: int, start: int) -> dict
 class SplicedFrames:
     """Parts of frame sources in a row: (source, first frame, last frame + 1) each."""
 
+    kind = "splice"
     parts: tuple[tuple[FrameSource, int, int], ...]
 
     def __post_init__(self) -> None:
-        """Check that there are parts and none is empty."""
         for source, start, stop in self.parts:
             if not 0 <= start < stop:
                 raise BadInput(f"part of {source!r}", "0 <= start < stop", (start, stop))
@@ -146,13 +146,7 @@ class SplicedFrames:
             )
         )
 
-    @property
-    def kind(self) -> str:
-        """'splice'."""
-        return "splice"
-
     def __len__(self) -> int:
-        """The number of frames."""
         return sum(stop - start for _, start, stop in self.parts)
 
     def times(self) -> Times:

@@ -90,7 +90,6 @@ class Arena:
     """A task's environment; reusable for many episodes."""
 
     def __init__(self, task: Task) -> None:
-        """Build the model, with a second (spare) object if the task can have one."""
         self.mujoco = load_mujoco()
         self.task = task
         with silence_warnings():
@@ -300,7 +299,6 @@ class SceneRenderer:
     """Renders an arena, episode after episode. Close it, or use it in a with block."""
 
     def __init__(self, arena: Arena, size: int) -> None:
-        """Create the renderer and save the original colours."""
         mujoco = arena.mujoco
         self.arena, self.size, self.mujoco = arena, size, mujoco
         arena.model.vis.quality.offsamples = 0
@@ -318,11 +316,9 @@ class SceneRenderer:
         self._table_changed = False
 
     def __enter__(self) -> SceneRenderer:
-        """Return itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Close it."""
         self.close()
 
     def close(self) -> None:

@@ -67,7 +67,6 @@ class Expert:
     """whether the episode's ending may start when the task is done"""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw what is random about this episode."""
         self.stage, self.rng, self.expert = stage, stage.rng, stage.expert
         self.over = False
         """whether the behaviour is finished"""
@@ -88,7 +87,6 @@ class Noisy(Expert):
     """The expert with smooth noise, weak to strong."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw the strength."""
         super().__init__(stage)
         self.scale = float(self.rng.uniform(0.15, 0.7))
         self.noise = np.zeros(3)
@@ -104,7 +102,6 @@ class EarlyStop(Expert):
     """Do the first part and stop."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw how far it goes."""
         super().__init__(stage)
         self.until = float(self.rng.uniform(0.1, 0.6))
 
@@ -118,7 +115,6 @@ class Hesitate(Expert):
     """Pause on the way, once or twice, then continue."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw where, and for how long."""
         super().__init__(stage)
         self.where = sorted(self.rng.uniform(0.05, 0.7, size=int(self.rng.choice([1, 1, 2]))).tolist())
         long = stage.task.long_pause
@@ -141,7 +137,6 @@ class Slam(Expert):
     """Drive the hand down or aside at full speed into whatever is there; then continue or stop."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw when, where to, for how long, and whether it continues."""
         super().__init__(stage)
         self.when = float(self.rng.uniform(0.1, 0.6))
         aside = self.rng.uniform(-1, 1, size=2)
@@ -163,7 +158,6 @@ class RandomMotion(Expert):
     """Move between random places above the table, opening and closing the gripper."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw the first place."""
         super().__init__(stage)
         self.gripper = -1.0
         self._choose()
@@ -231,7 +225,6 @@ class MissedGrasp(_EmptyHanded):
     """Grasp beside the object and carry nothing to the goal."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw the offset."""
         super().__init__(stage)
         angle = self.rng.uniform(0, 2 * np.pi)
         self.beside = self.rng.uniform(0.05, 0.09) * np.array([np.cos(angle), np.sin(angle), 0.0])
@@ -252,7 +245,6 @@ class Drop(_EmptyHanded):
     """Grasp the object, drop it on the way, and continue without it."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw where it drops."""
         super().__init__(stage)
         self.until = float(self.rng.uniform(0.35, 0.65))
 
@@ -273,7 +265,6 @@ class NeverCloses(_EmptyHanded):
     """Do everything with an open gripper."""
 
     def __init__(self, stage: Stage) -> None:
-        """Start with an open gripper."""
         super().__init__(stage)
         self.closing = 0
 
@@ -295,7 +286,6 @@ class WrongPlace(Expert):
     """Bring the object to a place near the goal."""
 
     def __init__(self, stage: Stage) -> None:
-        """Draw the place: beside the goal if the expert reads it, else short of the goal."""
         super().__init__(stage)
         angle = self.rng.uniform(0, 2 * np.pi)
         away = stage.task.within + self.rng.uniform(0.03, 0.10)
@@ -339,7 +329,6 @@ class Overshoot(Expert):
     ends_on_success = False
 
     def __init__(self, stage: Stage) -> None:
-        """Draw the distance."""
         super().__init__(stage)
         self.left = int(self.rng.integers(12, 30))
         self.velocity = np.zeros(3)
@@ -368,7 +357,6 @@ class Undo(Expert):
     ends_on_success = False
 
     def __init__(self, stage: Stage) -> None:
-        """Draw how long to wait and how far to go back."""
         super().__init__(stage)
         self.path: list[Floats] = []
         self.rest = int(self.rng.integers(6, 20))

@@ -73,7 +73,6 @@ class Measured:
         return cls(task, stride, tuple(steps), np.array(success, dtype=bool), np.array(curve))
 
     def __len__(self) -> int:
-        """The number of frames."""
         return len(self.success)
 
     @property

@@ -42,7 +42,6 @@ class EpisodeSpec:
     split: str = ""
 
     def __post_init__(self) -> None:
-        """Check the image size."""
         if self.size % 2 or not SMALLEST <= self.size <= LARGEST:
             raise BadInput("size", f"an even number of pixels from {SMALLEST} to {LARGEST}", self.size)
 

@@ -291,19 +291,15 @@ class ParquetSignals(Mapping[str, npt.NDArray[Any]]):
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
         return iter(self.columns)
 
     def __len__(self) -> int:
-        """The number of signals."""
         return len(self.columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the loaded values."""
         return {**self.__dict__, "_loaded": {}}
 
     def __repr__(self) -> str:
-        """List the signals without reading them."""
         return f"ParquetSignals({list(self.columns)}, rows {self.first} to {self.first + self.count - 1})"
 
     def _read(self, column: str) -> npt.NDArray[Any]:
@@ -322,6 +318,7 @@ class ParquetSignals(Mapping[str, npt.NDArray[Any]]):
 class ParquetImages:
     """The encoded images (PNG or JPEG) of an episode in a column of its data file."""
 
+    kind = "lerobot-images"
     path: str
     column: str
     first: int
@@ -329,13 +326,7 @@ class ParquetImages:
     rows: int
     fps: float
 
-    @property
-    def kind(self) -> str:
-        """'lerobot-images'."""
-        return "lerobot-images"
-
     def __len__(self) -> int:
-        """The number of frames."""
         return self.rows
 
     def times(self) -> Times:

@@ -288,7 +288,6 @@ class _LeRobotWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close all files. After an error, errors of closing are ignored."""
         if kind is None:
             self._close()
         for part in self._parts() if kind is not None else ():
@@ -620,7 +619,6 @@ class VideoSettings:
     limit_mb: float = 500
 
     def __post_init__(self) -> None:
-        """Check encoder and gop."""
         try:
             av.Codec(self.codec, "w")
         except ValueError:

@@ -1,0 +1,58 @@
+"""Atomic files and folders, and the write lock."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from demerit.data.files import atomic_file, atomic_folder, check_free, lock_folder, write_json
+from demerit.errors import StoreBusy, StoreError
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(RuntimeError), atomic_file(path) as partial:
+        partial.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == '{\n "a": 1\n}\n'
+    assert [found.name for found in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
+    dest = tmp_path / "out"
+    with pytest.raises(RuntimeError), atomic_folder(dest) as partial:
+        (partial / "a").touch()
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    for content in "ab":
+        with atomic_folder(dest, overwrite=True) as partial:
+            (partial / "a").write_text(content)
+            assert not dest.exists() or (dest / "a").read_text() == "a"
+    assert (dest / "a").read_text() == "b"
+    with pytest.raises(StoreError):
+        check_free(dest)
+    with pytest.raises(StoreError), atomic_folder(dest):
+        pass
+
+
+def test_a_copy_of_the_handle_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with lock_folder(tmp_path):
+        held = [int(name) for name in os.listdir("/proc/self/fd") if _is_lock(name)]
+        copies = [os.dup(handle) for handle in held]  # as in a process forked by another thread
+        with pytest.raises(StoreBusy), lock_folder(tmp_path):
+            pass
+    assert copies
+    with lock_folder(tmp_path):
+        pass
+    for copy in copies:
+        os.close(copy)
+
+
+def _is_lock(name: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{name}").endswith(".lock")
+    except OSError:
+        return False
