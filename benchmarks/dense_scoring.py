@@ -101,7 +101,7 @@ def check_float32(config: dict[str, Any], device: str, size: tuple[int, int]) ->
     """Compare the engine with the reference in float32, for several windows and lengths."""
     torch.backends.cudnn.allow_tf32 = False  # otherwise the reference's first convolution is rounded
     shape = VLMShape.from_config(config)
-    weights = random_weights(shape.expected(read_out=False), device, torch.float32)
+    weights = random_weights(shape.expected_weights(read_out=False), device, torch.float32)
     heads = random_weights(expected_heads(shape.text.hidden, 10), device, torch.float32)
     library, tokens = transformers_network(config, weights), WordTokenizer(shape.text.vocabulary)
     for count, shown in ((1, 8), (9, 8), (20, 8), (12, 4)):
@@ -153,7 +153,7 @@ def main() -> None:
         check_float32(config, device, size)
 
     shape = VLMShape.from_config(config)
-    weights = random_weights(shape.expected(read_out=False), device, dtype)
+    weights = random_weights(shape.expected_weights(read_out=False), device, dtype)
     heads = random_weights(expected_heads(shape.text.hidden, 10), device, dtype)
     tokens: Any = WordTokenizer(shape.text.vocabulary)
     engine = RobometerEngine(VLMNetwork(shape, weights), heads, tokens)

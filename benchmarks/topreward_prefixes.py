@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from _vlm_networks import TASK, WordTokenizer, network_config, random_weights, time_best
-from demerit.models.by_time import VideoClip
+from demerit.models.by_time import TimedClip
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.network import VLMNetwork, transformers_network
 from demerit.models.vlm.prefix_tree import separate_tree
@@ -29,7 +29,7 @@ from demerit.models.vlm.video import VideoBounds, encode_pairs, frame_pairs, vid
 from fakes.vlm_reference import PrefixReference, encoded_pairs, encodings_one_by_one
 
 
-def score_one_by_one(scorer: PrefixScorer, clip: VideoClip) -> np.ndarray:
+def score_one_by_one(scorer: PrefixScorer, clip: TimedClip) -> np.ndarray:
     """Score every prefix by itself on our network: nothing is shared."""
     backbone, size = scorer.backbone, scorer.size(clip)
     grid = backbone.shape.vision.grid(*size)
@@ -51,7 +51,7 @@ def measure(
     scorer: PrefixScorer, reference: PrefixReference, count: int, size: tuple[int, int], device: str
 ) -> dict[str, Any]:
     frames = np.random.default_rng(count).integers(0, 256, (count, *size, 3), dtype=np.uint8)
-    clip = VideoClip(frames, np.arange(count) * 0.5)
+    clip = TimedClip(frames, np.arange(count) * 0.5)
     tree = scorer.build_prompt(clip, TASK).tree()
     ways = {
         "library": lambda: reference.log_probabilities(clip, TASK),
@@ -90,7 +90,7 @@ def main() -> None:
     if options.small:
         torch.set_num_threads(1)
     shape = VLMShape.from_config(config)
-    weights = random_weights(shape.expected(read_out=True), device, dtype)
+    weights = random_weights(shape.expected_weights(read_out=True), device, dtype)
     backbone: Any = SimpleNamespace(
         tokens=WordTokenizer(shape.text.vocabulary),
         shape=shape,

@@ -52,7 +52,7 @@ def make_corpus(count: int, frames: int, height: int, width: int) -> PreparedCor
 
 def make_start(model: dict[str, Any], config: RobometerTrainConfig, device: str) -> VLMStart:
     shape = VLMShape.from_config(model)
-    expected = shape.expected(read_out=False) | expected_heads(shape.text.hidden, config.bins)
+    expected = shape.expected_weights(read_out=False) | expected_heads(shape.text.hidden, config.bins)
     weights = random_weights(expected, device, torch.bfloat16)
     for name in list(weights):
         weights[name] = weights[name].to(choose_dtype(name, config))

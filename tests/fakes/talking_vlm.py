@@ -1,7 +1,7 @@
-"""A tiny Qwen3-VL that always says one sentence: each word leads to the next, whatever it was shown.
+"""A tiny Qwen3-VL that always answers with one sentence, whatever it sees.
 
-Its layers add nothing to the states, so that the last token alone decides; every token of the sentence points to the
-one behind it. No token may occur twice.
+Its layers add nothing to the states, so the last token alone decides, and every token points to the next one of the
+sentence. No token may occur twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def talking_checkpoint(folder: Path, sentence: str) -> Path:
     tiny_checkpoint(folder, tied=False)
     tokens = PromptTokenizer.read(folder / "tokenizer.json")
     chain = [*tokens.ids("\n"), *tokens.ids(sentence), ID["<|im_end|>"]]
-    assert len(set(chain)) == len(chain), "a token that occurs twice would lead to two words"
+    assert len(set(chain)) == len(chain), "no token may occur twice"
     weights = load_file(folder / "model.safetensors")
     for name, weight in weights.items():
         if "language_model" in name and name.endswith(("o_proj.weight", "down_proj.weight")):

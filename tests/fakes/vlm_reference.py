@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from demerit.data.frames import Images
-from demerit.models.by_time import VideoClip
+from demerit.models.by_time import TimedClip
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.config import TextShape, VisionShape, VLMShape
 from demerit.models.vlm.images import cut_image_patches, cut_video_patches, resize_frames
@@ -131,14 +131,14 @@ class PrefixReference:
         """Take the scorer whose prompts are used, transformers' network, and the output matrix."""
         self._scorer, self._network, self._table = scorer, network, table
 
-    def log_probabilities(self, clip: VideoClip, task: str) -> Floats:
+    def log_probabilities(self, clip: TimedClip, task: str) -> Floats:
         """Return the log-probability of the answer after each frame."""
         size = self._scorer.size(clip)
         lengths = range(1, len(clip) + 1)
-        return np.array([self._score(VideoClip(clip.frames[:n], clip.seconds[:n]), task, size) for n in lengths])
+        return np.array([self._score(TimedClip(clip.frames[:n], clip.seconds[:n]), task, size) for n in lengths])
 
     @torch.inference_mode()
-    def _score(self, clip: VideoClip, task: str, size: tuple[int, int]) -> float:
+    def _score(self, clip: TimedClip, task: str, size: tuple[int, int]) -> float:
         backbone: Backbone = self._scorer.backbone
         vision, device = backbone.shape.vision, self._table.device
         question, answer = self._scorer.tokenize(task)

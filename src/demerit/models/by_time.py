@@ -13,7 +13,7 @@ MOST_A_SECOND = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
-class VideoClip:
+class TimedClip:
     """Frames of a video and the time of each in seconds."""
 
     frames: Images

@@ -152,7 +152,7 @@ def test_decoding_agrees_with_the_distribution(model: RoboReward, folder: Path, 
     ours = RoboReward(path=str(changed), **TRUSTING)
     grader = VideoGrader(ours.backbone, load_prompts("roboreward")["prompt"], "ANSWER: ")
     episodes = [episode(count, seed) for seed, count in enumerate((3, 24, 9, 31, 24, 1, 12, 17))]
-    clips = [ours._clip(one) for one in episodes]
+    clips = [ours._clip(shown) for shown in episodes]
     written = grader.decode(clips, [shown.instruction for shown in episodes], forced=True)
     likely = [grader.distribution(clip, one.instruction) for clip, one in zip(clips, episodes, strict=True)]
     agreeing = 0

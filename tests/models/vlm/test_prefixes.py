@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demerit.models.by_time import VideoClip
+from demerit.models.by_time import TimedClip
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.network import transformers_network
 from demerit.models.vlm.prefixes import PrefixScorer
@@ -37,9 +37,9 @@ def reference(backbone: Backbone) -> PrefixReference:
     return PrefixReference(PrefixScorer(backbone, PROMPTS), network, weights["lm_head.weight"])
 
 
-def clip(count: int, height: int = 40, width: int = 70) -> VideoClip:
+def clip(count: int, height: int = 40, width: int = 70) -> TimedClip:
     frames = np.random.default_rng(count).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
-    return VideoClip(frames, np.arange(count) * 0.37)
+    return TimedClip(frames, np.arange(count) * 0.37)
 
 
 @pytest.mark.parametrize(("count", "tokens"), [(1, None), (2, None), (3, 90), (8, None), (11, 1), (11, None)])
@@ -74,12 +74,12 @@ def test_the_vision_tower_encodes_each_image_once(backbone: Backbone, monkeypatc
     assert encodings_one_by_one(16) == 72
 
 
-def score_as_one_tree(scorer: PrefixScorer, video: VideoClip) -> np.ndarray:
+def score_as_one_tree(scorer: PrefixScorer, video: TimedClip) -> np.ndarray:
     """Trunk and all branches in one pass, nothing kept, all logits at once."""
     network, prompt = scorer.backbone.network, scorer.build_prompt(video, TASK)
     pairs = encoded_pairs(len(video))
     images = encode_pairs(network, video.frames, pairs, pairs, scorer.size(video))
-    states = network.states(prompt.tree(), images, prompt.wanted(prompt.tree()))
+    states = network.states(prompt.tree(), images, prompt.wanted_tokens(prompt.tree()))
     said = network.language.logits(states).log_softmax(-1).double().numpy().reshape(len(video), len(prompt.answer), -1)
     return said[:, np.arange(len(prompt.answer)), list(prompt.answer)].sum(axis=1)
 

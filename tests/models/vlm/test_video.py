@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from demerit.errors import BadInput
-from demerit.models.by_time import VideoClip
+from demerit.models.by_time import TimedClip
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.images import cut_video_patches, resize_frames
 from demerit.models.vlm.network import transformers_network
@@ -40,9 +40,9 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     return Backbone.open(str(tiny_checkpoint(tmp_path_factory.mktemp("video") / "tiny")), device="cpu")
 
 
-def clip(count: int, height: int = 64, width: int = 96, fps: float = 3.0, seed: int = 0) -> VideoClip:
+def clip(count: int, height: int = 64, width: int = 96, fps: float = 3.0, seed: int = 0) -> TimedClip:
     frames = np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
-    return VideoClip(frames, np.arange(count) / fps)
+    return TimedClip(frames, np.arange(count) / fps)
 
 
 def their_size(count: int, height: int, width: int, bounds: VideoBounds) -> tuple[int, int]:
@@ -87,7 +87,7 @@ def test_timestamps_equal_transformers(indices: list[int], fps: float) -> None:
 
 
 def asked(
-    backbone: Backbone, video: VideoClip
+    backbone: Backbone, video: TimedClip
 ) -> tuple[tuple[TokenBlock, ...], tuple[int, int], list[tuple[int, int]]]:
     shape = backbone.shape.vision
     size = video_size(len(video), *video.frames.shape[1:3], factor=shape.factor, bounds=backbone.bounds)
@@ -99,7 +99,7 @@ def asked(
     return blocks, size, pairs
 
 
-def their_inputs(backbone: Backbone, video: VideoClip, size: tuple[int, int]) -> dict[str, torch.Tensor]:
+def their_inputs(backbone: Backbone, video: TimedClip, size: tuple[int, int]) -> dict[str, torch.Tensor]:
     """The whole text and the patches of the whole video, as transformers' processor makes them."""
     shape = backbone.shape.vision
     frames = torch.from_numpy(resize_frames(video.frames, size, "torch"))

@@ -18,7 +18,7 @@ import numpy as np
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, DemeritError
-from demerit.models.by_time import MOST_A_SECOND, ByTime, VideoClip
+from demerit.models.by_time import MOST_A_SECOND, ByTime, TimedClip
 from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
 from demerit.models.published.options import (
@@ -113,13 +113,13 @@ class RoboReward:
         make: type[VideoGrader] = load_engine("roboreward", "grades:VideoGrader")
         return make(self.backbone, self._prompts["prompt"], self._prompts["answer"], self._at_once)
 
-    def _clip(self, episode: Episode) -> VideoClip:
+    def _clip(self, episode: Episode) -> TimedClip:
         read_instruction(episode)
         times = episode.main.times()
         at = self.wanted.by_time(times)
-        return VideoClip(episode.main.take(at), times[at])
+        return TimedClip(episode.main.take(at), times[at])
 
-    def _from_logits(self, episode: Episode, clip: VideoClip) -> Reward:
+    def _from_logits(self, episode: Episode, clip: TimedClip) -> Reward:
         graded = self._grader.distribution(clip, read_instruction(episode))
         if not np.isfinite([*graded.likely, graded.mass, graded.form]).all():
             return Reward.unscored(self.card.name, episode.id, NON_FINITE, self._given(episode, clip))
@@ -137,15 +137,15 @@ class RoboReward:
 
     def _score_decoded(self, episodes: Sequence[Episode]) -> list[Reward]:
         made = list(prefetch(episodes, self._clip))
-        answers = iter(self._decode([(episode, clip) for episode, clip in made if isinstance(clip, VideoClip)]))
+        answers = iter(self._decode([(episode, clip) for episode, clip in made if isinstance(clip, TimedClip)]))
         return [
             self._read_answer(episode, clip, next(answers))
-            if isinstance(clip, VideoClip)
+            if isinstance(clip, TimedClip)
             else Reward.unscored(self.card.name, episode.id, clip.reason)
             for episode, clip in made
         ]
 
-    def _decode(self, asked: Sequence[tuple[Episode, VideoClip]]) -> list[str | ScoringFailure]:
+    def _decode(self, asked: Sequence[tuple[Episode, TimedClip]]) -> list[str | ScoringFailure]:
         """Decode answers side by side; after an error, one by one, so that only the failing ones are unscored."""
         try:
             clips, tasks = [clip for _, clip in asked], [read_instruction(episode) for episode, _ in asked]
@@ -155,7 +155,7 @@ class RoboReward:
                 return [ScoringFailure(str(error))]
         return [answer for pair in asked for answer in self._decode([pair])]
 
-    def _read_answer(self, episode: Episode, clip: VideoClip, text: str | ScoringFailure) -> Reward:
+    def _read_answer(self, episode: Episode, clip: TimedClip, text: str | ScoringFailure) -> Reward:
         if isinstance(text, ScoringFailure):
             return Reward.unscored(self.card.name, episode.id, text.reason)
         grade = parse_grade(text)
@@ -168,7 +168,7 @@ class RoboReward:
         value = np.clip([grade], self.card.low, self.card.high)  # rounding may leave the range
         return Reward(self.card.name, episode.id, np.array([len(episode) - 1]), value, None, "", given)
 
-    def _given(self, episode: Episode, clip: VideoClip) -> dict[str, Any]:
+    def _given(self, episode: Episode, clip: TimedClip) -> dict[str, Any]:
         height, width = self._grader.size(clip)
         return {
             "camera": episode.main_camera,

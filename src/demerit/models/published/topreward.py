@@ -15,7 +15,7 @@ import numpy as np
 from demerit.data.episode import Episode
 from demerit.data.frames import spread
 from demerit.data.reward import Reward
-from demerit.models.by_time import VideoClip
+from demerit.models.by_time import TimedClip
 from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
 from demerit.models.published.options import check_at_least, load_engine, placement, read_options, reward_name
@@ -84,12 +84,12 @@ class TOPReward:
         make: type[PrefixScorer] = load_engine("topreward", "prefixes:PrefixScorer")
         return make(self.backbone, self._prompts, self._at_once)
 
-    def _clip(self, episode: Episode) -> VideoClip:
+    def _clip(self, episode: Episode) -> TimedClip:
         read_instruction(episode)
         at = spread(len(episode), self.frames)
-        return VideoClip(episode.main.take(at), episode.main.times()[at])
+        return TimedClip(episode.main.take(at), episode.main.times()[at])
 
-    def _score(self, episode: Episode, clip: VideoClip) -> Reward:
+    def _score(self, episode: Episode, clip: TimedClip) -> Reward:
         value = self.engine.log_probabilities(clip, read_instruction(episode))
         height, width = self.engine.size(clip)
         given = {

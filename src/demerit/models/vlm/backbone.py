@@ -101,7 +101,7 @@ class Backbone(OpenCheckpoint):
         _check_family(name_or_path, revision, other_family)
         checkpoint = read_checkpoint(name_or_path, revision, adapter=adapter)
         shape = VLMShape.from_config(checkpoint.config)
-        expected = shape.expected(read_out=True)
+        expected = shape.expected_weights(read_out=True)
         checkpoint.check(expected)
         warn_if_slow(expected, where, device)
         tokens = PromptTokenizer.read(tokenizer_path(checkpoint))
@@ -111,7 +111,7 @@ class Backbone(OpenCheckpoint):
     @cached_property
     def network(self) -> VLMNetwork:
         """The weights, on the device."""
-        weights = self.load_weights(self.shape.expected(read_out=True))
+        weights = self.load_weights(self.shape.expected_weights(read_out=True))
         with within_memory(f"Loading {self.checkpoint.folder}"):
             return VLMNetwork(self.shape, weights)
 

@@ -97,7 +97,7 @@ class VLMShape:
             raise BadInput(WHERE, "at most one of deepstack_visual_indexes for each layer of the language model", got)
         return shape
 
-    def expected(self, *, read_out: bool) -> dict[str, tuple[int, ...]]:
+    def expected_weights(self, *, read_out: bool) -> dict[str, tuple[int, ...]]:
         """Return every weight's shape by name; `read_out` adds `lm_head.weight` unless it is tied."""
         names = {f"language_model.{k}": v for k, v in _text_weights(self.text).items()}
         names |= {f"visual.{k}": v for k, v in _vision_weights(self.vision).items()}

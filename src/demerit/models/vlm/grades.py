@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from demerit.errors import BadInput
-from demerit.models.by_time import VideoClip
+from demerit.models.by_time import TimedClip
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.network import ImageFeatures, decode_greedily
 from demerit.models.vlm.prefix_tree import separate_tree
@@ -88,13 +88,13 @@ class VideoGrader:
         """How many tokens of prompts are decoded side by side."""
         return TokenBudget.beside(self._backbone.network, asked=self._at_once, keeping=True)
 
-    def size(self, clip: VideoClip) -> tuple[int, int]:
+    def size(self, clip: TimedClip) -> tuple[int, int]:
         """Return the pixels that a video's frames are resized to."""
         height, width = clip.frames.shape[1:3]
         factor = self._backbone.shape.vision.factor
         return video_size(len(clip), height, width, factor=factor, bounds=self._backbone.bounds)
 
-    def distribution(self, clip: VideoClip, task: str) -> GradeDistribution:
+    def distribution(self, clip: TimedClip, task: str) -> GradeDistribution:
         """Read the distribution of the grade off one forward pass, given the answer's opening."""
         with within_memory("Grading a video"):
             tree = separate_tree([(*self._blocks(clip, task, 0), TokenBlock(self._opening))])
@@ -109,7 +109,7 @@ class VideoGrader:
         grades = said[-1, list(self._digits)]
         return GradeDistribution(grades.softmax(0).numpy(), float(grades.exp().sum()), float(form))
 
-    def decode(self, clips: Sequence[VideoClip], tasks: Sequence[str], *, forced: bool = False) -> list[str]:
+    def decode(self, clips: Sequence[TimedClip], tasks: Sequence[str], *, forced: bool = False) -> list[str]:
         """Decode answers, several videos side by side; `forced` gives the answer's opening."""
         asked = list(zip(clips, tasks, strict=True))
         lengths = [sum(map(len, self._blocks(clip, task, 0))) for clip, task in asked]
@@ -117,7 +117,7 @@ class VideoGrader:
         said = self.budget.run(what, lengths, lambda some: self._decode_together(asked[some], forced))
         return list(chain.from_iterable(said))
 
-    def _decode_together(self, asked: Sequence[tuple[VideoClip, str]], forced: bool) -> list[str]:
+    def _decode_together(self, asked: Sequence[tuple[TimedClip, str]], forced: bool) -> list[str]:
         opening = self._opening if forced else self._turn
         images: ImageFeatures | None = None
         prompts = []
@@ -129,12 +129,12 @@ class VideoGrader:
         found = decode_greedily(backbone.network, separate_tree(prompts), images, stops=backbone.stops, most=LONGEST)
         return [backbone.tokens.text([*opening[len(self._turn) :], *answer.ids]) for answer in found]
 
-    def _encode(self, clip: VideoClip, name: int) -> ImageFeatures:
+    def _encode(self, clip: TimedClip, name: int) -> ImageFeatures:
         pairs = frame_pairs(len(clip))
         keys = [(name, at) for at in range(len(pairs))]
         return encode_pairs(self._backbone.network, clip.frames, pairs, keys, self.size(clip))
 
-    def _blocks(self, clip: VideoClip, task: str, name: int) -> tuple[TokenBlock, ...]:
+    def _blocks(self, clip: TimedClip, task: str, name: int) -> tuple[TokenBlock, ...]:
         """Return the prompt without the opening of the answer."""
         pairs = frame_pairs(len(clip))
         keys = [(name, at) for at in range(len(pairs))]

@@ -18,7 +18,7 @@ import torch
 
 from demerit.data.frames import Images
 from demerit.errors import BadInput
-from demerit.models.by_time import VideoClip
+from demerit.models.by_time import TimedClip
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.images import resize_frames
 from demerit.models.vlm.language import KeyValues
@@ -51,7 +51,7 @@ class PrefixPrompt:
             return separate_tree([blocks for _, blocks in branches])
         return trunk_tree(self.trunk, branches, kept=kept)
 
-    def wanted(self, tree: PrefixTree) -> list[tuple[int, int]]:
+    def wanted_tokens(self, tree: PrefixTree) -> list[tuple[int, int]]:
         """Return the (segment, token) pairs to read: each precedes a token of the answer."""
         count = len(self.answer)
         return [(end, tree.segments[end].tokens - count + at) for end in tree.ends for at in range(count)]
@@ -78,13 +78,13 @@ class PrefixScorer:
         """How many tokens are computed together."""
         return TokenBudget.beside(self.backbone.network, asked=self._at_once)
 
-    def size(self, clip: VideoClip) -> tuple[int, int]:
+    def size(self, clip: TimedClip) -> tuple[int, int]:
         """Return the pixels of every frame: those of the whole video, for all prefixes."""
         height, width = clip.frames.shape[1:3]
         factor = self.backbone.shape.vision.factor
         return video_size(len(clip), height, width, factor=factor, bounds=self.backbone.bounds)
 
-    def log_probabilities(self, clip: VideoClip, task: str) -> Floats:
+    def log_probabilities(self, clip: TimedClip, task: str) -> Floats:
         """Return the log-probability of the answer after each frame: (frames,)."""
         what = f"Scoring {len(clip)} prefixes"
         prompt = self.build_prompt(clip, task)
@@ -118,7 +118,7 @@ class PrefixScorer:
         tree = prompt.tree(some, kept=keys is not None)
         images = self._encode([block for _, blocks in prompt.branches[some] for block in blocks], frames)
         past = PastTokens(sum(map(len, prompt.trunk)), np.empty(0, np.int64), 0) if keys else None
-        packed = pack(tree, images.rows if images else {}, prompt.wanted(tree), past)
+        packed = pack(tree, images.rows if images else {}, prompt.wanted_tokens(tree), past)
         language = self.backbone.network.language
         states = language.states(packed, images.features if images else None, keys)
         answer = torch.tensor(prompt.answer, device=states.device).repeat(READ)[:, None]
@@ -133,7 +133,7 @@ class PrefixScorer:
         pairs = cast("list[tuple[int, int]]", [block.image.key for block in blocks if block.image])
         return encode_pairs(self.backbone.network, frames, pairs, pairs, frames.shape[1:3]) if pairs else None
 
-    def build_prompt(self, clip: VideoClip, task: str) -> PrefixPrompt:
+    def build_prompt(self, clip: TimedClip, task: str) -> PrefixPrompt:
         """Return the trunk and the branches."""
         grid = self.backbone.shape.vision.grid(*self.size(clip))
         question, answer = self.tokenize(task)
@@ -155,7 +155,7 @@ class PrefixScorer:
         return tuple(asked), tuple(whole[len(asked) :])
 
     def _video_blocks(
-        self, pairs: Sequence[tuple[int, int]], clip: VideoClip, grid: tuple[int, int], *, first: bool
+        self, pairs: Sequence[tuple[int, int]], clip: TimedClip, grid: tuple[int, int], *, first: bool
     ) -> tuple[TokenBlock, ...]:
         if not pairs:
             return ()

@@ -389,7 +389,7 @@ class RobometerCheckpoint(OpenCheckpoint):
             expected = "a Robometer checkpoint, with heads for progress, success and preference"
             raise BadInput(name_or_path, expected, "a plain Qwen3-VL")
         shape = VLMShape.from_config(checkpoint.config)
-        weights = shape.expected(read_out=False) | expected_heads(shape.text.hidden, facts.bins)
+        weights = shape.expected_weights(read_out=False) | expected_heads(shape.text.hidden, facts.bins)
         checkpoint.check(weights, gaps=(UNUSED_HEAD,))
         warn_if_slow(weights, where, device)
         added = load_prompts("robometer")["added_tokens"]
@@ -401,7 +401,7 @@ class RobometerCheckpoint(OpenCheckpoint):
 
     def engine(self, at_once: int | None = None) -> RobometerEngine:
         """Load the weights; `at_once` overrides the number of tokens computed together."""
-        expected = self.shape.expected(read_out=False) | expected_heads(self.shape.text.hidden, self.bins)
+        expected = self.shape.expected_weights(read_out=False) | expected_heads(self.shape.text.hidden, self.bins)
         weights = self.load_weights(expected, gaps=(UNUSED_HEAD,))
         heads = {name: weights.pop(name) for name in list(weights) if HEAD.match(name)}
         with within_memory(f"Loading {self.checkpoint.folder}"):

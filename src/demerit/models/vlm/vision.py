@@ -59,8 +59,8 @@ class Vision:
             x = self._block(number, x, cos, sin)
             if number in self.shape.deep:
                 at = self.shape.deep.index(number)
-                deep.append(self._merged(x, f"deepstack_merger_list.{at}", norm_after=True))
-        return VisionFeatures(self._merged(x, "merger", norm_after=False), tuple(deep))
+                deep.append(self._merge_patches(x, f"deepstack_merger_list.{at}", norm_after=True))
+        return VisionFeatures(self._merge_patches(x, "merger", norm_after=False), tuple(deep))
 
     def _block(self, number: int, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         heads = self.shape.heads
@@ -71,7 +71,7 @@ class Vision:
         inner = self._part(number, "mlp.linear_fc1").linear(self._part(number, "norm2").norm(x))
         return x + self._part(number, "mlp.linear_fc2").linear(self._do.gelu_tanh(inner))
 
-    def _merged(self, x: Tensor, name: str, *, norm_after: bool) -> Tensor:
+    def _merge_patches(self, x: Tensor, name: str, *, norm_after: bool) -> Tensor:
         """Merge merge x merge patches into one token."""
         wide = self.shape.hidden * self.shape.merge**2
         norm = self._affine(f"{name}.norm")

@@ -106,7 +106,7 @@ def load_start(name: str, config: VLMTrainConfig) -> VLMStart:
     if checkpoint.facts is not None:
         raise BadInput(name, "a Qwen3-VL that answers with text (such as RoboReward)", "a Robometer, which has heads")
     shape = VLMShape.from_config(checkpoint.config)
-    weights = _read_weights(checkpoint, shape.expected(read_out=True), config)
+    weights = _read_weights(checkpoint, shape.expected_weights(read_out=True), config)
     return _make_start(name, checkpoint, weights, PromptTokenizer.read(tokenizer_path(checkpoint)))
 
 
@@ -120,10 +120,10 @@ def _start_robometer(name: str, checkpoint: Checkpoint, config: RobometerTrainCo
         if (facts.bins, facts.frames) != (config.bins, config.frames):
             expected = f"the {facts.bins} bins and {facts.frames} frames that {name} was trained with"
             raise BadInput("configuration", expected, f"{config.bins} bins and {config.frames} frames")
-        expected_weights = {**shape.expected(read_out=False), **heads}
+        expected_weights = {**shape.expected_weights(read_out=False), **heads}
         weights = _read_weights(checkpoint, expected_weights, config, gaps=("frame_pool_attn.weight",))
         return _make_start(name, checkpoint, weights, tokens, base=facts.base)
-    weights = _read_weights(checkpoint, shape.expected(read_out=False), config)
+    weights = _read_weights(checkpoint, shape.expected_weights(read_out=False), config)
     added = [tokens.id(token) for token in load_prompts("robometer")["added_tokens"]]
     weights[EMBEDDING] = add_token_rows(weights[EMBEDDING], added, config.seed)
     weights |= make_heads(heads, config)

@@ -34,9 +34,9 @@ class FrozenTower(Vision):
         super().__init__(shape, weights, Pointwise(compiled))
         self.merges = merged
 
-    def _merged(self, x: Tensor, name: str, *, norm_after: bool) -> Tensor:
+    def _merge_patches(self, x: Tensor, name: str, *, norm_after: bool) -> Tensor:
         if self.merges:
-            return super()._merged(x, name, norm_after=norm_after)
+            return super()._merge_patches(x, name, norm_after=norm_after)
         return x.reshape(-1, self.shape.hidden)
 
 
