@@ -15,9 +15,9 @@ from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, Benchmark, load_be
 from demerit.evaluate.benchmarks.data import SHUFFLED, frame_order
 from demerit.evaluate.benchmarks.episode_metrics import AUROC, OVER_REWARD
 from demerit.evaluate.benchmarks.run import RunOptions, load_data, recompute, run_benchmark
-from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, MeasureSettings, Scores
+from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, MeasureSettings
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.reports.report import AS_RECORDED, Report
+from demerit.evaluate.reports.report import Report
 from fakes.coded_episodes import TASKS, Forgetful, Listed, Oracle, coded, episode
 
 QUICK = RunOptions(workers=0, settings=MeasureSettings(Resampling(resamples=200)))
@@ -228,15 +228,6 @@ def test_without_data_it_says_where_to_get_it() -> None:
         load_benchmark("roboarenas@1")
 
 
-def test_data_is_read_in_the_benchmarks_format_unless_another_is_named(tmp_path: Path) -> None:
-    benchmark = load_benchmark("roborewardbench")
-    assert benchmark.address("/x") == "roboreward:/x"
-    assert benchmark.address("videos:/x") == "videos:/x"
-    (tmp_path / "dataset.json").write_text("{}")
-    assert benchmark.address(str(tmp_path)) == f"demerit:{tmp_path}"
-    assert load_benchmark("own").address("/x") == "/x"
-
-
 def test_models_are_named_once_and_controls_asked_for_are_rivals(tmp_path: Path) -> None:
     benchmark = load_benchmark("failure-detection")
     with pytest.raises(BadInput, match="each model once"):
@@ -256,14 +247,6 @@ def test_judging_takes_each_label_from_the_most_trusted_voucher() -> None:
     assert (row.success, row.grade, row.note) == (False, 5, "dropped it")
     assert row.vouched_by == "human (Ann), rule"
     assert (row.context, row.task) == ("pick up the cup number 1 (session 1)", "pick up the cup number 1")
-
-
-def test_evidence_knows_its_parts(report: Report) -> None:
-    evidence = Scores.of(report, MeasureSettings())
-    part = evidence.where(lambda one: one.subset == "part 1")
-    assert len(part.episodes) == 16 and len(part.preferences) == 8
-    assert len(part.finals("oracle")) == 16
-    assert part.reward("oracle", "0/success-0", AS_RECORDED) is not None  # rewards stay; only the rows are fewer
 
 
 def test_settings_survive_the_report() -> None:

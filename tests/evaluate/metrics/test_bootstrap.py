@@ -2,7 +2,6 @@
 
 import json
 import math
-import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -14,9 +13,7 @@ from scipy import stats
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Measure, Resampling, compare, holm
 from demerit.evaluate.metrics.bootstrap import (
-    Additive,
     Tally,
-    cluster_sums,
     draws_of,
     mean_tally,
     percentiles,
@@ -82,16 +79,6 @@ def test_weighting_clusters_is_the_same_as_copying_their_rows(name):
             assert weighted == pytest.approx(expected, abs=1e-12, nan_ok=True), trial
 
 
-@check
-@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 40))
-def test_cluster_sums_add_rows(seed, size, rows):
-    rng = np.random.default_rng(seed)
-    parts, codes = rng.normal(size=(rows, 3)), rng.integers(0, size, rows)
-    expected = np.zeros((size, 3))
-    np.add.at(expected, codes, parts)
-    assert np.allclose(cluster_sums(parts, codes, size), expected)
-
-
 @pytest.mark.parametrize("size", [5, 300])
 def test_counts_are_multinomial(size):
     blocks = list(draws_of(np.ones(size), Resampling(resamples=4000, seed=3), size))
@@ -129,23 +116,6 @@ def test_memory_and_blocks_change_nothing():
             )
             assert large == tally.measure(Resampling(resamples=50))
             assert large.low != tally.measure(Resampling(resamples=50, seed=1)).low
-
-
-def test_the_order_of_rows_and_the_names_of_episodes_change_nothing():
-    rng = np.random.default_rng(1)
-    v, c = rng.normal(size=100), rng.integers(0, 9, 100)
-    shuffle = rng.permutation(100)
-    a, b = (mean_tally("m", "rows", v[i], c[i]).measure(QUICK) for i in (np.arange(100), shuffle))
-    assert (a.low, a.high) == (pytest.approx(b.low), pytest.approx(b.high))
-
-
-def test_memory_is_bounded():
-    v = np.random.default_rng(0).normal(size=3000)
-    tracemalloc.start()
-    mean_tally("m", "rows", v, None).measure(Resampling(resamples=2000, memory=2**20))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 6 * 2**20  # all counts at once would be 48 MB
 
 
 def test_the_interval_of_a_mean_agrees_with_scipy():
@@ -194,10 +164,6 @@ def test_resamples_without_a_value_are_left_out_and_counted():
 def test_an_interval_of_mostly_undefined_resamples_is_unknown():
     assert all(math.isnan(end) for end in percentiles(np.array([np.nan, np.nan, 1.0]), 0.95))
     assert percentiles(np.array([np.nan, 1.0]), 0.95) == (1.0, 1.0)
-
-
-def test_a_value_per_cluster():
-    assert mean_tally("m", "rows", np.array([1.0, 3.0, 5.0]), ["x", "x", "y"]).by_cluster() == {"x": 2.0, "y": 5.0}
 
 
 def test_a_measure_survives_json():
@@ -287,9 +253,3 @@ def test_holm_leaves_unknown_comparisons_out():
     assert found["a"] == 0.04 and found["c"] == 0.04 and math.isnan(found["b"])
     with pytest.raises(BadInput):
         holm({"a": 2.0})
-
-
-def test_additive_statistics_accept_many_columns():
-    parts = np.arange(12.0).reshape(4, 3)
-    tally = Tally("t", "rows", Additive(parts, lambda s: s.sum(axis=1)), np.array([0, 0, 1, 1]), ("a", "b"), 4)
-    assert tally.measure(QUICK).value == 66

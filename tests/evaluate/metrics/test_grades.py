@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.bootstrap import values_of
 from demerit.evaluate.metrics.grades import (
     Thresholds,
     fit_thresholds,
@@ -121,20 +120,9 @@ def spread(error, episodes=1000):
     return [low + (i < round((error - low) * episodes)) for i in range(episodes)]
 
 
-def test_an_unreadable_grade_is_unscored_not_the_lowest():
-    found = grade_error([math.nan, 5], [5, 5]).measure(QUICK)
-    assert (found.value, found.n, found.unscored) == (0.0, 1, 1)
-
-
 def test_a_wholly_unscored_subset_is_said():
     found = group_wise_error([1, math.nan], [1, 3], ["x", "y"]).measure(QUICK)
     assert found.counts["unscored subsets"] == 1 and "wholly unscored" in found.note
-
-
-def test_a_resample_without_a_subset_averages_the_others():
-    tally = group_wise_error([1, 2, 5], [1, 1, 1], ["x", "x", "y"], clusters=["x", "x", "y"])
-    found = values_of(tally.statistic, tally.codes, np.array([[1.0, 1.0], [2.0, 0.0], [0.0, 2.0]]))
-    assert found.tolist() == [2.25, 0.5, 4.0]
 
 
 def test_grades_outside_the_scale_are_refused():

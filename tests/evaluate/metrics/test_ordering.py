@@ -14,7 +14,6 @@ from demerit.evaluate.metrics.ordering import (
     both_orders_agreement,
     episode_returns,
     judgement_agreement,
-    pairs_within,
     preference_ordering,
 )
 
@@ -66,25 +65,11 @@ def test_a_mirrored_model_scores_one_minus(rows):
     assert other.ties == found.ties
 
 
-@check
-@given(st.lists(st.sampled_from("abc"), max_size=12))
-def test_pairs_within_lists_each_pair_once(groups):
-    left, right, _ = pairs_within(groups, len(groups))
-    found = {frozenset((int(i), int(j))) for i, j in zip(left, right, strict=True)}
-    assert found == {frozenset((i, j)) for i, j in combinations(range(len(groups)), 2) if groups[i] == groups[j]}
-    assert len(found) == len(left)
-
-
 def test_contexts_weigh_by_their_pairs():
     # context p: 3 pairs all right; context q: 1 pair wrong -> 3/4, not (1 + 0)/2
     found = preference_ordering([1, 2, 3, 2, 1], [1, 2, 3, 1, 2], list("pppqq")).measure(QUICK)
     assert (found.value, found.n, found.counts["contexts"]) == (0.75, 4, 2)
     assert preference_ordering([1, 2, 3, 2, 1], [1, 2, 3, 1, 2], list("pppqq")).by_cluster() == {"p": 1.0, "q": 0.0}
-
-
-def test_equal_human_scores_are_no_pair():
-    found = preference_ordering([1, 2, 3], [5, 5, 7], ["c"] * 3).measure(QUICK)
-    assert (found.n, found.counts["human ties"]) == (2, 1)
 
 
 def test_returns_are_named_apart_and_need_what_they_use():

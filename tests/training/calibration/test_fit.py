@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.calibration import conformal_threshold
-from demerit.models.calibrated import METHODS, CalibrationMap, Confidence, Isotonic, Same, Shift, read_map
+from demerit.models.calibrated import CalibrationMap, Confidence, Isotonic, Same, Shift, read_map
 from demerit.training.calibration.fit import (
     CalibrationExample,
     check_enough_failures,
@@ -48,19 +48,6 @@ def test_pooling_finds_what_the_formula_says(points: list[tuple[int, float, floa
     assert found(list(expected)) == pytest.approx(list(expected.values()), abs=1e-9)
 
 
-@given(rows)
-def test_calibrating_twice_changes_nothing(points: list[tuple[int, float, float]]) -> None:
-    x, y, weight = (list(column) for column in zip(*points, strict=True))
-    once = isotonic(x, y, weight)(x)
-    assert isotonic(once, y, weight)(once) == pytest.approx(once, abs=1e-9)
-
-
-def test_isotonic_refuses_what_it_cannot_fit() -> None:
-    for x, y, weight in (([], [], None), ([1.0], [math.nan], None), ([1.0], [1.0], [0.0])):
-        with pytest.raises(BadInput):
-            isotonic(x, y, weight)
-
-
 maps = st.one_of(
     st.builds(Shift, st.floats(-1, 1)),
     st.builds(lambda scores: Confidence(np.array(scores)), st.lists(unit, max_size=30)),
@@ -86,12 +73,6 @@ def test_confidence_and_threshold_are_one_promise(failures: list[float], scores:
         p = (1 + sum(failure >= score for failure in failures)) / (len(failures) + 1)
         assert sure == pytest.approx(1 - p)
         assert (score >= threshold) == (p <= risk + 1e-12)
-
-
-@given(st.lists(unit, min_size=1, max_size=30), st.lists(unit, min_size=1, max_size=30))
-def test_confidence_of_confidence_is_confidence(failures: list[float], scores: list[float]) -> None:
-    first = Confidence(np.array(failures))
-    assert np.array_equal(Confidence(first(failures))(first(scores)), first(scores))
 
 
 @given(st.lists(st.tuples(unit, unit), min_size=19, max_size=60))
@@ -146,25 +127,6 @@ def test_the_promise_is_kept_on_exchangeable_data(power: float, risk: float) -> 
         assert np.mean(true) > 0.5
 
 
-def test_coverage_of_progress_by_simulation() -> None:
-    rng = np.random.default_rng(1)
-    over = []
-    for _ in range(300):
-        pools = []
-        for _ in range(2):
-            truth = rng.random(60)
-            said = np.clip(truth + 0.2 * rng.standard_normal(60) + 0.1, 0, 1)
-            pools.append(
-                [
-                    CalibrationExample("x", "t", v, True, v, t)
-                    for v, t in zip(said.tolist(), truth.tolist(), strict=True)
-                ]
-            )
-        bound = fit(pools[0], "conformal", 0.1).progress
-        over.append(np.mean([bound([one.final])[0] > one.progress for one in pools[1]]))
-    assert 0.05 < np.mean(over) <= 0.1 + 3 * float(np.std(over)) / 300**0.5
-
-
 def test_the_promise_does_not_carry_over_to_other_scores() -> None:
     """The control of the simulation above: failures that are scored higher than those calibrated on do pass."""
     rng = np.random.default_rng(0)
@@ -185,16 +147,6 @@ def test_too_few_failures_says_how_many_it_takes() -> None:
     for count in range(1, 150):  # the risk that is offered can be promised
         offered = float(too_few(count, 0.001).rpartition(" ")[2].rstrip(")"))
         assert conformal_threshold(np.linspace(0, 1, count), offered).enough
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 10**6), st.sampled_from(METHODS))
-def test_a_fit_keeps_order_and_range(seed: int, method: str) -> None:
-    found = fit(draw(np.random.default_rng(seed), 80, 1.0), method, 0.1)  # type: ignore[arg-type]
-    grid = np.linspace(-4, 6, 101)
-    for made in (found.progress, found.success):
-        out = made(grid)
-        assert (np.diff(out) >= 0).all() and out.min() >= 0 and out.max() <= 1
 
 
 def test_what_cannot_be_calibrated_stays_and_says_so() -> None:
@@ -238,13 +190,6 @@ def test_left_out_tasks_unmask_what_only_fits_its_own_task() -> None:
 
 def replace_task(one: CalibrationExample, i: int, offset: float = 0.0) -> CalibrationExample:
     return CalibrationExample(one.id, f"task {i % 5}", one.score + offset, one.success, one.final, one.progress)
-
-
-@given(st.floats(0.01, 0.5))
-def test_left_out_measures_nothing_where_nothing_can_be_promised(risk: float) -> None:
-    few = draw(np.random.default_rng(0), 8, 1.0)
-    assume(sum(one.success is False for one in few) < math.ceil(1 / risk - 1e-9) - 1)
-    assert "false_positive_rate" not in cross_validate(few, "isotonic", risk, False, QUICK)
 
 
 def test_broken_maps_are_refused() -> None:

@@ -16,16 +16,15 @@ import pytest
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.frames import Images
-from demerit.data.labels import Outcome
 from demerit.data.reward import Reward
-from demerit.errors import BadInput, DemeritError, StoreError
+from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks.benchmark import load_benchmark
 from demerit.evaluate.benchmarks.data import marks, seen_before
 from demerit.evaluate.benchmarks.run import RunOptions, run_benchmark
 from demerit.evaluate.benchmarks.scores import MeasureSettings
 from demerit.evaluate.metrics import Resampling
 from demerit.models import load_model
-from demerit.models.calibrated import Calibrated, Confidence, Isotonic, Same, Shift
+from demerit.models.calibrated import Calibrated, Confidence, Shift
 from demerit.models.check import check_model
 from demerit.models.ensemble import Ensemble
 from demerit.models.protocol import Comparer, Online
@@ -133,20 +132,6 @@ def test_unknown_stays_unknown(tmp_path: Path) -> None:
     slept, blinked = found.model.score([episode(99, "success"), episode(5, "success")])
     assert not slept.scored and slept.why_missing == "it slept" and slept.given["succeeds"] is None
     assert np.flatnonzero(np.isnan(blinked.value)).tolist() == [3, 17] and blinked.why_missing == "it blinked"
-
-
-def test_a_models_opinion_is_no_label(tmp_path: Path) -> None:
-    opinion = (Outcome("model", success=True, progress=1.0),)
-    listed = [replace(one, outcomes=opinion) for one in coded()]
-    with pytest.raises(BadInput, match="episodes with success or progress labelled, got none"):
-        calibrate(Dataset(Listed(listed), "here"), Hopeful(name="h"), tmp_path / "out", QUICK)
-
-
-def test_only_success_labelled(tmp_path: Path) -> None:
-    listed = [replace(one, outcomes=(Outcome("human", success=one.outcome.success),)) for one in coded()]  # type: ignore[union-attr]
-    found = calibrate(Dataset(Listed(listed), "here"), Hopeful(name="h", low=None), tmp_path / "out", QUICK)
-    assert isinstance(found.model.recipe.progress, Same) and found.model.card.low is None
-    assert isinstance(found.model.recipe.success, Isotonic)
 
 
 def test_too_few_failures_for_a_promise_write_nothing(tmp_path: Path) -> None:
@@ -328,10 +313,3 @@ def test_the_documented_python_runs(
     text = (REPO / "docs" / "calibration.md").read_text()
     exec(text.partition("```python")[2].partition("```")[0], {})
     assert "At most 10.0% of failures" in capsys.readouterr().out
-
-
-def test_errors_of_loading_are_ours(tmp_path: Path) -> None:
-    (tmp_path / "model.json").write_text("{")
-    for name in ("calibrated:", f"calibrated:{tmp_path}", f"calibrated:{tmp_path / 'x'}"):
-        with pytest.raises(DemeritError):
-            load_model(name)

@@ -38,7 +38,7 @@ from demerit.evaluate.benchmarks.episode_metrics import (
     judgement,
 )
 from demerit.evaluate.reports.report import EpisodeLabels
-from demerit.negatives.sim.splits import matched_pairs
+from demerit.registry import load_attribute
 
 
 def own() -> Benchmark:
@@ -165,7 +165,9 @@ MATCHED = replace(
 
 def _matched(episodes: Sequence[Episode]) -> list[Preference]:
     wanted = {"task", "motion", "frames"}
-    return matched_pairs(episode for episode in episodes if wanted <= episode.origin.tags.keys())
+    matched_pairs = load_attribute("demerit.negatives.sim.splits:matched_pairs", "the benchmark metaworld-bad@1")
+    pairs: list[Preference] = matched_pairs([episode for episode in episodes if wanted <= episode.origin.tags.keys()])
+    return pairs
 
 
 def _by_task(episode: Episode) -> EpisodeLabels:

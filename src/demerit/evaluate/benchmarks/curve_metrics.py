@@ -29,7 +29,7 @@ from demerit.evaluate.metrics.bootstrap import empty_tally, mean_tally
 from demerit.evaluate.metrics.columns import Floats
 from demerit.evaluate.metrics.correlation import Correlations, Method, order_correlations, spearman
 from demerit.evaluate.metrics.failure_moment import Falls, falls_at
-from demerit.evaluate.metrics.instruction import diagonal_share, right_instruction
+from demerit.evaluate.metrics.ordering import diagonal_share, right_instruction
 from demerit.evaluate.reports.report import AS_RECORDED
 
 FALL = 0.1

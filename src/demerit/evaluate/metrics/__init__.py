@@ -4,7 +4,7 @@
     auroc(scores, success, clusters=tasks).measure(Resampling(resamples=2000))
 
 bootstrap holds measures, intervals and comparisons of two models; ordering, correlation, detection, calibration,
-grades, failure_moment and instruction hold one subject each; controls says what models without knowledge must score.
+grades and failure_moment hold one subject each; controls says what models without knowledge must score.
 """
 
 from demerit.evaluate.metrics.bootstrap import Comparison, Measure, Resampling, Tally, compare, holm

@@ -1,9 +1,12 @@
-"""Agreement with human order: preference-ordering accuracy and agreement with A/B/tie judgements."""
+"""Pairwise agreement: human order, A/B/tie judgements, and right against wrong instructions.
+
+A pair counts 1 if the model agrees, 1/2 if it is tied, 0 if it disagrees.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,7 +14,7 @@ import numpy.typing as npt
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics.bootstrap import Tally, mean_tally
-from demerit.evaluate.metrics.columns import Bools, Floats, Ints, Labels, numbers, pick, rank_codes
+from demerit.evaluate.metrics.columns import Bools, Floats, Ints, Labels, numbers, pick, rank_codes, ratio
 
 Verdicts = Sequence[str] | npt.NDArray[Any]
 Return = Literal["sum", "final", "mean"]
@@ -151,3 +154,47 @@ def _agreement(name: str, credit: Floats, said: npt.NDArray[Any], decided: Bools
     ties = int((credit == 0.5).sum())  # noqa: PLR2004
     note = "" if kept is not None else "judgements resampled as if independent"
     return mean_tally(name, "judgements", credit, kept, ties=ties, counts=counts, note=note)
+
+
+def diagonal_share(matrix: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
+    """Measure the column-normalised diagonal mean: mean over instructions j of M_jj / sum over videos i of M_ij.
+
+    1 rewards the right video only; a model blind to instruction and images scores 1 / tasks. A column that sums to 0 is
+    undefined. Rewards must not be negative (turn log-probabilities into probabilities first). The interval resamples
+    instructions, not videos.
+
+    Args:
+        matrix: rewards, videos in rows, instructions in columns, the right ones on the diagonal.
+        clusters: a group of each instruction; None resamples instructions.
+    """
+    square = np.array(matrix, dtype=np.float64)
+    if square.ndim != 2 or square.shape[0] != square.shape[1]:  # noqa: PLR2004
+        raise BadInput("confusion matrix", "as many videos as instructions", f"shape {square.shape}")
+    if bool((square < 0).any()):
+        raise BadInput("confusion matrix", "rewards of at least 0 (of negative ones there is no share)", "one below")
+    shares = np.diagonal(_by_column(square)).astype(np.float64)
+    unscored = np.isnan(square).any(axis=0)
+    keep = ~np.isnan(shares)
+    labels: list[Hashable] = list(range(len(shares))) if clusters is None else list(clusters)
+    missing, undefined = int(unscored.sum()), int((~keep & ~unscored).sum())
+    name, chosen = "instruction_diagonal_share", pick(labels, keep)
+    return mean_tally(name, "instructions", shares[keep], chosen, unscored=missing, undefined=undefined)
+
+
+def right_instruction(right: npt.ArrayLike, wrong: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:
+    """Measure how often a video gets more reward under its own instruction than under a wrong one; a tie counts 1/2.
+
+    Args:
+        right: the reward under the right instruction, a row per comparison; NaN = unscored.
+        wrong: the reward of the same video under the wrong one.
+        clusters: the task of the video; None resamples comparisons.
+    """
+    own = numbers("right instruction", right)
+    margin = own - numbers("wrong instruction", wrong, len(own))
+    credit = pair_credit(margin, np.ones(len(margin), dtype=bool))
+    ties = int((margin == 0).sum())
+    return mean_tally("right_instruction_accuracy", "comparisons", credit, clusters, ties=ties)
+
+
+def _by_column(matrix: Floats) -> Floats:
+    return ratio(matrix, np.broadcast_to(matrix.sum(axis=0, keepdims=True), matrix.shape))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,32 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
+from demerit.data.reward import Reward
 from demerit.errors import BadInput
-from demerit.evaluate.reports.headline import headline, joined, label, lead, meaning, measure_cell, number, scale_of
+from demerit.evaluate.metrics import Category, Resampling
+from demerit.evaluate.metrics.calibration import Reliability, reliability
+from demerit.evaluate.reports.headline import (
+    MeasureCell,
+    Scale,
+    headline,
+    headline_measures,
+    higher_is_better,
+    is_significant,
+    joined,
+    label,
+    lead,
+    meaning,
+    measure_cell,
+    models_of,
+    number,
+    scale_of,
+)
 from demerit.evaluate.reports.player import (
     LISTED,
     ExamplePick,
@@ -34,18 +54,19 @@ from demerit.evaluate.reports.player import (
     script_json,
 )
 from demerit.evaluate.reports.report import Report
-from demerit.evaluate.reports.sections import (
-    SIDE,
-    category_chart,
-    comparison_rows,
-    prompt_summaries,
-    reliability_diagrams,
-    uneven_warning,
-    unscored_groups,
-)
+from demerit.models.protocol import ModelCard
 
 COLOURS, MARKERS = 7, 6
 """numbers of colours and markers in the style sheet: 42 models look different"""
+CATEGORY_PART = "category: "
+CHANCE_IS_HALF = ("preference_ordering", "judgement_agreement", "both_orders_agreement", "right_instruction", "auroc")
+EXAMPLES = 3
+DIAGRAM_RESAMPLING = Resampling(resamples=2000, alone="rows")
+SIDE, LARGEST, SMALLEST = 180.0, 9.0, 2.5
+"""of a reliability diagram: its side, and the largest and smallest radius of a point"""
+LEAST_P = 0.001
+WRITERS = {"people": "from what people wrote", "records": "from recorded kinds of failure, as nobody wrote anything"}
+"""sources of the failure descriptions that prompted models write into `Reward.given`"""
 
 
 @dataclass(frozen=True)
@@ -180,3 +201,256 @@ def _all_lines(report: Report) -> list[dict[str, Any]]:
         {"model": line.model, "part": line.part, "cell": measure_cell(line.measure, scales[line.measure.name])}
         for line in report.lines
     ]
+
+
+# Categories
+
+
+@dataclass(frozen=True)
+class CategoryRow:
+    """One category: a cell per model, None where there is nothing."""
+
+    name: str
+    n: str
+    cells: tuple[MeasureCell | None, ...]
+
+
+@dataclass(frozen=True)
+class CategoryChart:
+    """One measure by category, in rising complexity."""
+
+    measure: str
+    label: str
+    scale: Scale
+    chance: float | None
+    """position of chance, where it is 1/2"""
+    rows: tuple[CategoryRow, ...]
+
+
+def category_chart(report: Report) -> CategoryChart | None:
+    """Lay out the chart by category; None if the report has no such lines."""
+    lines = [line for line in report.lines if line.part.startswith(CATEGORY_PART)]
+    names = list(dict.fromkeys(line.measure.name for line in lines))
+    if not names:
+        return None
+    name = next((measure for measure in headline_measures(report) if measure in names), names[0])
+    chosen = {
+        (line.part.removeprefix(CATEGORY_PART), line.model): line.measure for line in lines if line.measure.name == name
+    }
+    scale = scale_of(chosen.values())
+    order = [*Category]
+    kinds = sorted({kind for kind, _ in chosen}, key=lambda kind: order.index(kind) if kind in order else len(order))
+    rows = []
+    for kind in kinds:
+        measures = [chosen.get((kind, card.name)) for card in report.cards]
+        known = [measure for measure in measures if measure is not None and measure.known]
+        most = max(known, key=lambda measure: measure.n, default=None)
+        cells = tuple(measure_cell(measure, scale) if measure in known else None for measure in measures)
+        rows.append(CategoryRow(kind, f"{most.n} {most.unit}" if most else "nothing to measure", cells))
+    chance = scale.percent(0.5) if name.startswith(CHANCE_IS_HALF) else None
+    return CategoryChart(name, label(name), scale, chance, tuple(rows))
+
+
+# Reliability
+
+
+@dataclass(frozen=True)
+class ReliabilityPoint:
+    """A bin, in the units of the diagram ((0, 0) is the upper left corner)."""
+
+    x: float
+    y: float
+    low: float | None
+    high: float | None
+    radius: float
+    text: str
+
+
+@dataclass(frozen=True)
+class ReliabilityDiagram:
+    """One model's diagram, or the reason why there is none."""
+
+    model: str
+    control: bool
+    points: tuple[ReliabilityPoint, ...] = ()
+    caption: str = ""
+    why_not: str = ""
+
+
+def reliability_diagrams(report: Report) -> list[ReliabilityDiagram]:
+    """Lay out a diagram per model; empty if no episode has a known success."""
+    if all(episode.success is None for episode in report.episodes):
+        return []
+    return [_diagram(report, card) for card in report.cards]
+
+
+def _diagram(report: Report, card: ModelCard) -> ReliabilityDiagram:
+    is_control = card.name in report.controls
+    rewards = report.rewards_of(card.name)
+    gives_probability = any(reward.success is not None for reward in rewards.values())
+    if not gives_probability and (card.low, card.high) != (0.0, 1.0):
+        reason = f"its {card.quantity} is not a probability and does not run from 0 to 1"
+        return ReliabilityDiagram(card.name, is_control, why_not=reason)
+    labelled = [episode for episode in report.episodes if episode.success is not None]
+    predicted = np.array([_probability(rewards.get(episode.id), gives_probability) for episode in labelled])
+    if np.isnan(predicted).all():
+        return ReliabilityDiagram(card.name, is_control, why_not="it scored no labelled episode")
+    success = np.array([float(bool(episode.success)) for episode in labelled])
+    tasks = [episode.task for episode in labelled]
+    bins = reliability(predicted, success, clusters=tasks, resampling=DIAGRAM_RESAMPLING)
+    known = bins.count > 0
+    error = float(np.sum(bins.count[known] / bins.n * np.abs(bins.predicted[known] - bins.observed[known])))
+    quantity = "final probability of success" if gives_probability else f"final {card.quantity}"
+    caption = f"ECE {error:.2f}, {bins.n} episodes, by {quantity}"
+    return ReliabilityDiagram(card.name, is_control, _points(bins), caption)
+
+
+def _probability(reward: Reward | None, by_success: bool) -> float:
+    if reward is None or not len(reward.at):
+        return math.nan
+    if not by_success:
+        return min(1.0, max(0.0, reward.final))  # a value may exceed its card's range by rounding
+    return math.nan if reward.success is None else float(reward.success[-1])
+
+
+def _points(bins: Reliability) -> tuple[ReliabilityPoint, ...]:
+    points = []
+    for i in np.flatnonzero(bins.count):
+        span = "" if math.isnan(bins.low[i]) else f" ({bins.low[i]:.2f} to {bins.high[i]:.2f})"
+        text = f"given {bins.predicted[i]:.2f}, succeed {bins.observed[i]:.2f}{span}; {bins.count[i]} episodes"
+        low, high = (None if math.isnan(end) else _height(end) for end in (bins.low[i], bins.high[i]))
+        radius = round(SMALLEST + (LARGEST - SMALLEST) * math.sqrt(float(bins.count[i]) / bins.n), 1)
+        x = round(float(bins.predicted[i]) * SIDE, 1)
+        points.append(ReliabilityPoint(x, _height(bins.observed[i]), low, high, radius, text))
+    return tuple(points)
+
+
+def _height(share: float) -> float:
+    return round(SIDE * (1 - float(share)), 1)
+
+
+# Prompts
+
+
+@dataclass(frozen=True)
+class PromptSummary:
+    """What one model's prompts showed of bad behaviour, over all episodes."""
+
+    model: str
+    context: str
+    episodes: int
+    descriptions: tuple[tuple[str, str, int], ...]
+    """each sentence, its source, and the number of prompts with it; the most frequent first"""
+    failures: int
+    """number of episodes whose failure frames were shown"""
+    references: int
+    """number of episodes that were shown with a value per step"""
+    lacking: tuple[tuple[str, int], ...]
+    """what was not available, and in how many prompts"""
+
+
+def prompt_summaries(report: Report) -> list[PromptSummary]:
+    """Summarise the prompts of each model; models whose prompts hold no examples are skipped."""
+    found = []
+    for card in report.cards:
+        given = [reward.given for reward in report.rewards_of(card.name).values()]
+        prompts = [entry for entry in given if entry.get("context") not in (None, "none")]
+        if prompts:
+            found.append(_prompt_summary(card.name, prompts))
+    return found
+
+
+def _prompt_summary(model: str, prompts: list[Any]) -> PromptSummary:
+    sentences = Counter(
+        (text, WRITERS.get(prompt.get("described by", ""), ""))
+        for prompt in prompts
+        for text in prompt.get("failure descriptions", ())
+    )
+    return PromptSummary(
+        model=model,
+        context=str(prompts[0]["context"]),
+        episodes=len(prompts),
+        descriptions=tuple((text, source, count) for (text, source), count in sentences.most_common()),
+        failures=len({name for prompt in prompts for name in prompt.get("failures shown", ())}),
+        references=len({shown["episode"] for prompt in prompts for shown in prompt.get("references", ())}),
+        lacking=tuple(Counter(what for prompt in prompts for what in prompt.get("lacking", ())).most_common()),
+    )
+
+
+# Unscored episodes
+
+
+@dataclass(frozen=True)
+class UnscoredGroup:
+    """What one model did not score, for one reason."""
+
+    model: str
+    reason: str
+    whole: int
+    """episodes with no value at all"""
+    partly: int
+    examples: str
+
+
+def unscored_groups(report: Report) -> list[UnscoredGroup]:
+    """Group unscored episodes by model and reason, the most frequent first; an absent reward counts too."""
+    groups: dict[tuple[str, str], list[tuple[str, bool]]] = {}
+    for card in report.cards:
+        rewards = report.rewards_of(card.name)
+        for episode in report.episodes:
+            reward = rewards.get(episode.id)
+            reason = "the report has no reward for it" if reward is None else reward.why_missing
+            if reason:
+                groups.setdefault((card.name, reason), []).append((episode.id, bool(reward and reward.scored)))
+    found = []
+    for (model, reason), cases in groups.items():
+        examples = ", ".join(id for id, _ in cases[:EXAMPLES]) + (" ..." if len(cases) > EXAMPLES else "")
+        partly = sum(scored for _, scored in cases)
+        found.append(UnscoredGroup(model, reason, len(cases) - partly, partly, examples))
+    return sorted(found, key=lambda group: -(group.whole + group.partly))
+
+
+def uneven_warning(report: Report) -> str:
+    """Warn if the models left different numbers of episodes unscored; empty if they did not."""
+    missing = {model: 0 for model in models_of(report)}
+    for group in unscored_groups(report):
+        if group.model in missing:
+            missing[group.model] += group.whole + group.partly
+    if len(set(missing.values())) <= 1:
+        return ""
+    counts = joined(f"{model} {count}" for model, count in missing.items())
+    return f"The models did not score the same episodes, so their numbers rest on different ones; unscored: {counts}."
+
+
+# Comparisons
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """A comparison of two models, with its reading in words."""
+
+    first: str
+    second: str
+    measure: str
+    numbers: tuple[tuple[str, float], ...]
+    """difference, low, high, p, adjusted p: as text and as numbers to sort by"""
+    n: int
+    words: str
+
+
+def comparison_rows(report: Report) -> list[ComparisonRow]:
+    """Lay out the pairwise comparisons."""
+    rows = []
+    for versus in report.comparisons:
+        sign = 1 if higher_is_better(report, versus.measure) else -1
+        better = versus.first if sign * versus.difference > 0 else versus.second
+        words = f"{better} is better" if is_significant(versus) else "no significant difference"
+        values = (versus.difference, versus.low, versus.high, versus.p, versus.p_adjusted)
+        texts = [number(value, 3) for value in values[:3]] + [_p(value) for value in values[3:]]
+        numbers = tuple(zip(texts, values, strict=True))
+        rows.append(ComparisonRow(versus.first, versus.second, label(versus.measure), numbers, versus.n, words))
+    return rows
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < LEAST_P else number(value, 3)
