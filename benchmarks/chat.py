@@ -27,8 +27,7 @@ from pydantic import BaseModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from demerit.llm import ChatClient, ChatImage, ChatRequest, Endpoint, Message
-from fakes.judge.faults import Faults
-from fakes.judge.server import Busy, ScriptedServer
+from fakes.chat_server import Busy, Faults, ScriptedServer
 
 SLOTS = 32
 WANTED = 0.90

@@ -5,7 +5,7 @@ A simulation: the rates of mistakes are chosen, so this measures the checks arou
 1. Validation. An author writes 30% of its commands for a wrong grade and breaks a rule of form in 10%. Printed: the
    share of right grades among the first commands written, among those that the rules let pass, and among those
    accepted, for validators that misjudge at several rates.
-2. Faults. 5% of the requests fail in sixteen ways. Checked: every original has all its labels or the reasons why not,
+2. Faults. 5% of the requests fail in many ways. Checked: every original has all its labels or the reasons why not,
    no request is answered twice, and the same job again sends nothing. With --kill the job is killed halfway first;
    then only requests in flight at the kill are answered twice.
 
@@ -28,8 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from demerit.llm import ChatClient, Endpoint
 from demerit.negatives.relabel import RelabelConfig, RelabelSummary, read_records, relabel
-from fakes.judge.faults import Faults
-from fakes.judge.server import ScriptedServer
+from fakes.chat_server import Faults, ScriptedServer
 from fakes.relabel_author import SloppyAuthor, author, originals, true_grade
 
 CONCURRENCY = 16

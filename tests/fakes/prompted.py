@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,16 @@ from PIL import Image
 from demerit.data.episode import Episode, Origin
 from demerit.data.labels import Outcome
 from demerit.models.gvl.model import GVL
-from fakes.judge.prompt_reader import ImageLabel, read_prompt
-from fakes.judge.server import Request, ScriptedServer
+from demerit.models.gvl.prompt import ANCHOR_LABEL, fill_prompt
+from fakes.chat_server import Request, ScriptedServer
+
+LABELS = {
+    "anchor": re.escape(ANCHOR_LABEL),
+    "frame": r"Frame (?P<number>\d+):",
+    "failure": r"Failed attempt (?P<example>\d+), picture (?P<number>\d+):",
+    "reference": r"Rejected attempt (?P<example>\d+), picture (?P<number>\d+), (?P<percent>\d+) percent:",
+}
+FEEDBACK = fill_prompt("feedback", task="\0", remarks="\0", count="\0").split("\0")[0]
 
 
 def colour(index: int, blue: int = 40) -> tuple[int, int, int]:
@@ -39,12 +48,15 @@ def failed(note: str = "", **changes: Any) -> Outcome:
 
 @dataclass(frozen=True)
 class PromptImage:
-    """One image of a request."""
+    """One image of a request, and the label before it: anchor, frame, failure or reference, and its numbers."""
 
-    label: ImageLabel
+    role: str
     rgb: tuple[int, int, int]
     size: tuple[int, int]
     mode: str
+    number: int = 0
+    example: int = 0
+    percent: int = 0
 
     @property
     def index(self) -> int:
@@ -56,27 +68,32 @@ class PromptImage:
         return self.rgb[2]
 
 
+def read_label(text: str) -> tuple[str, dict[str, int]]:
+    for role, pattern in LABELS.items():
+        if match := re.fullmatch(pattern, text):
+            return role, {name: int(value) for name, value in match.groupdict().items()}
+    raise AssertionError(f"not a label: {text}")
+
+
 def images_of(request: Request) -> list[PromptImage]:
-    """Every image with the label before it."""
-    found, label = [], None
-    images = iter(request.images)
+    found, text, images = [], "", iter(request.images)
     for part in request.parts:
         if part["type"] == "text":
-            label = ImageLabel.read(part["text"])
+            text = part["text"]
             continue
-        assert label is not None, "an image without a label"
+        role, numbers = read_label(text)
         image = Image.open(io.BytesIO(next(images)))
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3).mean(axis=0).round().astype(int)
-        found.append(PromptImage(label, tuple(pixels.tolist()), image.size, image.mode))
+        found.append(PromptImage(role, tuple(pixels.tolist()), image.size, image.mode, **numbers))
     return found
 
 
 def frames_to_rate(request: Request) -> dict[int, PromptImage]:
-    return {one.label.number: one for one in images_of(request) if one.label.role == "frame"}
+    return {image.number: image for image in images_of(request) if image.role == "frame"}
 
 
 def is_feedback(request: Request) -> bool:
-    return bool(read_prompt(request.body).remarks)
+    return FEEDBACK in request.text
 
 
 class Watcher:
@@ -84,7 +101,7 @@ class Watcher:
 
     def __init__(self, percents: Callable[[Request, dict[int, PromptImage]], Any] | None = None) -> None:
         self.requests: list[Request] = []
-        self.percents = percents or (lambda request, shown: entries({n: 4 * one.index for n, one in shown.items()}))
+        self.percents = percents or (lambda request, shown: entries({n: 4 * image.index for n, image in shown.items()}))
 
     def __call__(self, request: Request) -> dict[str, Any] | str:
         self.requests.append(request)
@@ -95,7 +112,7 @@ class Watcher:
 
     @property
     def about_rollouts(self) -> list[Request]:
-        return [one for one in self.requests if not is_feedback(one)]
+        return [request for request in self.requests if not is_feedback(request)]
 
 
 def entries(percents: dict[int, Any]) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from demerit.data.labels import Outcome
 from demerit.data.video import VideoClip, write_video
 from demerit.negatives.negative import grade_of
 from demerit.negatives.relabel.prompts import MAX_TOKENS, read_prompt
+from fakes.chat_server import Request
 from fakes.coded_episodes import Listed
-from fakes.judge.server import Request
 
 COMMANDS = {
     1: ("Turn the lamp around", "Wipe the sink", "Open the window"),

@@ -14,8 +14,7 @@ import pytest
 
 from demerit.errors import StoreError
 from demerit.llm.cache import AnswerCache, StoredAnswer
-from fakes.judge.faults import Faults
-from fakes.judge.server import Request, ScriptedServer
+from fakes.chat_server import Faults, Request, ScriptedServer
 
 ANSWER = StoredAnswer("text", "stop", "", 3, 4, False)
 

@@ -16,8 +16,7 @@ from demerit.errors import BadInput, MissingExtra, StoreError
 from demerit.llm import ChatClient, ChatRequest, Endpoint, Message
 from demerit.llm.cache import StoredAnswer
 from demerit.llm.client import parse_answer
-from fakes.judge.faults import Faults
-from fakes.judge.server import Request, ScriptedServer
+from fakes.chat_server import Faults, Request, ScriptedServer
 
 KEY = "sk-very-secret-0123456789"
 

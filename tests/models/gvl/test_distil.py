@@ -27,7 +27,7 @@ from demerit.models.gvl.distil import (
 )
 from demerit.models.gvl.library import Library, is_distilled
 from demerit.models.gvl.query import SampledCurve
-from fakes.judge.server import ScriptedServer
+from fakes.chat_server import ScriptedServer
 from fakes.paths import REPO
 from fakes.prompted import Watcher, coloured, entries
 

@@ -25,8 +25,7 @@ from demerit.models.gvl.config import ENVIRONMENT
 from demerit.models.gvl.distil import DistillationConfig
 from demerit.models.gvl.library import Library
 from demerit.models.gvl.model import GVL
-from fakes.judge.faults import Faults
-from fakes.judge.server import ScriptedServer
+from fakes.chat_server import Faults, ScriptedServer
 from fakes.prompted import Watcher, colour, coloured, entries, failed, frames_to_rate, gvl, images_of, is_feedback
 from fakes.prompted import close_models as _close_models  # noqa: F401
 
@@ -53,9 +52,9 @@ def test_the_request_holds_the_right_frames_as_rgb(server: ScriptedServer, watch
     reward = gvl(server, tmp_path, frames=8, size=16).score([episode])[0]
     pictures = images_of(watcher.requests[0])
     wanted = spread(25, 8).tolist()
-    assert [one.label.role for one in pictures] == ["anchor", *["frame"] * 7]
+    assert [one.role for one in pictures] == ["anchor", *["frame"] * 7]
     assert pictures[0].index == 0
-    assert [one.label.number for one in pictures[1:]] == list(range(1, 8))
+    assert [one.number for one in pictures[1:]] == list(range(1, 8))
     order = [one.index for one in pictures[1:]]
     assert sorted(order) == wanted[1:] and order != wanted[1:]
     for one in pictures:
@@ -239,8 +238,8 @@ def test_contents_of_each_context(server: ScriptedServer, watcher: Watcher, tmp_
         assert given["described by"] == "people" and "lacking" not in given
         assert {abs(one.blue - 90) <= 2 for one in pictures} <= {True}
     assert found["text"][1] == []
-    assert [one.label.role for one in found["video"][1]] == ["failure"] * 4
-    values = {one.index: one.label.percent for one in found["dense"][1] if one.label.role == "reference"}
+    assert [one.role for one in found["video"][1]] == ["failure"] * 4
+    values = {one.index: one.percent for one in found["dense"][1] if one.role == "reference"}
     assert values == {0: 0, 6: 30, 12: 20, 19: 5}
     assert found["dense"][2]["references"] == [{"episode": "bad", "curve": "gvl simulated"}]
     assert found["dense"][2]["failures shown"] == ["bad"]

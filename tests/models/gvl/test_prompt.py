@@ -22,18 +22,17 @@ from demerit.models.gvl.prompt import (
     prompts_hash,
     reference_label,
 )
-from fakes.judge.prompt_reader import ImageLabel
+from fakes.prompted import read_label
 
 PROMPTS_HASH = "de7f2090e1c20fc0519b9f604b4e2097"
 
 
 def test_labels() -> None:
-    """The simulated judge reads them with its own patterns."""
-    assert ImageLabel.read(frame_label(12)) == ImageLabel("frame", 12)
-    assert ImageLabel.read(failure_label(2, 3)) == ImageLabel("failure", 3, 2)
-    assert ImageLabel.read(reference_label(2, 3, 45)) == ImageLabel("reference", 3, 2, 45)
-    assert ImageLabel.read(ANCHOR_LABEL) == ImageLabel("anchor")
-    assert ImageLabel.read("Frame 3: 45%") is None
+    """The fake model reads them with its own patterns."""
+    assert read_label(frame_label(12)) == ("frame", {"number": 12})
+    assert read_label(failure_label(2, 3)) == ("failure", {"example": 2, "number": 3})
+    assert read_label(reference_label(2, 3, 45)) == ("reference", {"example": 2, "number": 3, "percent": 45})
+    assert read_label(ANCHOR_LABEL) == ("anchor", {})
 
 
 def test_every_prompt_is_a_file_with_its_version_and_every_blank_is_filled() -> None:

@@ -28,9 +28,8 @@ from demerit.llm import ChatClient, Endpoint
 from demerit.negatives import apply_edit
 from demerit.negatives.relabel import RelabelConfig, RelabelSummary, estimate, read_records, relabel
 from demerit.negatives.relabel.prompts import prompt_version
+from fakes.chat_server import Faults, Request, ScriptedServer
 from fakes.coded_episodes import Listed
-from fakes.judge.faults import Faults
-from fakes.judge.server import Request, ScriptedServer
 from fakes.paths import REPO, TESTS
 from fakes.processes import running
 from fakes.relabel_author import (

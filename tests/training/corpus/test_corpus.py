@@ -25,8 +25,8 @@ from demerit.errors import BadInput, MissingExtra, StoreError
 from demerit.negatives import apply_edit
 from demerit.training.corpus import build_corpus, estimate_cost, load_config, make_plan, parse_config
 from demerit.training.corpus.config import format_config
+from fakes.chat_server import ScriptedServer
 from fakes.corpus_fixture import RECIPE, make_folders, write_clip, write_videos
-from fakes.judge.server import ScriptedServer
 from fakes.paths import REPO
 from fakes.processes import running
 from fakes.relabel_author import author
