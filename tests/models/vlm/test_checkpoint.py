@@ -64,7 +64,6 @@ def test_every_layout_has_the_same_names(tmp_path: Path, layout: Layout) -> None
     assert all(torch.equal(read[name], weights[name]) for name in read)
     assert checkpoint.layout == layout
     assert checkpoint.config["text_config"]["vocab_size"] == ROWS[layout]
-    assert bool(checkpoint.heads) == (layout != "qwen")
     assert checkpoint.revision is None
 
 
@@ -88,18 +87,6 @@ def test_a_robometer_without_a_config_takes_its_base_models(tmp_path: Path) -> N
     assert json.loads((tmp_path / "it-base/config.json").read_text())["text_config"]["vocab_size"] == 384
     assert checkpoint.config["text_config"]["vocab_size"] == TOKENS + 5
     checkpoint.check(expected("robometer"))
-
-
-def test_a_config_may_be_stored_as_text(tmp_path: Path) -> None:
-    folder = tiny_checkpoint(tmp_path / "it", "robometer-lerobot")
-    inner = json.loads((folder / "config.json").read_text())["vlm_config"]
-    change_json(folder / "config.json", vlm_config=json.dumps(inner))
-    assert read_checkpoint(str(folder)).config["text_config"] == inner["text_config"]
-    change_json(folder / "config.json", vlm_config="{")
-    assert read_checkpoint(str(folder)).config["text_config"] == inner["text_config"]  # the base model's
-    (tmp_path / "it-base/config.json").write_text("{}")
-    with pytest.raises(BadInput, match="neither"):
-        read_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize("layout", ["robometer", "robometer-lerobot"])
@@ -165,9 +152,6 @@ def test_gaps_are_allowed_by_name_only(tmp_path: Path) -> None:
         checkpoint.check(expected("robometer"), gaps=gone[:1])
     assert caught.value.missing == ["success_head.4.weight"]
     checkpoint.check(expected("robometer"), gaps=gone)
-    with pytest.raises(WeightsMismatch) as caught:
-        checkpoint.check(expected("robometer"), gaps=gone, spare=())
-    assert caught.value.unexpected == ["frame_pool_attn.weight"]
 
 
 def test_another_family_is_refused(tmp_path: Path) -> None:
@@ -233,9 +217,12 @@ def test_an_index_that_does_not_match_its_shards_is_refused(tmp_path: Path) -> N
     index = folder / "model.safetensors.index.json"
     good = json.loads(index.read_text())["weight_map"]
     first = min(good)
-    change_json(index, weight_map={name: file for name, file in good.items() if name != first})
-    with pytest.raises(BadInput, match=first):
+    other = next(file for file in good.values() if file != good[first])
+    whole = (folder / other).read_bytes()
+    shutil.copy(folder / good[first], folder / other)
+    with pytest.raises(BadInput, match="one tensor"):
         read_checkpoint(str(folder))
+    (folder / other).write_bytes(whole)
     change_json(index, weight_map={**good, first: "../elsewhere.safetensors"})
     with pytest.raises(BadInput, match="same folder"):
         read_checkpoint(str(folder))

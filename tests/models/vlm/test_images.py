@@ -146,14 +146,6 @@ def test_video_patches_equal_plain_loops(n: int, tall: int, wide: int, patch: in
     assert np.array_equal(ours.numpy(), np.stack(expected))
 
 
-def test_pairs_images_and_videos_agree() -> None:
-    frames = torch.from_numpy(noise(5, 64, 32))
-    sizes = {"patch": 16, "merge": 2}
-    pairs = cut_pair_patches(frames[[0, 2, 4]], frames[[1, 3, 4]], **sizes)
-    assert torch.equal(pairs, cut_video_patches(frames, **sizes, temporal=2))
-    assert torch.equal(cut_pair_patches(frames, frames, **sizes), cut_image_patches(frames, **sizes, temporal=2))
-
-
 def test_odd_sizes_filters_and_dtypes_are_refused() -> None:
     for size, low, word in (((0, 5), LOW, "one pixel"), ((1, 300), LOW, "200"), ((10, 100), 0, "round to 32")):
         with pytest.raises(BadInput, match=word):

@@ -133,27 +133,14 @@ class Checkpoint:
     """folders of the adapters to merge"""
 
     @property
-    def heads(self) -> tuple[str, ...]:
-        """Names of the heads' weights; empty for a plain Qwen3-VL."""
-        return tuple(name for name in self.sources if HEAD.match(name))
-
-    @property
     def commits(self) -> str:
         """The hub's commits of the model and its adapters; `local` for one that is not from the hub."""
         return "+".join([self.revision or "local", *(hub_revision(folder) or "local" for folder in self.adapters)])
 
-    def check(
-        self, expected: Mapping[str, Sequence[int]], *, gaps: Collection[str] = (), spare: Collection[str] = SPARE
-    ) -> None:
-        """Raise WeightsMismatch unless the checkpoint has exactly the expected weights.
-
-        Args:
-            expected: the wanted weights and their shapes.
-            gaps: wanted weights that may be missing.
-            spare: other weights that may be present.
-        """
+    def check(self, expected: Mapping[str, Sequence[int]], *, gaps: Collection[str] = ()) -> None:
+        """Raise WeightsMismatch unless the checkpoint has exactly the expected weights and shapes, except `gaps`."""
         missing = [name for name in expected if name not in self.sources and name not in gaps]
-        unexpected = [name for name in self.sources if name not in expected and name not in spare]
+        unexpected = [name for name in self.sources if name not in expected and name not in SPARE]
         for name, shape in expected.items():
             if name in self.sources and self.sources[name].shape != tuple(shape):
                 unexpected.append(f"{name} of shape {self.sources[name].shape} instead of {tuple(shape)}")
@@ -167,14 +154,13 @@ class Checkpoint:
         expected: Mapping[str, Sequence[int]] | None = None,
         *,
         gaps: Collection[str] = (),
-        spare: Collection[str] = SPARE,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each weight with its name, adapters merged, one at a time.
 
         With `expected`, the checkpoint is checked first (see `check`) and only those weights are read.
         """
         if expected is not None:
-            self.check(expected, gaps=gaps, spare=spare)
+            self.check(expected, gaps=gaps)
         wanted = [name for name in self.sources if expected is None or name in expected]
         return self._read(wanted, torch.device(device), dtype)
 
@@ -274,37 +260,33 @@ def is_adapter(folder: Path) -> bool:
 
 
 def _list_model(folder: Path) -> dict[str, WeightSource]:
-    """List the tensors of a model: one file, or the shards of an index, which must match it exactly."""
+    """List the tensors of a model: one file, or the shards that its index names."""
     if (folder / INDEX).is_file():
-        return _list_shards(folder)
-    if (folder / SINGLE).is_file():
-        return _list_tensors(folder / SINGLE)
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if pickles:
-        advice = "pickles can run code and are not opened; save the model with safe_serialization=True"
-        raise BadInput(str(folder), f"weights as safetensors ({advice})", f"only {', '.join(pickles[:3])}")
-    shards = sorted(path.name for path in folder.glob("*.safetensors"))
-    got = f"shards without their index ({', '.join(shards[:3])})" if shards else "no weights"
-    if hub_revision(folder) is not None:
-        got += f" ({INCOMPLETE})"
-    raise BadInput(str(folder), f"{SINGLE}, or shards with {INDEX}", got)
-
-
-def _list_shards(folder: Path) -> dict[str, WeightSource]:
-    where = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
-        raise BadInput(str(folder / INDEX), "a weight_map from names to files", type(where).__name__)
+        where = read_json(folder / INDEX).get("weight_map")
+        files = sorted(set(map(str, where.values()))) if isinstance(where, dict) else []
+        if not files or any(Path(file).name != file for file in files):
+            raise BadInput(str(folder / INDEX), "a weight_map from names to files in the same folder", repr(files))
+    elif (folder / SINGLE).is_file():
+        files = [SINGLE]
+    else:
+        raise BadInput(str(folder), f"{SINGLE}, or shards with {INDEX}", _describe_missing_weights(folder))
     found: dict[str, WeightSource] = {}
-    for file in sorted(set(where.values())):
-        if Path(file).name != file:
-            raise BadInput(str(folder / INDEX), "names of files in the same folder", repr(file))
+    for file in files:
         inside = _list_tensors(folder / file)
-        odd = sorted({name for name, shard in where.items() if shard == file} ^ set(inside))
-        if odd:
-            got = f"{len(odd)} names in only one of the two, such as {odd[0]}"
-            raise BadInput(str(folder / file), f"the tensors that {INDEX} lists (download it again)", got)
+        if twice := sorted(set(found) & set(inside)):
+            raise BadInput(
+                str(folder), "one tensor for each name", f"{twice[0]} in {found[twice[0]].file.name} and {file}"
+            )
         found |= inside
     return found
+
+
+def _describe_missing_weights(folder: Path) -> str:
+    if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
+        return f"only pickles, which can run code and are not opened ({', '.join(pickles[:3])})"
+    shards = sorted(path.name for path in folder.glob("*.safetensors"))
+    got = f"shards without their index ({', '.join(shards[:3])})" if shards else "no weights"
+    return got if hub_revision(folder) is None else f"{got} ({INCOMPLETE})"
 
 
 def _list_tensors(file: Path) -> dict[str, WeightSource]:
