@@ -92,7 +92,7 @@ def measure(config: RobometerTrainConfig, corpus: PreparedCorpus, model: dict[st
         "loss": round(told[-1].loss, 3),
     }
     accelerator.free_memory()
-    del trainer
+    del trainer, accelerator
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()

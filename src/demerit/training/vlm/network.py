@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
@@ -24,13 +24,12 @@ NEW_TOKENS = "new_tokens"
 class VLMLearner(nn.Module):
     """A Qwen3-VL under training. Its weights have the names of `VLMStart.weights`."""
 
-    _no_split_modules: ClassVar[list[str]] = ["Qwen3VLTextDecoderLayer", "Qwen3VLVisionBlock"]
-    """layers that accelerate wraps one by one with FSDP"""
-
     def __init__(self, start: VLMStart, config: VLMTrainConfig) -> None:
         """Build the layers around the weights of `start`; nothing is copied."""
         super().__init__()
         self.shape, self.config = start.shape, config
+        # the layers that accelerate wraps one by one with FSDP
+        self._no_split_modules = ["Qwen3VLTextDecoderLayer", *(["Qwen3VLVisionBlock"] if config.train_vision else [])]
         self.visual: Any
         self.progress_head: nn.Module
         self.success_head: nn.Module
