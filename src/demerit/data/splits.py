@@ -98,7 +98,7 @@ class SplitAssigner:
         """
         kept = kept or {}
         ids = sorted(self._ties if only is None else {id for id in (*only, *kept) if id in self._ties})
-        members = _bundle({id: self._ties[id] for id in ids})
+        members = bundle_ids({id: self._ties[id] for id in ids})
         by_dataset: dict[str, dict[str, int]] = defaultdict(dict)
         for name, bundle in members.items():
             by_dataset[min(self._datasets[id] for id in bundle)][name] = len(bundle)
@@ -139,7 +139,7 @@ def _ties(episode: Episode) -> Iterator[str]:
         yield f"recording {episode.origin.group}"
 
 
-def _bundle(ties: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def bundle_ids(ties: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Group ids that are tied to each other, directly or through others, under the least of their ties."""
     above: dict[str, str] = {}
 

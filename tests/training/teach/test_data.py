@@ -57,7 +57,7 @@ def same_video_twice(number: int) -> list[Episode]:
         (data.episodes(3, 3, data.unlabelled), "none labelled"),
         ([data.episode(True, 0), data.episode(False, 1, data.unlabelled)], "1 labelled"),
         (data.episodes(0, 4, data.verdict), "success"),
-        ([relabel(one, Outcome("model", success=True)) for one in data.episodes(2, 2)], "4 of them"),
+        ([relabel(one, Outcome("model", success=True)) for one in data.episodes(2, 2)], "not a label"),
         ([relabel(one, Outcome("human", curve=np.full(24, 0.4))) for one in data.episodes(2, 2)], "0.4"),
         ([*same_video_twice(0), *same_video_twice(1)], "contradict"),
         ([relabel(data.episode(True, 0), SUCCEEDED, FAILED)], "another that it failed"),

@@ -118,14 +118,6 @@ def _trusted_outcomes(episode: Episode) -> Iterable[Outcome]:
     return (outcome for outcome in episode.outcomes if outcome.source != "model")
 
 
-def _has_model_opinion(episode: Episode) -> bool:
-    facts = ("success", "progress", "grade", "curve")
-    return any(
-        outcome.source == "model" and (outcome.events or any(getattr(outcome, name) is not None for name in facts))
-        for outcome in episode.outcomes
-    )
-
-
 def _source_conflict(episode: Episode) -> str:
     """Say how equally trusted sources contradict each other on success; empty when they do not."""
     by_source: dict[str, set[bool]] = defaultdict(set)
@@ -243,9 +235,7 @@ def _check_enough(found: TeachData, episodes: Sequence[Episode], labels: Mapping
         got = f"{len(labels)} labelled episodes that all contradict another, e.g. {id}: {reason}"
         raise BadInput(found.address, "labels that agree with each other", got)
     if not usable and not found.preferences:
-        opinions = sum(map(_has_model_opinion, episodes))
-        only = f", {opinions} of them with a model's opinion only, which is not a label" if opinions else ""
-        got = f"{len(episodes)} episodes, none labelled{only}"
+        got = f"{len(episodes)} episodes, none labelled (a model's opinion is not a label)"
         raise BadInput(found.address, f"labelled episodes: {LABEL_KINDS}", got)
     if len(found.preferences) >= FEWEST_CHOICES:
         return

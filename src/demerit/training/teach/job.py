@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
-from demerit.data.files import lock_folder, write_atomic
+from demerit.data.files import lock_folder, make_folder, write_atomic
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
@@ -151,29 +151,24 @@ def _open_cache(out: Path | None, address: str) -> Iterator[Path]:
             yield Path(folder)
         return
     _check_out(out, address)
-    cache = _make_folder(out.with_name(out.name + CACHE_SUFFIX))
+    cache = make_folder(out.with_name(out.name + CACHE_SUFFIX))
     with lock_folder(cache):
         yield cache
 
 
+@dataclass(eq=False)
 class _TeachJob:
     """One run of `teach`, stage by stage."""
 
-    def __init__(
-        self,
-        data: TeachData,
-        spec: FeatureSpec,
-        risk: float,
-        out: Path | None,
-        cache: Path,
-        workers: int,
-        on_progress: OnProgress,
-    ) -> None:
-        self.data, self.spec, self.risk, self.out = data, spec, risk, out
-        self.cache, self.workers, self.on_progress = cache, workers, on_progress
-        self.notes: list[str] = list(data.notes)
-        self.stopped = ""
-        self.name = KIND if out is None else name_of(out)
+    data: TeachData
+    spec: FeatureSpec
+    risk: float
+    out: Path | None
+    cache: Path
+    workers: int
+    on_progress: OnProgress
+    notes: list[str] = field(default_factory=list)
+    stopped: str = ""
 
     def run(self) -> TeachOutcome:
         training_set, skipped = build_training_set(self.data, self.spec, self._embed_taught())
@@ -197,9 +192,8 @@ class _TeachJob:
             self.stopped = self.stopped or "interrupted during cross-validation: the figures use only some folds"
         calibration = calibrate_success(training_set, held_out, self.risk)
         model = self._write(training_set, head, calibration)
-        results = build_results(
-            self.data, training_set, held_out, calibration, model, curve, suggestions, tuple(self.notes)
-        )
+        notes = (*self.data.notes, *self.notes)
+        results = build_results(self.data, training_set, held_out, calibration, model, curve, suggestions, notes)
         self._write_report(results)
         return TeachOutcome(model, results, self.out, self.stopped)
 
@@ -258,7 +252,7 @@ class _TeachJob:
         )
         if self.out is not None:
             _write_model(self.out, config, content)
-        return TaughtModel(config, head, spec.network, self.name)
+        return TaughtModel(config, head, spec.network, KIND if self.out is None else name_of(self.out))
 
     def _taught_on(self, training_set: TrainingSet) -> dict[str, Any]:
         verdicts = Counter(label.verdict for label in training_set.labels)
@@ -318,7 +312,7 @@ def _check_out(out: Path, address: str) -> None:
 
 def _write_model(out: Path, config: TaughtConfig, head: bytes) -> None:
     """Write the head under its hash first, then model.json, which switches to it atomically."""
-    _make_folder(out)
+    make_folder(out)
     name = head_file(config.head)
     write_atomic(out / name, head)
     facts = {"format": FORMAT, "kind": KIND, **config.as_facts()}
@@ -326,11 +320,3 @@ def _write_model(out: Path, config: TaughtConfig, head: bytes) -> None:
     for path in out.glob("head-*.npz"):
         if path.name != name:
             path.unlink(missing_ok=True)
-
-
-def _make_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(folder, f"the folder cannot be created ({error.strerror})") from error
-    return folder

@@ -430,16 +430,6 @@ def _pick_diverse(score: Floats, ends: Floats, count: int) -> Iterator[int]:
 # The page
 
 
-@dataclass(frozen=True)
-class LearningCurveDot:
-    """A point of the learning curve in drawing coordinates."""
-
-    x: float
-    y: float
-    groups: int
-    text: str
-
-
 def write_teach_page(
     results: TeachResults, path: str | Path, frames: Mapping[str, Frames] | None = None, embed: int = 8
 ) -> Path:
@@ -471,18 +461,18 @@ def write_teach_page(
     return path
 
 
-def _learning_dots(curve: tuple[CurvePoint, ...]) -> list[LearningCurveDot]:
+def _learning_dots(curve: tuple[CurvePoint, ...]) -> list[dict[str, Any]]:
     """Place the points: groups on a log scale to the right, AUROC from 1/2 upwards."""
     known = [point for point in curve if not math.isnan(point.auroc)]
     if len(known) < 2:  # noqa: PLR2004
         return []
     step = (WIDTH - 2 * PAD) / (len(known) - 1)
     return [
-        LearningCurveDot(
-            round(PAD + i * step, 1),
-            round(HEIGHT - PAD - (HEIGHT - 2 * PAD) * max(0.0, (point.auroc - 0.5) * 2), 1),
-            point.groups,
-            f"taught on {point.groups}: AUROC {number(point.auroc)}, final progress {number(point.error)} off",
-        )
+        {
+            "x": round(PAD + i * step, 1),
+            "y": round(HEIGHT - PAD - (HEIGHT - 2 * PAD) * max(0.0, (point.auroc - 0.5) * 2), 1),
+            "groups": point.groups,
+            "text": f"taught on {point.groups}: AUROC {number(point.auroc)}, final progress {number(point.error)} off",
+        }
         for i, point in enumerate(known)
     ]

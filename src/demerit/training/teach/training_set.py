@@ -18,7 +18,7 @@ from demerit.data.episode import Episode
 from demerit.data.frames import Frames
 from demerit.data.instructions import normalize_instruction, same_task
 from demerit.data.labels import Outcome, Preference
-from demerit.data.splits import seed_of
+from demerit.data.splits import bundle_ids, seed_of
 from demerit.errors import BadInput, NotApplicable
 from demerit.models.taught.features import FeatureLayout, Features
 from demerit.models.taught.head import Floats, TaughtHead
@@ -193,23 +193,14 @@ def name_tasks(instructions: Iterable[str]) -> dict[str, str]:
 
 def group_episodes(episodes: Sequence[EmbeddedEpisode]) -> list[str]:
     """Group episodes that share a session, an original or a video, directly or through others; return group names."""
-    parent = list(range(len(episodes)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    first: dict[tuple[str, str], int] = {}
-    for i, embedded in enumerate(episodes):
+    ties = {}
+    for embedded in episodes:
         origin = embedded.episode.origin
-        names = [("group", origin.group), ("id", origin.parent or embedded.id), ("id", embedded.id)]
-        names += [("video", frames.source.identity()) for frames in embedded.episode.views.values()]
-        for name in names:
-            if name[1]:
-                parent[root(i)] = root(first.setdefault(name, i))
-    return [episodes[root(i)].id for i in range(len(episodes))]
+        ties[embedded.id] = [f"id {embedded.id}", f"id {origin.parent or embedded.id}"]
+        ties[embedded.id] += [f"group {origin.group}"] if origin.group else []
+        ties[embedded.id] += [f"video {frames.source.identity()}" for frames in embedded.episode.views.values()]
+    names = {id: bundle[0] for bundle in bundle_ids(ties).values() for id in bundle}
+    return [names[embedded.id] for embedded in episodes]
 
 
 # Negatives
