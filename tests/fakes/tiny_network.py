@@ -1,4 +1,4 @@
-"""A trained network's folder with the real names and shapes and random weights: small, and made in a moment."""
+"""A network folder with the real names and shapes and random weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIECES = [*"abcdefghijklmnopqrstuvwxyz", *(f"##{one}" for one in "abcdefghijklmn
 
 
 def make_network(folder: Path, seed: int = 0, size: int = 128, kind: str | None = "compact") -> Path:
-    """Write a network; with a kind, also the model.json that makes the folder a model."""
+    """Write a network; with a kind, also a model.json."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     _save(folder / TOWER, _tower(rng, size))
@@ -33,12 +33,16 @@ def make_network(folder: Path, seed: int = 0, size: int = 128, kind: str | None 
 
 
 def write_info(folder: Path, **changes: object) -> None:
-    """Describe the folder's files as they are now, which makes whatever was done to them look intended."""
+    """Write network.json for the folder's files as they are now."""
     sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
     sizes = {"size": 128, "features": FEATURES, "vector": VECTOR, "words": WORDS_WIDTH}
     sizes |= {"state": HIDDEN, "hidden": HIDDEN, "bins": BINS}
     papers = {"licence": "Apache-2.0", "revision": "tiny", "trained_on": ["nothing at all"], "sha256": sums}
     (folder / INFO).write_text(json.dumps({"format": 1, **sizes, **papers, **changes}))
+
+
+def random_images(count: int, height: int = 30, width: int = 40, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 
 
 def _save(path: Path, graph: onnx.GraphProto) -> None:

@@ -1,4 +1,4 @@
-"""The trivial models: what they compute, by hand, and that they keep their cards' promises."""
+"""The baselines that see pixels or length: their values by hand, and the conformance check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def grey_episode(levels: list[int], size: tuple[int, int] = (40, 60)) -> Episode
 
 
 @pytest.mark.parametrize("name", ["change", "motion", "length"])
-def test_they_keep_their_contract(name: str) -> None:
+def test_baselines_pass_the_conformance_check(name: str) -> None:
     report = check_model(load_model(name))
     assert not report.broken, report.broken
 
@@ -35,7 +35,7 @@ def test_motion_is_the_running_mean_of_the_steps() -> None:
     np.testing.assert_allclose(reward.value, mean / (mean + 0.02), rtol=1e-5)
 
 
-def test_length_grows_with_the_length_and_with_nothing_else() -> None:
+def test_length_depends_only_on_the_number_of_frames() -> None:
     model = load_model("length")
     lengths = [1, 2, 50, 51, 5000, 5001]
     values = [model.score([Episode.from_array(np.zeros((n, 1, 1, 3), np.uint8))])[0].value for n in lengths]
@@ -45,12 +45,12 @@ def test_length_grows_with_the_length_and_with_nothing_else() -> None:
     assert finals[0] == pytest.approx(1 / 101)
 
 
-def test_long_videos_are_looked_at_a_few_times() -> None:
+def test_long_videos_use_32_frames() -> None:
     reward = load_model("change").score([grey_episode([0] * 200, (4, 4))])[0]
     assert len(reward.at) == LOOKS and reward.at[0] == 0 and reward.at[-1] == 199
 
 
-def test_small_pictures_average_areas() -> None:
+def test_small_images_are_area_averages() -> None:
     image = np.zeros((1, 64, 64, 3), np.uint8)
     image[:, ::2] = 255  # every other line white: each cell of 2 x 2 is half white
     np.testing.assert_allclose(small_grey(image), 0.5, atol=1e-6)

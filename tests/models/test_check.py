@@ -124,27 +124,27 @@ def test_an_honest_model_passes() -> None:
     ],
     ids=lambda case: type(case).__name__ if not isinstance(case, str) else "",
 )
-def test_every_lie_is_caught_by_its_clause(model: Honest, clause: str) -> None:
+def test_each_violation_breaks_its_clause(model: Honest, clause: str) -> None:
     report = check_model(model)
     assert clause in [broken.name for broken in report.broken]
     with pytest.raises(ContractBroken, match=clause):
         report.raise_if_broken()
 
 
-def test_min_max_is_fine_when_it_does_not_claim_to_be_causal() -> None:
+def test_a_non_causal_card_allows_min_max() -> None:
     class Modest(MinMax):
         card = example_card(name="modest", causal=False, comparable=False)
 
     assert check_model(Modest()).broken == []
 
 
-def test_what_cannot_be_told_is_not_called_kept() -> None:
+def test_an_uncheckable_clause_is_not_kept() -> None:
     statuses = {clause.name: clause.status for clause in check_model(LastFrameOnly()).clauses}
     assert statuses["is causal if it says so"] == "not checkable"
     assert statuses["scores only what it saw"] == "kept"
 
 
-def test_a_frame_budget_is_no_breach() -> None:
+def test_a_frame_budget_is_allowed() -> None:
     statuses = {clause.name: clause.status for clause in check_model(Spread()).clauses}
     assert statuses["scores only what it saw"] == "kept"
     assert statuses["is causal if it says so"] in ("kept", "not checkable")
@@ -155,7 +155,7 @@ NEED_MORE_THAN_A_NAME = {"calibrated", "ensemble", "gvl", "robometer", "roborewa
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - NEED_MORE_THAN_A_NAME))
-def test_our_own_models_pass(name: str) -> None:
+def test_built_in_models_pass(name: str) -> None:
     assert check_model(load_model(name)).broken == []
 
 
@@ -168,14 +168,14 @@ class Rounded(Honest):
         return np.clip(super().raw(episode) + 0.001 * (len(episode) % 2), 0, 1)
 
 
-def test_rounding_is_allowed_only_where_the_card_says_so() -> None:
+def test_rounding_needs_the_card() -> None:
     assert not check_model(Rounded()).broken
     exact = Rounded()
     exact.card = example_card(name="rounded")
     assert [clause.name for clause in check_model(exact).broken] == ["is causal if it says so"]
 
 
-def test_a_card_without_rounding_is_the_card_it_was() -> None:
+def test_rounding_zero_keeps_the_old_hash() -> None:
     card = example_card()
     facts = {name: value for name, value in asdict(card).items() if name != "rounding"}
     assert card.hash() == short_hash(json.dumps(facts, sort_keys=True).encode())
@@ -184,7 +184,7 @@ def test_a_card_without_rounding_is_the_card_it_was() -> None:
         example_card(rounding=-1.0)
 
 
-def test_where_nothing_is_scored_there_is_no_range_to_check() -> None:
+def test_the_range_is_not_checkable_without_scores() -> None:
     class Silent(Honest):
         def _one(self, episode: Episode) -> Reward:
             return Reward.unscored(self.card.name, episode.id, "it is dark")

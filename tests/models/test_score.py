@@ -51,7 +51,7 @@ def run(model: object, source: Path | Dataset, out: Path, **options: object) -> 
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_decoding_elsewhere_changes_nothing(sample: Path, tmp_path: Path, workers: int) -> None:
+def test_decoding_processes_give_the_same_values(sample: Path, tmp_path: Path, workers: int) -> None:
     progress, rewards = run(Brightness(), sample, tmp_path / "r", workers=workers, batch=4)
     assert (progress.scored, progress.unscored, progress.frames) == (15, 0, 75)
     for episode in open_dataset(f"videos:{sample}"):
@@ -60,7 +60,7 @@ def test_decoding_elsewhere_changes_nothing(sample: Path, tmp_path: Path, worker
         np.testing.assert_allclose(rewards[episode.id].value, truth, rtol=1e-6)
 
 
-def test_nothing_is_scored_twice_and_changes_are_noticed(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_only_new_and_changed_episodes_are_scored(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     for i in range(6):
         make_video(f"v/{i}.mp4", seed=i)
     model = Brightness()
@@ -75,7 +75,7 @@ def test_nothing_is_scored_twice_and_changes_are_noticed(tmp_path: Path, make_vi
     assert run(newer, tmp_path / "v", tmp_path / "r", workers=0)[0].stale == 6
 
 
-def test_what_cannot_be_decoded_is_unscored_with_the_reason(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_unreadable_videos_are_unscored_with_the_reason(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     for i in range(4):
         make_video(f"v/{i}.mp4", seed=i)
     (tmp_path / "v" / "2.mp4").write_bytes(b"no video at all")
@@ -102,7 +102,7 @@ class Moody(Brightness):
         return super()._one(episode)
 
 
-def test_a_failing_episode_does_not_take_its_batch_along(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_an_error_affects_only_its_own_episode(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     for i in range(5):
         make_video(f"v/{i}.mp4", seed=i)
     progress, rewards = run(Moody(), tmp_path / "v", tmp_path / "r", workers=0)
@@ -113,7 +113,7 @@ def test_a_failing_episode_does_not_take_its_batch_along(tmp_path: Path, make_vi
     assert (retried.scored, retried.kept) == (2, 3)
 
 
-def test_a_model_that_fails_on_everything_is_stopped(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_a_model_that_always_fails_is_stopped(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     class Broken(Brightness):
         def _one(self, episode: Episode) -> Reward:
             raise RuntimeError("no weights")
@@ -125,7 +125,7 @@ def test_a_model_that_fails_on_everything_is_stopped(tmp_path: Path, make_video:
     assert len(RewardStore(tmp_path / "r")) == 0
 
 
-def test_fewer_frames_are_named_by_their_place_in_the_whole(sample: Path, tmp_path: Path) -> None:
+def test_subsampled_frames_keep_their_indices(sample: Path, tmp_path: Path) -> None:
     _, rewards = run(Clock(), sample, tmp_path / "r", frames=4)
     reward = rewards["success-0"]
     assert reward.at.tolist() == [0, 10, 21, 31]
@@ -136,7 +136,7 @@ def test_fewer_frames_are_named_by_their_place_in_the_whole(sample: Path, tmp_pa
     np.testing.assert_allclose(all_of_them[first].value, truth, rtol=1e-6)
 
 
-def test_limits_and_nonsense(sample: Path, tmp_path: Path) -> None:
+def test_limit_and_wrong_numbers(sample: Path, tmp_path: Path) -> None:
     assert run(Clock(), sample, tmp_path / "r", limit=4)[0].scored == 4
     assert run(Clock(), sample, tmp_path / "r")[0].kept == 4
     for name, value in {"frames": 0, "batch": 0, "workers": -1, "limit": 0}.items():
@@ -144,7 +144,7 @@ def test_limits_and_nonsense(sample: Path, tmp_path: Path) -> None:
             ScoreJob(Clock(), open_dataset(f"videos:{sample}"), tmp_path, **{name: value})  # type: ignore[arg-type]
 
 
-def test_rewards_lie_beside_the_dataset(tmp_path: Path, sample: Path) -> None:
+def test_the_default_rewards_folder(tmp_path: Path, sample: Path) -> None:
     dataset = open_dataset(f"videos:{sample}")
     assert rewards_folder(dataset, "clock") == sample.parent / "blocks.demerit" / "rewards" / "clock"
     assert rewards_folder(dataset, "a/b", 16).name == "a-b+16frames"
@@ -173,7 +173,7 @@ class Deadly(TimedClip):
         raise AssertionError
 
 
-def test_a_decoder_that_dies_takes_nothing_along(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_a_crashing_decoder_affects_only_its_own_episode(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     def episodes() -> list[Episode]:
         good = [Episode.from_video(make_video(f"{i}.mp4", seed=i), id=str(i)) for i in range(8)]
         clip = good[4].main.source
@@ -187,7 +187,7 @@ def test_a_decoder_that_dies_takes_nothing_along(tmp_path: Path, make_video: Cal
     assert loaded[4].error == "the decoder died on this video (signal 11)"
 
 
-def test_prefetched_frames_are_there_and_others_still_can_be_had(make_episode: Callable[..., Episode]) -> None:
+def test_prefetched_and_other_frames_can_be_read(make_episode: Callable[..., Episode]) -> None:
     episode = make_episode("one")
     view = replace(episode, views={"main": episode.main.select([5, 4, 3, 2, 1, 0])})
     for workers in (0, 1):
@@ -198,7 +198,7 @@ def test_prefetched_frames_are_there_and_others_still_can_be_had(make_episode: C
             assert frames.identity() == view.main.identity()
 
 
-def test_copies_outlive_their_batch(sample: Path) -> None:
+def test_frames_outlive_their_batch(sample: Path) -> None:
     taken = []
     for batch in load_ahead(open_dataset(f"videos:{sample}"), _four, 2, 2):
         taken += [(one.episode.id, one.episode.main.take([0, 3])) for one in batch]
@@ -208,7 +208,7 @@ def test_copies_outlive_their_batch(sample: Path) -> None:
         np.testing.assert_array_equal(images, truth[id])
 
 
-def test_baselines_are_what_they_say(make_episode: Callable[..., Episode]) -> None:
+def test_baseline_values(make_episode: Callable[..., Episode]) -> None:
     episode = make_episode("one", frames=4)
     assert load_model("clock").score([episode])[0].value.tolist() == [0.25, 0.5, 0.75, 1.0]
     assert load_model("constant:0.25").score([episode])[0].value.tolist() == [0.25] * 4

@@ -1,0 +1,174 @@
+"""The default model: scoring, cameras, live steps, preferences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demerit.data.decode import load_ahead
+from demerit.data.episode import Episode
+from demerit.data.formats import open_dataset
+from demerit.data.frames import Frames
+from demerit.data.video import write_video
+from demerit.errors import BadInput
+from demerit.models import load_model
+from demerit.models.check import check_model
+from demerit.models.compact.engine import CHUNK, Engine
+from demerit.models.compact.model import AT_ONCE, Compact
+from demerit.models.compact.resize import resize_square
+from demerit.models.protocol import Comparer, Online, Prepares
+from demerit.models.reward_store import RewardStore
+from demerit.models.score import ScoreJob, score
+from fakes.tiny_network import random_images
+
+
+@pytest.fixture(scope="session")
+def model(network: Path) -> Compact:
+    return Compact.from_folder(network)
+
+
+def test_the_model_passes_the_conformance_check(network: Path) -> None:
+    for name in (str(network), f"{network}:all"):
+        report = check_model(load_model(name))
+        assert not report.broken, report.broken
+        assert all(clause.status == "kept" for clause in report.clauses)
+
+
+def test_a_reward_covers_every_frame(model: Compact) -> None:
+    told = Episode.from_array(random_images(21), "push the cup", id="told")
+    untold = replace(told, instruction="", id="untold")
+    first, second = model.score([told, untold])
+    assert first.at.tolist() == list(range(21)) and first.success is not None and len(first.success) == 21
+    assert first.given == {"camera": "main", "frames": 21, "instruction": "push the cup"}
+    assert second.given["instruction"] == "none"
+    assert not np.array_equal(first.value, second.value)
+    alone = model.score([told])[0]
+    np.testing.assert_array_equal(alone.value, first.value)
+    assert isinstance(model, Online) and isinstance(model, Comparer) and isinstance(model, Prepares)
+
+
+@pytest.mark.parametrize("count", [1, 2, CHUNK, 3 * CHUNK + 1])
+def test_live_steps_equal_scoring(model: Compact, count: int) -> None:
+    images = random_images(count, 50, 33)
+    value = model.score([Episode.from_array(images, "push the cup")])[0].value
+    for _ in range(2):
+        model.reset("push the cup")
+        live = [model.step(image) for image in images]
+        np.testing.assert_allclose(live, value, atol=1e-5)
+
+
+def test_live_steps_average_cameras(network: Path) -> None:
+    front, wrist = random_images(9, seed=1), random_images(9, seed=2)
+    views = {"front": Frames.from_array(front), "wrist": Frames.from_array(wrist)}
+    model = Compact.from_folder(network, "all")
+    scored = model.score([Episode("two", "push the cup", views)])[0]
+    assert scored.given["camera"] == ["front", "wrist"] and scored.model == "tiny-all"
+    model.reset("push the cup")
+    live = [model.step(np.stack(pair)) for pair in zip(front, wrist, strict=True)]
+    np.testing.assert_allclose(live, scored.value, atol=1e-5)
+    with pytest.raises(BadInput, match="2 cameras"):
+        model.step(front[0])
+
+
+def test_wrong_live_calls_are_refused(network: Path) -> None:
+    model = Compact.from_folder(network)
+    with pytest.raises(BadInput, match="reset"):
+        model.step(random_images(1)[0])
+    model.reset("push")
+    with pytest.raises(BadInput, match="shape"):
+        model.step(np.zeros((4, 4), np.uint8))
+    with pytest.raises(BadInput, match="uint8"):
+        model.step(np.zeros((4, 4, 3)))
+
+
+def test_several_cameras_are_averaged(network: Path) -> None:
+    views = {
+        "front": Frames.from_array(random_images(12, seed=1)),
+        "wrist": Frames.from_array(random_images(12, 20, 20, seed=2)),
+    }
+    episode = Episode("two", "push the cup", views)
+    main, wrist, both, named = (
+        Compact.from_folder(network, cameras).score([episode])[0]
+        for cameras in ("main", ["wrist"], "all", "front, wrist")
+    )
+    np.testing.assert_allclose(both.value, (main.value + wrist.value) / 2, atol=1e-6)
+    np.testing.assert_array_equal(both.value, named.value)
+    assert (main.given["camera"], wrist.given["camera"]) == ("front", "wrist")
+    missing = Compact.from_folder(network, ["top"]).score([episode])[0]
+    assert not missing.scored and "'top'" in missing.why_missing
+    uneven = replace(episode, views={**views, "wrist": Frames.from_array(random_images(11))})
+    assert "cameras of one length" in Compact.from_folder(network, "all").score([uneven])[0].why_missing
+    assert Compact.from_folder(network).score([uneven])[0].scored
+
+
+@pytest.mark.parametrize("wrong", [[], ["a", "a"], "a,,b", [1]])
+def test_wrong_cameras_are_refused(engine: Engine, wrong: list[str] | str) -> None:
+    with pytest.raises(BadInput, match="cameras"):
+        Compact(wrong, engine=engine)
+
+
+def test_prefer_is_antisymmetric_and_nan_when_unreadable(model: Compact) -> None:
+    a, b = (Episode.from_array(random_images(10, seed=seed), "push the cup", id=str(seed)) for seed in (1, 2))
+    ahead, back, itself = model.prefer([(a, b), (b, a), (a, a)])
+    assert ahead + back == pytest.approx(1) and itself == 0.5 and ahead != 0.5
+    ranks = [model.follow(one).rank[-1] for one in (a, b)]
+    assert ahead == pytest.approx(1 / (1 + np.exp(ranks[1] - ranks[0])))
+    empty = Episode.from_array(random_images(0), id="empty")
+    assert np.isnan(model.prefer([(a, empty)])[0])
+    assert "at least one frame" in model.score([empty])[0].why_missing
+
+
+def test_a_long_video_is_read_in_chunks(model: Compact) -> None:
+    images = np.repeat(random_images(40, 4, 4), 60, axis=0)
+    seen: list[int] = []
+
+    class Watched(type(Frames.from_array(images).source)):  # type: ignore[misc]
+        def take(self, indices: list[int]) -> np.ndarray:
+            seen.append(len(indices))
+            return super().take(indices)
+
+    reward = model.score([Episode("long", "push the cup", {"main": Frames(Watched(images))})])[0]
+    assert len(reward.value) == len(images) > 2 * AT_ONCE
+    assert max(seen) <= 64
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_scoring_job_equals_the_model(
+    network: Path, tmp_path: Path, workers: int, make_video: Callable[..., Path]
+) -> None:
+    videos = make_video("set/a.mp4", 30).parent
+    make_video("set/b.mp4", 9, seed=1)
+    dataset = open_dataset(f"videos:{videos}")
+    model = Compact.from_folder(network)
+    done = score(ScoreJob(model, dataset, tmp_path / "rewards", workers=workers, batch=2))
+    assert (done.scored, done.frames) == (2, 39)
+    stored = {reward.episode: reward for reward in RewardStore(tmp_path / "rewards")}
+    for episode in dataset:
+        direct = model.score([episode])[0]
+        np.testing.assert_array_equal(stored[episode.id].value, direct.value)
+        np.testing.assert_array_equal(stored[episode.id].success, direct.success)
+
+
+def test_frames_are_resized_by_the_decoder(network: Path, tmp_path: Path) -> None:
+    """All cameras, views that repeat frames, few frames asked for: small pictures arrive, and the right ones."""
+    for name, size in (("front", (40, 60)), ("wrist", (150, 130))):
+        write_video(tmp_path / f"{name}.mp4", random_images(20, *size, seed=len(name)))
+    views = {name: Frames.from_video(tmp_path / f"{name}.mp4") for name in ("front", "wrist")}
+    whole = Episode("whole", "push the cup", views)
+    rewound = replace(whole.select([3, 2, 2, 19, 0]), id="rewound")
+    model = Compact.from_folder(network, "all")
+    other = Compact.from_folder(network, ["top"])
+    for workers in (0, 2):
+        for batch in load_ahead([whole, rewound], model.card.wanted, 1, workers, model.looks_at, model.prepare):
+            episode = batch[0].episode
+            original = {"whole": whole, "rewound": rewound}[episode.id]
+            for name in views:
+                expected = resize_square(original.views[name].all(), 128)
+                np.testing.assert_array_equal(episode.views[name].all(), expected)
+            np.testing.assert_array_equal(model.score([episode])[0].value, model.score([original])[0].value)
+        refused = list(load_ahead([whole], other.card.wanted, 1, workers, other.looks_at, other.prepare))
+        assert "named 'top'" in refused[0][0].error
