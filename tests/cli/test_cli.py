@@ -131,7 +131,7 @@ def test_export_and_read_back(folder: Path) -> None:
 
 
 FAILURES = {
-    ("inspect", "nowhere"): "exists",
+    ("inspect", "nowhere"): "nowhere",
     ("inspect", "lerbot:blocks"): "'lerobot'",
     ("inspect", "empty"): "format",
     ("inspect", "lerobot:blocks"): "meta/info.json",

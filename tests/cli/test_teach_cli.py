@@ -172,7 +172,7 @@ def test_teach_then_score_recompute_and_bench(videos: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(("nowhere",), "exists"), (("VIDEOS", "--risk", "2"), "risk"), (("VIDEOS", "--cameras", "top"), "main")],
+    [(("nowhere",), "nowhere"), (("VIDEOS", "--risk", "2"), "risk"), (("VIDEOS", "--cameras", "top"), "main")],
 )
 def test_wrong_arguments_are_one_sentence(videos: Path, tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
     network = make_network(tmp_path / "network", kind=None)
