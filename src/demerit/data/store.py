@@ -34,71 +34,29 @@ from demerit.data.parts import (
 )
 from demerit.errors import BadEpisode, StoreError, UnknownName
 
-_event = pa.struct([("kind", pa.string()), ("first", pa.int32()), ("last", pa.int32()), ("note", pa.string())])
-_outcome = pa.struct(
-    [
-        ("source", pa.string()),
-        ("by", pa.string()),
-        ("success", pa.bool_()),
-        ("progress", pa.float64()),
-        ("grade", pa.int8()),
-        ("curve", pa.list_(pa.float32())),
-        ("events", pa.list_(_event)),
-        ("note", pa.string()),
-    ]
-)
-_view = pa.struct(
-    [
-        ("camera", pa.string()),
-        ("kind", pa.string()),
-        ("path", pa.string()),
-        ("fields", pa.string()),
-        ("indices", pa.list_(pa.int32())),
-    ]
-)
-_edit = pa.struct([("name", pa.string()), ("params", pa.string()), ("seed", pa.int64())])
-_signal = pa.struct(
-    [("name", pa.string()), ("dtype", pa.string()), ("shape", pa.list_(pa.int32())), ("data", pa.binary())]
-)
-
 ORIGIN_COLUMNS = ("dataset", "revision", "licence", "embodiment", "site", "split", "group", "parent")
-
+_TEXT, _INT, _REAL, _FLAG = pa.string(), pa.int32(), pa.float64(), pa.bool_()
+_EVENT = pa.struct({"kind": _TEXT, "first": _INT, "last": _INT, "note": _TEXT})
+_OUTCOME = pa.struct(
+    {"source": _TEXT, "by": _TEXT, "success": _FLAG, "progress": _REAL, "grade": pa.int8()}
+    | {"curve": pa.list_(pa.float32()), "events": pa.list_(_EVENT), "note": _TEXT}
+)
+_VIEW = pa.struct({"camera": _TEXT, "kind": _TEXT, "path": _TEXT, "fields": _TEXT, "indices": pa.list_(_INT)})
+_EDIT = pa.struct({"name": _TEXT, "params": _TEXT, "seed": pa.int64()})
+_SIGNAL = pa.struct({"name": _TEXT, "dtype": _TEXT, "shape": pa.list_(_INT), "data": pa.binary()})
 EPISODES = pa.schema(
-    [
-        ("id", pa.string()),
-        ("instruction", pa.string()),
-        *((name, pa.string()) for name in ORIGIN_COLUMNS),
-        ("tags", pa.map_(pa.string(), pa.string())),
-        ("cameras", pa.list_(pa.string())),
-        ("frames", pa.int32()),
-        ("seconds", pa.float64()),
-        # The most trusted outcome again, flat, so that filters need not open the nested columns.
-        ("success", pa.bool_()),
-        ("progress", pa.float64()),
-        ("grade", pa.int8()),
-        ("vouched_by", pa.string()),
-        ("has_curve", pa.bool_()),
-        ("fingerprint", pa.string()),
-        ("views", pa.list_(_view)),
-        ("outcomes", pa.list_(_outcome)),
-        ("edits", pa.list_(_edit)),
-        ("signals", pa.list_(_signal)),
-    ]
+    {"id": _TEXT, "instruction": _TEXT, **dict.fromkeys(ORIGIN_COLUMNS, _TEXT), "tags": pa.map_(_TEXT, _TEXT)}
+    | {"cameras": pa.list_(_TEXT), "frames": _INT, "seconds": _REAL}
+    | {"success": _FLAG, "progress": _REAL, "grade": pa.int8(), "vouched_by": _TEXT, "has_curve": _FLAG}
+    | {"fingerprint": _TEXT, "views": pa.list_(_VIEW), "outcomes": pa.list_(_OUTCOME)}
+    | {"edits": pa.list_(_EDIT), "signals": pa.list_(_SIGNAL)}
 )
 # Signals are by far the largest column; they are read on first access.
 LIGHT_COLUMNS = [name for name in EPISODES.names if name != "signals"]
 FILTER_COLUMNS = ("id", "instruction", *ORIGIN_COLUMNS, "success", "grade", "vouched_by")
 
 PREFERENCES = pa.schema([(name, pa.string()) for name in ("a", "b", "verdict", "source", "why", "by")])
-PROBLEMS = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("episode", pa.string()),
-        ("detail", pa.string()),
-        ("kept", pa.bool_()),
-        ("episodes", pa.int32()),
-    ]
-)
+PROBLEMS = pa.schema({"kind": _TEXT, "episode": _TEXT, "detail": _TEXT, "kept": _FLAG, "episodes": _INT})
 FORMAT_NAME = "demerit-dataset"
 MANIFEST = "dataset.json"
 SCHEMAS = {"episodes": EPISODES, "preferences": PREFERENCES, "problems": PROBLEMS}

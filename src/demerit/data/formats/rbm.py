@@ -15,12 +15,11 @@ from pathlib import Path
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Origin
 from demerit.data.formats.videos import (
+    FolderReader,
     LabelRow,
     build_episode,
     check_label,
     count_rows,
-    dataset_folder,
-    dataset_name,
     detail_of,
     find_video,
     printable,
@@ -40,7 +39,7 @@ SUCCESS_OF_QUALITY = {"successful": True, "suboptimal": False, "failure": False}
 
 
 @dataclass(frozen=True)
-class RbmReader:
+class RbmReader(FolderReader):
     """Reads every .jsonl, .parquet and .json file of rows in the folder, by path.
 
     Label source: RBM combines labels by people, by collection and by heuristics without saying which, so all are
@@ -50,21 +49,11 @@ class RbmReader:
     A video's path is relative to the dataset's folder, or to the folder of the file that names it.
     """
 
-    path: str | Path
+    format = "RBM"
 
     def __post_init__(self) -> None:
         if not self._manifests:
             raise BadInput("the RBM dataset", f"a file ending in {', '.join(METADATA_SUFFIXES)}", str(self.root))
-
-    @cached_property
-    def root(self) -> Path:
-        """The dataset's folder."""
-        return dataset_folder(self.path, "RBM")
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return dataset_name(self.root, "rbm")
 
     def expected(self) -> int | None:
         """The number of rows; None if a file cannot be counted."""

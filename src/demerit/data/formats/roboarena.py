@@ -23,10 +23,9 @@ import yaml
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.formats.videos import (
+    FolderReader,
     build_episode,
     check_label,
-    dataset_folder,
-    dataset_name,
     detail_of,
     find_video,
     path_inside,
@@ -56,7 +55,7 @@ VERDICTS: dict[str, Verdict] = {"A": "a", "B": "b", "TIE": "tie"}
 
 
 @dataclass(frozen=True)
-class RoboArenaReader:
+class RoboArenaReader(FolderReader):
     """Reads a RoboArena dump, session by session.
 
     The evaluator's binary and partial success are a "human" outcome per rollout, with the session's feedback as its
@@ -66,7 +65,7 @@ class RoboArenaReader:
     for dumps that you trust; otherwise episodes have no signals.
     """
 
-    path: str | Path
+    format = "RoboArena"
     allow_pickle: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -76,13 +75,8 @@ class RoboArenaReader:
     @cached_property
     def root(self) -> Path:
         """The dataset's folder."""
-        folder = dataset_folder(self.path, "RoboArena")
+        folder = super().root
         return folder.parent if folder.name == SESSIONS else folder
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return dataset_name(self.root, "roboarena")
 
     def expected(self) -> int:
         """The number of policy folders."""

@@ -17,12 +17,11 @@ from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Origin
 from demerit.data.formats.videos import (
     HIGHEST_GRADE,
+    FolderReader,
     LabelRow,
     build_episode,
     check_label,
     count_rows,
-    dataset_folder,
-    dataset_name,
     find_video,
     read_grade,
     read_rows,
@@ -44,7 +43,7 @@ CLIP_MARK = re.compile(
 
 
 @dataclass(frozen=True)
-class RoboRewardReader:
+class RoboRewardReader(FolderReader):
     """Reads one split of RoboReward, or all of them in the order train, val, test.
 
     Label source: people checked the grades of the test split ("human"); those of train and val were written and
@@ -57,7 +56,7 @@ class RoboRewardReader:
     original video, if the file name tells (`x_clip_2.mp4` is a part of `x.mp4`).
     """
 
-    path: str | Path
+    format = "RoboReward"
     split: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -67,16 +66,6 @@ class RoboRewardReader:
             wanted = self.split or "train, val or test"
             hint = " (did you mean the folder above?)" if (self.root / "metadata.jsonl").is_file() else ""
             raise BadInput("the RoboReward dataset", f"{wanted} with a metadata.jsonl in it", f"{self.root}{hint}")
-
-    @cached_property
-    def root(self) -> Path:
-        """The dataset's folder."""
-        return dataset_folder(self.path, "RoboReward")
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return dataset_name(self.root, "roboreward")
 
     def expected(self) -> int:
         """The number of lines."""

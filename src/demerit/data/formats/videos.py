@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,32 @@ SPLIT_WORDS = frozenset({"train", "training", "val", "valid", "validation", "tes
 
 
 @dataclass(frozen=True)
-class VideosReader:
+class FolderReader:
+    """The part that readers of a folder share. Subclasses set `format` and add `records` and `expected`."""
+
+    path: str | Path
+    format: ClassVar[str]
+
+    @cached_property
+    def root(self) -> Path:
+        """The dataset's folder, as an absolute path."""
+        folder = Path(self.path)
+        if not folder.is_dir():
+            hint = " (a file; did you mean its folder?)" if folder.is_file() else ""
+            raise BadInput(f"the {self.format} dataset", "an existing folder", f"{str(self.path)!r}{hint}")
+        return folder.resolve()
+
+    @property
+    def name(self) -> str:
+        """The folder's name, or the format if no character of it can be kept."""
+        try:
+            return safe_name(self.root.name)
+        except BadInput:
+            return self.format.lower()
+
+
+@dataclass(frozen=True)
+class VideosReader(FolderReader):
     """Reads every video under a folder; a label file adds instructions and labels.
 
     `labels` is a CSV, JSON or JSON lines file; the default is the first of LABEL_FILES in the folder. A row names its
@@ -66,23 +91,13 @@ class VideosReader:
     file names: a video without an instruction gets an empty one and is counted. Hidden files and folders are ignored.
     """
 
-    path: str | Path
+    format = "videos"
     labels: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.root.is_dir() or (self.labels is not None and not self._label_files):
             known = ", ".join(LABEL_FILES)
             raise BadInput("labels", f"a file, or nothing to look for {known}", repr(self.labels))
-
-    @cached_property
-    def root(self) -> Path:
-        """The dataset's folder."""
-        return dataset_folder(self.path, "videos")
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return dataset_name(self.root, "videos")
 
     def expected(self) -> int:
         """The number of rows of the label file; without one, the number of videos."""
@@ -331,23 +346,6 @@ class LabelRow:
     where: str
     """file name and line or row number"""
     fields: Mapping[str, Any]
-
-
-def dataset_folder(path: str | Path, kind: str) -> Path:
-    """Return the dataset's folder as an absolute path."""
-    folder = Path(path)
-    if not folder.is_dir():
-        hint = " (a file; did you mean its folder?)" if folder.is_file() else ""
-        raise BadInput(f"the {kind} dataset", "an existing folder", f"{str(path)!r}{hint}")
-    return folder.resolve()
-
-
-def dataset_name(folder: Path, default: str) -> str:
-    """Name a dataset after its folder; `default` if no character of the name can be kept."""
-    try:
-        return safe_name(folder.name)
-    except BadInput:
-        return default
 
 
 def printable(text: object) -> str:
