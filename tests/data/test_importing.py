@@ -45,7 +45,7 @@ def cut_off(path: Path) -> Path:
     return path
 
 
-def test_a_good_dataset_comes_in_whole(sample: Path, tmp_path: Path) -> None:
+def test_a_good_dataset(sample: Path, tmp_path: Path) -> None:
     progress = import_dataset(open_dataset(f"videos:{sample}"), tmp_path / "set")
     store = Store(tmp_path / "set")
     assert (progress.added, progress.durable, len(progress.problems), len(store)) == (15, 15, 0, 15)
@@ -56,7 +56,7 @@ def test_a_good_dataset_comes_in_whole(sample: Path, tmp_path: Path) -> None:
     assert (again.added, again.kept, len(Store(tmp_path / "set"))) == (0, 15, 15)
 
 
-def test_a_cut_off_video_is_left_out_and_said(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+def test_a_truncated_video_is_skipped(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     bad = Episode.from_video(cut_off(tmp_path / "cut.mp4"), "x", id="bad")
     progress, store = imported(tmp_path, make_episode("good"), bad)
     assert store.ids() == ["good"]
@@ -65,7 +65,7 @@ def test_a_cut_off_video_is_left_out_and_said(tmp_path: Path, make_episode: Call
     assert [problem.episode for problem in store.problems()] == ["bad"]
 
 
-def test_a_bad_camera_is_dropped_and_the_others_stay(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+def test_a_bad_camera_is_dropped(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     good = make_episode("good").main
     gone = Frames(VideoClip(str(tmp_path / "gone.mp4")))
     two = Episode("two", "x", {"left": gone, "right": good})
@@ -76,7 +76,7 @@ def test_a_bad_camera_is_dropped_and_the_others_stay(tmp_path: Path, make_episod
     assert kinds(progress) == {"unreadable video": (3, True), "no camera left": (1, False)}
 
 
-def test_a_wrong_frame_count_is_corrected_and_said(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_a_wrong_frame_count_is_corrected(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     clip = VideoClip(str(make_video("v.mp4", frames=12)), length=15)
     progress, store = imported(tmp_path, Episode("one", "x", {"main": Frames(clip)}))
     assert len(store.episode("one")) == 12
@@ -104,22 +104,20 @@ def test_preferences_need_both_their_episodes(tmp_path: Path, make_episode: Call
     assert kinds(progress) == {"preference without its episode": (1, False)}
 
 
-def test_ids_used_twice_are_said(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+def test_duplicate_ids(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     progress, store = imported(tmp_path, make_episode("a"), make_episode("a", seed=1))
     assert store.ids() == ["a"]
     assert kinds(progress) == {"id used twice": (1, False)}
 
 
-def test_strict_stops_at_the_first_problem_and_keeps_what_was_good(
-    tmp_path: Path, make_episode: Callable[..., Episode]
-) -> None:
+def test_strict_stops_at_the_first_problem(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     records = [make_episode("a"), Problem("empty instruction", "b", "it has none", True), make_episode("c")]
     with pytest.raises(BadEpisode, match="empty instruction"):
         import_dataset(Dataset(ListReader("given", records), "given:x", strict=True), tmp_path / "set")
     assert Store(tmp_path / "set").ids() == ["a"]
 
 
-def test_copies_are_shared_and_stand_alone(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_copied_videos(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     path = make_video("in/v.mp4", frames=12)
     first = Episode("first", "x", {"main": Frames(VideoClip(str(path), stop=0.55))})
     second = Episode("second", "x", {"main": Frames(VideoClip(str(path), start=0.55)).select([2, 1])})
@@ -138,16 +136,14 @@ def test_copies_are_shared_and_stand_alone(tmp_path: Path, make_video: Callable[
     )
 
 
-def test_a_folder_of_another_import_is_left_alone(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+def test_a_folder_of_another_import(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     imported(tmp_path, make_episode("a"))
     with pytest.raises(StoreError, match="given:x"):
         import_dataset(Dataset(ListReader("given", []), "given:y"), tmp_path / "set")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_episode: Callable[..., Episode]
-) -> None:
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_episode: Callable[..., Episode]) -> None:
     import errno
     import shutil
 
@@ -160,7 +156,7 @@ def test_a_full_disk_is_a_sentence(
     assert Store(tmp_path / "set").ids() == []
 
 
-def test_real_demonstrations_come_in(real_data: Path, tmp_path: Path) -> None:
+def test_real_demonstrations(real_data: Path, tmp_path: Path) -> None:
     progress = import_dataset(open_dataset(f"videos:{real_data / 'droid'}"), tmp_path / "set")
     store = Store(tmp_path / "set")
     assert (progress.added, len(store)) == (1000, 1000)

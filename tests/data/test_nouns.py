@@ -33,14 +33,14 @@ def test_a_view_of_a_view_is_a_flat_view(first: list[int], data: st.DataObject) 
         assert again.source is frames.source
 
 
-def test_views_are_timed_as_they_would_be_played() -> None:
+def test_times_of_views() -> None:
     frames = Frames.from_array(PICTURES, fps=2)
     np.testing.assert_allclose(frames.times(), np.arange(7) / 2)
     np.testing.assert_allclose(frames.select([2, 4, 5]).times(), [0, 1, 1.5])
     np.testing.assert_allclose(frames.select([2, 3, 2, 1]).times(), [0, 0.5, 1, 1.5])
 
 
-def test_frames_outside_the_video_are_refused() -> None:
+def test_indices_outside_the_video() -> None:
     frames = Frames.from_array(PICTURES)
     for wrong in ([7], [-1], [0, 99]):
         with pytest.raises(BadInput, match="0 to 6"):
@@ -50,7 +50,7 @@ def test_frames_outside_the_video_are_refused() -> None:
 @pytest.mark.parametrize(
     "images", [np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 5, 3)), np.zeros((4, 5, 3), np.uint8)]
 )
-def test_images_of_another_kind_are_refused(images: np.ndarray) -> None:
+def test_bad_images(images: np.ndarray) -> None:
     with pytest.raises(BadInput, match="uint8 of shape"):
         Frames.from_array(images)
 
@@ -75,7 +75,7 @@ def test_identity_follows_the_pixels_not_the_path(make_video: Callable[..., obje
     assert first.select([0, 1]).identity() != first.select([1, 0]).identity() != first.identity()
 
 
-def test_fingerprint_is_of_what_a_model_sees(make_episode: Callable[..., Episode]) -> None:
+def test_fingerprint_covers_what_a_model_sees(make_episode: Callable[..., Episode]) -> None:
     one = make_episode("one")
     labelled = Episode(one.id, one.instruction, one.views, outcomes=(Outcome("human", success=True),))
     reworded = Episode(one.id, "something else", one.views)
@@ -83,7 +83,7 @@ def test_fingerprint_is_of_what_a_model_sees(make_episode: Callable[..., Episode
     assert Episode("x", "half a \ud800 pair", one.views).fingerprint()
 
 
-def test_an_episode_needs_a_name_and_a_camera(make_episode: Callable[..., Episode]) -> None:
+def test_an_episode_needs_an_id_and_a_camera(make_episode: Callable[..., Episode]) -> None:
     views = make_episode().views
     with pytest.raises(BadEpisode, match="non-empty id"):
         Episode("", "x", views)
@@ -102,7 +102,7 @@ def test_choosing_a_camera(make_episode: Callable[..., Episode]) -> None:
         episode.select([0])
 
 
-def test_selecting_frames_takes_signals_along_and_drops_frame_labels() -> None:
+def test_selecting_frames_keeps_signals_and_drops_frame_labels() -> None:
     outcome = Outcome("human", success=True, curve=np.linspace(0, 1, 7), events=(Event("dropped", 1, 2),))
     episode = Episode("a", "x", {"main": Frames.from_array(PICTURES)}, (outcome,), signals={"s": np.arange(7)})
     part = episode.select([6, 0])
@@ -110,7 +110,7 @@ def test_selecting_frames_takes_signals_along_and_drops_frame_labels() -> None:
     assert part.outcome == Outcome("human", success=True)
 
 
-def test_the_most_trusted_voucher_speaks() -> None:
+def test_the_most_trusted_source_wins() -> None:
     person, model = Outcome("human", success=False), Outcome("model", success=True)
     assert most_trusted([model, person]) is person
     assert most_trusted([]) is None
@@ -127,12 +127,12 @@ def test_the_most_trusted_voucher_speaks() -> None:
         ({"curve": [[0.1]]}, "one number per frame"),
     ],
 )
-def test_outcomes_refuse_what_cannot_be(facts: dict[str, object], message: str) -> None:
+def test_bad_outcomes(facts: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         Outcome(**{"source": "human", **facts})  # type: ignore[arg-type]
 
 
-def test_events_and_preferences_refuse_what_cannot_be() -> None:
+def test_bad_events_and_preferences() -> None:
     with pytest.raises(BadInput, match="first <= last"):
         Event("dropped", 5, 4)
     with pytest.raises(BadInput, match="two different episodes"):
@@ -186,7 +186,7 @@ def test_cards_check_rewards(make_episode: Callable[..., Episode]) -> None:
     assert example_card(sees_pixels=False).wanted(100).tolist() == []
 
 
-def test_nouns_travel_between_processes(make_episode: Callable[..., Episode]) -> None:
+def test_nouns_can_be_pickled(make_episode: Callable[..., Episode]) -> None:
     episode = make_episode()
     whole = Episode(
         episode.id,

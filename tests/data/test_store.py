@@ -54,7 +54,7 @@ def assert_same(a: Episode, b: Episode) -> None:
     assert a.fingerprint() == b.fingerprint()
 
 
-def test_everything_comes_back(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+def test_round_trip(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     frames = make_episode("v").main
     plain = Episode("plain", "", {"main": frames})
     rich = rich_episode("rich", frames)
@@ -129,13 +129,13 @@ def test_ids_are_unique(tmp_path: Path, make_episode: Callable[..., Episode]) ->
         writer.add(make_episode("one"))
 
 
-def test_images_in_memory_are_no_dataset(tmp_path: Path) -> None:
+def test_images_in_memory_cannot_be_stored(tmp_path: Path) -> None:
     array = Episode.from_array(np.zeros((2, 4, 4, 3), np.uint8))
     with Store.create(tmp_path / "set", "set").writer() as writer, pytest.raises(BadInput, match="images in memory"):
         writer.add(array)
 
 
-def test_a_second_writer_is_told_who_is_writing(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+def test_a_second_writer_sees_who_is_writing(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     store = Store.create(tmp_path / "set", "set")
     with store.writer() as writer:
         writer.add(make_episode("one"))
@@ -156,7 +156,7 @@ def test_readers_see_whole_commits_only(tmp_path: Path, make_episode: Callable[.
         assert Store(store.root).ids() == ["one"]
 
 
-def test_leaving_through_an_error_keeps_what_was_added(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+def test_an_error_keeps_added_episodes(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     store = Store.create(tmp_path / "set", "set")
     with pytest.raises(KeyboardInterrupt), store.writer() as writer:
         writer.add(make_episode("one"))
@@ -164,7 +164,7 @@ def test_leaving_through_an_error_keeps_what_was_added(tmp_path: Path, make_epis
     assert Store(store.root).ids() == ["one"]
 
 
-def test_folders_that_are_something_else_are_left_alone(tmp_path: Path) -> None:
+def test_other_folders_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     with pytest.raises(StoreError, match="nothing is overwritten"):
@@ -185,13 +185,13 @@ def test_folders_that_are_something_else_are_left_alone(tmp_path: Path) -> None:
         ("{", "cannot be read"),
     ],
 )
-def test_manifests_that_cannot_be_trusted_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_manifests(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "dataset.json").write_text(text)
     with pytest.raises(StoreError, match=message):
         Store(tmp_path)
 
 
-def test_a_damaged_part_is_a_sentence(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+def test_a_damaged_part(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     with Store.create(tmp_path / "set", "set").writer() as writer:
         writer.add(make_episode("one"))
     part = next((tmp_path / "set" / "episodes").iterdir())
@@ -234,7 +234,7 @@ def test_videos_inside_the_folder_move_with_it(tmp_path: Path, make_video: Calla
     assert next(Store(moved).episodes()).main.all().shape == (12, 32, 48, 3)
 
 
-def test_rewards_come_back_and_later_ones_replace(tmp_path: Path) -> None:
+def test_later_rewards_replace_earlier_ones(tmp_path: Path) -> None:
     card = example_card()
     store = RewardStore.open_or_create(tmp_path / "r", card, {"dataset": "d"})
     first = Reward("example", "a", [0, 2], [0.5, 0.25], [0.1, 0.2], given={"camera": "top"})  # type: ignore[arg-type]

@@ -70,9 +70,7 @@ def test_all_frames_equal_the_linear_decode(encoded: tuple[Path, np.ndarray]) ->
 
 @settings(max_examples=15)
 @given(st.integers(0, 58), st.integers(1, 30), st.data())
-def test_a_clip_of_a_longer_file_is_that_part_of_it(
-    encoded: tuple[Path, np.ndarray], first: int, count: int, data: st.DataObject
-) -> None:
+def test_a_clip_of_a_longer_file(encoded: tuple[Path, np.ndarray], first: int, count: int, data: st.DataObject) -> None:
     path, truth = encoded
     last = min(61, first + count)
     clip = VideoClip(str(path), start=first / 15, stop=last / 15)
@@ -82,13 +80,13 @@ def test_a_clip_of_a_longer_file_is_that_part_of_it(
     assert clip.times()[0] == 0
 
 
-def test_lossless_means_lossless(tmp_path: Path) -> None:
+def test_lossless_encoding(tmp_path: Path) -> None:
     images = np.random.default_rng(1).integers(0, 256, (12, 33, 47, 3), dtype=np.uint8)
     write_video(tmp_path / "exact.mp4", images, encoding=EXACT)
     np.testing.assert_array_equal(Frames.from_video(tmp_path / "exact.mp4").all(), images)
 
 
-def test_variable_frame_rate_keeps_every_frame_and_its_moment(tmp_path: Path) -> None:
+def test_variable_frame_rate(tmp_path: Path) -> None:
     times = np.cumsum([0.0, 0.1, 0.5, 0.02, 0.02, 1.0, 0.3, 0.04])
     write_video(tmp_path / "vfr.mp4", moving(8), times=times.tolist())
     frames = Frames.from_video(tmp_path / "vfr.mp4")
@@ -97,7 +95,7 @@ def test_variable_frame_rate_keeps_every_frame_and_its_moment(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("degrees", [90, 180, -90])
-def test_a_phone_held_sideways_is_shown_upright(tmp_path: Path, degrees: int) -> None:
+def test_rotation_in_the_file(tmp_path: Path, degrees: int) -> None:
     source, turned = tmp_path / "plain.mp4", tmp_path / "turned.mp4"
     write_video(source, moving(4), encoding=EXACT)
     with av.open(str(source)) as plain, av.open(str(turned), "w") as out:
@@ -113,7 +111,7 @@ def test_a_phone_held_sideways_is_shown_upright(tmp_path: Path, degrees: int) ->
     np.testing.assert_array_equal(Frames.from_video(turned).all(), expected)
 
 
-def test_a_camera_mounted_upside_down_is_turned_by_the_dataset(tmp_path: Path) -> None:
+def test_rotation_by_the_dataset(tmp_path: Path) -> None:
     write_video(tmp_path / "wrist.mp4", moving(3), encoding=EXACT)
     clip = VideoClip(str(tmp_path / "wrist.mp4"), rotate=180)
     np.testing.assert_array_equal(clip.take([2]), moving(3)[2:, ::-1, ::-1])
@@ -121,7 +119,7 @@ def test_a_camera_mounted_upside_down_is_turned_by_the_dataset(tmp_path: Path) -
         VideoClip("x.mp4", rotate=45)
 
 
-def test_avi_without_frame_times_is_still_read_exactly(tmp_path: Path) -> None:
+def test_avi_without_frame_times(tmp_path: Path) -> None:
     path = tmp_path / "old.avi"
     with av.open(str(path), "w") as out:
         stream = out.add_stream("mpeg4", rate=10, options={"bf": "2"})
@@ -154,7 +152,7 @@ def test_a_truncated_video_is_noticed(tmp_path: Path, codec: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["av1 gop 2", "av1 gop 30", "vp9"])
-def test_the_containers_own_table_agrees_with_its_packets(tmp_path: Path, name: str) -> None:
+def test_frame_table_and_packets_agree(tmp_path: Path, name: str) -> None:
     path = tmp_path / "clip.mp4"
     write_video(path, moving(30), encoding=ENCODINGS[name])
     with av.open(str(path)) as container:
@@ -177,7 +175,7 @@ def test_threads_do_not_share_an_open_file(tmp_path: Path) -> None:
             np.testing.assert_array_equal(images, truth[chosen])
 
 
-def test_what_is_no_video_is_a_sentence(tmp_path: Path) -> None:
+def test_files_that_are_not_videos(tmp_path: Path) -> None:
     (tmp_path / "notes.mp4").write_text("this is no video")
     with pytest.raises(UnreadableVideo, match=r"notes\.mp4: it cannot be opened as a video"):
         len(Frames.from_video(tmp_path / "notes.mp4"))
@@ -192,7 +190,7 @@ def test_what_is_no_video_is_a_sentence(tmp_path: Path) -> None:
         len(Frames.from_video(tmp_path / "sound.wav"))
 
 
-def test_damage_that_the_decoder_sees_is_never_a_picture(tmp_path: Path) -> None:
+def test_damaged_frames_are_never_returned(tmp_path: Path) -> None:
     path = tmp_path / "damaged.mp4"
     write_video(path, moving(40), encoding=Encoding(gop=40))
     raw = bytearray(path.read_bytes())
@@ -203,7 +201,7 @@ def test_damage_that_the_decoder_sees_is_never_a_picture(tmp_path: Path) -> None
         Frames.from_video(path).all()
 
 
-def test_clips_are_small_and_travel_between_processes(tmp_path: Path) -> None:
+def test_clips_can_be_pickled(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", moving(5))
     frames = Frames.from_video(tmp_path / "a.mp4").select([4, 0])
     copy = pickle.loads(pickle.dumps(frames))
@@ -211,7 +209,7 @@ def test_clips_are_small_and_travel_between_processes(tmp_path: Path) -> None:
     assert len(pickle.dumps(frames)) < 1000
 
 
-def test_a_replaced_file_is_not_read_by_the_old_index(tmp_path: Path) -> None:
+def test_a_replaced_file_is_scanned_again(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, moving(5))
     assert len(Frames.from_video(path)) == 5
@@ -219,7 +217,7 @@ def test_a_replaced_file_is_not_read_by_the_old_index(tmp_path: Path) -> None:
     assert len(Frames.from_video(path)) == 9
 
 
-def test_writer_refuses_what_it_cannot_write(tmp_path: Path) -> None:
+def test_bad_input_of_the_writer(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="at least one image"):
         write_video(tmp_path / "none.mp4", [])
     with pytest.raises(BadInput, match="even numbers"):
@@ -229,7 +227,7 @@ def test_writer_refuses_what_it_cannot_write(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_scans_are_remembered(tmp_path: Path) -> None:
+def test_scans_are_cached(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", moving(5), fps=float(Fraction(30000, 1001)))
     frames = Frames.from_video(tmp_path / "a.mp4")
     len(frames)

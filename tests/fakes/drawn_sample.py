@@ -1,7 +1,4 @@
-"""A small drawn dataset: a gripper, a block and a goal, with successes and failures; for the demo and for tests.
-
-It is a cartoon and says so. It shows that the machinery works; it says nothing about any model's worth on robots.
-"""
+"""A small drawn dataset for tests: a gripper, a block and a goal, with successes and failures."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ BEHAVIOURS = {
 
 
 def make_sample(folder: str | Path, repeats: int = 3, seed: int = 0) -> Path:
-    """Draw the dataset: a folder of videos with a `labels.jsonl`. The same seed draws the same pictures."""
+    """Draw the dataset: a folder of videos with a `labels.jsonl`. The same seed draws the same images."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
@@ -74,7 +71,7 @@ def make_sample(folder: str | Path, repeats: int = 3, seed: int = 0) -> Path:
 def draw_episode(
     behaviour: Behaviour, colour: str, goal: str, rng: np.random.Generator
 ) -> tuple[Images, npt.NDArray[np.float64]]:
-    """Draw one episode; return its pictures and how far the block was at each frame (0 to 1)."""
+    """Draw one episode; return its images and the block's progress at each frame (0 to 1)."""
     start, end = rng.uniform([14, 22], [26, 74]), rng.uniform([66, 22], [82, 74])
     gripper, carried = _course(behaviour)
     block = start + carried[:, None] * (end - start)

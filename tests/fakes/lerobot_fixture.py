@@ -1,4 +1,4 @@
-"""Small LeRobot v2.1 folders, made on the spot."""
+"""Small LeRobot v2.1 folders."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SCALAR = {"shape": [1], "names": None}
 SIZE = (32, 48)
 
 
-def pictures(count: int, seed: int = 0, size: tuple[int, int] = SIZE) -> Images:
-    """Smooth pictures whose brightness tells the frame: 4 grey levels a frame, from 20 on."""
+def make_images(count: int, seed: int = 0, size: tuple[int, int] = SIZE) -> Images:
+    """Smooth images whose brightness encodes the frame: 4 grey levels per frame, from 20."""
     ramp = np.linspace(0, 30, size[1])[None, :, None] + np.zeros((size[0], 1, 3))
     images = np.stack([ramp + 20 + 4 * frame + 10 * seed for frame in range(count)])
     return images.astype(np.uint8)
@@ -53,7 +53,9 @@ def write_v21(
         chunk = f"chunk-{index // chunks_size:03d}"
         columns = _columns(index, length, texts.index(tasks[index][0]) if tasks[index] else 0)
         for name in image_cameras:
-            columns[f"observation.images.{name}"] = [{"bytes": png(p), "path": None} for p in pictures(length, index)]
+            columns[f"observation.images.{name}"] = [
+                {"bytes": png(p), "path": None} for p in make_images(length, index)
+            ]
         if success is not None:
             columns["next.success"] = pa.array(success[index], pa.bool_())
         path = root / f"data/{chunk}/episode_{index:06d}.parquet"
@@ -62,7 +64,7 @@ def write_v21(
         for name in cameras:
             path = root / f"videos/{chunk}/observation.images.{name}/episode_{index:06d}.mp4"
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_video(path, pictures(length, index), fps=10)
+            write_video(path, make_images(length, index), fps=10)
     info = {
         "codebase_version": version,
         "robot_type": "test_arm",

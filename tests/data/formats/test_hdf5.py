@@ -21,7 +21,7 @@ h5py = pytest.importorskip("h5py")
 ROBOMIMIC = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 10, "robots": ["Panda"]}}
 
 
-def pictures(n: int, first: int = 0) -> np.ndarray:
+def make_images(n: int, first: int = 0) -> np.ndarray:
     """Pictures whose top row says which they are; the bottom row is 200."""
     images = np.full((n, 4, 6, 3), 100, dtype=np.uint8)
     images[:, 0] = (first + np.arange(n))[:, None, None]
@@ -35,8 +35,8 @@ def add_demo(file, name: str, n: int = 5, endings: str = "image", **changes) -> 
         "actions": np.zeros((n, 7)),
         "rewards": np.array([0.0] * (n - 1) + [1.0])[-n:] if n else np.zeros(0),
         "dones": np.zeros(n, dtype=np.int64),
-        f"obs/agentview_{endings}": pictures(n),
-        f"obs/robot0_eye_in_hand_{endings}": pictures(n, 50),
+        f"obs/agentview_{endings}": make_images(n),
+        f"obs/robot0_eye_in_hand_{endings}": make_images(n, 50),
         "obs/robot0_eef_pos": np.ones((n, 3)),
     }
     contents |= {key.replace("__", "/"): value for key, value in changes.items()}
@@ -101,7 +101,7 @@ def test_an_instruction_can_be_given(robomimic):
 
 
 @pytest.mark.parametrize("wanted", [[3, 0, 3, 1], [4], [], [0, 1, 2, 3, 4], [39, 26, 13, 0, 39, 0]])
-def test_rows_come_in_the_order_asked_for(tmp_path, wanted):
+def test_order_of_frames(tmp_path, wanted):
     path = one_demo(tmp_path / "x.hdf5", n=40)
     taken = Hdf5Frames(str(path), "data/demo_0/obs/agentview_image").take(wanted)
     assert (taken.shape, taken.dtype) == ((len(wanted), 4, 6, 3), np.uint8)
@@ -109,7 +109,7 @@ def test_rows_come_in_the_order_asked_for(tmp_path, wanted):
     assert (taken[:, -1] == 200).all()
 
 
-def test_frames_rebuild_from_their_description_and_know_their_identity(robomimic, tmp_path):
+def test_describe_and_identity(robomimic, tmp_path):
     episode = read(robomimic)[0][0]
     source = episode.main.source
     assert isinstance(source, FrameSource)
@@ -129,7 +129,7 @@ def libero(path: Path, **attributes) -> Path:
     return path
 
 
-def test_libero_is_turned_the_right_way_up_and_its_reward_is_a_rule(tmp_path):
+def test_libero(tmp_path):
     path = libero(tmp_path / "KITCHEN_SCENE3_turn_on_the_stove_demo.hdf5")
     (episode,), problems = read(path)
     assert problems == []
@@ -144,7 +144,7 @@ def test_libero_is_turned_the_right_way_up_and_its_reward_is_a_rule(tmp_path):
 
 
 @pytest.mark.parametrize("said", ["close the drawer", list("close the drawer"), '"close the drawer"'])
-def test_libero_says_its_instruction_in_problem_info(tmp_path, said):
+def test_libero_instruction_in_problem_info(tmp_path, said):
     path = libero(tmp_path / "anything.hdf5", problem_info=json.dumps({"language_instruction": said}))
     (episode,), problems = read(path)
     assert (episode.instruction, problems) == ("close the drawer", [])
@@ -167,7 +167,7 @@ def test_names_become_instructions(stem, instruction):
     assert instruction_of_name(stem) == instruction
 
 
-def test_robomimic_is_not_turned_unless_asked(tmp_path):
+def test_upside_down_option(tmp_path):
     path = one_demo(tmp_path / "low_demo.hdf5")  # LIBERO's name, but not LIBERO's cameras
     assert read(path)[0][0].main.take([2])[0, 0, 0, 0] == 2
     assert read(path, upside_down=True)[0][0].main.take([2])[0, 0, 0, 0] == 200
@@ -184,7 +184,7 @@ def test_robomimic_is_not_turned_unless_asked(tmp_path):
         (None, None),
     ],
 )
-def test_only_sparse_rewards_say_success(tmp_path, rewards, success):
+def test_success_needs_sparse_rewards(tmp_path, rewards, success):
     value = None if rewards is None else np.array(rewards)
     (episode,), _ = read(one_demo(tmp_path / "x.hdf5", rewards=value), instruction="go")
     assert [o.success for o in episode.outcomes] == ([] if success is None else [success])
@@ -196,12 +196,12 @@ MESSY = {
     "no camera": (NO_IMAGES, None),
     "no steps": ({"n": 0}, None),
     "another length": ({"actions": np.zeros((4, 7))}, ["agentview", "robot0_eye_in_hand"]),
-    "another length (camera)": ({"obs__robot0_eye_in_hand_image": pictures(3)}, ["agentview"]),
+    "another length (camera)": ({"obs__robot0_eye_in_hand_image": make_images(3)}, ["agentview"]),
 }
 
 
 @pytest.mark.parametrize("kind", MESSY)
-def test_a_messy_demo_is_told_once(tmp_path, kind):
+def test_a_demo_with_several_problems(tmp_path, kind):
     changes, cameras = MESSY[kind]
     path = one_demo(tmp_path / "x.hdf5", **changes)
     with h5py.File(path, "a") as file:
@@ -213,7 +213,7 @@ def test_a_messy_demo_is_told_once(tmp_path, kind):
     assert cameras is None or ("actions" in episodes[0].signals) == ("actions" not in changes)
 
 
-def test_depth_floats_and_grey_images_are_no_cameras(tmp_path):
+def test_depth_floats_and_grey_images_are_not_cameras(tmp_path):
     others = {
         "obs__depth_image": np.zeros((5, 4, 6, 1), dtype=np.uint8),
         "obs__float_image": np.zeros((5, 4, 6, 3), dtype=np.float32),
@@ -223,12 +223,12 @@ def test_depth_floats_and_grey_images_are_no_cameras(tmp_path):
     assert (list(episode.views), problems) == (["agentview", "robot0_eye_in_hand"], [])
 
 
-def test_two_cameras_of_one_short_name_keep_apart(tmp_path):
-    (episode,), _ = read(one_demo(tmp_path / "x.hdf5", obs__agentview_rgb=pictures(5, 9)), instruction="go")
+def test_two_cameras_with_one_short_name(tmp_path):
+    (episode,), _ = read(one_demo(tmp_path / "x.hdf5", obs__agentview_rgb=make_images(5, 9)), instruction="go")
     assert list(episode.views) == ["agentview", "agentview_rgb", "robot0_eye_in_hand"]
 
 
-def test_num_samples_that_disagrees_is_told(tmp_path):
+def test_wrong_num_samples(tmp_path):
     path = one_demo(tmp_path / "x.hdf5")
     with h5py.File(path, "a") as file:
         file["data/demo_0"].attrs["num_samples"] = 6
@@ -237,7 +237,7 @@ def test_num_samples_that_disagrees_is_told(tmp_path):
     assert [r.id for r in records[1:]] == [HERE]
 
 
-def test_masks_that_contradict_are_told(robomimic):
+def test_contradicting_masks(robomimic):
     with h5py.File(robomimic, "a") as file:
         file["mask/test"] = np.array([b"demo_2", b"demo_77"])
     episodes, problems = read(robomimic, instruction="go")
@@ -287,7 +287,7 @@ def test_links_out_of_the_file_are_not_followed(tmp_path):
             Hdf5Frames(str(path), key).take([0])
 
 
-def test_soft_links_inside_the_file_are_fine_and_circles_end(tmp_path):
+def test_soft_links(tmp_path):
     path = one_demo(tmp_path / "x.hdf5")
     with h5py.File(path, "a") as file:
         file["data/demo_1"] = h5py.SoftLink("demo_0")
@@ -299,7 +299,7 @@ def test_soft_links_inside_the_file_are_fine_and_circles_end(tmp_path):
     assert problems == [("unreadable demo", "x/demo_2", False), ("unreadable demo", "x/demo_3", False)]
 
 
-def test_a_dataset_that_declares_terabytes_is_not_read(tmp_path):
+def test_huge_declared_datasets_are_not_read(tmp_path):
     path = one_demo(tmp_path / "x.hdf5")
     with h5py.File(path, "a") as file:
         file["data/demo_0/obs"].create_dataset("bomb", (5, 10**12), "f8", chunks=(1, 1024))
@@ -307,7 +307,7 @@ def test_a_dataset_that_declares_terabytes_is_not_read(tmp_path):
     assert "bomb" not in episode.signals
 
 
-def test_a_folder_is_read_in_order_with_its_broken_files_told(tmp_path):
+def test_a_folder_with_broken_files(tmp_path):
     folder = tmp_path / "suite"
     folder.mkdir()
     for name in ("task_10.hdf5", "task_2.h5"):
@@ -331,23 +331,23 @@ def test_a_folder_is_read_in_order_with_its_broken_files_told(tmp_path):
     assert Hdf5Reader(folder).expected() == 2
 
 
-def test_paths_without_hdf5_are_refused(tmp_path):
+def test_paths_without_hdf5(tmp_path):
     (tmp_path / "a.txt").write_text("")
     for path, got in [
         (tmp_path, "a folder without any"),
         (tmp_path / "a.txt", "another file"),
         (tmp_path / "b", "noth"),
     ]:
-        with pytest.raises(BadInput, match=rf"expected an \.hdf5 or \.h5 file, or a folder of them, got {got}"):
+        with pytest.raises(BadInput, match=got):
             Hdf5Reader(path)
 
 
-def test_a_name_with_nothing_safe_in_it_still_has_an_id(tmp_path):
+def test_unsafe_names(tmp_path):
     (episode,), _ = read(one_demo(tmp_path / "データ.hdf5"), instruction="go")
     assert episode.id.endswith("/demo_0") and episode.id.isascii()
 
 
-def test_a_demo_whose_name_is_not_text_is_told(tmp_path):
+def test_a_demo_name_that_is_not_utf8(tmp_path):
     path = one_demo(tmp_path / "x.hdf5")
     with h5py.File(path, "a") as file:
         h5py.h5g.create(file["data"].id, b"demo_\xff")
@@ -356,7 +356,7 @@ def test_a_demo_whose_name_is_not_text_is_told(tmp_path):
     assert problems == [("unreadable demo", "x/demo_-xff", False)]
 
 
-def test_frames_refuse_what_is_not_there(robomimic, tmp_path):
+def test_bad_frames(robomimic, tmp_path):
     key = "data/demo_0/obs/agentview_image"
     with pytest.raises(BadInput, match="0 to 4, got 1 to 5"):
         Hdf5Frames(str(robomimic), key).take([5, 1])
@@ -364,14 +364,14 @@ def test_frames_refuse_what_is_not_there(robomimic, tmp_path):
         Hdf5Frames(str(robomimic), "data/nobody").take([0])
     with pytest.raises(UnreadableVideo, match="not a uint8 dataset"):
         len(Hdf5Frames(str(robomimic), "data/demo_0/actions"))
-    with pytest.raises(UnreadableVideo, match="there is no such file"):
+    with pytest.raises(UnreadableVideo, match="no such file"):
         Hdf5Frames(str(tmp_path / "gone.hdf5"), key).take([0])
-    with pytest.raises(BadInput, match="fps: expected a positive number"):
+    with pytest.raises(BadInput, match="fps"):
         Hdf5Frames("x", key, fps=-1)
 
 
-def test_a_missing_h5py_is_one_sentence(robomimic, monkeypatch):
+def test_missing_h5py(robomimic, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     reader = Hdf5Reader(robomimic)
-    with pytest.raises(MissingExtra, match=r"Reading HDF5 files needs an extra .* pip install 'demerit\[hdf5\]'"):
+    with pytest.raises(MissingExtra, match="hdf5"):
         list(reader.records())

@@ -21,7 +21,7 @@ from demerit.data.frames import Frames, FrameSource, frame_source
 from demerit.data.labels import Outcome
 from demerit.data.video import write_video
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
-from fakes.lerobot_fixture import edit_json, pictures, write_jsonl, write_v21
+from fakes.lerobot_fixture import edit_json, make_images, write_jsonl, write_v21
 from fakes.paths import SHARED
 
 REAL = SHARED
@@ -35,7 +35,7 @@ def read(path: Path, **options: Any) -> tuple[list[Episode], list[Problem]]:
 
 
 def made(id: str, count: int, *, seed: int = 0, fps: float = 10.0, cameras: int = 1, **fields: Any) -> Episode:
-    views = {name: Frames.from_array(pictures(count, seed), fps) for name in ("front", "wrist")[:cameras]}
+    views = {name: Frames.from_array(make_images(count, seed), fps) for name in ("front", "wrist")[:cameras]}
     return Episode(id, fields.pop("instruction", "push"), views, **fields)
 
 
@@ -56,17 +56,17 @@ def test_version_2_episodes(tmp_path: Path, version: str) -> None:
     origin = episodes[1].origin
     assert (origin.dataset, origin.revision, origin.embodiment, origin.split) == ("cubes", version, "test_arm", "test")
     assert episodes[0].outcomes == ()  # demonstrations are not assumed to succeed
-    np.testing.assert_allclose(episodes[1].main.take([3, 0]), pictures(5, 1)[[3, 0]], atol=6)
+    np.testing.assert_allclose(episodes[1].main.take([3, 0]), make_images(5, 1)[[3, 0]], atol=6)
 
 
-def test_nothing_is_opened_while_streaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streaming_opens_no_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_v21(tmp_path / "d", [4, 4])
     monkeypatch.setattr(av, "open", lambda *_, **__: pytest.fail("a video was opened"))
     episodes, _ = read(root)
     assert [len(e) for e in episodes] == [4, 4]
 
 
-def test_signals_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_signals_load_on_access(tmp_path: Path) -> None:
     root = write_v21(tmp_path / "d", [9, 6])
     episodes, _ = read(root)
     signals = episodes[1].signals
@@ -77,39 +77,39 @@ def test_signals_are_read_when_asked_for(tmp_path: Path) -> None:
     copy = pickle.loads(pickle.dumps(signals))
     shutil.rmtree(root / "data")
     assert signals["state"] is signals["state"]
-    with pytest.raises(StoreError, match=r"column 'observation.state' cannot be read"):
+    with pytest.raises(StoreError, match="state"):
         copy["state"]
 
 
-def test_several_tasks_are_joined_and_kept_apart(tmp_path: Path) -> None:
+def test_several_tasks(tmp_path: Path) -> None:
     root = write_v21(tmp_path / "d", [3], tasks=[["open the box", "close it"]])
     (episode,), _ = read(root)
     assert episode.instruction == "open the box; close it"
     assert json.loads(episode.origin.tags["tasks"]) == ["open the box", "close it"]
 
 
-def test_task_comes_from_the_data_when_the_metadata_has_none(tmp_path: Path) -> None:
+def test_task_from_the_data(tmp_path: Path) -> None:
     root = write_v21(tmp_path / "d", [3, 3], tasks=[["one"], ["two"]])
     write_jsonl(root / "meta/episodes.jsonl", [{"episode_index": i, "length": 3} for i in range(2)])
     episodes, problems = read(root)
     assert [e.instruction for e in episodes] == ["one", "two"] and problems == []
 
 
-def test_images_inside_the_data_files(tmp_path: Path) -> None:
+def test_images_in_data_files(tmp_path: Path) -> None:
     root = write_v21(tmp_path / "d", [9], cameras=(), image_cameras=("top",))
     (episode,), problems = read(root)
     source = episode.main.source
     assert problems == [] and isinstance(source, FrameSource) and isinstance(source, ParquetImages)
     wanted = [8, 2, 2, 0]
-    np.testing.assert_array_equal(episode.main.take(wanted), pictures(9)[wanted])
+    np.testing.assert_array_equal(episode.main.take(wanted), make_images(9)[wanted])
     np.testing.assert_allclose(episode.main.times(), np.arange(9) / 10)
     again = frame_source("lerobot-images", source.describe())
     assert again == source and again.identity() == source.identity()
-    with pytest.raises(UnreadableVideo, match="images were asked for"):
+    with pytest.raises(UnreadableVideo, match="images"):
         ParquetImages(source.path, source.column, 5, 9, 10.0).take([0, 8])
 
 
-def test_a_broken_image_is_named(tmp_path: Path) -> None:
+def test_a_broken_image(tmp_path: Path) -> None:
     root = write_v21(tmp_path / "d", [3], cameras=(), image_cameras=("top",))
     path = root / "data/chunk-000/episode_000000.parquet"
     table = pq.read_table(path)
@@ -168,7 +168,7 @@ def test_episode_columns(
     assert episode.origin.tags.get("quality_label") == extra.get("quality_label")
 
 
-def test_two_accounts_that_disagree_are_both_kept(tmp_path: Path) -> None:
+def test_disagreeing_outcomes_are_both_kept(tmp_path: Path) -> None:
     root = write_v21(tmp_path / "d", [2], success=[[False, False]], extra=[{"success": 1, "vouched_by": "human"}])
     (episode,), problems = read(root)
     assert [(o.source, o.success) for o in episode.outcomes] == [("human", True), ("rule", False)]
@@ -185,7 +185,7 @@ def test_outcome_key(tmp_path: Path) -> None:
         ("next.reward", True, "next.reward column"),
     ]
     assert "next.reward" not in by_key["next.reward"].signals  # what became the label is no input
-    with pytest.raises(UnknownName, match="Did you mean 'worked'"):
+    with pytest.raises(UnknownName, match="worked"):
         LeRobotReader(root, outcome_key="workd")
 
 
@@ -254,7 +254,7 @@ MESSES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("mess", MESSES)
-def test_messes_are_problems(tmp_path: Path, mess: str) -> None:
+def test_version_2_problems(tmp_path: Path, mess: str) -> None:
     spoil, expected, kept = MESSES[mess]
     root = write_v21(tmp_path / "d", [4, 4], cameras=("front", "wrist"))
     spoil(root)
@@ -282,16 +282,16 @@ def test_paths_stay_inside(path: str, inside: bool) -> None:
     assert stays_inside(path) is inside
 
 
-def test_refusals_at_the_door(tmp_path: Path) -> None:
+def test_bad_folders(tmp_path: Path) -> None:
     root = write_v21(tmp_path / "d", [2])
-    with pytest.raises(BadInput, match=r"a folder with meta/info.json in it, got a folder of datasets \(did you mean"):
+    with pytest.raises(BadInput, match="did you mean"):
         LeRobotReader(tmp_path)
-    with pytest.raises(BadInput, match=r"its meta folder \(did you mean"):
+    with pytest.raises(BadInput, match="did you mean"):
         LeRobotReader(root / "meta")
-    with pytest.raises(BadInput, match="a path that does not exist"):
+    with pytest.raises(BadInput, match="nowhere"):
         LeRobotReader(tmp_path / "nowhere")
     edit_json(root / "meta/info.json", codebase_version="v1.6")
-    with pytest.raises(BadInput, match=r"expected v2.0, v2.1 or v3.0, got 'v1.6'"):
+    with pytest.raises(BadInput, match="v1"):
         LeRobotReader(root)
     edit_json(root / "meta/info.json", codebase_version="v2.1", data_path="{nonsense}")
     with pytest.raises(BadInput, match="data_path"):
@@ -333,7 +333,7 @@ def corpus() -> list[Episode]:
     ]
 
 
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     episodes, problems = read(write_lerobot(corpus(), tmp_path / "out"))
     assert problems == []
     for ours, back in zip(corpus(), episodes, strict=True):
@@ -349,7 +349,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert episodes[0].origin.embodiment == "so101"
 
 
-def test_the_format_to_the_letter(tmp_path: Path) -> None:
+def test_written_files(tmp_path: Path) -> None:
     root = write_lerobot(corpus(), tmp_path / "out", rewards={"a": [0.5] * 5, "b": [np.nan] * 7, "c": [1]})
     files = sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
     assert files == [
@@ -424,7 +424,7 @@ def test_the_format_to_the_letter(tmp_path: Path) -> None:
     assert np.isnan(data["next.reward"].to_numpy()[5:12]).all() and data["next.reward"][0].as_py() == 0.5
 
 
-def test_episode_metadata_to_the_letter(tmp_path: Path) -> None:
+def test_written_episode_metadata(tmp_path: Path) -> None:
     root = write_lerobot(corpus(), tmp_path / "out")
     table = pq.read_table(root / "meta/episodes/chunk-000/file-000.parquet")
     rows = table.to_pylist()
@@ -465,7 +465,7 @@ def test_statistics(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.ravel(colours["std"]), pixels.std(axis=0))
 
 
-def test_moments_add_up_and_skip_what_is_not_finite() -> None:
+def test_moments() -> None:
     values = np.random.default_rng(0).normal(5, 2, (50, 3))
     values[3, 1] = np.nan
     both = Moments.of(values[:20]) + Moments.of(values[20:])
@@ -478,7 +478,7 @@ def test_moments_add_up_and_skip_what_is_not_finite() -> None:
 
 
 @pytest.mark.parametrize("fps", [10, 30, 29.97, 100 / 7])
-def test_every_frame_is_where_its_timestamp_says(tmp_path: Path, fps: float) -> None:
+def test_timestamps_of_frames(tmp_path: Path, fps: float) -> None:
     episodes = [made("a", 5, fps=fps), made("b", 40, fps=fps)]
     root = write_lerobot(episodes, tmp_path / "out")
     with av.open(str(root / "videos/observation.images.front/chunk-000/file-000.mp4")) as container:
@@ -491,7 +491,7 @@ def test_every_frame_is_where_its_timestamp_says(tmp_path: Path, fps: float) -> 
     assert json.loads((root / "meta/info.json").read_text())["fps"] == pytest.approx(fps, rel=1e-6)
 
 
-def test_new_files_begin_at_the_limit(tmp_path: Path) -> None:
+def test_file_size_limits(tmp_path: Path) -> None:
     episodes = [made(str(i), 3, seed=i) for i in range(3)]
     at_once = {"tune": "zerolatency"}  # an encoder that looks ahead would not have written anything yet
     root = write_lerobot(episodes, tmp_path / "out", options=at_once, video_files_mb=1e-6, data_files_mb=1e-6)
@@ -499,7 +499,7 @@ def test_new_files_begin_at_the_limit(tmp_path: Path) -> None:
     episodes, problems = read(root)
     assert problems == []
     for i, episode in enumerate(episodes):
-        np.testing.assert_allclose(episode.main.all(), pictures(3, i), atol=5)
+        np.testing.assert_allclose(episode.main.all(), make_images(3, i), atol=5)
         assert episode.main.source.describe()["path"].endswith(f"file-{i:03d}.mp4")
 
 
@@ -514,7 +514,7 @@ def test_unknown_outcomes_stay_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", [4, 100])
-def test_episodes_need_not_begin_with_a_row_group(tmp_path: Path, group: int) -> None:
+def test_episodes_inside_row_groups(tmp_path: Path, group: int) -> None:
     root = write_lerobot(corpus(), tmp_path / "out")
     path = root / "data/chunk-000/file-000.parquet"
     pq.write_table(pq.read_table(path), path, row_group_size=group)
@@ -522,7 +522,7 @@ def test_episodes_need_not_begin_with_a_row_group(tmp_path: Path, group: int) ->
         np.testing.assert_array_equal(back.signals["state"], ours.signals["state"])
 
 
-def test_version_3_messes(tmp_path: Path) -> None:
+def test_version_3_problems(tmp_path: Path) -> None:
     root = write_lerobot(corpus(), tmp_path / "out")
     path = root / "meta/episodes/chunk-000/file-000.parquet"
     rows = pq.read_table(path).to_pylist()
@@ -549,24 +549,22 @@ def test_version_3_messes(tmp_path: Path) -> None:
     [
         (made("b", 3, fps=20), "frame rate of camera 'front' of episode 'b'"),
         (
-            Episode("b", "", {"front": Frames.from_array(pictures(3, size=(16, 16)))}),
+            Episode("b", "", {"front": Frames.from_array(make_images(3, size=(16, 16)))}),
             "expected 48x32 pixels as in the first episode, got 16x16",
         ),
-        (Episode("b", "", {"side": Frames.from_array(pictures(3))}), "cameras: expected front"),
+        (Episode("b", "", {"side": Frames.from_array(make_images(3))}), "cameras: expected front"),
     ],
 )
-def test_episodes_that_do_not_fit_are_refused(tmp_path: Path, later: Episode, sentence: str) -> None:
+def test_episodes_that_do_not_match(tmp_path: Path, later: Episode, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         write_lerobot([made("a", 3), later], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []  # no half dataset, no leftovers
 
 
-def test_signals_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_signals_that_do_not_match(tmp_path: Path) -> None:
     first = made("a", 3, signals={"state": np.zeros((3, 2))})
     short = made("b", 3, signals={"state": np.zeros((2, 2))})
-    with pytest.raises(
-        BadInput, match=r"signal 'state' of episode 'b': expected float32 \(3, 2\), got float32 \(2, 2\)"
-    ):
+    with pytest.raises(BadInput, match="state"):
         write_lerobot([first, short], tmp_path / "out")
     with pytest.raises(BadInput, match="signals="):
         write_lerobot([first, made("b", 3)], tmp_path / "out")
@@ -583,7 +581,7 @@ def test_destinations(tmp_path: Path) -> None:
     assert (tmp_path / "empty/meta/info.json").read_bytes() == before
     with pytest.raises(BadInput, match="at least one"):
         write_lerobot([], tmp_path / "new")
-    with pytest.raises(UnknownName, match=r"libx246.*Did you mean 'libx264'"):
+    with pytest.raises(UnknownName, match="libx264"):
         write_lerobot([made("a", 2)], tmp_path / "new", codec="libx246")
 
 

@@ -63,7 +63,7 @@ def test_every_quality_in_every_format(tmp_path):
     assert len(episodes["a"]) == 4
 
 
-def test_paths_may_be_relative_to_the_file_that_names_them(tmp_path):
+def test_paths_relative_to_the_label_file(tmp_path):
     put_video(tmp_path / "bridge/videos/a.mp4")
     put_video(tmp_path / "videos/b.mp4")
     fill(tmp_path, row("a"), row("b"), name="bridge/rows.jsonl")
@@ -99,7 +99,7 @@ def test_rows_that_cannot_be_used(tmp_path):
     ]
 
 
-def test_rows_that_are_kept_with_less(tmp_path):
+def test_rows_with_bad_labels(tmp_path):
     put_video(tmp_path / "videos/a.mp4")
     labels = {"quality_label": "great", "partial_success": 80, "is_robot": "maybe"}
     fill(tmp_path, row("a", **labels), row(None, frames="videos/a.mp4", task=""))
@@ -116,7 +116,7 @@ def test_rows_that_are_kept_with_less(tmp_path):
         assert word in problem.detail
 
 
-def test_one_broken_file_costs_only_itself(tmp_path):
+def test_a_broken_file_does_not_stop_the_others(tmp_path):
     put_video(tmp_path / "videos/a.mp4")
     (tmp_path / "1.parquet").write_bytes(b"not parquet")
     (tmp_path / "2.json").write_text('{"a": 1}')
@@ -130,6 +130,6 @@ def test_one_broken_file_costs_only_itself(tmp_path):
     assert RbmReader(tmp_path).expected() is None
 
 
-def test_a_folder_without_rows_is_refused(tmp_path):
+def test_a_folder_without_rows(tmp_path):
     with pytest.raises(BadInput, match="RBM"):
         RbmReader(tmp_path)

@@ -174,7 +174,7 @@ def test_a_good_record_becomes_an_episode(tmp_path):
     assert origin.tags == {"file_path": "/data/one.npy", "number": "300"}
 
 
-def test_frames_decode_in_any_order_and_rebuild_from_their_description(tmp_path):
+def test_take_and_describe(tmp_path):
     (episode,), _ = read(write(tmp_path, [steps()]), fps=2.0)
     frames = episode.main
     assert isinstance(frames.source, FrameSource)
@@ -200,7 +200,7 @@ def test_jpeg_and_grey_png_decode_to_rgb(tmp_path):
     assert abs(int(episode.main.take([0])[0, 5, 7, 0]) - 200) < 8
 
 
-def test_identity_moves_with_the_file_and_tells_records_apart(tmp_path):
+def test_identity(tmp_path):
     first = write(tmp_path / "a", [steps(), steps()])
     second = write(tmp_path / "b", [steps(), steps()])
     (one, two), _ = read(first)
@@ -220,12 +220,12 @@ def test_a_record_is_parsed_once_for_all_its_cameras(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("value", "success"), [(1, True), (0, False)])
-def test_success_comes_from_the_metadata_only(tmp_path, value, success):
+def test_success_from_metadata(tmp_path, value, success):
     (episode,), _ = read(write(tmp_path, [steps(episode_metadata__success=np.array([value]))]))
     assert episode.outcomes == (Outcome("rule", success=success, by="episode_metadata/success"),)
 
 
-def test_success_that_is_not_declared_as_a_truth_value_is_not_used(tmp_path):
+def test_success_must_be_declared_bool(tmp_path):
     features = copy.deepcopy(FEATURES)
     metadata = features["featuresDict"]["features"]["episode_metadata"]["featuresDict"]["features"]
     metadata["success"]["tensor"]["dtype"] = "int64"
@@ -233,14 +233,14 @@ def test_success_that_is_not_declared_as_a_truth_value_is_not_used(tmp_path):
     assert episode.outcomes == ()
 
 
-def test_the_newest_version_is_numeric_not_alphabetic(tmp_path):
+def test_the_newest_version(tmp_path):
     for version in ("0.9.0", "0.10.0", "0.2.0"):
         write(tmp_path, [steps()], version=version)
     (tmp_path / "toy" / "incomplete.1.0.0").mkdir()
     assert RldsReader(tmp_path / "toy").folder.name == "0.10.0"
 
 
-def test_instructions_are_found_in_the_observation_and_changes_are_told(tmp_path):
+def test_instructions_in_the_observation(tmp_path):
     words = [b"open", b"open", b"", b"close"]
     record = steps(steps__language_instruction=None, steps__observation__natural_language_instruction=words)
     (episode,), problems = read(write(tmp_path, [record]))
@@ -272,7 +272,7 @@ MESSY = {
 
 
 @pytest.mark.parametrize("kind", MESSY)
-def test_a_messy_record_is_told_once_and_the_next_one_is_read(tmp_path, kind):
+def test_a_record_with_several_problems(tmp_path, kind):
     record, cameras, where, kept = MESSY[kind]
     episodes, problems = read(write(tmp_path, [record, steps()]))
     assert problems == [(kind, where, kept)]
@@ -281,60 +281,58 @@ def test_a_messy_record_is_told_once_and_the_next_one_is_read(tmp_path, kind):
     assert "reward" in episodes[-1].signals and ("reward" in episodes[0].signals) == (kind != "misshapen signal")
 
 
-def test_a_header_without_a_picture_is_told_at_the_door(tmp_path):
+def test_an_image_header_without_pixels(tmp_path):
     record = steps(2, steps__observation__image=[b"\x89PNG\r\n\x1a\n cut", picture(1)])
     _, problems = read(write(tmp_path, [record]))
     assert problems == [("undecodable image", HERE, True)]
 
 
-def test_a_picture_cut_in_its_middle_is_an_error_when_taken(tmp_path):
+def test_a_truncated_image(tmp_path):
     noisy = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
     out = io.BytesIO()
     Image.fromarray(noisy).save(out, "PNG")
     images = [out.getvalue(), out.getvalue()[:600]]
     (episode,), _ = read(write(tmp_path, [steps(2, steps__observation__image=images)]))
     np.testing.assert_array_equal(episode.main.take([0])[0], noisy)
-    with pytest.raises(UnreadableVideo, match="image 1 of steps/observation/image does not decode"):
+    with pytest.raises(UnreadableVideo, match="image 1"):
         episode.main.take([1])
 
 
-def test_images_of_several_sizes_are_an_error_when_taken_together(tmp_path):
+def test_images_of_several_sizes(tmp_path):
     images = [picture(1), picture(1, size=(4, 4))]
     (episode,), _ = read(write(tmp_path, [steps(2, steps__observation__image=images)]))
-    with pytest.raises(UnreadableVideo, match="images of several sizes"):
+    with pytest.raises(UnreadableVideo, match="sizes"):
         episode.main.take([0, 1])
 
 
-def test_a_cut_shard_keeps_its_whole_records(tmp_path):
+def test_a_truncated_shard(tmp_path):
     folder = write(tmp_path, [steps(), steps()])
     shard = folder / "toy-train.tfrecord-00000-of-00001"
     shard.write_bytes(shard.read_bytes()[:-100])
     records = list(RldsReader(folder).records())
     assert [r.id for r in records[:-1]] == [HERE]
     assert (records[-1].kind, records[-1].episode, records[-1].kept) == ("unreadable shard", "toy/train/00000", False)
-    assert records[-1].detail.endswith("cut short; 1 of 2 episodes were read")
+    assert "1 of 2" in records[-1].detail
 
 
 @pytest.mark.parametrize(("declared", "kept"), [(3, False), (1, True)])
-def test_a_shard_with_another_number_of_episodes_is_told(tmp_path, declared, kept):
+def test_wrong_number_of_episodes(tmp_path, declared, kept):
     episodes, problems = read(write(tmp_path, [steps(), steps()], {"train": [declared]}))
     assert len(episodes) == 2
     assert problems == [("wrong number of episodes", "toy/train/00000", kept)]
 
 
-def test_a_declared_split_without_shards_is_told(tmp_path):
+def test_a_split_without_shards(tmp_path):
     folder = write(tmp_path, [steps()], {"train": [1], "val": [7]})
     episodes, problems = read(folder)
     assert (len(episodes), problems) == (1, [("missing split", "toy/val", False)])
     assert RldsReader(folder).expected() == 8
     assert (RldsReader(folder, split="train").expected(), len(read(folder, split="train")[1])) == (1, 0)
-    with pytest.raises(
-        UnknownName, match=r"no split in dataset 'toy' named 'vall'. Did you mean 'val'\? Known: train, val"
-    ):
+    with pytest.raises(UnknownName, match="vall"):
         RldsReader(folder, split="vall")
 
 
-def test_missing_and_stray_shards_are_told(tmp_path):
+def test_missing_and_stray_shards(tmp_path):
     folder = write(tmp_path, [steps()], {"train": [1, 5]})
     shard = folder / "toy-train.tfrecord-00000-of-00001"
     episodes, problems = read(folder)  # the only set there is, although not the declared one
@@ -344,7 +342,7 @@ def test_missing_and_stray_shards_are_told(tmp_path):
     assert len(episodes) == 1
     assert problems == [("stray shards", "toy/train", False), ("missing shards", "toy/train", False)]
     detail = [record.detail for record in RldsReader(folder).records() if isinstance(record, Problem)][1]
-    assert detail == "1 of 2, with 5 declared episodes"
+    assert "1 of 2" in detail and "5" in detail
 
 
 def test_lengths_may_be_unknown(tmp_path):
@@ -353,10 +351,10 @@ def test_lengths_may_be_unknown(tmp_path):
     assert [len(part) for part in read(folder)] == [1, 0]
 
 
-def test_folders_that_are_not_rlds_are_refused_with_a_sentence(tmp_path):
-    with pytest.raises(BadInput, match=r"expected an RLDS folder with .*, got no such folder"):
+def test_folders_that_are_not_rlds(tmp_path):
+    with pytest.raises(BadInput, match="no such folder"):
         RldsReader(tmp_path / "none")
-    with pytest.raises(BadInput, match="neither that nor version folders"):
+    with pytest.raises(BadInput, match="version folders"):
         RldsReader(tmp_path)
     folder = write(tmp_path, [])
     for name, text, reason in [
@@ -372,21 +370,21 @@ def test_folders_that_are_not_rlds_are_refused_with_a_sentence(tmp_path):
             RldsReader(folder)
 
 
-def test_frames_refuse_what_is_not_there(tmp_path):
+def test_bad_frames(tmp_path):
     (episode,), _ = read(write(tmp_path, [steps()]))
     source = episode.main.source
     with pytest.raises(BadInput, match="0 to 3, got -1 to -1"):
         source.take([-1])
-    with pytest.raises(UnreadableVideo, match="no images under 'steps/reward'"):
+    with pytest.raises(UnreadableVideo, match="steps/reward"):
         TfRecordFrames(source.path, source.offset, source.length, "steps/reward").take([0])
     with pytest.raises(UnreadableVideo, match="there is no such file"):
         TfRecordFrames(str(tmp_path / "gone"), 12, 1, "k").take([0])
-    with pytest.raises(BadInput, match="fps: expected a positive number"):
+    with pytest.raises(BadInput, match="fps"):
         TfRecordFrames(source.path, 12, 1, "k", fps=0)
 
 
 @pytest.mark.skipif(not BRIDGE.is_dir(), reason="the Bridge sample is not beside the repository")
-def test_the_bridge_sample_reads_as_it_is():
+def test_the_bridge_sample():
     reader = RldsReader(BRIDGE)
     dataset = Dataset(reader)
     episodes = list(dataset)

@@ -102,14 +102,14 @@ def test_preferences(tmp_path, given, verdict):
     assert [preference.verdict for preference in read(tmp_path)[1]] == [verdict]
 
 
-def test_sessions_come_by_name_and_letters_in_order(tmp_path):
+def test_order(tmp_path):
     for uuid in ("s2", "s1"):
         add_session(tmp_path, uuid, {"B": judged("dp"), "C": judged("x"), "A": judged()}, ["C_x", "B_dp", "A_pi0"])
     assert list(read(tmp_path)[0]) == ["s1/A", "s1/B", "s1/C", "s2/A", "s2/B", "s2/C"]
     assert list(read(tmp_path / "evaluation_sessions")[0]) == list(read(tmp_path)[0])
 
 
-def test_null_entries_and_rollouts_nobody_judged(tmp_path):
+def test_null_entries(tmp_path):
     add_session(tmp_path, "s1", {"A": None, "B": judged("dp"), "D": None}, folders=["A_pi0", "B_dp", "C_x"])
     episodes, preferences, problems = read(tmp_path)
     assert {id: episode.origin.tags["policy"] for id, episode in episodes.items()} == {
@@ -126,14 +126,14 @@ def test_null_entries_and_rollouts_nobody_judged(tmp_path):
     ]
 
 
-def test_a_missing_left_camera_makes_the_right_one_the_main_one(tmp_path):
+def test_a_missing_left_camera(tmp_path):
     add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")}, cameras=["right", "wrist"])
     episodes, _, problems = read(tmp_path)
     assert [episode.main_camera for episode in episodes.values()] == ["right", "right"]
     assert problem_facts(problems) == [("missing left camera", f"s1/{letter}", True) for letter in "AB"]
 
 
-def test_no_video_leaves_the_rollout_out_and_the_preference_dangling(tmp_path):
+def test_a_rollout_without_video(tmp_path):
     session = add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")})
     for path in (session / "B_dp").iterdir():
         path.unlink()
@@ -142,7 +142,7 @@ def test_no_video_leaves_the_rollout_out_and_the_preference_dangling(tmp_path):
     assert problem_facts(problems) == [("missing video", "s1/B", False), ("dangling preference", "s1", True)]
 
 
-def test_an_empty_video_costs_a_camera_and_a_link_out_another(tmp_path):
+def test_an_empty_video_and_a_link_out(tmp_path):
     session = add_session(tmp_path / "dump", "s1", {"A": judged()}, folders=["A_pi0"], preference="C")
     (session / "A_pi0" / "u_video_left.mp4").write_bytes(b"")
     (session / "A_pi0" / "u_video_wrist.mp4").unlink()
@@ -156,7 +156,7 @@ def test_an_empty_video_costs_a_camera_and_a_link_out_another(tmp_path):
     ]
 
 
-def test_sessions_without_readable_metadata_are_counted_by_rollout(tmp_path):
+def test_unreadable_metadata_is_counted_by_rollout(tmp_path):
     contents = {
         "s1": None,
         "s2": "policies: [",
@@ -189,7 +189,7 @@ def test_labels_out_of_range_are_unknown(tmp_path):
     assert problem_facts(problems) == [("bad label", f"s1/{letter}", True) for letter in "ABC"]
 
 
-def test_what_is_absent_is_counted(tmp_path):
+def test_missing_fields_are_counted(tmp_path):
     session = add_session(tmp_path, "s1", {"A": {"duration": 3}}, folders=["A_pi0"])
     (session / "metadata.yaml").write_text("policies: {A: {duration: 3}}")
     dataset = Dataset(RoboArenaReader(tmp_path))
@@ -205,7 +205,7 @@ def test_what_is_absent_is_counted(tmp_path):
     }
 
 
-def test_a_broken_index_of_policies_costs_tags_only(tmp_path):
+def test_a_broken_policy_index(tmp_path):
     add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")})
     (tmp_path / "global_metadata.yaml").write_text("policy_index: [")
     episodes, _, problems = read(tmp_path)
@@ -224,7 +224,7 @@ class Trap:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_no_pickle_is_loaded_unless_it_is_allowed(tmp_path):
+def test_pickles_need_permission(tmp_path):
     session = add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")})
     sprung = tmp_path / "sprung"
     for folder in ("A_pi0", "B_dp"):
@@ -243,7 +243,7 @@ def test_no_pickle_is_loaded_unless_it_is_allowed(tmp_path):
     assert sprung.exists()  # so the trap above was a real one
 
 
-def test_allowed_signals_load_when_they_are_read(tmp_path):
+def test_allowed_signals_load_on_access(tmp_path):
     session = add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")}, layout=2026)
     steps = [
         {"joint_position": np.full(7, i), "gripper_position": 0.5 * i, "action": np.ones(8), "note": "x"}
@@ -261,6 +261,6 @@ def test_allowed_signals_load_when_they_are_read(tmp_path):
     assert problem_facts(problems) == [("missing signals", "s1/B", True)]
 
 
-def test_a_folder_that_is_no_dump_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_dump(tmp_path):
     with pytest.raises(BadInput, match="evaluation_sessions"):
         RoboArenaReader(tmp_path)

@@ -32,7 +32,7 @@ def named(split, stem, task="lift the cup"):
     return f"{split}/{stem}#{short_hash(task.encode())[:8]}"
 
 
-def test_every_grade_and_who_vouches_for_it(tmp_path):
+def test_grades_and_label_sources(tmp_path):
     root = tmp_path / "RoboReward"
     for split in ("train", "val", "test"):
         for grade in range(1, 6):
@@ -59,7 +59,7 @@ def test_every_grade_and_who_vouches_for_it(tmp_path):
     assert len(episodes[0]) == 4
 
 
-def test_the_rationale_is_in_the_note_and_nowhere_else(tmp_path):
+def test_the_rationale_is_only_in_the_note(tmp_path):
     put_video(tmp_path / "test/bridge/1.mp4")
     fill(tmp_path, test=[row("bridge/1.mp4", another_check=RATIONALE)])
     (episode,), _ = read(tmp_path)
@@ -68,7 +68,7 @@ def test_the_rationale_is_in_the_note_and_nowhere_else(tmp_path):
     assert not any("dropped" in words or "ANSWER" in words for words in seen)
 
 
-def test_one_video_under_several_instructions(tmp_path):
+def test_one_video_with_several_instructions(tmp_path):
     put_video(tmp_path / "train/bridge/1.mp4")
     rows = [row("bridge/1.mp4"), row("bridge/1.mp4", task="drop the cup", reward=1)]
     fill(tmp_path, train=rows)
@@ -106,7 +106,7 @@ def test_repeated_rows(tmp_path):
         ("bridge/_clip_3", "bridge/_clip_3"),
     ],
 )
-def test_clips_belong_to_the_video_they_were_cut_from(stem, group):
+def test_original_video(stem, group):
     assert original_video(stem) == group
 
 
@@ -143,7 +143,7 @@ def test_rows_that_cannot_be_used(tmp_path):
     ]
 
 
-def test_splits_that_are_not_there(tmp_path):
+def test_missing_splits(tmp_path):
     fill(tmp_path, train=[])
     assert read(tmp_path) == ([], [])
     with pytest.raises(UnknownName, match="tst"):

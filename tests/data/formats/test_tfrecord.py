@@ -81,7 +81,7 @@ lists = st.one_of(
 @given(
     st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), lists, max_size=5), st.booleans()
 )
-def test_examples_come_back_as_they_were_encoded(features, packed):
+def test_round_trip_of_examples(features, packed):
     encoded = example({key: feature(values, kind, packed) for key, (kind, values) in features.items()})
     decoded = parse_example(encoded, "here")
     assert decoded.keys() == features.keys()
@@ -131,13 +131,13 @@ def test_a_damaged_example_never_crashes(data):
         (delimited(1, delimited(1, delimited(1, b"\xff\xfe"))), "can't decode byte 0xff"),
     ],
 )
-def test_every_malformation_has_its_sentence(data, reason):
+def test_malformed_examples(data, reason):
     with pytest.raises(UnreadableVideo, match=r"^here: a record is not a tf\.train\.Example: ") as caught:
         parse_example(data, "here")
     assert reason in str(caught.value)
 
 
-def test_unknown_fields_are_skipped_and_the_last_list_of_a_feature_wins():
+def test_unknown_and_repeated_fields():
     unknown = varint(9 << 3) + varint(5) + varint(9 << 3 | 1) + bytes(8) + varint(9 << 3 | 5) + bytes(4)
     both = feature([b"first"], "bytes") + feature([7], "int") + unknown
     got = parse_example(unknown + example({"a": both, "none": b""}), "here")
@@ -145,14 +145,14 @@ def test_unknown_fields_are_skipped_and_the_last_list_of_a_feature_wins():
     assert got["none"] == []
 
 
-def test_a_packed_list_and_single_values_may_be_mixed():
+def test_packed_and_single_values():
     mixed = delimited(3, delimited(1, varint(1) + varint(300)) + b"\x08" + varint(-2))
     assert parse_example(example({"a": mixed}), "here")["a"].tolist() == [1, 300, -2]
 
 
 @settings(max_examples=30)
 @given(st.lists(st.binary(max_size=100), max_size=5))
-def test_records_are_found_where_they_are(tmp_path_factory, payloads):
+def test_record_spans(tmp_path_factory, payloads):
     path = tmp_path_factory.mktemp("records") / "x.tfrecord"
     path.write_bytes(b"".join(map(frame, payloads)))
     spans = list(record_spans(path))
@@ -170,7 +170,7 @@ def two_records(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("keep", "reason"), [(-1, "cut short"), (-12, "cut short"), (26, "inside the header of record 1")]
 )
-def test_a_cut_file_gives_its_whole_records_then_an_error(two_records, keep, reason):
+def test_a_truncated_file(two_records, keep, reason):
     two_records.write_bytes(two_records.read_bytes()[:keep])
     spans = record_spans(two_records)
     assert next(spans) == (12, 5)
@@ -178,30 +178,30 @@ def test_a_cut_file_gives_its_whole_records_then_an_error(two_records, keep, rea
         next(spans)
 
 
-def test_a_damaged_length_is_not_believed(two_records):
+def test_a_damaged_length(two_records):
     damaged = bytearray(two_records.read_bytes())
     damaged[4] = 0xFF  # a length of about a terabyte
     two_records.write_bytes(damaged)
-    with pytest.raises(UnreadableVideo, match=r"the length of record 0 at byte 0 fails its checksum"):
+    with pytest.raises(UnreadableVideo, match="checksum"):
         next(record_spans(two_records))
 
 
-def test_a_huge_length_with_a_good_checksum_is_checked_against_the_file(tmp_path):
+def test_a_huge_length(tmp_path):
     length = struct.pack("<Q", 2**62)
     path = tmp_path / "x.tfrecord"
     path.write_bytes(length + struct.pack("<I", masked_crc32c(length)) + b"little")
     with pytest.raises(UnreadableVideo, match="cut short"):
         next(record_spans(path))
-    with pytest.raises(UnreadableVideo, match="there is no record of 4611686018427387904 bytes at byte 12"):
+    with pytest.raises(UnreadableVideo, match="4611686018427387904"):
         read_record(path, 12, 2**62)
     with pytest.raises(UnreadableVideo, match="there is no record"):
         stored_checksum(path, 12, -1)
 
 
-def test_a_gzip_file_is_named_as_one(tmp_path):
+def test_a_gzip_file(tmp_path):
     path = tmp_path / "x.tfrecord"
     path.write_bytes(b"\x1f\x8b" + bytes(30))
-    with pytest.raises(UnreadableVideo, match="this is a gzip file"):
+    with pytest.raises(UnreadableVideo, match="gzip"):
         next(record_spans(path))
 
 
@@ -209,7 +209,7 @@ def test_the_stored_checksum_is_read_not_computed(two_records):
     assert stored_checksum(two_records, 12, 5) == mask(bitwise_crc32c(b"first"))
 
 
-def test_a_missing_file_and_a_folder_are_clear_errors(tmp_path):
+def test_a_missing_file_and_a_folder(tmp_path):
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(UnreadableVideo, match="cannot be opened"):
             next(record_spans(path))

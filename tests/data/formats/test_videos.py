@@ -40,7 +40,7 @@ def test_it_is_a_registered_reader(tmp_path):
     assert (reader.name, reader.expected()) == (tmp_path.name, 1)
 
 
-def test_without_labels_nothing_is_invented(tmp_path):
+def test_videos_without_labels(tmp_path):
     for name in ("b/open the door.mp4", "a.MKV", "c.webm", "b/.hidden.mp4", ".cache/x.mp4", "notes.txt"):
         put_video(tmp_path / name)
     episodes, problems = read(tmp_path)
@@ -56,7 +56,7 @@ def test_reading_opens_no_video(tmp_path, monkeypatch):
     assert len(read(tmp_path)[0]) == 1
 
 
-def test_a_csv_gives_every_column_its_place(tmp_path):
+def test_csv_columns(tmp_path):
     put_video(tmp_path / "videos/one.mp4")
     (tmp_path / "labels.csv").write_text(
         "\ufeffFile_Name,Task,binary_success,partial_success,reward,feedback,by,split,session,license,robot,site,lamp\n"
@@ -76,7 +76,7 @@ def test_a_csv_gives_every_column_its_place(tmp_path):
     assert bright_below(episode.main)
 
 
-def test_semicolons_and_surplus_values(tmp_path):
+def test_csv_with_semicolons(tmp_path):
     put_video(tmp_path / "a.mp4")
     (tmp_path / "labels.csv").write_text("file;instruction\na;push, then pull\na;x;y\n")
     episodes, problems = read(tmp_path)
@@ -122,7 +122,7 @@ def test_a_bad_label_is_unknown(tmp_path, cells, word):
     assert episodes["a"].outcomes == ()
 
 
-def test_the_good_labels_of_a_row_survive_its_bad_one(tmp_path):
+def test_good_labels_beside_a_bad_one(tmp_path):
     put_video(tmp_path / "a.mp4")
     lines(tmp_path / "labels.jsonl", {"file": "a", "instruction": "push", "success": False, "progress": 50})
     episodes, problems = read(tmp_path)
@@ -139,14 +139,14 @@ def test_the_good_labels_of_a_row_survive_its_bad_one(tmp_path):
         ({"vouched_by": "rule"}, "rule", ""),
     ],
 )
-def test_who_says_so(tmp_path, cells, source, by):
+def test_label_sources(tmp_path, cells, source, by):
     put_video(tmp_path / "a.mp4")
     lines(tmp_path / "labels.jsonl", {"file": "a", "instruction": "push", "success": True, **cells})
     outcome = read(tmp_path)[0]["a"].outcome
     assert (outcome.source, outcome.by) == (source, by)
 
 
-def test_curves_are_a_models_unless_somebody_else_signs(tmp_path):
+def test_sources_of_curves(tmp_path):
     for name in "abc":
         put_video(tmp_path / f"{name}.mp4")
     lines(
@@ -166,7 +166,7 @@ def test_curves_are_a_models_unless_somebody_else_signs(tmp_path):
     assert problem_facts(problems) == [("clipped curve", "c", True)]
 
 
-def test_several_cameras_make_one_episode(tmp_path):
+def test_several_cameras(tmp_path):
     for name in ("l/0.mp4", "r/0.mp4", "l/1.mp4"):
         put_video(tmp_path / name)
     lines(
@@ -182,7 +182,7 @@ def test_several_cameras_make_one_episode(tmp_path):
     assert problem_facts(problems) == [("missing video", "l/1", True)]
 
 
-def test_a_path_that_leaves_the_folder_is_refused(tmp_path):
+def test_paths_out_of_the_folder(tmp_path):
     outside = put_video(tmp_path / "outside.mp4")
     root = tmp_path / "data"
     put_video(root / "in.mp4")
@@ -208,7 +208,7 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path):
         assert repr(path) in problem.detail
 
 
-def test_links_into_the_hugging_face_cache_are_inside(tmp_path):
+def test_links_into_the_hugging_face_cache(tmp_path):
     blob = put_video(tmp_path / "datasets--x/blobs/1f")
     snapshot = tmp_path / "datasets--x/snapshots/main"
     snapshot.mkdir(parents=True)
@@ -218,7 +218,7 @@ def test_links_into_the_hugging_face_cache_are_inside(tmp_path):
     assert path_inside(snapshot, "b.mp4") is None
 
 
-def test_rows_that_name_no_usable_video(tmp_path):
+def test_rows_without_a_usable_video(tmp_path):
     put_video(tmp_path / "a.mp4")
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "arrays.npz").touch()
@@ -251,7 +251,7 @@ def test_rows_that_name_no_usable_video(tmp_path):
     ]
 
 
-def test_a_name_that_cannot_be_printed_is_left_out(tmp_path):
+def test_unprintable_names(tmp_path):
     put_video(tmp_path / "bad\nname.mp4")
     episodes, problems = read(tmp_path)
     assert episodes == {}
@@ -261,7 +261,7 @@ def test_a_name_that_cannot_be_printed_is_left_out(tmp_path):
     ]
 
 
-def test_label_files_that_cannot_be_used_at_all(tmp_path):
+def test_bad_label_files(tmp_path):
     with pytest.raises(BadInput, match="nowhere"):
         VideosReader(tmp_path / "nowhere")
     with pytest.raises(BadInput, match="a file"):
@@ -280,7 +280,7 @@ def test_label_files_that_cannot_be_used_at_all(tmp_path):
             read(tmp_path, labels=name)
 
 
-def test_the_first_label_file_counts_and_the_others_are_named(tmp_path):
+def test_several_label_files(tmp_path):
     put_video(tmp_path / "a.mp4")
     (tmp_path / "labels.json").write_text('{"a": {"instruction": "push"}}')
     (tmp_path / "index.json").write_text('[{"id": "a", "instruction": "pull"}]')
@@ -297,7 +297,7 @@ def test_a_group_called_test_is_a_split(tmp_path):
     assert (origin.split, origin.group) == ("test", "")
 
 
-def test_broken_bytes_cost_one_line_and_halves_of_characters_none(tmp_path):
+def test_broken_encodings(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\xff\xfe\n{"a": "x\\ud83d y"}\n' + b"[" * 100_000 + b"\n")
     first, broken, half, deep = read_rows(path)
@@ -308,7 +308,7 @@ def test_broken_bytes_cost_one_line_and_halves_of_characters_none(tmp_path):
 
 
 @pytest.mark.parametrize("unknown", [None, "", " ", "NaN", "n/a", float("nan")])
-def test_unknown_is_unknown(unknown):
+def test_spellings_of_unknown(unknown):
     for reading in (read_success, read_fraction, read_grade):
         assert reading("label", unknown) is None
 
@@ -344,7 +344,7 @@ def test_real_rollouts_with_a_models_curve():
     assert sorted({episode.origin.split for episode in episodes}) == ["test", "train"]
 
 
-def test_events_and_a_curve_of_the_same_voucher_are_one_account(tmp_path):
+def test_events_and_curve_of_one_source(tmp_path):
     put_video(tmp_path / "a.mp4")
     good = {"kind": "dropped", "first": 3, "last": 5, "note": "slipped"}
     row = {"file": "a.mp4", "instruction": "x", "success": False, "source": "rule", "by": "me"}

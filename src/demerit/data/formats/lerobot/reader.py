@@ -162,17 +162,17 @@ class _ReadPass:
 
     def _length(self, id: str, entry: LeRobotEntry, rows: EpisodeRows | None, problems: list[Problem]) -> int | None:
         """The number of frames if metadata, data and clips agree, else None."""
-        said: dict[str, int] = {} if entry.length is None else {"the metadata": entry.length}
+        lengths: dict[str, int] = {} if entry.length is None else {"the metadata": entry.length}
         if rows is not None:
-            said["the data"] = rows.count
+            lengths["the data"] = rows.count
         for key, clip in entry.clips.items():
             if clip.start is not None and clip.stop is not None:
-                said[f"the clip of {key}"] = round((clip.stop - clip.start) * self._info.fps)
-        if len(set(said.values())) > 1:
-            detail = ", ".join(f"{who} says {count} frames" for who, count in said.items())
+                lengths[f"the clip of {key}"] = round((clip.stop - clip.start) * self._info.fps)
+        if len(set(lengths.values())) > 1:
+            detail = ", ".join(f"{who} has {count} frames" for who, count in lengths.items())
             problems.append(Problem("length disagrees", id, detail, kept=True))
             return None
-        return next(iter(said.values()), None)
+        return next(iter(lengths.values()), None)
 
     def _views(
         self, id: str, entry: LeRobotEntry, rows: EpisodeRows | None, length: int | None, problems: list[Problem]
