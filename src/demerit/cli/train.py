@@ -232,7 +232,7 @@ def _train_vlm(
     folder = corpus or out_folder / "corpus"
     parts = open_parts(given, folder)
     if not prepare_only:
-        load_attribute("demerit.models.vlm.hub:located", "Training")(start, weights=False)  # fetches small files only
+        load_attribute("demerit.models.vlm.hub:locate_checkpoint", "Training")(start, weights=False)  # small files only
     prepared = _prepare(parts, folder, VLMCorpusPlan(config), workers)
     if prepare_only:
         return
