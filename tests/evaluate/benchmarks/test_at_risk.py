@@ -26,7 +26,7 @@ from demerit.models.protocol import example_card
 from fakes.coded_episodes import FALL_AT, Listed, Oracle, coded, episode
 
 QUICK = RunOptions(workers=0, settings=MeasureSettings(Resampling(resamples=100)))
-FALSE, TRUE = (one.name for one in AT_RISK)
+FALSE, TRUE = (metric.name for metric in AT_RISK)
 
 
 def scored(finals: Sequence[float], success: Sequence[bool], tasks: Sequence[str], name: str = "random") -> Scores:
@@ -39,14 +39,14 @@ def scored(finals: Sequence[float], success: Sequence[bool], tasks: Sequence[str
     return Scores({name: example_card(name=name)}, tuple(rows), (), {(name, AS_RECORDED): rewards})
 
 
-def test_names_say_the_risk_and_the_need_follows_from_it() -> None:
+def test_failures_needed_for_a_risk() -> None:
     assert (FALSE, TRUE) == ("false_positive_rate_at_0.05", "true_positive_rate_at_0.05")
     for risk in (0.5, 0.1, 0.05, 0.01):
         assert conformal_threshold(np.zeros(failures_needed(risk)), risk).enough
         assert not conformal_threshold(np.zeros(failures_needed(risk) - 1), risk).enough
 
 
-def test_the_promise_holds_in_the_mean_for_random_scores() -> None:
+def test_guarantee_holds_on_average_for_random_scores() -> None:
     tasks = [f"task {i // 2}" for i in range(80)]  # two failures in each of 40 tasks: 40 to calibrate on
     rates, expected = [], math.nan
     for seed in range(300):
@@ -59,7 +59,7 @@ def test_the_promise_holds_in_the_mean_for_random_scores() -> None:
     assert np.mean(rates) == pytest.approx(expected, abs=0.01)  # one rank further would be 1/41 or 3/41
 
 
-def test_the_half_depends_on_the_tasks_alone_and_is_a_second_computation_away() -> None:
+def test_rate_matches_a_second_computation() -> None:
     rng = np.random.default_rng(5)
     tasks = [f"task {i % 30}" for i in range(150)]
     finals, success = rng.random(150), rng.random(150) < 0.4
@@ -81,13 +81,13 @@ def test_the_half_depends_on_the_tasks_alone_and_is_a_second_computation_away() 
     assert 0 < found.value < 1 and "risk 10%" in found.note and "other half of the tasks" in found.note
 
 
-def test_the_halves_of_known_tasks_stay_the_same() -> None:
+def test_held_out_half_is_stable() -> None:
     # another split would give old reports other numbers
     aside = hold_out_calibration(scored([0.5] * 6, [False] * 6, list("abcdef"))).calibration
     assert aside is not None and "".join(sorted(aside.tasks)) == "def"
 
 
-def test_unscored_failures_are_counted_and_too_few_of_them_refuse_the_model() -> None:
+def test_too_few_scored_failures_refuse_the_model() -> None:
     finals = [math.nan if i in (0, 1) else 0.5 for i in range(80)]
     evidence = scored(finals, [False] * 80, [f"task {i // 2}" for i in range(80)])
     metric = rate_at_risk("false")
@@ -127,7 +127,7 @@ def test_oracle_and_controls_at_the_threshold(report: Report) -> None:
     for control in ("constant", "clock"):
         assert found[control, FALSE].value == found[control, TRUE].value == 0.0
     assert FALSE in report.about.lower_is_better and TRUE not in report.about.lower_is_better
-    assert not [one for one in report.warnings if "theory" in one]
+    assert not [warning for warning in report.warnings if "theory" in warning]
     assert recompute(report).as_dict() == report.as_dict()
 
 
@@ -140,7 +140,7 @@ def test_latency_in_frames(report: Report) -> None:
     assert "failure_latency" in report.about.lower_is_better
 
 
-def test_too_few_failures_are_a_sentence(tmp_path: Path) -> None:
+def test_too_few_failures_are_a_warning(tmp_path: Path) -> None:
     report = run_benchmark(load_benchmark("failure-detection"), [Oracle()], coded(6), tmp_path, QUICK)
     assert report.line("oracle", FALSE) is None
     assert (
@@ -149,7 +149,7 @@ def test_too_few_failures_are_a_sentence(tmp_path: Path) -> None:
     ) in report.warnings
 
 
-def test_a_validation_split_is_calibrated_on(tmp_path: Path) -> None:
+def test_threshold_uses_the_validation_split(tmp_path: Path) -> None:
     rows = []
     for task in range(25):
         split = "validation" if task < 10 else "test"

@@ -41,12 +41,12 @@ class Simulated:
         return 48
 
 
-def test_only_its_split_is_measured_and_paraphrases_are_one_task() -> None:
+def test_metaworld_measures_its_split_by_task() -> None:
     gathered = load_data(load_benchmark("metaworld-bad@1"), Dataset(Simulated(), "simulated:x"))
     assert len(gathered.episodes) == 40
-    assert {one.split for one in gathered.labels} == {"test"}
-    assert {one.task for one in gathered.labels} == {"task-0", "task-1"}
-    ids = {one.id: one for one in gathered.labels}
+    assert {row.split for row in gathered.labels} == {"test"}
+    assert {row.task for row in gathered.labels} == {"task-0", "task-1"}
+    ids = {row.id: row for row in gathered.labels}
     assert gathered.preferences
     for pair in gathered.preferences:
         better, other = (pair.a, pair.b) if pair.verdict == "a" else (pair.b, pair.a)
@@ -55,7 +55,7 @@ def test_only_its_split_is_measured_and_paraphrases_are_one_task() -> None:
         assert ids[better].task == ids[other].task
 
 
-def test_controls_know_nothing_about_matched_pairs(tmp_path) -> None:
+def test_controls_score_half_on_matched_pairs(tmp_path) -> None:
     options = RunOptions(settings=MeasureSettings(Resampling(resamples=100)), workers=0)
     report = run_benchmark(
         load_benchmark("metaworld-bad@1"), ["clock"], Dataset(Simulated(), "simulated:x"), tmp_path, options

@@ -42,7 +42,7 @@ class Chooser(Oracle):
         assert not first.outcomes and not second.outcomes, "a model must not see the labels"
         if self.swayed and task_of(first) % 2:
             return 0.9
-        ends = [one.main.take([len(one) - 1])[0, 0, 0, 0] for one in (first, second)]
+        ends = [episode.main.take([len(episode) - 1])[0, 0, 0, 0] for episode in (first, second)]
         return 0.8 if ends[0] > ends[1] else 0.2
 
 
@@ -78,7 +78,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return run_benchmark(load_benchmark("own"), models, coded(), out, replace(QUICK, batch=5))
 
 
-def test_a_comparer_is_told_by_its_method() -> None:
+def test_comparer_has_a_prefer_method() -> None:
     assert isinstance(Chooser(), Comparer) and not isinstance(Oracle(), Comparer)
 
 
@@ -92,12 +92,12 @@ def test_agreement_in_both_orders(report: Report) -> None:
     assert f"0 of {TASKS} pairs judged otherwise" in found["chooser"].note
     assert f"{TASKS} of {TASKS} pairs judged otherwise" in found["first"].note
     assert f"{TASKS // 2} of {TASKS} pairs judged otherwise" in found["swayed"].note
-    assert not [one for one in report.warnings if "theory" in one or MEASURE in one]
+    assert not [warning for warning in report.warnings if "theory" in warning or MEASURE in warning]
 
 
-def test_it_is_what_the_metric_says(report: Report) -> None:
-    verdicts = {(one.a, one.b): one.verdict for one in report.preferences}
-    mine = [one for one in report.choices if one.model == "swayed"]
+def test_agreement_matches_the_metric(report: Report) -> None:
+    verdicts = {(pair.a, pair.b): pair.verdict for pair in report.preferences}
+    mine = [pair for pair in report.choices if pair.model == "swayed"]
     assert len(mine) == TASKS
     leaning = [(np.sign(answer.p_first - 0.5) + np.sign(0.5 - answer.p_swapped)) / 2 for answer in mine]
     tasks = [answer.a.partition("/")[0] for answer in mine]
@@ -108,17 +108,19 @@ def test_it_is_what_the_metric_says(report: Report) -> None:
     assert (measure.value, measure.n, measure.ties) == (again.value, again.n, again.ties)
 
 
-def test_trouble_is_that_pairs_own_and_counted(report: Report) -> None:
+def test_failing_pairs_are_counted_alone(report: Report) -> None:
     measure = report.line("troubled", MEASURE)
     assert measure is not None and (measure.value, measure.n, measure.unscored) == (1.0, TASKS - 3, 3)
-    reasons = {one.a.partition("/")[0]: one.why_missing for one in report.choices if one.why_missing}
-    assert reasons == {"1": "RuntimeError: it broke", "2": "it could not tell", "3": "1.7 is no probability"}
-    half = next(one for one in report.choices if one.model == "troubled" and "2/" in one.a[:2])
+    reasons = {pair.a.partition("/")[0]: pair.why_missing for pair in report.choices if pair.why_missing}
+    assert reasons == {"1": "RuntimeError: it broke", "2": "it could not tell", "3": "1.7 is not a probability"}
+    half = next(pair for pair in report.choices if pair.model == "troubled" and "2/" in pair.a[:2])
     assert math.isnan(half.p_first) != math.isnan(half.p_swapped)  # the other order was answered, and is kept
-    assert any(one.startswith(f"troubled left 3 of {TASKS} pairs undecided in an order:") for one in report.warnings)
+    assert any(
+        warning.startswith(f"troubled left 3 of {TASKS} pairs undecided in an order:") for warning in report.warnings
+    )
 
 
-def test_choices_are_in_the_file_and_old_files_have_none(report: Report, tmp_path: Path) -> None:
+def test_answers_are_in_the_file(report: Report, tmp_path: Path) -> None:
     report.write(tmp_path / "report.json")
     read = Report.read(tmp_path / "report.json")
     again = recompute(replace(read, lines=(), comparisons=(), verdicts={}))
@@ -130,12 +132,12 @@ def test_choices_are_in_the_file_and_old_files_have_none(report: Report, tmp_pat
     assert old.choices == () and recompute(old).line("first", MEASURE) is None
 
 
-def test_frames_are_thinned_and_a_benchmark_without_the_question_does_not_ask(tmp_path: Path) -> None:
+def test_comparers_see_chosen_frames_and_are_asked_only_if_needed(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Counting(First):
         def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
-            seen.extend(len(one) for pair in pairs for one in pair)
+            seen.extend(len(episode) for pair in pairs for episode in pair)
             return super().prefer(pairs)
 
     run_benchmark(load_benchmark("roboarena"), [Counting()], coded(3), tmp_path, replace(QUICK, frames=4))

@@ -35,7 +35,7 @@ def value(report: Report, model: str, measure: str, part: str = "") -> float:
     return found.value
 
 
-def test_an_oracle_gets_everything(report: Report) -> None:
+def test_oracle_scores_best(report: Report) -> None:
     for measure, best in {
         "auroc": 1.0,
         "over_reward_rate": 0.0,
@@ -80,25 +80,30 @@ def test_controls_score_exactly_what_theory_says(report: Report) -> None:
     assert not [warning for warning in report.warnings if "theory" in warning]
 
 
-def test_a_broken_measure_is_noticed_by_its_control(tmp_path: Path) -> None:
+def test_broken_metric_is_noticed_by_its_control(tmp_path: Path) -> None:
     wrong = replace(AUROC, tally_of=lambda scores, finals: AUROC.tally_of(scores, scores.success))
     benchmark = Benchmark("wrong@1", "none", "any", "here", (wrong,), ("auroc",))
     report = run_benchmark(benchmark, [Oracle()], coded(4), tmp_path, QUICK)
-    assert any("The control clock scores 1.000 in auroc where theory says 0.500" in one for one in report.warnings)
+    assert any(
+        "The control clock scores 1.000 in auroc where theory says 0.500" in warning for warning in report.warnings
+    )
 
 
 def test_unscored_is_counted_and_explained(report: Report) -> None:
     measure = report.line("forgetful", "auroc")
     assert measure is not None and (measure.n, measure.unscored) == (4 * TASKS - 4, 4)
-    assert any(one.startswith("forgetful left 4 of 48 episodes") and "it slept (4)" in one for one in report.warnings)
+    assert any(
+        warning.startswith("forgetful left 4 of 48 episodes") and "it slept (4)" in warning
+        for warning in report.warnings
+    )
 
 
 def test_parts_and_comparisons(report: Report) -> None:
     assert value(report, "oracle", "auroc", "category: pick/place") == 1.0
     assert {line.part for line in report.lines if line.measure.name == "mae"} >= {"subset: part 0", "subset: part 2"}
-    pairs = {(one.first, one.second) for one in report.comparisons if one.measure == "auroc"}
+    pairs = {(entry.first, entry.second) for entry in report.comparisons if entry.measure == "auroc"}
     assert ("oracle", "forgetful") in pairs and len(pairs) == 3
-    best = next(one for one in report.comparisons if one.first == "oracle" and one.second in CONTROLS)
+    best = next(entry for entry in report.comparisons if entry.first == "oracle" and entry.second in CONTROLS)
     assert best.low > 0 and best.p <= best.p_adjusted < 0.2
 
 
@@ -112,7 +117,7 @@ def test_recomputing_gives_the_same_report(report: Report, tmp_path: Path) -> No
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "report.json").read_bytes()
 
 
-def test_a_second_run_scores_nothing_again(tmp_path: Path) -> None:
+def test_second_run_scores_nothing(tmp_path: Path) -> None:
     seen: list[int] = []
     benchmark = load_benchmark("gvl-voc@1")
     first = run_benchmark(benchmark, [Oracle()], coded(3), tmp_path, QUICK)
@@ -123,7 +128,7 @@ def test_a_second_run_scores_nothing_again(tmp_path: Path) -> None:
     assert first.as_dict()["lines"] == again.as_dict()["lines"]
 
 
-def test_shuffled_frames_are_shown_shuffled_and_measured_by_true_time(tmp_path: Path) -> None:
+def test_shuffled_frames_use_true_time(tmp_path: Path) -> None:
     report = run_benchmark(load_benchmark("gvl-voc"), [Oracle()], coded(2), tmp_path, QUICK)
     reward = report.rewards_of("oracle", SHUFFLED)["0/success-0"]
     order = frame_order(SHUFFLED, "0/success-0", 18)
@@ -131,41 +136,41 @@ def test_shuffled_frames_are_shown_shuffled_and_measured_by_true_time(tmp_path: 
     np.testing.assert_allclose(reward.value, order / 17, atol=1e-6)
 
 
-def test_counting_frames_is_no_merit(tmp_path: Path) -> None:
+def test_counting_frames_shows_nothing(tmp_path: Path) -> None:
     report = run_benchmark(load_benchmark("gvl-voc"), ["clock", Oracle()], coded(4), tmp_path, QUICK)
     said = " ".join(report.verdicts["clock"])
     assert "is clear of" not in said
     assert "voc_pearson: 1.000 by construction, counting frames; it has shown nothing here." in said
-    assert any("the control clock (1.000) is left aside" in one for one in report.verdicts["oracle"])
+    assert any("the control clock (1.000) is left aside" in entry for entry in report.verdicts["oracle"])
 
 
-def test_values_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
+def test_incomparable_values_are_refused(tmp_path: Path) -> None:
     model = Oracle(name="normalised", comparable=False)
     report = run_benchmark(load_benchmark("own"), [model], coded(3), tmp_path, QUICK)
     assert report.line("normalised", "auroc") is None
     assert report.line("normalised", "preference_ordering_by_sum") is None
     assert value(report, "normalised", "voc_pearson") == pytest.approx(1.0)
-    refusal = next(one for one in report.warnings if one.startswith("normalised: its values cannot be compared"))
+    refusal = next(text for text in report.warnings if text.startswith("normalised: "))
     assert "auroc" in refusal and "over_reward_rate" in refusal and "voc_pearson" not in refusal
     assert report.verdicts["normalised"][0] == "auroc: not measured for this model."
 
 
-def test_missing_labels_are_absent_lines_and_a_sentence(tmp_path: Path) -> None:
+def test_missing_labels_are_a_warning(tmp_path: Path) -> None:
     bare = [replace(episode(task, "success"), outcomes=()) for task in range(3)]
     report = run_benchmark(load_benchmark("own"), [Oracle()], Dataset(Listed(bare)), tmp_path, QUICK)
     assert not [line for line in report.lines if line.measure.name in ("auroc", "mae", "failure_caught")]
-    assert any("auroc" in one and "accepted and rejected episodes" in one for one in report.warnings)
+    assert any("auroc" in warning and "accepted and rejected episodes" in warning for warning in report.warnings)
     assert report.about.headline and report.line("oracle", report.about.headline[0]) is not None
     assert value(report, "oracle", "voc_pearson") == pytest.approx(1.0)
 
 
-def test_a_models_opinion_is_no_label(tmp_path: Path) -> None:
+def test_labels_by_models_are_ignored(tmp_path: Path) -> None:
     opinion = [replace(episode(task, "success"), outcomes=(Outcome("model", success=True),)) for task in range(2)]
     gathered = load_data(load_benchmark("own"), Dataset(Listed(opinion)), QUICK)
-    assert {one.success for one in gathered.labels} == {None}
+    assert {entry.success for entry in gathered.labels} == {None}
 
 
-def test_grades_calibrate_on_a_split_that_is_then_left_out(tmp_path: Path) -> None:
+def test_grades_calibrate_on_a_held_out_split(tmp_path: Path) -> None:
     rows = []
     for task in range(6):
         split = "val" if task < 3 else "test"
@@ -192,12 +197,12 @@ def test_every_benchmark_runs_on_coded_episodes(tmp_path: Path) -> None:
             "mae_group_wise_without_roboarena",
             "matched_pairs",
         )  # the coded episodes lack their labels
-        wanted = [one for one in load_benchmark(name).headline if one not in unlabelled]
+        wanted = [entry for entry in load_benchmark(name).headline if entry not in unlabelled]
         assert set(wanted) <= set(report.about.headline), name
         assert recompute(report).as_dict() == report.as_dict()
 
 
-def test_a_benchmark_of_your_own_is_a_dozen_lines(tmp_path: Path) -> None:
+def test_own_benchmark(tmp_path: Path) -> None:
     def cups() -> Benchmark:
         return Benchmark(
             name="cups@2",
@@ -219,7 +224,7 @@ def test_a_benchmark_of_your_own_is_a_dozen_lines(tmp_path: Path) -> None:
         BENCHMARKS._added.clear()
 
 
-def test_without_data_it_says_where_to_get_it() -> None:
+def test_missing_data_names_its_source() -> None:
     with pytest.raises(BadInput, match=r"roboarena@1: expected --data PATH with a RoboArena dump .*huggingface"):
         load_data(load_benchmark("roboarena@1"), "")
     with pytest.raises(BadInput, match="demerit simulate DIR"):
@@ -228,7 +233,7 @@ def test_without_data_it_says_where_to_get_it() -> None:
         load_benchmark("roboarenas@1")
 
 
-def test_models_are_named_once_and_controls_asked_for_are_rivals(tmp_path: Path) -> None:
+def test_controls_given_as_models_are_still_rivals(tmp_path: Path) -> None:
     benchmark = load_benchmark("failure-detection")
     with pytest.raises(BadInput, match="each model once"):
         run_benchmark(benchmark, ["clock", "clock"], coded(2), tmp_path, QUICK)
@@ -238,7 +243,7 @@ def test_models_are_named_once_and_controls_asked_for_are_rivals(tmp_path: Path)
     assert "all 6 controls" in report.verdicts["oracle"][1]
 
 
-def test_judging_takes_each_label_from_the_most_trusted_voucher() -> None:
+def test_labels_come_from_the_most_trusted_source() -> None:
     mixed = replace(
         episode(1, "failed"),
         outcomes=(Outcome("rule", success=True, grade=5), Outcome("human", success=False, note="dropped it", by="Ann")),
@@ -249,6 +254,6 @@ def test_judging_takes_each_label_from_the_most_trusted_voucher() -> None:
     assert (row.context, row.task) == ("pick up the cup number 1 (session 1)", "pick up the cup number 1")
 
 
-def test_settings_survive_the_report() -> None:
+def test_settings_round_trip() -> None:
     settings = MeasureSettings(Resampling(resamples=7, seed=3, alone="rows", level=0.9), "val")
     assert MeasureSettings.from_facts(settings.as_facts()) == settings

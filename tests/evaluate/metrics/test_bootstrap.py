@@ -126,7 +126,7 @@ def test_the_interval_of_a_mean_agrees_with_scipy():
     assert ours.high == pytest.approx(theirs.high, abs=0.03)
 
 
-def test_intervals_cover_when_clustered_and_do_not_when_rows_are_taken_for_independent():
+def test_clustered_intervals_cover_and_row_intervals_do_not():
     rng = np.random.default_rng(8)
     how = Resampling(resamples=300, level=0.9)
     covered = {"clusters": 0, "rows": 0}
@@ -140,7 +140,7 @@ def test_intervals_cover_when_clustered_and_do_not_when_rows_are_taken_for_indep
     assert covered["rows"] / 150 < 0.7
 
 
-def test_one_cluster_has_no_interval_unless_rows_are_asked_for():
+def test_one_cluster_has_no_interval_by_default():
     one = mean_tally("m", "rows", np.array([1.0, 2.0, 4.0]), ["t"] * 3)
     unknown, asked = one.measure(QUICK), one.measure(Resampling(resamples=200, alone="rows"))
     assert (unknown.value, unknown.clusters) == (pytest.approx(7 / 3), 1)
@@ -149,13 +149,13 @@ def test_one_cluster_has_no_interval_unless_rows_are_asked_for():
     assert "as if independent" in asked.note
 
 
-def test_nothing_to_measure_is_nan_with_n_zero_and_says_what_was_unscored():
+def test_nothing_to_measure_is_nan_with_n_zero():
     nothing = mean_tally("m", "rows", np.array([np.nan, np.nan]), ["a", "b"]).measure(QUICK)
     assert math.isnan(nothing.value) and (nothing.n, nothing.unscored) == (0, 2)
     assert str(nothing) == "m: nothing to measure (0 rows, 2 unscored)"
 
 
-def test_resamples_without_a_value_are_left_out_and_counted():
+def test_undefined_resamples_are_skipped_and_counted():
     # one failure in one of three tasks: a resample without that task has no AUROC
     tally = auroc([0.1, 0.5, 0.6, 0.9], [0, 1, 1, 1], clusters=[0, 0, 1, 2])
     assert "resamples, which are left out" in tally.measure(QUICK).note
@@ -166,16 +166,16 @@ def test_an_interval_of_mostly_undefined_resamples_is_unknown():
     assert percentiles(np.array([np.nan, 1.0]), 0.95) == (1.0, 1.0)
 
 
-def test_a_measure_survives_json():
-    for one in (
+def test_measure_round_trips_through_json():
+    for measure in (
         mean_tally("m", "rows", np.arange(5.0), None).measure(QUICK),
         Measure("m", math.nan, math.nan, math.nan, 0, 3),
     ):
-        back = Measure.from_dict(json.loads(json.dumps(one.as_dict(), allow_nan=False)))
-        assert back.as_dict() == one.as_dict()
+        back = Measure.from_dict(json.loads(json.dumps(measure.as_dict(), allow_nan=False)))
+        assert back.as_dict() == measure.as_dict()
 
 
-def test_a_measure_without_evidence_is_refused():
+def test_measure_needs_n_and_value_to_agree():
     with pytest.raises(BadInput, match="NaN if and only if n is 0"):
         Measure("m", 0.0, 0.0, 0.0, 0, 0)
     with pytest.raises(BadInput, match="NaN if and only if n is 0"):
@@ -184,7 +184,7 @@ def test_a_measure_without_evidence_is_refused():
         Resampling(resamples=0)
 
 
-def test_a_paired_comparison_uses_the_same_resamples_for_both():
+def test_paired_comparison_uses_the_same_resamples():
     rng = np.random.default_rng(4)
     task = np.repeat(np.arange(30), 6)
     base = rng.normal(size=30)[task]  # hard and easy tasks, the same for both models
@@ -200,7 +200,7 @@ def test_a_paired_comparison_uses_the_same_resamples_for_both():
     assert (found.low, found.high) == (pytest.approx(direct.low), pytest.approx(direct.high))
 
 
-def test_a_comparison_leaves_out_what_either_did_not_score_and_knows_no_difference_between_equals():
+def test_comparison_skips_rows_that_either_model_did_not_score():
     v = np.array([0.1, 0.4, np.nan, 0.9, 0.3])
     w = np.array([0.1, np.nan, 0.2, 0.9, 0.3])
     found = compare(lambda x: mean_tally("m", "rows", x, None), v, w, QUICK)
@@ -248,7 +248,7 @@ def test_holm_by_its_definition(p):
     assert all(found[names[a]] <= found[names[b]] + 1e-12 for a, b in pairwise(order))
 
 
-def test_holm_leaves_unknown_comparisons_out():
+def test_holm_skips_unknown_comparisons():
     found = holm({"a": 0.02, "b": math.nan, "c": 0.04})
     assert found["a"] == 0.04 and found["c"] == 0.04 and math.isnan(found["b"])
     with pytest.raises(BadInput):

@@ -146,7 +146,7 @@ def test_unknown_controls_and_undefined_expectations():
     assert not Expectation(math.nan, True, "").fits(Measure("m", 0.0, math.nan, math.nan, 3, 0))
 
 
-def test_a_model_inside_the_interval_of_a_control_has_shown_nothing():
+def test_model_that_overlaps_a_control_has_shown_nothing():
     model = Measure("auroc", 0.7, 0.6, 0.8, 50, 0)
     controls = {"constant": Measure("auroc", 0.5, 0.5, 0.5, 50, 0), "change": Measure("auroc", 0.67, 0.6, 0.7, 50, 0)}
     text = shown_nothing(model, controls)

@@ -29,7 +29,7 @@ curve = st.lists(st.one_of(st.integers(-3, 3).map(float), st.floats(-100, 100)),
 
 @check
 @given(st.lists(st.tuples(st.integers(-4, 4), st.floats(-10, 10)), min_size=2, max_size=25))
-def test_correlations_are_scipys(rows):
+def test_correlations_match_scipy(rows):
     x, y = (np.array(v, dtype=float) for v in zip(*rows, strict=True))
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         assert math.isnan(pearson(x, y)) and math.isnan(spearman(x, y))
@@ -41,13 +41,13 @@ def test_correlations_are_scipys(rows):
 
 @check
 @given(curve)
-def test_ranks_are_scipys(values):
+def test_ranks_match_scipy(values):
     assert average_ranks(np.array(values)).tolist() == stats.rankdata(values).tolist()
 
 
 @check
 @given(st.lists(curve, min_size=1, max_size=6))
-def test_voc_is_the_mean_over_episodes_that_have_one(curves):
+def test_voc_is_the_mean_over_defined_episodes(curves):
     for method, by_scipy in (("pearson", np.corrcoef), ("spearman", None)):
         each = []
         for values in curves:
@@ -61,7 +61,7 @@ def test_voc_is_the_mean_over_episodes_that_have_one(curves):
         assert found.name == f"voc_{method}"
 
 
-def test_a_constant_is_undefined_and_a_hole_is_unscored_neither_is_zero():
+def test_constant_is_undefined_and_a_gap_is_unscored():
     curves = [[0.5, 0.5, 0.5], [0.0, math.nan, 1.0], [], [1.0], [0.0, 0.5, 1.0]]
     found = value_order_correlation(curves).measure(QUICK)
     assert (found.value, found.n, found.undefined, found.unscored) == (pytest.approx(1.0), 1, 2, 2)
@@ -71,7 +71,7 @@ def test_a_constant_is_undefined_and_a_hole_is_unscored_neither_is_zero():
     assert math.isnan(pearson([0.1] * 10, np.arange(10)))
 
 
-def test_reversed_and_shuffled_frames_are_judged_by_their_true_time():
+def test_reversed_and_shuffled_frames_use_true_time():
     length = 12
     back, mixed = np.arange(length)[::-1], np.random.default_rng(0).permutation(length)
     for times, shown in ((back, "reversed"), (mixed, "shuffled")):
@@ -83,7 +83,7 @@ def test_reversed_and_shuffled_frames_are_judged_by_their_true_time():
         value_order_correlation([clock], shown="shuffled")
 
 
-def test_a_scale_of_the_value_changes_nothing():
+def test_correlation_ignores_scale():
     rng = np.random.default_rng(1)
     v = rng.normal(size=30)
     assert pearson(v, np.arange(30)) == pytest.approx(pearson(1e-200 * v, np.arange(30)))
@@ -95,7 +95,7 @@ ranked = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 1.0, 2.0]))
 
 @check
 @given(ranked)
-def test_tau_against_scipy_and_loops(rows):
+def test_tau_matches_scipy(rows):
     values, levels = zip(*rows, strict=True)
     counted = count_pairs(values, levels)
     signs = [np.sign(a[0] - b[0]) * np.sign(a[1] - b[1]) for a, b in combinations(rows, 2)]
@@ -111,7 +111,7 @@ def test_tau_against_scipy_and_loops(rows):
     assert counted.tau("tau_b") == pytest.approx(expected, nan_ok=True)
 
 
-def test_tau_is_taken_within_tasks_and_undefined_is_not_zero():
+def test_tau_is_computed_within_tasks():
     values = [0, 1, 2, 5, 5, 9, 8, 7]
     levels = [0, 1, 2, 0, 2, 0, 2, math.nan]
     tasks = list("ppp") + list("qq") + list("rrr")
@@ -136,7 +136,7 @@ def test_tau_is_taken_within_tasks_and_undefined_is_not_zero():
         max_size=20,
     )
 )
-def test_the_gap_in_a_loop(rows):
+def test_success_failure_gap_in_a_loop(rows):
     good = [v for v, s in rows if s == 1 and not math.isnan(v)]
     bad = [v for v, s in rows if s == 0 and not math.isnan(v)]
     found = success_failure_gap(*zip(*rows, strict=True)).measure(QUICK)

@@ -92,7 +92,7 @@ def test_over_reward_in_a_loop(rows):
     assert rate.n == len(bad)
 
 
-def test_order_of_the_list_decides_nothing():
+def test_ties_do_not_depend_on_row_order():
     # sorted by label, a tie broken by list order would give 1 or 0
     for success in ([1, 1, 0, 0], [0, 0, 1, 1]):
         assert auroc([0.3] * 4, success).measure(QUICK).value == 0.5
@@ -100,7 +100,7 @@ def test_order_of_the_list_decides_nothing():
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(4, 0.2), (5, 0.4), (6, 0.3), (9, 0.1), (3, 0.3)])
-def test_conformal_risk_over_all_places_of_a_new_failure(n, alpha):
+def test_conformal_risk_over_all_ranks_of_a_new_failure(n, alpha):
     # n + 1 exchangeable scores: the new one is each of them equally often
     for values in (list(range(n + 1)), [0] * (n + 1), [0, 0, *range(n - 1)]):
         passed = 0
@@ -112,7 +112,7 @@ def test_conformal_risk_over_all_places_of_a_new_failure(n, alpha):
             assert passed == math.floor(alpha * (n + 1) + 1e-9)
 
 
-def test_conformal_says_when_failures_are_too_few():
+def test_conformal_needs_enough_failures():
     few = conformal_threshold([0.1] * 18 + [math.nan], 0.05)
     assert few.threshold == math.inf and not few.enough and few.unscored == 1
     enough = conformal_threshold(np.linspace(0, 1, 19), 0.05)
@@ -158,7 +158,7 @@ def test_calibration_in_a_loop(rows, bins):
     assert score.value == pytest.approx(np.mean([(v - s) ** 2 for v, s in pairs]) if pairs else math.nan, nan_ok=True)
 
 
-def test_a_calibrated_model_is_calibrated_and_a_boaster_is_not():
+def test_calibration_error_finds_overconfidence():
     rng = np.random.default_rng(3)
     p = rng.random(4000)
     success = rng.random(4000) < p
@@ -169,7 +169,7 @@ def test_a_calibrated_model_is_calibrated_and_a_boaster_is_not():
     assert brier(p, success).measure(QUICK).value == pytest.approx(1 / 6, abs=0.01)
 
 
-def test_what_is_no_probability_is_refused():
+def test_invalid_inputs_are_refused():
     with pytest.raises(BadInput, match="from 0 to 1"):
         brier([1.5], [1])
     with pytest.raises(BadInput, match="true, false or unknown"):

@@ -34,7 +34,7 @@ def look(frames, values, start, window, delta):
 
 @check
 @given(curves, st.integers(0, 30), st.integers(0, 10), st.sampled_from([0.125, 0.25, 0.5]))
-def test_a_fall_frame_by_frame(rows, start, window, delta):
+def test_falls_match_the_definition(rows, start, window, delta):
     frames, values = zip(*sorted(rows), strict=True)
     found = falls_at([values], [frames], [start], window=window, delta=delta)
     expected = look(frames, values, start, window, delta)
@@ -55,7 +55,7 @@ def test_a_fall_frame_by_frame(rows, start, window, delta):
     assert found.placebo[0] == pytest.approx(np.mean(others) if others else math.nan, nan_ok=True)
 
 
-def test_a_model_that_sees_the_slip():
+def test_fall_after_a_failure_is_caught():
     values, frames = [0.1, 0.3, 0.6, 0.6, 0.2, 0.1], [0, 5, 10, 15, 20, 25]
     found = falls_at([values], [frames], [13], window=10, delta=0.25)
     assert (found.caught[0], found.latency[0], found.early[0]) == (1.0, 7.0, False)
@@ -82,7 +82,7 @@ def test_a_random_curve_catches_as_much_at_its_placebo():
     assert found.caught.mean() == pytest.approx(np.nanmean(found.placebo), abs=0.08)
 
 
-def test_failure_moments_refuse_nonsense():
+def test_invalid_windows_and_frames_are_refused():
     for bad in ({"window": -1, "delta": 0.1}, {"window": 5, "delta": 0.0}):
         with pytest.raises(BadInput, match="window >= 0"):
             falls_at([[1.0]], [[0]], [0], **bad)
@@ -113,7 +113,7 @@ def test_the_diagonal_share_in_a_loop(size, seed):
     assert (found.n, found.unscored, found.undefined) == (len(shares), unscored, undefined)
 
 
-def test_the_right_video_only_is_one_and_equal_rewards_are_one_over_tasks():
+def test_diagonal_share_of_perfect_and_blind_models():
     assert diagonal_share(np.eye(4)).measure(QUICK).value == 1.0
     assert diagonal_share(np.full((4, 4), 0.3)).measure(QUICK).value == pytest.approx(0.25)
     # columns are instructions: a video that everything rewards does not hide in its row

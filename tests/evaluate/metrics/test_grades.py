@@ -37,7 +37,7 @@ def every_cut(values, truth, weights):
 
 @check
 @given(st.lists(st.tuples(st.integers(0, 5), grade, st.sampled_from("xy")), min_size=1, max_size=14))
-def test_fitted_thresholds_are_the_best_there_are(rows):
+def test_fitted_thresholds_are_optimal(rows):
     values, truth, subsets = zip(*rows, strict=True)
     plain = fit_thresholds(values, truth)
     assert plain.error == pytest.approx(every_cut(values, truth, [1 / len(rows)] * len(rows)))
@@ -48,7 +48,7 @@ def test_fitted_thresholds_are_the_best_there_are(rows):
     assert group_wise_error(wise.grade(values), truth, subsets).measure(QUICK).value == pytest.approx(wise.error)
 
 
-def test_thresholds_cut_half_way_and_between_neighbouring_floats():
+def test_cuts_lie_half_way_between_values():
     assert fit_thresholds([0.0, 1.0], [1, 5]).cuts == (0.5, 0.5, 0.5, 0.5)
     assert fit_thresholds([0.0, 1.0], [2, 4]).cuts == (-math.inf, 0.5, 0.5, math.inf)
     low = 0.1
@@ -56,7 +56,7 @@ def test_thresholds_cut_half_way_and_between_neighbouring_floats():
     assert fit_thresholds([low, high], [1, 5]).grade([low, high]).tolist() == [1, 5]
 
 
-def test_fitting_leaves_out_what_is_unknown_and_refuses_nothing_at_all():
+def test_fitting_skips_unknown_rows():
     fitted = fit_thresholds([0.0, math.nan, 1.0, 0.5], [1, 5, 5, math.nan])
     assert (fitted.n, fitted.error) == (2, 0.0)
     assert np.array_equal(fitted.grade([math.nan, 1.0]), [math.nan, 5.0], equal_nan=True)
@@ -68,7 +68,7 @@ def test_fitting_leaves_out_what_is_unknown_and_refuses_nothing_at_all():
 
 @check
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(-5, 5), st.floats(0.5, 5))
-def test_a_range_becomes_grades_by_rounding(shares, low, width):
+def test_grade_by_range_rounds(shares, low, width):
     values = [low + width * p for p in shares]
     found = grade_by_range(values, low, low + width)
     exact = [1 + 4 * (v - low) / ((low + width) - low) for v in values]
@@ -86,7 +86,7 @@ def test_grades_by_range_at_the_edges():
 
 @check
 @given(st.lists(st.tuples(maybe_grade, maybe_grade, st.sampled_from("xyz")), min_size=1, max_size=25))
-def test_errors_in_loops(rows):
+def test_grade_errors_in_a_loop(rows):
     predicted, truth, subsets = zip(*rows, strict=True)
     inside = {}
     for p, t, s in rows:
@@ -103,7 +103,7 @@ def test_errors_in_loops(rows):
     assert (wise.n, wise.unscored) == (len(flat), unscored)
 
 
-def test_the_overall_of_the_published_table_is_group_wise():
+def test_published_overall_error_is_group_wise():
     # RoboReward, Table 10: the published errors of RoboReward 8B on the 23 subsets, and 0.665 overall
     table = published_table("roboreward_table_10")
     subset = [float(table.value("RoboReward 8B", name)) for name in table.columns if name != "Overall"]
@@ -120,7 +120,7 @@ def spread(error, episodes=1000):
     return [low + (i < round((error - low) * episodes)) for i in range(episodes)]
 
 
-def test_a_wholly_unscored_subset_is_said():
+def test_unscored_subset_is_counted():
     found = group_wise_error([1, math.nan], [1, 3], ["x", "y"]).measure(QUICK)
     assert found.counts["unscored subsets"] == 1 and "wholly unscored" in found.note
 

@@ -41,7 +41,7 @@ def the_paper(rows):
 
 @check
 @given(episodes)
-def test_accuracy_is_the_papers(rows):
+def test_accuracy_matches_the_paper(rows):
     model, human, contexts = zip(*rows, strict=True)
     found = preference_ordering(model, human, contexts).measure(QUICK)
     value, n, ties, unscored = the_paper(rows)
@@ -58,21 +58,21 @@ def strict(a, b):
 
 @check
 @given(episodes)
-def test_a_mirrored_model_scores_one_minus(rows):
+def test_negated_model_scores_one_minus(rows):
     model, human, contexts = (np.array(x) for x in zip(*rows, strict=True))
     found, other = (preference_ordering(m, human, contexts).measure(QUICK) for m in (model, -model))
     assert other.value == pytest.approx(1 - found.value, nan_ok=True)
     assert other.ties == found.ties
 
 
-def test_contexts_weigh_by_their_pairs():
+def test_contexts_are_weighted_by_pairs():
     # context p: 3 pairs all right; context q: 1 pair wrong -> 3/4, not (1 + 0)/2
     found = preference_ordering([1, 2, 3, 2, 1], [1, 2, 3, 1, 2], list("pppqq")).measure(QUICK)
     assert (found.value, found.n, found.counts["contexts"]) == (0.75, 4, 2)
     assert preference_ordering([1, 2, 3, 2, 1], [1, 2, 3, 1, 2], list("pppqq")).by_cluster() == {"p": 1.0, "q": 0.0}
 
 
-def test_returns_are_named_apart_and_need_what_they_use():
+def test_returns_need_the_values_they_use():
     values = [[0.0, 1.0, 0.5], [math.nan, 1.0], [], [0.2, math.nan]]
     assert np.array_equal(episode_returns(values, "sum"), [1.5, math.nan, math.nan, math.nan], equal_nan=True)
     assert np.array_equal(episode_returns(values, "mean"), [0.5, math.nan, math.nan, math.nan], equal_nan=True)
@@ -94,7 +94,7 @@ def test_returns_do_not_depend_on_the_order_of_frames(values, random):
     assert episode_returns([values], "sum")[0] == pytest.approx(np.sum(values), abs=1e-9)
 
 
-def test_a_constant_is_a_tie_by_mean_whatever_the_lengths():
+def test_constant_is_a_tie_by_mean_for_all_lengths():
     # np.mean of three and of ten times 0.1 differ in the last bit: rounding would order the episodes
     assert np.mean([0.1] * 3) != np.mean([0.1] * 10)
     curves = [[0.1] * n for n in (3, 10, 7, 49)]
@@ -102,7 +102,7 @@ def test_a_constant_is_a_tie_by_mean_whatever_the_lengths():
     assert (found.value, found.ties) == (0.5, 6)
 
 
-def test_clusters_may_be_wider_than_contexts_but_never_cut_one():
+def test_clusters_must_contain_whole_contexts():
     model, human, contexts = [1, 2, 1, 2, 3, 1], [1, 2, 1, 2, 1, 2], list("ppqqrr")
     wide = preference_ordering(model, human, contexts, clusters=list("xxxxyy")).measure(QUICK)
     assert (wide.clusters, preference_ordering(model, human, contexts).measure(QUICK).clusters) == (2, 3)
@@ -145,7 +145,7 @@ def test_judgement_agreement_in_a_loop(rows):
     assert judgement_agreement(margin, turned).measure(QUICK).value == pytest.approx(1 - found.value, nan_ok=True)
 
 
-def test_always_a_scores_the_share_of_a_and_exactly_half_in_both_orders():
+def test_always_a_scores_half_in_both_orders():
     said = ["a", "a", "a", "b", "tie"]
     one = judgement_agreement([1] * 5, said).measure(QUICK)
     assert one.value == 0.75
@@ -160,7 +160,7 @@ def test_always_a_scores_the_share_of_a_and_exactly_half_in_both_orders():
     assert (lost.n, lost.unscored) == (3, 1)
 
 
-def test_other_words_are_refused():
+def test_invalid_verdicts_and_values_are_refused():
     with pytest.raises(BadInput, match="'a', 'b' or 'tie'"):
         judgement_agreement([1.0], ["A"])
     with pytest.raises(BadInput, match="infinite"):

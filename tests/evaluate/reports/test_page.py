@@ -71,7 +71,7 @@ def data_of(text: str) -> Any:
     return json.loads(Elements(text).scripts["data"])
 
 
-def test_nothing_is_fetched_from_anywhere(text: str, tmp_path: Path) -> None:
+def test_pages_make_no_requests(text: str, tmp_path: Path) -> None:
     board = build_leaderboard([], tmp_path).read_text("utf-8")
     for page in (text, board):
         without_data = re.sub(r"[A-Za-z0-9+/=]{200,}", "", page)
@@ -86,18 +86,18 @@ def test_nothing_is_fetched_from_anywhere(text: str, tmp_path: Path) -> None:
         assert "script-src 'sha256-" in page
 
 
-def test_the_first_screen_says_whom_to_trust(text: str) -> None:
+def test_first_screen_names_the_trusted_model(text: str) -> None:
     assert "<h1>Trust <em>careful</em> most here</h1>" in text
     assert text.index("<h1>") < text.index("not what any model is worth") < text.index('<table class="headline"')
     assert text.index(">careful</span>") < text.index("Controls: what knowing nothing scores") < text.index(">clock<")
     assert "demerit bench --recompute report.json" in text
 
 
-def test_words_of_strangers_stay_words(made: tuple[Report, dict[str, Frames]]) -> None:
+def test_texts_from_a_dataset_are_escaped(made: tuple[Report, dict[str, Frames]]) -> None:
     report, frames = made
     bad = replace(report.episodes[0], instruction=EVIL, note=EVIL, category=EVIL, vouched_by=EVIL)
     unread = Reward.unscored("careful", bad.id, EVIL)
-    kept = [one for one in report.rewards if (one.reward.model, one.reward.episode) != ("careful", bad.id)]
+    kept = [scored for scored in report.rewards if (scored.reward.model, scored.reward.episode) != ("careful", bad.id)]
     report = replace(
         report,
         about=replace(report.about, name=EVIL, claim=EVIL, data=EVIL),
@@ -117,7 +117,7 @@ def test_words_of_strangers_stay_words(made: tuple[Report, dict[str, Frames]]) -
     assert not [facts for tag, facts in evil.tags if tag == "img" and facts.get("src") == "x"]
 
 
-def test_the_script_is_the_one_that_the_policy_allows(text: str) -> None:
+def test_policy_allows_only_the_page_script(text: str) -> None:
     import hashlib
 
     script = text[text.rindex("<script>") + 8 : text.rindex("</script>")]
@@ -125,7 +125,7 @@ def test_the_script_is_the_one_that_the_policy_allows(text: str) -> None:
     assert f"script-src 'sha256-{digest}'" in text
 
 
-def test_a_clip_shows_the_frames_that_it_says(tmp_path: Path) -> None:
+def test_clip_shows_its_listed_frames(tmp_path: Path) -> None:
     frames = Frames.from_array(
         np.arange(200, dtype=np.uint8)[:, None, None, None].repeat(301, 1).repeat(500, 2).repeat(3, 3)
     )
@@ -145,7 +145,7 @@ def test_a_clip_shows_the_frames_that_it_says(tmp_path: Path) -> None:
     assert k == 63
 
 
-def test_a_video_that_does_not_fit_or_cannot_be_read_says_so(made: tuple[Report, dict[str, Frames]]) -> None:
+def test_unusable_video_has_a_problem(made: tuple[Report, dict[str, Frames]]) -> None:
     report, frames = made
     first, second = (pick.episode.id for pick in pick_examples(report, 2))
     broken: Mapping[str, Frames] = {**frames, first: shading_frames(9), second: Frames(Gone())}
@@ -177,7 +177,7 @@ class Gone:
         return {}
 
 
-def test_only_so_many_videos_are_embedded(made: tuple[Report, dict[str, Frames]]) -> None:
+def test_number_of_embedded_videos(made: tuple[Report, dict[str, Frames]]) -> None:
     report, frames = made
     for embed in (0, 1, 5):
         scripts = Elements(render_report(report, frames, embed)).scripts
@@ -187,7 +187,7 @@ def test_only_so_many_videos_are_embedded(made: tuple[Report, dict[str, Frames]]
         write_page(report, "nowhere.html", frames, -1)
 
 
-def test_the_telling_episodes_come_first(made: tuple[Report, dict[str, Frames]]) -> None:
+def test_mistakes_are_picked_first(made: tuple[Report, dict[str, Frames]]) -> None:
     report, _ = made
     chosen = pick_examples(report, 100)
     assert len(chosen) == len(report.episodes) == len({pick.index for pick in chosen})
@@ -197,7 +197,7 @@ def test_the_telling_episodes_come_first(made: tuple[Report, dict[str, Frames]])
     assert re.fullmatch(r"\w+ gives this failure [\d.]+; the median success gets [\d.]+\.", chosen[0].why)
 
 
-def test_page_numbers_are_the_report_rounded(made: tuple[Report, dict[str, Frames]], text: str) -> None:
+def test_page_numbers_match_the_report(made: tuple[Report, dict[str, Frames]], text: str) -> None:
     report, _ = made
     data = data_of(text)
     curves = json.loads(Elements(text).scripts["curves"])
@@ -211,7 +211,7 @@ def test_page_numbers_are_the_report_rounded(made: tuple[Report, dict[str, Frame
             if curve is not None:
                 at = rewards[episode.id].at if curve[0] == 0 else np.array(curve[0])
                 assert np.array_equal(at, rewards[episode.id].at)
-                values = np.array([math.nan if one is None else one for one in curve[1]])
+                values = np.array([math.nan if value is None else value for value in curve[1]])
                 assert np.allclose(values, rewards[episode.id].value, atol=6e-4, equal_nan=True)
 
 
@@ -219,9 +219,9 @@ def test_unscored_is_grouped_with_its_reason(made: tuple[Report, dict[str, Frame
     report, _ = made
     groups = {(group.model, group.reason): group for group in unscored_groups(report)}
     for (model, reason), group in groups.items():
-        rewards = [one for one in report.rewards_of(model).values() if one.why_missing == reason]
-        assert group.whole == sum(not one.scored for one in rewards)
-        assert group.partly == sum(one.scored for one in rewards)
+        rewards = [reward for reward in report.rewards_of(model).values() if reward.why_missing == reason]
+        assert group.whole == sum(not reward.scored for reward in rewards)
+        assert group.partly == sum(reward.scored for reward in rewards)
         assert reason in text
     assert ("careful", "the server timed out") in groups
 
@@ -234,7 +234,7 @@ def test_categories_rise_in_complexity(made: tuple[Report, dict[str, Frames]]) -
     assert len(chart.rows[0].cells) == len(made[0].cards)
 
 
-def test_a_thousand_episodes_are_a_sensible_file() -> None:
+def test_large_report_is_a_moderate_file() -> None:
     report = make_large_report()
     text = render_report(report, {}, 24)
     assert len(report.episodes) == 1000
@@ -273,7 +273,7 @@ def at(value: float) -> Measure:
     return Measure("m", value, value, value, int(not math.isnan(value)), 0)
 
 
-def test_words_and_scales() -> None:
+def test_labels_numbers_and_scales() -> None:
     assert label("preference_ordering_by_final") == "Preference ordering, by final"
     assert label("voc_pearson_shuffled") == "VOC pearson shuffled"
     assert meaning("best_f1_of_success").startswith("the largest F1")
@@ -286,7 +286,7 @@ def test_words_and_scales() -> None:
     assert 0 < wide.percent(0.5) < wide.percent(3.0) < 100
 
 
-def test_videos_elsewhere_are_not_linked() -> None:
+def test_remote_videos_are_not_linked() -> None:
     for address in ("videos/one.mp4", "data:video/mp4;base64,AAAA", "file:///tmp/a.mp4", "/tmp/a:b.mp4"):
         assert playable(address) == address
     for address in ("https://example.org/a.mp4", "//example.org/a.mp4", "javascript:alert(1)", "data:text/html,x"):

@@ -42,7 +42,7 @@ def by_formula(points: Sequence[tuple[float, float, float]]) -> dict[float, floa
 
 
 @given(rows)
-def test_pooling_finds_what_the_formula_says(points: list[tuple[int, float, float]]) -> None:
+def test_isotonic_matches_the_min_max_formula(points: list[tuple[int, float, float]]) -> None:
     expected = by_formula(points)
     found = isotonic(*(list(column) for column in zip(*points, strict=True)))
     assert found(list(expected)) == pytest.approx(list(expected.values()), abs=1e-9)
@@ -56,7 +56,7 @@ maps = st.one_of(
 
 
 @given(maps, st.lists(unit, min_size=2, max_size=20))
-def test_maps_never_fall_keep_the_range_and_keep_unknown_unknown(made: CalibrationMap, values: list[float]) -> None:
+def test_maps_are_monotone_and_keep_nan(made: CalibrationMap, values: list[float]) -> None:
     out = made(sorted(values))
     assert (np.diff(out) >= 0).all() and out.min() >= 0 and out.max() <= 1
     assert np.isnan(made([math.nan])).all()
@@ -65,7 +65,7 @@ def test_maps_never_fall_keep_the_range_and_keep_unknown_unknown(made: Calibrati
 
 
 @given(st.lists(unit, min_size=1, max_size=40), st.lists(unit, min_size=1, max_size=20), st.floats(0.02, 0.9))
-def test_confidence_and_threshold_are_one_promise(failures: list[float], scores: list[float], risk: float) -> None:
+def test_confidence_and_threshold_agree(failures: list[float], scores: list[float], risk: float) -> None:
     """Passing the conformal threshold is the same as a p-value of at most the risk, counted one by one."""
     threshold = conformal_threshold(failures, risk).threshold
     confidence = Confidence(np.array(failures))(scores)
@@ -76,7 +76,7 @@ def test_confidence_and_threshold_are_one_promise(failures: list[float], scores:
 
 
 @given(st.lists(st.tuples(unit, unit), min_size=19, max_size=60))
-def test_a_bound_on_progress_is_kept_by_those_it_was_made_of_and_stays_when_made_again(
+def test_progress_bound_holds_on_its_own_examples(
     pairs: list[tuple[float, float]],
 ) -> None:
     def bound(finals: Sequence[float]) -> CalibrationMap:
@@ -106,7 +106,7 @@ def draw(rng: np.random.Generator, count: int, power: float) -> list[Calibration
 
 
 @pytest.mark.parametrize(("power", "risk"), [(0.0, 0.05), (3.0, 0.05), (3.0, 0.2)])
-def test_the_promise_is_kept_on_exchangeable_data(power: float, risk: float) -> None:
+def test_guarantee_holds_on_exchangeable_data(power: float, risk: float) -> None:
     """By simulation; a model that knows nothing (power 0) keeps it as well, and lets no more successes through."""
     rng = np.random.default_rng(0)
     false, true, over = [], [], []
@@ -114,10 +114,15 @@ def test_the_promise_is_kept_on_exchangeable_data(power: float, risk: float) -> 
         found = fit(draw(rng, 120, power), "conformal", risk)
         test = draw(rng, 120, power)
         assert found.threshold is not None
-        passes = {kind: [one.score >= found.threshold for one in test if one.success is kind] for kind in (True, False)}
+        passes = {
+            kind: [example.score >= found.threshold for example in test if example.success is kind]
+            for kind in (True, False)
+        }
         false.append(np.mean(passes[False]))
         true.append(np.mean(passes[True]))
-        over.append(np.mean([found.success([one.score])[0] >= 1 - risk - 1e-12 for one in test if not one.success]))
+        over.append(
+            np.mean([found.success([example.score])[0] >= 1 - risk - 1e-12 for example in test if not example.success])
+        )
     error = 3 * float(np.std(false)) / 400**0.5
     assert np.mean(false) <= risk + error
     assert np.allclose(over, false)
@@ -127,16 +132,16 @@ def test_the_promise_is_kept_on_exchangeable_data(power: float, risk: float) -> 
         assert np.mean(true) > 0.5
 
 
-def test_the_promise_does_not_carry_over_to_other_scores() -> None:
+def test_guarantee_fails_on_other_scores() -> None:
     """The control of the simulation above: failures that are scored higher than those calibrated on do pass."""
     rng = np.random.default_rng(0)
     found = fit(draw(rng, 400, 2.0), "conformal", 0.05)
     assert found.threshold is not None
-    others = [one.score + 1.5 for one in draw(rng, 400, 2.0) if not one.success]
+    others = [example.score + 1.5 for example in draw(rng, 400, 2.0) if not example.success]
     assert np.mean([score >= found.threshold for score in others]) > 0.2
 
 
-def test_too_few_failures_says_how_many_it_takes() -> None:
+def test_too_few_failures_names_the_number_needed() -> None:
     few = [CalibrationExample(str(i), "t", 0.1, i > 9, 0.1, None) for i in range(20)]
     with pytest.raises(BadInput, match=r"risk of 0\.05: expected at least 19 .* got 10 \(label 9 more, or promise"):
         check_enough_failures(few, 0.05)
@@ -149,7 +154,7 @@ def test_too_few_failures_says_how_many_it_takes() -> None:
         assert conformal_threshold(np.linspace(0, 1, count), offered).enough
 
 
-def test_what_cannot_be_calibrated_stays_and_says_so() -> None:
+def test_maps_without_labels_are_the_identity() -> None:
     judged = [CalibrationExample(str(i), "t", i / 30, i > 25, i / 30, None) for i in range(30)]
     found = fit(judged, "isotonic", 0.1)
     assert isinstance(found.progress, Same) and "No episode has its progress labelled" in found.notes[0]
@@ -164,14 +169,14 @@ def test_what_cannot_be_calibrated_stays_and_says_so() -> None:
         fit(good, "platt", 0.1)  # type: ignore[arg-type]
 
 
-def test_curves_count_each_episode_once() -> None:
+def test_episodes_have_equal_weight() -> None:
     """Ten frames of one episode weigh as much as one frame of another."""
     long = CalibrationExample("a", "t", 0.5, True, 0.5, 1.0, np.full(10, 0.5), np.ones(10))
     short = CalibrationExample("b", "t", 0.5, False, 0.5, 0.0, np.array([0.5]), np.zeros(1))
     assert fit([long, short], "isotonic", 0.1).progress([0.5]) == pytest.approx([0.5])
 
 
-def test_left_out_tasks_unmask_what_only_fits_its_own_task() -> None:
+def test_held_out_tasks_expose_task_specific_scores() -> None:
     """Each task has an offset of its own: on the same tasks the score works, on another one it does not."""
     rng = np.random.default_rng(3)
     knows = [replace_task(one, i) for i, one in enumerate(draw(rng, 200, 3.0))]
@@ -184,7 +189,10 @@ def test_left_out_tasks_unmask_what_only_fits_its_own_task() -> None:
     assert not list(doubts(good, counts, 0.1))
     said = " ".join(doubts(bad, counts, 0.1))
     assert "are no better than always saying 50%" in said and "costs nearly all" in said
-    alone = [CalibrationExample(one.id, "one task", one.score, one.success, one.final, one.progress) for one in knows]
+    alone = [
+        CalibrationExample(example.id, "one task", example.score, example.success, example.final, example.progress)
+        for example in knows
+    ]
     assert cross_validate(alone, "conformal", 0.1, False, QUICK)["false_positive_rate"].n > 50
 
 

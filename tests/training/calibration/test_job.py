@@ -67,7 +67,7 @@ def hopeful(tmp_path: Path) -> CalibrationResult:
     return calibrate(coded(), Hopeful(name="hopeful"), tmp_path / "iso", QUICK)
 
 
-def test_an_overoptimistic_model_is_put_right(hopeful: CalibrationResult) -> None:
+def test_overoptimistic_model_is_corrected(hopeful: CalibrationResult) -> None:
     model = hopeful.model
     good, bad = model.score([episode(99, "success"), episode(98, "failed")])
     assert good.final == pytest.approx(1.0) and bad.final == pytest.approx(0.0, abs=0.01)
@@ -81,7 +81,7 @@ def test_an_overoptimistic_model_is_put_right(hopeful: CalibrationResult) -> Non
     assert "At most 5.0% of failures" in model.card.about and (model.card.low, model.card.high) == (0.0, 1.0)
 
 
-def test_conformal_says_confidence_and_a_lower_bound(tmp_path: Path) -> None:
+def test_conformal_gives_confidence_and_a_lower_bound(tmp_path: Path) -> None:
     found = calibrate(coded(), Hopeful(name="hopeful"), tmp_path / "sure", SURE)
     assert isinstance(found.model.recipe.progress, Shift) and isinstance(found.model.recipe.success, Confidence)
     good, bad = found.model.score([episode(99, "success"), episode(98, "failed")])
@@ -91,7 +91,7 @@ def test_conformal_says_confidence_and_a_lower_bound(tmp_path: Path) -> None:
     assert found.measures["progress_overrated"].value <= 0.05 < found.measures["progress_overrated_before"].value
 
 
-def test_the_folder_is_the_model(hopeful: CalibrationResult, tmp_path: Path) -> None:
+def test_folder_round_trip(hopeful: CalibrationResult, tmp_path: Path) -> None:
     inner = Hopeful(name="hopeful")
     again = Calibrated.from_folder(tmp_path / "iso", inner)
     episodes = list(coded())
@@ -103,7 +103,7 @@ def test_the_folder_is_the_model(hopeful: CalibrationResult, tmp_path: Path) -> 
         Calibrated.from_folder(tmp_path / "iso", Hopeful(name="hopeful", revision="2"))
 
 
-def test_what_an_inner_model_can_do_beside_scoring_stays(tmp_path: Path) -> None:
+def test_other_methods_of_the_inner_model_stay(tmp_path: Path) -> None:
     plain = calibrate(coded(), Hopeful(name="h"), tmp_path / "plain", QUICK).model
     assert not isinstance(plain, Online) and not isinstance(plain, Comparer)
     model = calibrate(coded(), Follows(name="f"), tmp_path / "live", QUICK).model
@@ -116,7 +116,7 @@ def test_what_an_inner_model_can_do_beside_scoring_stays(tmp_path: Path) -> None
     assert live == pytest.approx(whole.value, abs=1e-6)
 
 
-def test_unknown_stays_unknown(tmp_path: Path) -> None:
+def test_unscored_stays_unscored(tmp_path: Path) -> None:
     class Blinks(Hopeful):
         def _one(self, one: Episode) -> Reward:
             if one.id.startswith("99"):
@@ -134,7 +134,7 @@ def test_unknown_stays_unknown(tmp_path: Path) -> None:
     assert np.flatnonzero(np.isnan(blinked.value)).tolist() == [3, 17] and blinked.why_missing == "it blinked"
 
 
-def test_too_few_failures_for_a_promise_write_nothing(tmp_path: Path) -> None:
+def test_too_few_failures_write_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="expected at least 19 labelled failures that the model scored, got 10"):
         calibrate(coded(5), Hopeful(name="h"), tmp_path / "out", SURE)
     assert not (tmp_path / "out").exists()
@@ -143,7 +143,7 @@ def test_too_few_failures_for_a_promise_write_nothing(tmp_path: Path) -> None:
     assert found.model.score([episode(99, "success")])[0].given["succeeds"] is None
 
 
-def test_nothing_of_somebody_elses_is_overwritten(tmp_path: Path) -> None:
+def test_other_folders_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("x")
     (tmp_path / "file").write_text("x")
@@ -162,7 +162,7 @@ def test_nothing_of_somebody_elses_is_overwritten(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "mine" / "model.json").read_text())["method"] == "conformal"
 
 
-def test_a_crash_leaves_the_old_model_and_keeps_the_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_keeps_the_old_model_and_the_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Hopeful(name="h")
     calibrate(coded(), model, tmp_path / "mine", QUICK)
     before = (tmp_path / "mine" / "model.json").read_bytes()
@@ -206,7 +206,7 @@ BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("sentence", BROKEN)
-def test_a_broken_folder_is_refused_in_a_sentence(sentence: str, hopeful: CalibrationResult, tmp_path: Path) -> None:
+def test_broken_folder_is_refused(sentence: str, hopeful: CalibrationResult, tmp_path: Path) -> None:
     path = tmp_path / "iso" / "model.json"
     facts = json.loads(path.read_text())
     BROKEN[sentence](facts)
@@ -226,14 +226,14 @@ def test_a_broken_folder_is_refused_in_a_sentence(sentence: str, hopeful: Calibr
         "os",
     ],
 )
-def test_a_file_names_neither_code_nor_addresses(name: str, hopeful: CalibrationResult, tmp_path: Path) -> None:
+def test_folder_may_not_name_code_or_addresses(name: str, hopeful: CalibrationResult, tmp_path: Path) -> None:
     path = tmp_path / "iso" / "model.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "inner": name}))
     with pytest.raises(BadInput, match="if you trust it, name it yourself"):
         load_model(str(tmp_path / "iso"))
 
 
-def test_whoever_uses_it_may_name_the_inner_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_may_name_the_inner_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_rewards.py").write_text("from fakes.coded_episodes import Oracle\n")
@@ -244,7 +244,7 @@ def test_whoever_uses_it_may_name_the_inner_model(tmp_path: Path, monkeypatch: p
         assert load_model(name).card.name == "out"
 
 
-def test_calibrated_on_top_of_a_folder_and_of_an_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inner_model_may_be_a_folder_or_an_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     calibrate(coded(), "ensemble:change+motion", "first", QUICK)
     second = calibrate(coded(), "./first", "deep/second", QUICK).model
@@ -260,18 +260,18 @@ def test_calibrated_on_top_of_a_folder_and_of_an_ensemble(tmp_path: Path, monkey
         load_model("calibrated:../first")
 
 
-def test_a_benchmark_says_that_a_model_was_fitted_to_its_episodes(hopeful: CalibrationResult, tmp_path: Path) -> None:
+def test_benchmark_warns_about_fitted_episodes(hopeful: CalibrationResult, tmp_path: Path) -> None:
     options = RunOptions(workers=0, perturbations=False, settings=MeasureSettings(Resampling(resamples=50)))
     seen, new = coded(4), [episode(task, kind) for task in range(50, 54) for kind in ("success", "failed")]
     report = run_benchmark(load_benchmark("own"), [hopeful.model], seen, tmp_path / "seen", options)
-    (warning,) = [one for one in report.warnings if "was fitted to" in one]
+    (warning,) = [warning for warning in report.warnings if "was fitted to" in warning]
     assert warning.startswith("iso was fitted to 16 of these 16 episodes, e.g. '0/success-0'") and "13 more" in warning
     data = Dataset(Listed(new), "coded:memory")
     report = run_benchmark(load_benchmark("own"), [hopeful.model], data, tmp_path / "new", options)
-    assert not [one for one in report.warnings if "was fitted to" in one]
+    assert not [warning for warning in report.warnings if "was fitted to" in warning]
 
 
-def test_a_seen_episode_is_recognised_in_disguise(hopeful: CalibrationResult) -> None:
+def test_changed_episodes_are_recognised(hopeful: CalibrationResult) -> None:
     one = episode(3, "failed")
     clip = replace(one.select([0, 1, 2]), id="clip", instruction="something else")
     renamed = replace(one, id="renamed", views={"front": one.main, "other": episode(77, "failed").main})

@@ -245,6 +245,6 @@ def seen_before(models: Iterable[RewardModel], episodes: Collection[Episode]) ->
             named = name_some([repr(id) for id in again])
             warnings.append(
                 f"{model.card.name} was fitted to {len(again)} of these {len(episodes)} episodes, e.g. {named}: "
-                f"its figures are too good, and its promised risk is not tested by them."
+                f"its numbers are too good, and its false-positive guarantee is not tested by them."
             )
     return warnings

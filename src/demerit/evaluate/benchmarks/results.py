@@ -217,7 +217,7 @@ def _doubts(scores: Scores, lines: Sequence[MeasureLine]) -> Iterator[str]:
     tasks = len(set(scores.tasks))
     if tasks < FEW_TASKS:
         noun = "task" if tasks == 1 else "tasks"
-        yield f"Intervals rest on {tasks} {noun}: too few to be believed; they are rather wider than shown."
+        yield f"Intervals rest on {tasks} {noun}: too few to be trusted; the true intervals are wider."
     length = _by_model(lines, "auroc").get("length")
     if length is not None and length.known and not math.isnan(length.low) and not length.low <= 1 / 2 <= length.high:
         yield (
@@ -227,7 +227,7 @@ def _doubts(scores: Scores, lines: Sequence[MeasureLine]) -> Iterator[str]:
     labelled = [row for row in scores.episodes if row.success is not None or row.progress is not None]
     if labelled and not any(row.vouched_by.startswith(("human", "simulator")) for row in labelled):
         sources = ", ".join(sorted({row.vouched_by for row in labelled}))
-        yield f"No person and no simulator vouches for the labels; they come from: {sources}."
+        yield f"No label comes from a person or a simulator; label sources: {sources}."
     unreadable = sum(row.frames == 0 for row in scores.episodes)
     if unreadable:
         yield f"{unreadable} of {len(scores.episodes)} videos cannot be read."

@@ -90,7 +90,7 @@ def load_data(benchmark: Benchmark, data: str | Path | Dataset, options: RunOpti
     kept = tuple(pair for pair in preferences if pair.a in ids and pair.b in ids and pair.source != "model")
     problems = tuple(
         f"The dataset has a problem: {row['problem']}, {row['episodes']} episodes "
-        f"({'kept' if row['kept'] else 'left out'}), e.g. {row['first']}."
+        f"({'kept' if row['kept'] else 'skipped'}), e.g. {row['first']}."
         for row in dataset.problems.rows()
     )
     labels, notes = apply_categories([benchmark.labels_of(episode) for episode in episodes], options.categories)
@@ -290,7 +290,7 @@ def _prefer(model: Comparer, pairs: list[tuple[Episode, Episode]]) -> list[tuple
 def _check_probability(answer: float) -> tuple[float, str]:
     if np.isnan(answer):
         return NAN, "it could not tell"
-    return (answer, "") if 0 <= answer <= 1 else (NAN, f"{answer:g} is no probability")
+    return (answer, "") if 0 <= answer <= 1 else (NAN, f"{answer:g} is not a probability")
 
 
 # Notes of the report

@@ -154,7 +154,7 @@ class Scores:
         if (card.low, card.high) == (0.0, 1.0) and any(word in card.quantity for word in ("progress", "probability")):
             return self.finals(model), f"final {card.quantity} read as a probability of success"
         raise NotApplicable(
-            "it gives no probability of success, and its value is no progress or probability from 0 to 1"
+            "it gives no probability of success, and its value is not a progress or probability from 0 to 1"
         )
 
     @cached_property

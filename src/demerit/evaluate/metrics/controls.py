@@ -82,7 +82,7 @@ def expectations(control: Control, facts: ControlFacts | None = None) -> dict[st
     for method in _METHODS:
         table[f"voc_{method}"] = Expectation(sign, True, "it counts the presented frames")
         table[f"voc_{method}_reversed"] = Expectation(-sign, True, "it counts the presented frames, whatever they show")
-        table[f"voc_{method}_shuffled"] = Expectation(0.0, False, "order and pictures are independent")
+        table[f"voc_{method}_shuffled"] = Expectation(0.0, False, "order and images are independent")
     if control == "clock":
         table["failure_caught"] = Expectation(0.0, True, "it never falls")
     return table
