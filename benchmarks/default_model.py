@@ -35,7 +35,7 @@ def write_videos(folder: Path, size: tuple[int, int], episodes: int, frames: int
     """Write a few different videos; the others are hard links to them."""
     folder.mkdir(parents=True)
     for i in range(DISTINCT):
-        images = [resize_square(image[None], max(size))[0, : size[0], : size[1]] for image in scene(i)[:frames]]
+        images = [resize_square(image[None], max(size))[0, : size[0], : size[1]] for image in scene(i, frames)]
         write_video(folder / f"{i:03d}.mp4", np.stack(images), 30)
     for i in range(DISTINCT, episodes):
         os.link(folder / f"{i % DISTINCT:03d}.mp4", folder / f"{i:03d}.mp4")

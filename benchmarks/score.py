@@ -74,13 +74,13 @@ def raw_seconds(folder: Path, cores: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="16 episodes, one round")
-    episodes, rounds, frames = (16, 1, 40) if parser.parse_args().small else (EPISODES, ROUNDS, None)
+    episodes, rounds, frames = (16, 1, 40) if parser.parse_args().small else (EPISODES, ROUNDS, 300)
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "videos"
         folder.mkdir()
         for i in range(8):
-            write_video(folder / f"{i:04d}.mp4", scene(i)[:frames], 30, Encoding(gop=2, options={"crf": "23"}))
+            write_video(folder / f"{i:04d}.mp4", scene(i, frames), 30, Encoding(gop=2, options={"crf": "23"}))
         for i in range(8, episodes):
             os.link(folder / f"{i % 8:04d}.mp4", folder / f"{i:04d}.mp4")
         rates: dict[str, list[float]] = {

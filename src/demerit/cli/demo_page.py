@@ -115,7 +115,7 @@ def describe_demo(report: Report, taught: Report) -> Lead:
     ours, before, cue = (report.line(name, "auroc") for name in (TAUGHT, UNTAUGHT, CUE))
     if ours is None or not ours.known:
         return found
-    labels, outcomes = (Counter(episode.success for episode in one.episodes) for one in (taught, report))
+    labels, outcomes = (Counter(episode.success for episode in part.episodes) for part in (taught, report))
     text = (
         f"Taught with {labels[True]} successes and {labels[False]} failures, it scored {len(report.episodes)} episodes "
         f"that it had never seen. Of a success and a failure it ranks the success higher in {_percent(ours)} of "
@@ -136,29 +136,41 @@ def _percent(measure: Measure | None) -> str:
 def make_strips(report: Report, frames: Mapping[str, Frames]) -> list[FilmStrip]:
     """Choose the episodes to show and draw them."""
     return [
-        _make_strip(report, title, one, frames[one.id]) for title, one in choose_episodes(report) if one.id in frames
+        _make_strip(report, title, episode, frames[episode.id])
+        for title, episode in choose_episodes(report)
+        if episode.id in frames
     ]
 
 
 def choose_episodes(report: Report) -> list[tuple[str, EpisodeLabels]]:
     """Choose four: a success, one that was undone, one that achieved nothing, and the worst prediction."""
-    known = {one.id: one.curve for one in report.episodes if one.curve is not None and len(one.curve)}
+    known = {
+        episode.id: episode.curve for episode in report.episodes if episode.curve is not None and len(episode.curve)
+    }
     rewards = report.rewards_of(TAUGHT)
-    rated = [one for one in report.episodes if one.id in known and one.id in rewards and rewards[one.id].scored]
-    good = [one for one in rated if one.success]
-    bad = [one for one in rated if one.success is False]
+    rated = [
+        episode
+        for episode in report.episodes
+        if episode.id in known and episode.id in rewards and rewards[episode.id].scored
+    ]
+    good = [episode for episode in rated if episode.success]
+    bad = [episode for episode in rated if episode.success is False]
     picked: list[tuple[str, EpisodeLabels]] = []
     if good:
-        plain = min(good, key=lambda one: (len(one.events), _mean_error(report, one)))
+        plain = min(good, key=lambda episode: (len(episode.events), _mean_error(report, episode)))
         picked.append(("Done: the reward climbs", plain))
     if bad:
-        undone = max(bad, key=lambda one: float(np.nanmax(known[one.id]) - known[one.id][-1]))
+        undone = max(bad, key=lambda episode: float(np.nanmax(known[episode.id]) - known[episode.id][-1]))
         picked.append(("Done, then undone: it climbs and falls", undone))
-        idle = min((one for one in bad if one is not undone), key=lambda one: np.nanmax(known[one.id]), default=None)
+        idle = min(
+            (episode for episode in bad if episode is not undone),
+            key=lambda episode: np.nanmax(known[episode.id]),
+            default=None,
+        )
         picked += [("Nothing achieved: it stays low", idle)] if idle is not None else []
-    rest = [one for one in rated if all(one is not other for _, other in picked)]
+    rest = [episode for episode in rated if all(episode is not other for _, other in picked)]
     if rest:
-        picked.append(("Where it is furthest off", max(rest, key=lambda one: _mean_error(report, one))))
+        picked.append(("Where it is furthest off", max(rest, key=lambda episode: _mean_error(report, episode))))
     return picked
 
 

@@ -1,6 +1,6 @@
 """What a dataset offers to teach from: labels read, contradictions found, and targets per frame. Nothing is decoded.
 
-Only what somebody said gets full weight; what fills a gap gets little. Origins of a frame's target:
+Labelled frames get full weight; frames that fill a gap get little. Origins of a frame's target:
 
     measured   a curve with a value at every frame
     marked     a curve with values at some frames; `between` them straight lines
@@ -36,10 +36,10 @@ from demerit.training.teach.config import LabelWeights, TeachConfig
 
 Floats = npt.NDArray[np.float64]
 DONE, HALF = 1 - 1e-3, 0.5
-"""final progress that counts as a success from here on, and as a failure up to here, when nobody says"""
+"""final progress that counts as a success from here on, and as a failure up to here, without a label"""
 FEWEST_EPISODES, FEWEST_CHOICES = 2, 3
 REACHED = 0.95
-"""at least one episode must get this far: otherwise nobody knows what a finished task looks like"""
+"""at least one episode must get this far: otherwise it is unknown what a finished task looks like"""
 LABEL_KINDS = "success, a grade, progress, a curve, failure events or A/B preferences (see: demerit list sources)"
 ORIGINS = ("measured", "marked", "between", "end", "start", "made_up", "capped", "event", "words")
 """origins of targets; fields of `LabelWeights`"""
@@ -265,7 +265,7 @@ def _data_notes(
         id, reason = next(iter(conflicts.items()))
         yield f"{len(conflicts)} episodes were skipped because their labels contradict, e.g. {id}: {reason}."
     if split:
-        yield f"{split} comparisons were skipped: each of the two was preferred by somebody."
+        yield f"{split} comparisons were skipped: each of the two was preferred at least once."
     for row in dataset.problems.rows():
         kept = "kept" if row["kept"] else "skipped"
         yield f"The dataset has a problem: {row['problem']}, {row['episodes']} episodes ({kept}), {row['first']}."

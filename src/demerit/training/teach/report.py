@@ -334,7 +334,7 @@ def _nan_as_none(**values: float) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class LabelSuggestion:
-    """An unlabelled episode worth labelling."""
+    """An unlabelled episode to label next."""
 
     episode: str
     instruction: str
