@@ -213,23 +213,14 @@ def fit(
     return FittedCalibration(progress, success, conformal_threshold(failures, risk), tuple(notes))
 
 
-def check_enough_failures(examples: Sequence[CalibrationExample], risk: float) -> None:
-    """Raise BadInput if there are too few failures for a guarantee at this risk."""
-    count = sum(example.success is False for example in examples)
-    if count < failures_needed(risk):
-        least = f"at least {failures_needed(risk)} labelled failures that the model scored"
-        raise BadInput(f"a promised risk of {risk:g}", least, f"{count} ({_ways_out(count, risk)})")
-
-
 def too_few(count: int, risk: float) -> str:
     """Say how many failures are missing, and which risk could be guaranteed instead."""
     needed = failures_needed(risk)
-    return f"a risk of {risk:g} takes {needed} labelled failures and there are {count} ({_ways_out(count, risk)})"
-
-
-def _ways_out(count: int, risk: float) -> str:
-    more = f"label {failures_needed(risk) - count} more"
-    return f"{more}, or promise --risk {affordable_risk(count):g}" if count else more
+    instead = f", or promise --risk {affordable_risk(count):g}" if count else ""
+    return (
+        f"a risk of {risk:g} takes {needed} labelled failures and there are {count} "
+        f"(label {needed - count} more{instead})"
+    )
 
 
 def _mean_progress(examples: Sequence[CalibrationExample], notes: list[str]) -> CalibrationMap:

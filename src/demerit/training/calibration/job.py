@@ -16,6 +16,7 @@ from demerit.data.reward import Reward
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks.data import marks
 from demerit.evaluate.metrics import Measure, Resampling
+from demerit.evaluate.metrics.calibration import failures_needed
 from demerit.models import load_model
 from demerit.models.calibrated import KIND, METHODS, Calibrated, CalibrationMethod, CalibrationRecipe, relative_name
 from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
@@ -24,12 +25,12 @@ from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, ScoreProgress, score
 from demerit.training.calibration.fit import (
     CalibrationExample,
-    check_enough_failures,
     cross_validate,
     doubts,
     fit,
     labelled_episodes,
     make_examples,
+    too_few,
 )
 
 WORK_SUFFIX = ".calibrating"
@@ -100,11 +101,12 @@ def calibrate(
     examples, evidence, unscored = make_examples({id: labels for id, (_, labels) in chosen.items()}, rewards)
     if not examples:
         raise BadInput(inner.card.name, "a model that scores some of the labelled episodes", _reasons(unscored))
-    if options.method == "conformal":
-        check_enough_failures(examples, options.risk)
+    counts = _counts(examples, unscored)
+    if options.method == "conformal" and counts["failures"] < failures_needed(options.risk):
+        least = f"at least {failures_needed(options.risk)} labelled failures that the model scored"
+        raise BadInput("--method conformal", least, too_few(counts["failures"], options.risk))
     is_progress = (inner.card.low, inner.card.high) == (0.0, 1.0)
     fitted = fit(examples, options.method, options.risk, is_progress)
-    counts = _counts(examples, unscored)
     used = {example.id for example in examples}
     all_marks = {mark for episode in episodes if episode.id in used for mark in marks(episode)}
     on = {"dataset": dataset.name, "address": dataset.address, **counts, "marks": sorted(all_marks)}
