@@ -60,7 +60,7 @@ def small_config(**changes: object) -> CompactTrainConfig:
     return CompactTrainConfig().changed({"size": SIZE, "steps": 4, "groups": 2, "clips": 4, "frames": 4, **changes})
 
 
-class ListReader:
+class StoppingReader:
     """Reads records from memory. Stops in the middle from the second reading on: the first one reads labels only."""
 
     def __init__(self, records: Sequence[Record], stop_at: int | None = None) -> None:
@@ -79,4 +79,4 @@ class ListReader:
 
 
 def list_dataset(records: Sequence[Record], stop_at: int | None = None) -> Dataset:
-    return Dataset(ListReader(records, stop_at), address="listed:here")
+    return Dataset(StoppingReader(records, stop_at), address="listed:here")

@@ -16,9 +16,10 @@ from demerit.cli.data import print_problems
 from demerit.config import parse_changes
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, MissingExtra
+from demerit.models.vlm.hub import locate_checkpoint
 from demerit.registry import load_attribute
 from demerit.training.compact import CompactCorpusPlan, load_compact_config
-from demerit.training.prepared import CorpusPart, CorpusPlan, PreparedCorpus, count_skipped, open_corpus, prepare
+from demerit.training.prepared import CorpusPart, PreparedCorpus, PreparePlan, count_skipped, open_corpus, prepare
 from demerit.training.vlm.config import default_start, load_vlm_config
 from demerit.training.vlm.corpus import VLMCorpusPlan
 
@@ -232,7 +233,7 @@ def _train_vlm(
     folder = corpus or out_folder / "corpus"
     parts = open_parts(given, folder)
     if not prepare_only:
-        load_attribute("demerit.models.vlm.hub:locate_checkpoint", "Training")(start, weights=False)  # small files only
+        locate_checkpoint(start, weights=False)  # fetches small files only
     prepared = _prepare(parts, folder, VLMCorpusPlan(config), workers)
     if prepare_only:
         return
@@ -268,7 +269,7 @@ def open_parts(given: Mapping[str, Pairs], folder: Path) -> list[CorpusPart]:
     return parts
 
 
-def _prepare(parts: Sequence[CorpusPart], folder: Path, plan: CorpusPlan, workers: int) -> PreparedCorpus:
+def _prepare(parts: Sequence[CorpusPart], folder: Path, plan: PreparePlan, workers: int) -> PreparedCorpus:
     """Prepare the corpus, or open the one that is there; print what is in it, what was skipped, and problems."""
     if not parts:
         return open_corpus(folder, plan)

@@ -31,7 +31,7 @@ from demerit.data.episode import Episode
 from demerit.data.files import lock_folder, make_folder, write_atomic, write_json
 from demerit.data.frames import RGB, Images, Indices, Prepare, short_hash
 from demerit.data.instructions import normalize_instruction
-from demerit.data.labels import LabelSource, Outcome, Preference
+from demerit.data.labels import LabelSource, Preference
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 
 FRAMES, EPISODES, PREFERENCES, PREPARED = "frames.raw", "episodes.jsonl", "preferences.jsonl", "prepared.json"
@@ -200,11 +200,6 @@ class PreparedCorpus:
         start = found.start + frame * found.frame_bytes
         return np.asarray(self.pixels[start : start + found.frame_bytes]).reshape(found.height, found.width, RGB)
 
-    def frame_hash(self, row: int, frame: int) -> str:
-        """Hash the pixels of one frame."""
-        pixels = self.frame(row, frame)
-        return short_hash(repr(pixels.shape).encode(), pixels.tobytes())
-
     @cached_property
     def images(self) -> Images:
         """All frames, (n, height, width, 3), in a corpus whose frames all have one size."""
@@ -213,7 +208,7 @@ class PreparedCorpus:
     @cached_property
     def identity(self) -> str:
         """Hash every label and choice, and the last frame of each episode."""
-        ends = [self.frame_hash(number, row.frames - 1).encode() for number, row in enumerate(self.rows)]
+        ends = [self.frame(number, row.frames - 1).tobytes() for number, row in enumerate(self.rows)]
         return short_hash(hash_rows(self.rows).encode(), *ends, *(choice.line().encode() for choice in self.choices))
 
 
@@ -225,7 +220,7 @@ def hash_rows(rows: Iterable[CorpusRow]) -> str:
 # Making a corpus
 
 
-class CorpusPlan(Protocol):
+class PreparePlan(Protocol):
     """What a model keeps of an episode."""
 
     @property
@@ -258,7 +253,7 @@ class PrepareProgress:
 def prepare(
     parts: Sequence[CorpusPart],
     folder: str | Path,
-    plan: CorpusPlan,
+    plan: PreparePlan,
     on_progress: Callable[[PrepareProgress], None] = lambda progress: None,
     workers: int = 2,
 ) -> PreparedCorpus:
@@ -289,7 +284,7 @@ def prepare(
     return PreparedCorpus.load(folder)
 
 
-def open_corpus(folder: str | Path, plan: CorpusPlan) -> PreparedCorpus:
+def open_corpus(folder: str | Path, plan: PreparePlan) -> PreparedCorpus:
     """Open a corpus that was prepared with the same numbers."""
     corpus = PreparedCorpus.load(folder)
     provenance = read_provenance(folder)
@@ -304,12 +299,9 @@ def read_provenance(folder: str | Path) -> dict[str, Any]:
     """Read what a corpus was made from."""
     path = Path(folder) / PREPARED
     try:
-        values = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise BadInput(str(path), "what a corpus was made from (JSON)", error) from error
-    if not isinstance(values, dict):
-        raise BadInput(str(path), "what a corpus was made from (JSON)", type(values).__name__)
-    return values
 
 
 def count_skipped(folder: str | Path) -> dict[str, int]:
@@ -387,7 +379,7 @@ def _match_preference(
 def _write_corpus(
     folder: Path,
     parts: Sequence[CorpusPart],
-    plan: CorpusPlan,
+    plan: PreparePlan,
     progress: PrepareProgress,
     on_progress: Callable[[PrepareProgress], None],
     workers: int,
@@ -428,7 +420,7 @@ def _write_corpus(
     write_atomic(folder / PREFERENCES, "".join(f"{choice.line()}\n" for choice in choices).encode())
 
 
-def _label_episode(episode: Episode, part: CorpusPart, plan: CorpusPlan) -> tuple[CorpusRow, Episode] | str:
+def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tuple[CorpusRow, Episode] | str:
     try:
         frames = plan.choose_frames(episode)
         row = plan.label(episode, frames, part)
@@ -501,15 +493,18 @@ def _describe_change(name: str, old: Any, new: Any) -> str:
 
 
 def _label_values(record: Episode | Preference) -> list[Any]:
+    """Return what can be learned from; notes and names of annotators do not count."""
     if isinstance(record, Preference):
         return ["preference", record.a, record.b, record.verdict, record.source]
-    return [record.id, record.instruction, [_outcome_values(outcome) for outcome in record.outcomes]]
-
-
-def _outcome_values(outcome: Outcome) -> list[Any]:
-    """Return what can be learned from; notes and names of annotators do not count."""
-    curve = None if outcome.curve is None else short_hash(np.ascontiguousarray(outcome.curve, "<f4").tobytes())
-    return [outcome.source, outcome.success, outcome.progress, outcome.grade, curve]
+    curves = [
+        None if outcome.curve is None else short_hash(np.ascontiguousarray(outcome.curve, "<f4").tobytes())
+        for outcome in record.outcomes
+    ]
+    outcomes = [
+        [outcome.source, outcome.success, outcome.progress, outcome.grade, curve]
+        for outcome, curve in zip(record.outcomes, curves, strict=True)
+    ]
+    return [record.id, record.instruction, outcomes]
 
 
 def _episode_keys(name: str, episode: Episode) -> Iterator[tuple[str, str, str]]:

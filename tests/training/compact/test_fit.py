@@ -28,15 +28,6 @@ def words() -> TextEncoder:
     return TextEncoder.load(shipped_words())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine torch's threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def make_trainer(
     words: TextEncoder, folder: Path, corpus: PreparedCorpus | None = None, **changes: object
 ) -> CompactTrainer:

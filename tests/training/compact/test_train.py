@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,15 +31,6 @@ ROOT = Path(demerit.__file__).parent
 @pytest.fixture(scope="module")
 def words() -> TextEncoder:
     return TextEncoder.load(shipped_words())
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine torch's threads wait for each other many times longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_the_exported_network_equals_the_trained_one(tmp_path: Path, words: TextEncoder) -> None:

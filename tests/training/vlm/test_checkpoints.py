@@ -22,7 +22,6 @@ from demerit.training.vlm import checkpoints
 from demerit.training.vlm.checkpoints import export_vlm, load_start
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig, VLMTrainConfig
 from demerit.training.vlm.fit import VLMProgress, train_vlm
-from fakes.accelerate_state import fresh_accelerator  # noqa: F401
 from fakes.tiny_vlm import tiny_checkpoint
 from fakes.toy_trajectories import tiny_start, vlm_corpus
 

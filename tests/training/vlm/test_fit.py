@@ -39,7 +39,6 @@ from demerit.training.vlm.checkpoints import load_start
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
 from demerit.training.vlm.fit import VLMProgress, VLMTrainer, train_vlm
 from demerit.training.vlm.network import VLMLearner
-from fakes.accelerate_state import fresh_accelerator  # noqa: F401
 from fakes.paths import TESTS
 from fakes.processes import running
 from fakes.tiny_vlm import tiny_checkpoint

@@ -21,14 +21,6 @@ from fakes.toy_trajectories import WordTokens, tiny_start, vlm_corpus
 from fakes.vlm_reference import RobometerReference
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def outputs_of(learner: VLMLearner, examples: list[TrainingExample], corpus: PreparedCorpus) -> dict[str, torch.Tensor]:
     cpu = torch.device("cpu")
     images = [image for example in examples for image in example.images]

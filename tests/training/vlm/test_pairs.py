@@ -28,7 +28,7 @@ def sample_by_strategy(corpus: PreparedCorpus, count: int = 400, **changes: Any)
 def test_pairs_are_what_the_paper_says() -> None:
     corpus = vlm_corpus()
     found = sample_by_strategy(corpus)
-    assert {name: len(some) > 60 for name, some in found.items()} == dict.fromkeys(found, True)
+    assert {name: len(pairs) > 60 for name, pairs in found.items()} == dict.fromkeys(found, True)
     for sample in found["expertise"]:
         good, bad = (sample.first, sample.second) if sample.first_is_better else (sample.second, sample.first)
         assert corpus.rows[good.row].success
@@ -48,10 +48,10 @@ def test_pairs_are_what_the_paper_says() -> None:
             assert np.all(np.diff(good.progress) >= 0)
             assert bad.progress[-1] < good.progress[-1]  # decreasing, by the frames that are shown
             assert np.array_equal(bad.progress, corpus.rows[bad.row].progress[bad.frames])
-    for some in found.values():
-        share = np.mean([sample.first_is_better for sample in some])
+    for pairs in found.values():
+        share = np.mean([sample.first_is_better for sample in pairs])
         assert 0.3 < share < 0.7  # a coin decides who is A
-        assert all(len(side.frames) == 8 for sample in some for side in (sample.first, sample.second))
+        assert all(len(side.frames) == 8 for sample in pairs for side in (sample.first, sample.second))
     turned = [np.argmax(sample.second.frames) for sample in found["rewind"] if sample.first_is_better]
     assert len(set(map(int, turned))) > 2  # the turn is anywhere
 
@@ -69,14 +69,14 @@ def test_preferences_count_whatever_the_outcomes() -> None:
     choices = [CorpusChoice(better, worse, "human") for better, worse in ((1, 0), (2, 1), (0, 1))]
     corpus = PreparedCorpus.from_arrays(rows, [np.zeros((8, 8, 8, 3), np.uint8)] * 3, choices)
     samples = sample_by_strategy(corpus, 600)["people"]
-    better = [(one.first, one.second) if one.first_is_better else (one.second, one.first) for one in samples]
+    better = [(pair.first, pair.second) if pair.first_is_better else (pair.second, pair.first) for pair in samples]
     counts = {pair: sum((good.row, bad.row) == pair for good, bad in better) for pair in ((1, 0), (2, 1), (0, 1))}
     assert sum(counts.values()) == len(samples)
     assert min(counts.values()) > 0.2 * len(samples)
-    assert 0.4 < np.mean([one.first_is_better for one in samples]) < 0.6
-    for one in samples:
-        assert (one.instruction, one.strategy) == ("do it", "people")
-        for side in (one.first, one.second):
+    assert 0.4 < np.mean([pair.first_is_better for pair in samples]) < 0.6
+    for pair in samples:
+        assert (pair.instruction, pair.strategy) == ("do it", "people")
+        for side in (pair.first, pair.second):
             assert (len(side.frames), side.frames[-1]) == (8, 7)  # to the true end
             if side.row == 2:  # c is a success: t / T, and done at the end
                 assert side.progress == pytest.approx(even[side.frames])
@@ -86,15 +86,15 @@ def test_preferences_count_whatever_the_outcomes() -> None:
                 assert np.isnan(side.progress[~ends]).all()
                 assert (side.progress[ends] == 0.5).all() if side.row == 1 else np.isnan(side.progress[ends]).all()
                 assert not side.success.any()
-    assert {int(one.first.frames[0]) for one in samples} == {0, 1, 2, 3, 4}  # where they begin is free
+    assert {int(pair.first.frames[0]) for pair in samples} == {0, 1, 2, 3, 4}  # where they begin is free
 
 
 def sample_from(corpus: PreparedCorpus, config: RobometerTrainConfig, count: int = 300) -> list[tuple[Any, ...]]:
     sampler, rng = PairSampler(corpus, config), np.random.default_rng(5)
     samples = [sampler.sample(rng) for _ in range(count)]
     return [
-        (one.strategy, one.first_is_better, one.first.row, one.first.frames.tolist(), one.second.frames.tolist())
-        for one in samples
+        (pair.strategy, pair.first_is_better, pair.first.row, pair.first.frames.tolist(), pair.second.frames.tolist())
+        for pair in samples
     ]
 
 
@@ -106,10 +106,10 @@ def test_without_preferences_the_other_strategies_are_unchanged() -> None:
     assert sample_from(chosen, alone) == sample_from(corpus, alone)
     found = sample_from(chosen, RobometerTrainConfig())
     assert found == sample_from(chosen, RobometerTrainConfig())
-    assert 0.1 < np.mean([one[0] == "people" for one in found]) < 0.3  # one kind of five
+    assert 0.1 < np.mean([drawn[0] == "people" for drawn in found]) < 0.3  # one kind of five
     failures = [at for at, row in enumerate(corpus.rows) if not row.success][:2]
     alike = PreparedCorpus(tuple(corpus.rows[at] for at in failures), corpus.pixels, (CorpusChoice(1, 0, "human"),))
-    assert {one[0] for one in sample_from(alike, RobometerTrainConfig())} == {
+    assert {drawn[0] for drawn in sample_from(alike, RobometerTrainConfig())} == {
         "people"
     }  # nothing else compares failures
 

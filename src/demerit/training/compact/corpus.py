@@ -25,7 +25,7 @@ SIMULATOR_FACTS = ("object moved", "hand to object", "gripper open", "object lif
 
 @dataclass(frozen=True)
 class CompactCorpusPlan:
-    """A `CorpusPlan` for square frames of `size` pixels per side."""
+    """A `PreparePlan` for square frames of `size` pixels per side."""
 
     size: int
     has_preferences = False

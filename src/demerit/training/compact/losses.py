@@ -75,7 +75,7 @@ def task_loss(each: Tensor, batch: ClipBatch) -> Tensor:
 
 def preference_loss(rank: Tensor, batch: ClipBatch) -> Tensor:
     """Bradley-Terry loss over all pairs of a group whose final progress clearly differs."""
-    ranks, ends, counted = (by_group(one, batch) for one in (rank, batch.progress[:, -1], batch.comparable))
+    ranks, ends, counted = (by_group(rows, batch) for rows in (rank, batch.progress[:, -1], batch.comparable))
     apart = ends.unsqueeze(2) - ends.unsqueeze(1)
     better = (apart > CLEAR) & counted.unsqueeze(2) & counted.unsqueeze(1)
     return known_mean(functional.softplus(-(ranks.unsqueeze(2) - ranks.unsqueeze(1))), better)

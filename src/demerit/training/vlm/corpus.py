@@ -21,7 +21,7 @@ from demerit.training.vlm.config import RoboRewardTrainConfig, VLMTrainConfig
 
 @dataclass(frozen=True)
 class VLMCorpusPlan:
-    """A `CorpusPlan` for Robometer or RoboReward."""
+    """A `PreparePlan` for Robometer or RoboReward."""
 
     config: VLMTrainConfig
 
@@ -55,7 +55,8 @@ class VLMCorpusPlan:
         """Label an episode, or say why it cannot be trained on."""
         rule = (Outcome("rule", success=True, by="demonstration"),) if part.use == "demonstrations" else ()
         outcomes = [*(outcome for outcome in episode.outcomes if outcome.source in NOT_A_MODEL), *rule]
-        result = most_trusted(one for one in outcomes if one.success is not None or one.progress is not None)
+        judged = (outcome for outcome in outcomes if outcome.success is not None or outcome.progress is not None)
+        result = most_trusted(judged)
         graded = most_trusted(outcome for outcome in outcomes if outcome.grade is not None)
         curves = (outcome.curve for outcome in outcomes if outcome.curve is not None)
         curve = next((curve for curve in curves if len(curve) == len(episode)), None)
