@@ -17,7 +17,6 @@ from demerit.llm.cache import AnswerCache, StoredAnswer
 from fakes.chat_server import Faults, Request, ScriptedServer
 
 ANSWER = StoredAnswer("text", "stop", "", 3, 4, False)
-
 ASKER = """
 import sys
 from pathlib import Path
@@ -80,12 +79,10 @@ def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
 
 def test_files_that_are_not_a_cache_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"this is not a database" * 50)
-    other = sqlite3.connect(tmp_path / "other")
-    other.execute("CREATE TABLE mine (a)")
-    other.close()
-    newer = sqlite3.connect(tmp_path / "newer")
-    newer.execute("PRAGMA user_version = 9")
-    newer.close()
+    for name, command in (("other", "CREATE TABLE mine (a)"), ("newer", "PRAGMA user_version = 9")):
+        db = sqlite3.connect(tmp_path / name)
+        db.execute(command)
+        db.close()
     for path in ("text", "other", "newer", "text/c.sqlite"):
         with pytest.raises(StoreError) as caught:
             AnswerCache(tmp_path / path)
@@ -108,14 +105,14 @@ def test_several_processes_share_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_what_was_reported_is_never_bought_again(tmp_path: Path, how: signal.Signals) -> None:
     rng, path, reported = random.Random(0), tmp_path / "c.sqlite", set[str]()
-    kills, concurrency = 4, 8
+    kills, concurrency = 2, 8
     with ScriptedServer(echo, latency=0.02) as server:
         for _ in range(kills):
             run = start_asking(server.url, path, 1500, concurrency)
             before = server.billed.total()
             while server.billed.total() < before + 3 and run.poll() is None:
                 time.sleep(0.005)
-            time.sleep(rng.uniform(0.0, 0.4))
+            time.sleep(rng.uniform(0.0, 0.3))
             run.send_signal(how)
             out, err = run.communicate(timeout=90)
             assert run.returncode != 0, "it must be hit at work"

@@ -37,14 +37,10 @@ def test_labels() -> None:
 
 def test_every_prompt_is_a_file_with_its_version_and_every_blank_is_filled() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {f"{name}-{number}.txt" for name, number in VERSIONS.items()}
-    blanks = {"task": "T", "failures": "F", "count": 3, "remarks": "R"}
     for name in VERSIONS:
-        assert not re.search(r"\$\w", fill_prompt(name, **blanks))
-    assert prompts_hash() == PROMPTS_HASH, "another prompt is another model: give the file a new number"
-
-
-def test_values_of_blanks_are_not_expanded_again() -> None:
+        assert not re.search(r"\$\w", fill_prompt(name, task="T", failures="F", count=3, remarks="R"))
     assert 'told: "put $count {cups} $task"' in fill_prompt("task", task="put $count {cups} $task")
+    assert prompts_hash() == PROMPTS_HASH, "another prompt is another model: give the file a new number"
 
 
 @given(st.integers(1, 300), st.integers(2, 40), st.text(max_size=5))
@@ -56,17 +52,11 @@ def test_chosen_frames(length: int, budget: int, seed: str) -> None:
     assert choose_frames(length, budget, seed).order.tolist() == shown.order.tolist()
 
 
-def test_the_order_is_the_same_on_every_machine() -> None:
+def test_orders_are_spread_evenly_and_the_same_on_every_machine() -> None:
     assert choose_frames(8, 8, "seed").order.tolist() == [4, 7, 5, 2, 6, 3, 1]
-
-
-def test_orders_are_spread_evenly() -> None:
     places = np.array([choose_frames(5, 5, str(seed)).order for seed in range(4000)])
     for place in range(4):
         shares = np.bincount(places[:, place], minlength=5)[1:] / 4000
         assert shares == pytest.approx([0.25] * 4, abs=0.03)
-
-
-def test_a_budget_of_one_asks_nothing() -> None:
-    with pytest.raises(BadInput, match="at least 2"):
+    with pytest.raises(BadInput):
         choose_frames(5, 1, "")
