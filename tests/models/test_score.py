@@ -18,7 +18,7 @@ from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.data.reward import Reward
 from demerit.data.store import Store
-from demerit.data.video import TimedClip
+from demerit.data.video import VideoClip
 from demerit.errors import BadInput, BadReward
 from demerit.models import load_model
 from demerit.models.baselines import Clock
@@ -165,7 +165,7 @@ def _ends(length: int) -> np.ndarray:
     return np.array([0, length - 1], dtype=np.int32)
 
 
-class Deadly(TimedClip):
+class Deadly(VideoClip):
     """A clip on which the decoder dies, as decoders do on some files."""
 
     def take_into(self, indices: Sequence[int], allocate: object) -> np.ndarray:
@@ -177,7 +177,7 @@ def test_a_crashing_decoder_affects_only_its_own_episode(tmp_path: Path, make_vi
     def episodes() -> list[Episode]:
         good = [Episode.from_video(make_video(f"{i}.mp4", seed=i), id=str(i)) for i in range(8)]
         clip = good[4].main.source
-        assert isinstance(clip, TimedClip)
+        assert isinstance(clip, VideoClip)
         deadly = replace(good[4], views={"main": Frames(Deadly(clip.path))})
         return [*good[:4], deadly, *good[5:]]
 
