@@ -123,7 +123,7 @@ class DecodedView:
 
 
 @dataclass(frozen=True, eq=False)
-class DecodedFrames:
+class _DecodedFrames:
     """A frame source of which some frames are decoded and preprocessed already; others are decoded on request."""
 
     source: FrameSource
@@ -134,14 +134,12 @@ class DecodedFrames:
 
     @property
     def kind(self) -> str:
-        """The kind of the source."""
         return self.source.kind
 
     def __len__(self) -> int:
         return self.length
 
     def times(self) -> Times:
-        """The times of the source."""
         return self.source.times()
 
     def take(self, indices: Sequence[int]) -> Images:
@@ -152,11 +150,9 @@ class DecodedFrames:
         return images if self.prepare is None else self.prepare(images)
 
     def identity(self) -> str:
-        """The identity of the source."""
         return self.source.identity()
 
     def describe(self) -> dict[str, Any]:
-        """The arguments that rebuild the source."""
         return self.source.describe()
 
 
@@ -164,7 +160,7 @@ def _with_decoded(frames: Frames, decoded: DecodedView, images: Images, prepare:
     of_source = decoded.indices if frames.indices is None else frames.indices[decoded.indices]
     places = {int(index): place for place, index in enumerate(of_source)}
     length = decoded.length if frames.indices is None else len(frames.source)
-    return Frames(DecodedFrames(frames.source, length, places, images, prepare), frames.indices)
+    return Frames(_DecodedFrames(frames.source, length, places, images, prepare), frames.indices)
 
 
 def _load_here(

@@ -77,7 +77,7 @@ class LeRobotReader:
             yield Problem("unreadable split", "meta/info.json", f"expected first:stop, got {split}", kept=True)
         labels = list(dict.fromkeys([*LABEL_COLUMNS, *([self._success_key] if self._success_key else [])]))
         wanted = ["task_index", *([self._frame_key] if self._frame_key else [])]
-        reading = _ReadPass(self, tasks, DataFiles(wanted, shared=self.info.version == "v3.0"))
+        reading = _ReadPass(self, tasks, _DataFiles(wanted, shared=self.info.version == "v3.0"))
         listed = 0
         for entry in read_entries(self.info, labels):
             if isinstance(entry, Problem):
@@ -93,7 +93,7 @@ class LeRobotReader:
 class _ReadPass:
     """One pass over the dataset."""
 
-    def __init__(self, reader: LeRobotReader, tasks: dict[int, str], files: DataFiles) -> None:
+    def __init__(self, reader: LeRobotReader, tasks: dict[int, str], files: _DataFiles) -> None:
         self._reader, self._info, self._tasks, self._files = reader, reader.info, tasks, files
         self._name, self._cameras = reader.name, reader.info.cameras()
         # Episodes of version 3 share video files: check each file once.
@@ -229,7 +229,7 @@ class EpisodeRows:
     """the wanted columns that exist"""
 
 
-class DataFiles:
+class _DataFiles:
     """Finds the rows of episodes in data files. Reads only the episode index and the wanted columns, once per file."""
 
     def __init__(self, wanted: Sequence[str], shared: bool) -> None:

@@ -256,7 +256,7 @@ def write_lerobot(
         data_files_mb: start a new data file after this size.
     """
     dest = Path(dest).expanduser().absolute()
-    settings = VideoSettings(codec, gop, dict(options or {}), video_files_mb)
+    settings = _VideoSettings(codec, gop, dict(options or {}), video_files_mb)
     check_free(dest)
     stream = iter(episodes)
     first = next(stream, None)
@@ -273,11 +273,11 @@ def write_lerobot(
 class _LeRobotWriter:
     """A dataset being written."""
 
-    def __init__(self, root: Path, plan: LeRobotPlan, settings: VideoSettings, data_mb: float) -> None:
+    def __init__(self, root: Path, plan: LeRobotPlan, settings: _VideoSettings, data_mb: float) -> None:
         self._root, self._plan, self._settings, self._data_mb = root, plan, settings, data_mb
-        self._videos = {camera.key: VideoFiles(root, camera, plan.rate, settings) for camera in plan.cameras}
-        self._data = DataTables(root, plan, data_mb)
-        self._episodes = EpisodeTable(root, plan)
+        self._videos = {camera.key: _VideoFiles(root, camera, plan.rate, settings) for camera in plan.cameras}
+        self._data = _DataTables(root, plan, data_mb)
+        self._episodes = _EpisodeTable(root, plan)
         self._tasks: dict[str, int] = {}
         self._totals: dict[str, Moments] = {}
         self._splits: list[tuple[str, int]] = []
@@ -295,7 +295,6 @@ class _LeRobotWriter:
                 part.close()
 
     def add(self, episode: Episode, rewards: Mapping[str, npt.ArrayLike] | None) -> None:
-        """Write one episode's rows, videos and metadata."""
         self._plan.check(episode)
         frames = len(episode.views[self._plan.cameras[0].view])
         if not frames:
@@ -305,7 +304,7 @@ class _LeRobotWriter:
         success = None if episode.outcome is None else episode.outcome.success
         self._all_known &= success is not None
         data_place = self._data.add(columns, success)
-        clips: dict[str, VideoPlacement] = {}
+        clips: dict[str, _VideoPlacement] = {}
         for camera in self._plan.cameras:
             clips[camera.key], stats[camera.key] = self._video(episode, camera.view, self._videos[camera.key])
         rows = (self._rows, self._rows + frames)
@@ -317,7 +316,6 @@ class _LeRobotWriter:
         self._count, self._rows = self._count + 1, self._rows + frames
 
     def finish(self, robot_type: str) -> None:
-        """Write the metadata."""
         self._close()
         if not self._all_known:
             self._data.drop(FRAME_SUCCESS)
@@ -334,7 +332,7 @@ class _LeRobotWriter:
         for part in self._parts():
             part.close()
 
-    def _parts(self) -> tuple[VideoFiles | DataTables | EpisodeTable, ...]:
+    def _parts(self) -> tuple[_VideoFiles | _DataTables | _EpisodeTable, ...]:
         return (*self._videos.values(), self._data, self._episodes)
 
     def _info(self, robot_type: str, features: Mapping[str, Any]) -> dict[str, Any]:
@@ -373,7 +371,7 @@ class _LeRobotWriter:
             columns[REWARD] = _rewards_of(rewards, episode.id, frames)
         return columns
 
-    def _video(self, episode: Episode, view: str, files: VideoFiles) -> tuple[VideoPlacement, Moments]:
+    def _video(self, episode: Episode, view: str, files: _VideoFiles) -> tuple[_VideoPlacement, Moments]:
         frames = episode.views[view]
         measured = spread(len(frames), FRAMES_MEASURED)
         moments: Moments | None = None
@@ -415,22 +413,20 @@ EPISODES_AT_ONCE = 256
 ARROW = {"float32": pa.float32(), "int64": pa.int64(), "bool": pa.bool_()}
 
 
-class TableWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has no types
+class _TableWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has no types
     """A parquet writer that tries to close its file only once; a second attempt would print a traceback."""
 
     def close(self) -> None:
-        """Finish the file, or raise once."""
         try:
             super().close()
         finally:
             self.is_open = False
 
 
-class DataTables:
+class _DataTables:
     """data/chunk-*/file-*.parquet, with a row group per episode."""
 
     def __init__(self, root: Path, plan: LeRobotPlan, limit_mb: float) -> None:
-        """Files are created by the first `add`."""
         self._root, self._limit = root, limit_mb * 1e6
         self._columns = {**plan.numbers(), FRAME_SUCCESS: ("bool", None)}
         self._number = -1
@@ -442,7 +438,7 @@ class DataTables:
             self.close()
             self._number += 1
             self._path(self._number).parent.mkdir(parents=True, exist_ok=True)
-            self._writer = TableWriter(self._path(self._number), _data_schema(self._columns))
+            self._writer = _TableWriter(self._path(self._number), _data_schema(self._columns))
         frames = len(columns["index"])
         # Success is true on the last frame only; an unknown outcome is null on all frames.
         verdict = [None] * frames if success is None else [False] * (frames - 1) + [success]
@@ -453,7 +449,6 @@ class DataTables:
         return chunk_and_file(self._number)
 
     def close(self) -> None:
-        """Finish the current file."""
         if self._writer is not None:
             self._writer.close()
         self._writer = None
@@ -463,7 +458,7 @@ class DataTables:
         kept = {key: kind for key, kind in self._columns.items() if key != column}
         for number in range(self._number + 1):
             path = self._path(number)
-            with pq.ParquetFile(path) as file, TableWriter(path.with_suffix(".tmp"), _data_schema(kept)) as writer:
+            with pq.ParquetFile(path) as file, _TableWriter(path.with_suffix(".tmp"), _data_schema(kept)) as writer:
                 for group in range(file.metadata.num_row_groups):
                     writer.write_table(file.read_row_group(group).select(list(kept)).cast(writer.schema))
             path.with_suffix(".tmp").replace(path)
@@ -473,11 +468,10 @@ class DataTables:
         return self._root / f"data/chunk-{chunk:03d}/file-{file:03d}.parquet"
 
 
-class EpisodeTable:
+class _EpisodeTable:
     """meta/episodes/chunk-000/file-000.parquet."""
 
     def __init__(self, root: Path, plan: LeRobotPlan) -> None:
-        """Files are created by the first `add`."""
         self._path = root / "meta/episodes/chunk-000/file-000.parquet"
         self._kinds = {key: dtype for key, (dtype, _) in plan.numbers().items() if dtype != "bool"}
         self._kinds |= {camera.key: "video" for camera in plan.cameras}
@@ -492,10 +486,9 @@ class EpisodeTable:
         index: int,
         rows: tuple[int, int],
         data: tuple[int, int],
-        clips: Mapping[str, VideoPlacement],
+        clips: Mapping[str, _VideoPlacement],
         stats: Mapping[str, Moments],
     ) -> None:
-        """Add an episode."""
         row: dict[str, Any] = {
             "episode_index": index,
             "tasks": [episode.instruction],
@@ -522,7 +515,6 @@ class EpisodeTable:
             self._flush()
 
     def close(self) -> None:
-        """Write pending rows and finish the file."""
         if self._pending:
             self._flush()
         if self._writer is not None:
@@ -532,7 +524,7 @@ class EpisodeTable:
     def _flush(self) -> None:
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = TableWriter(self._path, self._schema)
+            self._writer = _TableWriter(self._path, self._schema)
         self._writer.write_table(pa.Table.from_pylist(self._pending, schema=self._schema))
         self._pending = []
 
@@ -560,7 +552,7 @@ def write_tasks(path: Path, tasks: Sequence[str]) -> None:
     }
     schema = pa.schema([("task_index", pa.int64()), (index, pa.string())], {"pandas": json.dumps(pandas)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with TableWriter(path, schema) as writer:
+    with _TableWriter(path, schema) as writer:
         writer.write_table(pa.table([list(range(len(tasks))), list(tasks)], schema=schema))
 
 
@@ -609,7 +601,7 @@ QUALITY: Mapping[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class VideoSettings:
+class _VideoSettings:
     """How videos are encoded, and the size of a file."""
 
     codec: str = "libx264"
@@ -628,7 +620,7 @@ class VideoSettings:
 
 
 @dataclass(frozen=True)
-class VideoPlacement:
+class _VideoPlacement:
     """The position of an episode's video."""
 
     chunk: int
@@ -642,11 +634,10 @@ def chunk_and_file(number: int) -> tuple[int, int]:
     return divmod(number, FILES_PER_CHUNK)
 
 
-class VideoFiles:
+class _VideoFiles:
     """The video files of a camera, with one episode after the other."""
 
-    def __init__(self, root: Path, camera: LeRobotCamera, rate: Fraction, settings: VideoSettings) -> None:
-        """Files are written below `root`/videos."""
+    def __init__(self, root: Path, camera: LeRobotCamera, rate: Fraction, settings: _VideoSettings) -> None:
         self._folder, self._camera, self._rate, self._settings = root / "videos" / camera.key, camera, rate, settings
         self._container: OutputContainer | None = None
         self._stream: VideoStream | None = None
@@ -660,7 +651,6 @@ class VideoFiles:
         self._episode_start = self._frames
 
     def add(self, images: Images, episode: str) -> None:
-        """Append frames to the episode."""
         camera = self._camera
         if images.shape[1:3] != (camera.height, camera.width):
             expected = f"{camera.width}x{camera.height} pixels as in the first episode"
@@ -674,13 +664,12 @@ class VideoFiles:
             self._encode(frame)
             self._frames += 1
 
-    def end(self) -> VideoPlacement:
+    def end(self) -> _VideoPlacement:
         """Finish the episode and return its position."""
         chunk, file = chunk_and_file(self._number)
-        return VideoPlacement(chunk, file, float(self._episode_start / self._rate), float(self._frames / self._rate))
+        return _VideoPlacement(chunk, file, float(self._episode_start / self._rate), float(self._frames / self._rate))
 
     def close(self) -> None:
-        """Finish the current file."""
         if self._container is not None:
             if self._frames:
                 self._encode(None)
