@@ -1,1 +1,1 @@
-"""evaluate."""
+"""Models measured: metrics with intervals, benchmarks, reports."""

@@ -1,1 +1,1 @@
-"""use."""
+"""Rewards and datasets used: `release` makes a dataset to share."""
