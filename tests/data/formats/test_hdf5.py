@@ -7,16 +7,16 @@ import pickle
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 from demerit.data.dataset import DatasetReader, Problem
+from demerit.data.formats import open_dataset
 from demerit.data.formats.hdf5 import Hdf5Frames, Hdf5Reader, instruction_of_name
 from demerit.data.frames import FrameSource, frame_source
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, MissingExtra, UnreadableVideo
-
-h5py = pytest.importorskip("h5py")
 
 ROBOMIMIC = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 10, "robots": ["Panda"]}}
 
@@ -371,7 +371,7 @@ def test_bad_frames(robomimic, tmp_path):
 
 
 def test_missing_h5py(robomimic, monkeypatch):
+    monkeypatch.delitem(sys.modules, "demerit.data.formats.hdf5")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    reader = Hdf5Reader(robomimic)
     with pytest.raises(MissingExtra, match="hdf5"):
-        list(reader.records())
+        open_dataset(f"hdf5:{robomimic}")

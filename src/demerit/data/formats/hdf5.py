@@ -22,14 +22,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import numpy.typing as npt
+from h5py import Group, h5l
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
 from demerit.data.frames import IMAGES_DIMENSIONS, RGB, Frames, Images, Times, file_identity, short_hash
 from demerit.data.labels import Outcome
-from demerit.errors import BadInput, MissingExtra, UnreadableVideo
+from demerit.errors import BadInput, UnreadableVideo
 
 NOMINAL_FPS = 20.0
 """robosuite's default control rate, used if env_args has none"""
@@ -401,10 +403,6 @@ class LinkRefused(Exception):
 @contextmanager
 def open_hdf5(path: str | Path) -> Iterator[Any]:
     """Open a file for reading."""
-    try:
-        import h5py  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise MissingExtra("Reading HDF5 files", "hdf5") from None
     if not Path(path).is_file():
         raise UnreadableVideo(path, "there is no such file")
     try:
@@ -417,8 +415,6 @@ def open_hdf5(path: str | Path) -> Iterator[Any]:
 
 def resolve(file: Any, path: str) -> Any:
     """Return the group or dataset at a path; raise LinkRefused if it is in another file, KeyError if it is missing."""
-    from h5py import Group, h5l  # noqa: PLC0415
-
     here, ahead, soft_links = file, _parts(path), 0
     while ahead:
         name = ahead.pop(0)
@@ -442,8 +438,6 @@ def resolve(file: Any, path: str) -> Any:
 
 def children(file: Any, path: str) -> list[str]:
     """List the names in a group, demo_2 before demo_10; empty if there is no such group."""
-    from h5py import Group  # noqa: PLC0415
-
     try:
         group = resolve(file, path)
     except KeyError:
