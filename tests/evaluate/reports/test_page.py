@@ -234,6 +234,7 @@ def test_categories_rise_in_complexity(made: tuple[Report, dict[str, Frames]]) -
     assert len(chart.rows[0].cells) == len(made[0].cards)
 
 
+@pytest.mark.slow
 def test_large_report_is_a_moderate_file() -> None:
     report = make_large_report()
     text = render_report(report, {}, 24)

@@ -17,7 +17,7 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.frames import Images
 from demerit.data.reward import Reward
-from demerit.errors import BadInput, StoreError
+from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.evaluate.benchmarks.benchmark import load_benchmark
 from demerit.evaluate.benchmarks.data import marks, seen_before
 from demerit.evaluate.benchmarks.run import RunOptions, run_benchmark
@@ -283,26 +283,25 @@ def test_changed_episodes_are_recognised(hopeful: CalibrationResult) -> None:
     assert one.fingerprint() in marks(one)
 
 
-def test_the_command(tmp_path: Path, sample: Path) -> None:
+def test_command_writes_a_model_that_scores(tmp_path: Path, sample: Path) -> None:
     shutil.copytree(sample, tmp_path / "blocks")
     run = demerit("calibrate", "blocks", "-m", "change", "-o", "mine", "--risk", "0.1", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    assert "At most 10.0% of failures" in run.stdout and "held-out" in run.stdout
-    assert "--model calibrated:mine" in run.stdout
-    assert demerit("check", "calibrated:mine", cwd=tmp_path).returncode == 0
-    assert demerit("check", "./mine", cwd=tmp_path).returncode == 0
+    assert "10.0%" in run.stdout and "held-out" in run.stdout and "--model calibrated:mine" in run.stdout
     scored = demerit("score", "blocks", "-m", "calibrated:mine", "-m", "ensemble:change+./mine", cwd=tmp_path)
     assert "mine: 15 scored" in scored.stdout and "ensemble-change+mine: 15 scored" in scored.stdout, scored.stderr
-    for arguments, sentence in {
-        ("-m", "change", "-o", "sure", "--method", "conformal"): "expected at least 19 labelled failures",
-        ("-m", "change", "-o", "x", "--method", "platt"): "one of isotonic, conformal",
-        ("-m", "change", "-o", "x", "--risk", "1"): "a number between 0 and 1",
-        ("-m", "chnge", "-o", "x"): "Did you mean 'change'?",
-        ("-m", "clock", "-o", "mine"): "it holds change calibrated on",
-    }.items():
-        assert sentence in error_sentence(demerit("calibrate", "blocks", *arguments, cwd=tmp_path)), arguments
-    assert "the folder that demerit calibrate wrote" in error_sentence(demerit("check", "calibrated"))
-    assert "model.json in it" in error_sentence(demerit("check", "calibrated:nowhere"))
+    other = demerit("calibrate", "blocks", "-m", "clock", "-o", "mine", cwd=tmp_path)
+    assert "change" in error_sentence(other)
+
+
+def test_invalid_options_and_folders_are_refused(tmp_path: Path) -> None:
+    for options in ({"method": "platt"}, {"risk": 1.0}, {"limit": 0}):
+        with pytest.raises(BadInput):
+            CalibrateOptions(**options)  # type: ignore[arg-type]
+    (tmp_path / "model.json").write_text("{")
+    for name in ("calibrated:", f"calibrated:{tmp_path}", f"calibrated:{tmp_path / 'x'}"):
+        with pytest.raises(DemeritError):
+            load_model(name)
 
 
 def test_the_documented_python_runs(
