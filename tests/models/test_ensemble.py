@@ -86,13 +86,6 @@ def test_the_mean_and_the_disagreement_are_those_of_the_members(columns: list[li
     assert reward.given["members"] == pytest.approx({f"m{i}": column[-1] for i, column in enumerate(columns)})
 
 
-@given(st.lists(numbers, min_size=2, max_size=4), st.randoms())
-def test_the_order_of_members_does_not_matter(columns: list[list[float]], random: Any) -> None:
-    members = [FixedModel(f"m{i}", column) for i, column in enumerate(columns)]
-    shuffled = random.sample(members, len(members))
-    assert score_one(*members).value == pytest.approx(score_one(*shuffled).value, abs=1e-6)
-
-
 def test_a_frame_that_one_leaves_unscored_is_unscored_with_the_reason() -> None:
     reward = score_one(FixedModel("a", [0, 0, 0, 1, 1, 1]), FixedModel("b", [1, np.nan, 1, 1, 1, 1], why="it blinked"))
     assert np.isnan(reward.value).tolist() == [False, True, False, False, False, False]
@@ -118,22 +111,15 @@ def test_success_is_averaged_when_all_give_it() -> None:
 
 def test_the_card_promises_what_all_members_do() -> None:
     card = load_model("ensemble:constant+change").card
-    assert (card.name, card.causal, card.comparable, card.sees_pixels, card.frame_budget) == (
-        "ensemble-constant+change",
-        True,
-        True,
-        True,
-        32,
-    )
+    assert (card.name, card.causal, card.comparable) == ("ensemble-constant+change", True, True)
+    assert (card.sees_pixels, card.frame_budget) == (True, 32)
     assert not load_model("ensemble:clock+change").card.causal
-    mixed = Ensemble([FixedModel("a", comparable=False), FixedModel("b", licence="MIT", reads_instruction=False)]).card
+    last = FixedModel("b", licence="MIT", reads_instruction=False)
+    mixed = Ensemble([FixedModel("a", comparable=False), last]).card
     assert not mixed.comparable and mixed.licence == "Apache-2.0 AND MIT" and mixed.reads_instruction
     assert mixed.frame_budget is None
+    assert Ensemble([FixedModel("a", comparable=False, revision="2"), last]).card.hash() != mixed.hash()
     assert len(Ensemble([FixedModel("long" * 10 + str(i)) for i in range(5)]).card.name) < 80
-    other = Ensemble(
-        [FixedModel("a", comparable=False, revision="2"), FixedModel("b", licence="MIT", reads_instruction=False)]
-    )
-    assert other.card.hash() != mixed.hash()
 
 
 def test_what_has_no_mean_is_refused() -> None:
@@ -168,13 +154,6 @@ def test_online_only_when_all_are() -> None:
 @pytest.mark.parametrize("name", ["ensemble:change+motion", "ensemble:clock+change", "ensemble:constant:0.2+change"])
 def test_check_passes(name: str) -> None:
     assert check_model(load_model(name)).broken == []
-
-
-def test_different_looks_in_a_real_ensemble() -> None:
-    long = [episode for episode in make_episodes() if len(episode) == 40]
-    (reward,) = load_model("ensemble:clock+change").score(long)
-    assert len(reward.at) == 32 and reward.at[-1] == 39 and not reward.why_missing
-    assert reward.given["frames"] == {"clock": 40, "change": 32}
 
 
 def test_an_unreadable_video_leaves_the_others_scored(tmp_path: Path) -> None:

@@ -60,60 +60,47 @@ def cut_short(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tower.onnx", "temporal.onnx", "words.npz"])
-def test_a_damaged_file_fails_its_hash(copied: Path, name: str) -> None:
+def test_a_damaged_file_is_refused(copied: Path, name: str) -> None:
     cut_short(copied / name)
     with pytest.raises(BadInput, match=name):
+        load_model(str(copied))
+    write_info(copied)  # now the hash is right
+    with pytest.raises(DemeritError, match=name):
         load_model(str(copied))
     (copied / name).unlink()
     with pytest.raises(BadInput, match=name):
         load_model(str(copied))
 
 
-@pytest.mark.parametrize("name", ["tower.onnx", "temporal.onnx", "words.npz"])
-def test_a_truncated_file_with_a_right_hash_is_refused(copied: Path, name: str) -> None:
-    cut_short(copied / name)
-    write_info(copied)
-    with pytest.raises(DemeritError, match=name):
-        load_model(str(copied))
-
-
 def test_other_shapes_and_names_are_refused(copied: Path) -> None:
-    write_info(copied, features=FEATURES + 1)
-    with pytest.raises(BadInput, match="features"):
-        load_model(str(copied))
-    write_info(copied, state=HIDDEN + 1)
-    with pytest.raises(BadInput, match="state"):
-        load_model(str(copied))
+    for change, name in (({"features": FEATURES + 1}, "tower.onnx"), ({"state": HIDDEN + 1}, "temporal.onnx")):
+        write_info(copied, **change)
+        with pytest.raises(BadInput, match=name):
+            load_model(str(copied))
     graph = onnx.load(copied / "tower.onnx")
     graph.graph.output[0].name = graph.graph.node[-1].output[0] = "other"
     onnx.save(graph, copied / "tower.onnx")
     write_info(copied)
-    with pytest.raises(WeightsMismatch, match="other"):
+    with pytest.raises(WeightsMismatch, match=r"features.*other"):
         load_model(str(copied))
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"format": 2}, "format 1"),
-        ({"bins": 0}, "bins"),
-        ({"bins": True}, "bins"),
-        ({"licence": ""}, "licence"),
-        ({"trained_on": "x"}, "trained_on"),
-        ({"sha256": {"tower.onnx": "0"}}, "sha256"),
-        ({"more": 1}, "more"),
-    ],
-)
-def test_a_wrong_network_json_is_refused(copied: Path, change: dict[str, object], word: str) -> None:
-    write_info(copied, **change)
-    with pytest.raises(BadInput, match=word):
+    ("field", "value"),
+    [("format", 2), ("bins", 0), ("bins", True), ("licence", ""), ("trained_on", "x"), ("sha256", {"tower.onnx": "0"}),
+     ("more", 1)],
+)  # fmt: skip
+def test_a_wrong_field_of_network_json_is_named(copied: Path, field: str, value: object) -> None:
+    write_info(copied, **{field: value})
+    with pytest.raises(BadInput, match=field):
         load_model(str(copied))
-    (copied / "network.json").write_text("{")
-    with pytest.raises(BadInput, match="JSON"):
-        load_model(str(copied))
-    (copied / "network.json").unlink()
-    with pytest.raises(BadInput, match=r"network\.json"):
-        load_model(str(copied))
+
+
+def test_a_missing_or_broken_network_json_is_refused(copied: Path) -> None:
+    for damage in (lambda path: path.write_text("{"), Path.unlink):
+        damage(copied / "network.json")
+        with pytest.raises(BadInput, match=r"network\.json"):
+            load_model(str(copied))
 
 
 def test_missing_weights_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
