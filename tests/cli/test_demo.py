@@ -15,12 +15,12 @@ import pytest
 
 from demerit.cli import demo as command
 from demerit.cli.demo import run_demo
-from demerit.cli.demo_page import FRAMES_SHOWN, WIDTH, choose_episodes, describe_demo, make_strips
+from demerit.cli.demo_page import FRAMES_SHOWN, WIDTH, describe_demo, make_strips
 from demerit.data.frames import Frames
 from demerit.errors import StoreError
 from demerit.evaluate.benchmarks.run import recompute
 from demerit.evaluate.reports.report import Report
-from fakes.command import COMMAND, demerit, demerit_here
+from fakes.command import COMMAND, demerit
 from fakes.processes import running
 
 
@@ -39,23 +39,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_output_names_results_and_pages(made: tuple[Path, str]) -> None:
     folder, printed = made
-    for words in (
-        "Taught with 6 successes and 6 failures",
-        "untaught",
-        "are few",
-        "✓ trust",
-        "teaching",
-        " s, scoring",
-    ):
+    for words in ("Taught with 6 successes and 6 failures", "untaught", "✓ trust"):
         assert words in printed
     for page in ("report/report.html", "taught/report.html"):
         assert str((folder / page).resolve()) in printed
         assert (folder / page).stat().st_size > 50_000
-    assert [line.split()[1] for line in printed.splitlines() if line.startswith("  demerit ")] == [
-        "teach",
-        "score",
-        "bench",
-    ]
+    commands = [line.split()[1] for line in printed.splitlines() if line.startswith("  demerit ")]
+    assert commands == ["teach", "score", "bench"]
 
 
 def test_teaching_helps_and_the_report_recomputes(made: tuple[Path, str]) -> None:
@@ -85,13 +75,6 @@ def test_a_second_run_changes_nothing(made: tuple[Path, str]) -> None:
     assert not again.seconds
     run = demerit("demo", folder, cwd=folder.parent)
     assert run.stdout.splitlines()[3:] == printed.splitlines()[3:]
-
-
-def test_every_step_can_be_repeated_by_hand(made: tuple[Path, str], tmp_path: Path) -> None:
-    run = demerit_here("bench", "--recompute", made[0] / "report" / "report.json", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    assert "12 episodes" in demerit_here("inspect", made[0] / "lesson", cwd=tmp_path).stdout
-    assert "28 episodes" in demerit_here("inspect", made[0] / "videos", cwd=tmp_path).stdout
 
 
 def test_a_copy_of_a_finished_demo_is_finished(made: tuple[Path, str], tmp_path: Path) -> None:
@@ -131,7 +114,7 @@ def test_an_interrupted_demo_resumes(tmp_path: Path, made: str, count: int) -> N
     assert (tmp_path / "demo" / "demo.json").exists()
 
 
-def test_a_browser_is_opened_only_where_there_is_a_screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_browser_is_opened_only_where_there_is_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
         monkeypatch.delenv(name, raising=False)
@@ -140,22 +123,6 @@ def test_a_browser_is_opened_only_where_there_is_a_screen(monkeypatch: pytest.Mo
     assert command.can_open()
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 22 10.0.0.2 22")
     assert not command.can_open()
-    # a browser that never returns is not waited for
-    monkeypatch.setenv("BROWSER", "sleep 20 #%s")
-    monkeypatch.setattr(command, "BROWSER_SECONDS", 0.3)
-    started = time.monotonic()
-    command.open_in_browser(tmp_path / "page.html")
-    assert time.monotonic() - started < 10
-
-
-def test_the_chosen_episodes_differ(made: tuple[Path, str]) -> None:
-    report = Report.read(made[0] / "report" / "report.json")
-    titles = dict(choose_episodes(report))
-    done, undone = titles["Done: the reward climbs"], titles["Done, then undone: it climbs and falls"]
-    assert done.success and undone.success is False
-    assert undone.curve is not None
-    assert undone.curve.max() > undone.curve[-1] + 0.3
-    assert len({one.id for one in titles.values()}) == 4
 
 
 def test_curves_are_drawn_under_their_frames(made: tuple[Path, str]) -> None:

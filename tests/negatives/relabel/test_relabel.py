@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,12 +129,13 @@ def test_the_validator_does_not_see_the_grade(tmp_path: Path) -> None:
 
 def test_rejected_candidates_are_kept_and_written_again(tmp_path: Path) -> None:
     """The first commands break a rule each, the second attempt is right; one verdict rejects a well-formed command."""
-    bad = {
-        1: "The lamp turns around",
-        2: "Tip the cup over " + "very slowly " * 12,
-        3: "Kick the lamp off the table",
-        4: "Place the cup onto shelf 0",
-    }
+    bad = [
+        "",
+        "The lamp turns around",
+        "Tip it over " + "very slowly " * 12,
+        "Kick the lamp",
+        "Place the cup onto shelf 0",
+    ]
 
     def answer(request: Request) -> dict[str, Any]:
         stage, found = parse_request(request)
@@ -147,83 +147,48 @@ def test_rejected_candidates_are_kept_and_written_again(tmp_path: Path) -> None:
 
     with ScriptedServer(answer) as server:
         summary = run(tmp_path, server, 1, config=replace(COMMANDS_ONLY, rounds=4), concurrency=1)
-    found = {reason for _, _, reason in reasons(tmp_path / "made")}
-    assert len(found) == 5
-    for word in ("'The'", "28 words", "not about an object", "entails", "grade 2, not 3"):
-        assert any(word in reason for reason in found)
+    assert len({reason for _, _, reason in reasons(tmp_path / "made")}) == 5
     assert summary.commands == {1: 1, 2: 1, 4: 1} and summary.rejected["command", "code"] == 4
     (record,) = read_records(tmp_path / "made")
     assert [one.fresh for one in record.candidates if one.stage == "command" and one.grade == 1] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"sound": False}, "unsound"),
-        ({"already_true": True}, "true at the start"),
-        ({"entailed": True}, "entails"),
-        ({"closeness": 30}, "not in order"),
-    ],
-)
-def test_what_the_validator_rejects(tmp_path: Path, change: dict[str, Any], word: str) -> None:
+@pytest.mark.parametrize("change", [{"sound": False}, {"already_true": True}, {"entailed": True}, {"closeness": 30}])
+def test_what_the_validator_rejects(tmp_path: Path, change: dict[str, Any]) -> None:
     def answer(request: Request) -> dict[str, Any]:
         stage, found = parse_request(request)
         is_third = stage == "validate" and found["command"] == COMMANDS[3][0]
         return {**author(request), **change} if is_third else author(request)
 
     with ScriptedServer(answer) as server:
-        summary = run(tmp_path, server, 1, config=COMMANDS_ONLY)
-    assert summary.commands == {1: 1, 2: 1, 4: 1}
-    assert all(word in reason for _, _, reason in reasons(tmp_path / "made"))
+        assert run(tmp_path, server, 1, config=COMMANDS_ONLY).commands == {1: 1, 2: 1, 4: 1}
 
 
-def count_right(folder: Path, server: ScriptedServer, count: int) -> tuple[float, float, int]:
-    """Shares of right grades among first and among accepted commands, and how many were accepted."""
-    run(folder, server, count, config=COMMANDS_ONLY)
+@pytest.mark.parametrize("misjudged", [0.05, 1.0])
+def test_validation_catches_most_wrong_commands(tmp_path: Path, misjudged: float) -> None:
+    """The control: a validator that is always wrong accepts no right command."""
+    with ScriptedServer(SloppyAuthor(0.4, 0.1, misjudged)) as server:
+        run(tmp_path, server, 10, config=COMMANDS_ONLY)
     first, accepted = [], []
-    for record in read_records(folder / "made"):
-        for one in record.candidates:
-            right = true_grade(one.text, record.instruction) == one.grade
-            if one.stage == "command" and one.fresh:
-                first.append(right)
-            if one.stage == "command" and not one.reason:
-                accepted.append(right)
-    return sum(first) / len(first), sum(accepted) / len(accepted), len(accepted)
+    for record in read_records(tmp_path / "made"):
+        for candidate in record.candidates:
+            right = true_grade(candidate.text, record.instruction) == candidate.grade
+            if candidate.stage == "command":
+                first += [right] if candidate.fresh else []
+                accepted += [] if candidate.reason else [right]
+    if misjudged == 1:
+        assert not any(accepted)
+    else:
+        assert sum(first) < 0.7 * len(first) and sum(accepted) > 0.95 * len(accepted) and len(accepted) > 20
 
 
-def test_validation_catches_most_wrong_commands(tmp_path: Path) -> None:
-    with ScriptedServer(SloppyAuthor(wrong_grade=0.4, malformed=0.1, misjudged=0.05)) as server:
-        first, accepted, count = count_right(tmp_path, server, 25)
-    assert first < 0.7 and accepted > 0.95 and count > 60
-
-
-def test_a_validator_that_guesses_validates_nothing(tmp_path: Path) -> None:
-    """The control: with wrong verdicts every time, no accepted command is right."""
-    with ScriptedServer(SloppyAuthor(wrong_grade=0.4, malformed=0, misjudged=1)) as server:
-        assert count_right(tmp_path, server, 10)[1] == 0
-
-
-@pytest.mark.parametrize("kind", ["429", "500", "drop"])
-def test_transport_faults_change_nothing(tmp_path: Path, kind: str) -> None:
-    with ScriptedServer(author) as server:
-        run(tmp_path, server, 2, "plain", COMMANDS_ONLY)
-    with ScriptedServer(author, Faults(script=(kind, "", kind, kind), retry_after=0.05, delay=0.1)) as server:
-        summary = run(tmp_path, server, 2, "troubled", COMMANDS_ONLY, timeout=0.5)
-        assert server.faulted[kind] == 3 and set(server.billed.values()) == {1}
-    assert summary.settled == 2 and rows(tmp_path / "plain") == rows(tmp_path / "troubled")
-
-
-@pytest.mark.parametrize("kind", ["refusal", "nonsense", "length"])
-def test_unusable_answers_are_kept_and_another_sample_is_requested(tmp_path: Path, kind: str) -> None:
-    with ScriptedServer(author, Faults(script=(kind, kind))) as server:
+def test_unusable_answers_are_kept_and_another_sample_is_requested(tmp_path: Path) -> None:
+    with ScriptedServer(author, Faults(script=("refusal", "nonsense"))) as server:
         summary = run(tmp_path, server, 1, config=COMMANDS_ONLY, concurrency=1)
     assert summary.commands.total() == 4
     assert [(stage, by) for stage, by, _ in reasons(tmp_path / "made")] == [("analyse", "answer")] * 2
-
-
-def test_a_model_that_never_answers_usefully_leaves_reasons(tmp_path: Path) -> None:
     with ScriptedServer(lambda request: "I cannot say.") as server:
-        summary = run(tmp_path, server, 2)
+        summary = run(tmp_path, server, 2, "mute")
     assert (summary.settled, summary.labels, summary.unfinished) == (2, 0, Counter())
     assert summary.rejected.keys() == {("analyse", "answer"), ("clip", "answer")}
 
@@ -231,11 +196,11 @@ def test_a_model_that_never_answers_usefully_leaves_reasons(tmp_path: Path) -> N
 def test_the_same_call_again_sends_nothing(tmp_path: Path) -> None:
     faults = Faults.everything(0.05, retry_after=0.02, delay=0.05)
     with ScriptedServer(author, faults) as server:
-        summary = run(tmp_path, server, 15, config=COMMANDS_ONLY, concurrency=16)
+        summary = run(tmp_path, server, 8, config=COMMANDS_ONLY, concurrency=16)
         before, made = server.asked.total(), rows(tmp_path / "made")
-        again = run(tmp_path, server, 15, config=COMMANDS_ONLY, concurrency=16)
+        again = run(tmp_path, server, 8, config=COMMANDS_ONLY, concurrency=16)
         assert server.asked.total() == before and max(server.billed.values()) == 1
-    assert summary.settled == again.settled == 15 and not summary.unfinished
+    assert summary.settled == again.settled == 8 and not summary.unfinished
     assert (again.added, again.commands, rows(tmp_path / "made")) == (0, summary.commands, made)
 
 
@@ -269,7 +234,7 @@ for _ in sys.stdin:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_killed_at_random_points_it_ends_with_the_same_labels(tmp_path: Path, how: signal.Signals) -> None:
-    rng, count, kills = random.Random(1), 14, 4
+    rng, count, kills = random.Random(1), 10, 3
     faults = Faults({"nonsense": 0.1, "refusal": 0.1, "500": 0.05})
     originals(tmp_path, 1)
     with ScriptedServer(author, faults, latency=0.01) as server:
@@ -318,44 +283,24 @@ def test_the_budget_stops_it_and_a_larger_one_resumes(tmp_path: Path) -> None:
         assert costs.cost is not None and real <= costs.cost < 20 * real
 
 
-def test_progress_counts_finished_episodes(tmp_path: Path) -> None:
-    mute = replace(next(iter(originals(tmp_path, 1))), id="mute", instruction=" ")
-    dataset = Dataset(Listed([*originals_apart(tmp_path, 6), mute]), "listed")
-    seen: list[tuple[int, int]] = []
-
-    def look(now: RelabelSummary) -> None:
-        seen.append((now.finished, now.settled + sum(now.unfinished.values()) + sum(now.skipped.values())))
-
-    endpoint = Endpoint("http://127.0.0.1:9/v1", "nobody", key_env="")
-    with ChatClient(endpoint, tmp_path / "answers.sqlite", concurrency=2, max_retries=0) as client:
-        summary = relabel(dataset, tmp_path / "made", client, on_progress=look)
-    assert sum(summary.unfinished.values()) == 6 and seen == [(number, number) for number in range(1, 8)]
-
-
 def relabel_listed(folder: Path, episodes: list[Episode], config: RelabelConfig = ONE_COMMAND) -> RelabelSummary:
     with ScriptedServer(author) as server, make_client(server, folder) as client:
         return relabel(Dataset(Listed(episodes), "listed"), folder / "made", client, config)
 
 
-def test_test_labels_need_a_human_check(tmp_path: Path) -> None:
-    summary = relabel_listed(tmp_path, originals_apart(tmp_path, 20))
+@pytest.mark.parametrize("by", ["task", "source"])
+def test_test_labels_need_a_human_check(tmp_path: Path, by: Any) -> None:
+    episodes, names = originals_apart(tmp_path, 20), ["Test", "held_out", *["training"] * 18]
+    if by == "source":
+        pairs = zip(episodes, names, strict=True)
+        episodes = [replace(one, origin=replace(one.origin, split=name)) for one, name in pairs]
+    summary = relabel_listed(tmp_path, episodes, replace(ONE_COMMAND, split=by))
     made = list(Store(tmp_path / "made").episodes())
-    assert Counter(e.origin.split for e in made) == {"train": 16, "val": 2, "test": 2}
-    assert {e.origin.tags.get("human_check") for e in made if e.origin.split == "test"} == {"due"}
-    assert {e.origin.tags.get("human_check") for e in made if e.origin.split != "test"} == {None}
-    assert summary.to_check == 2
-
-
-def test_the_source_splits_can_be_kept(tmp_path: Path) -> None:
-    names = ("Test", "held_out", "training")
-    episodes = [
-        replace(episode, origin=replace(episode.origin, split=name))
-        for episode, name in zip(originals(tmp_path, 3), names, strict=True)
-    ]
-    summary = relabel_listed(tmp_path, episodes, replace(ONE_COMMAND, split="source"))
-    assert summary.to_check == 2 and "'e0'" in summary.leaks[0]
-    found = {e.origin.split: e.origin.tags.get("human_check") for e in Store(tmp_path / "made").episodes()}
-    assert found == {"Test": "due", "held_out": "due", "training": None}
+    expected = {"Test": 1, "held_out": 1, "training": 18} if by == "source" else {"train": 16, "val": 2, "test": 2}
+    assert Counter(e.origin.split for e in made) == expected and summary.to_check == 2
+    for episode in made:
+        is_test = episode.origin.split in ("test", "Test", "held_out")
+        assert episode.origin.tags.get("human_check") == ("due" if is_test else None)
 
 
 def test_written_labels_keep_their_split_when_episodes_are_added(tmp_path: Path) -> None:
@@ -374,50 +319,36 @@ def test_written_labels_keep_their_split_when_episodes_are_added(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"grades": (0, 1)}, "1 to 4"),
-        ({"clips": (3, 2)}, "growing"),
-        ({"grades": (), "clips": ()}, "at least one"),
-        ({"rounds": 0}, "rounds"),
-        ({"split": "scene"}, "'source'"),
-        ({"shares": {}}, "above 0"),
-        ({"temperature": -1}, "temperature"),
-    ],
-)
-def test_wrong_configs_are_refused(changes: dict[str, Any], word: str) -> None:
-    with pytest.raises(BadInput, match=word):
+    "changes",
+    [{"grades": (0, 1)}, {"clips": (3, 2)}, {"grades": (), "clips": ()}, {"rounds": 0}, {"split": "scene"},
+     {"shares": {}}, {"temperature": -1}],
+)  # fmt: skip
+def test_wrong_configs_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
         RelabelConfig(**changes)
 
 
-@pytest.fixture
-def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import_dataset(originals(tmp_path, 3), tmp_path / "set")
     for name in ("URL", "MODEL", "KEY_ENV", "CACHE"):
         monkeypatch.delenv(f"DEMERIT_CHAT_{name}", raising=False)
-    runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
 
-    def call(dest: str, *options: str, **environment: str) -> Any:
+    def invoke(dest: str, *options: str, **environment: str) -> Any:
         for name, value in environment.items():
             monkeypatch.setenv(f"DEMERIT_CHAT_{name}", value)
-        return runner.invoke(app, ["relabel", str(tmp_path / "set"), str(tmp_path / dest), "--size", "32", *options])
+        command = ["relabel", str(tmp_path / "set"), str(tmp_path / dest), "--size", "32", *options]
+        return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, command)
 
-    return call
-
-
-def test_the_command_line(tmp_path: Path, invoke: Callable[..., Any]) -> None:
     nowhere = invoke("made")
     assert nowhere.exit_code == 1 and "DEMERIT_CHAT_URL" in nowhere.output
     with ScriptedServer(author) as server:
         dry = invoke("made", "--dry-run", URL=server.url, MODEL="simulated", CACHE=str(tmp_path / "a.sqlite"))
-        assert dry.output.startswith("3 originals;") and "39 requests" in dry.output and not server.asked
+        assert "39 requests" in dry.output and not server.asked
         done = invoke("made", "--keep-originals")
-        assert done.exit_code == 0 and "21 labels of 3 originals, 3 originals kept (24 episodes new)" in done.output
-    refused = invoke("other", "--grades", "7")
-    assert refused.exit_code == 1 and "1 to 4" in refused.output
+        assert done.exit_code == 0 and "21 labels of 3 originals" in done.output
+    assert invoke("other", "--grades", "7").exit_code == 1
     with ScriptedServer(author, key="secret") as server:
-        unanswered = invoke("other", URL=server.url, CACHE=str(tmp_path / "b.sqlite"))
-    assert unanswered.exit_code == 3 and "run the same command again" in unanswered.output
+        assert invoke("other", URL=server.url, CACHE=str(tmp_path / "b.sqlite")).exit_code == 3
 
 
 @pytest.mark.slow

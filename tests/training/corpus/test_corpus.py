@@ -16,16 +16,15 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from demerit.cli import app
 from demerit.data.splits import find_leaks
 from demerit.data.store import Store
-from demerit.errors import BadInput, MissingExtra, StoreError
+from demerit.errors import BadInput, StoreError
 from demerit.negatives import apply_edit
 from demerit.training.corpus import build_corpus, estimate_cost, load_config, make_plan, parse_config
 from demerit.training.corpus.config import format_config
 from fakes.chat_server import ScriptedServer
+from fakes.command import demerit_here
 from fakes.corpus_fixture import RECIPE, make_folders, write_clip, write_videos
 from fakes.paths import REPO
 from fakes.processes import running
@@ -174,45 +173,29 @@ def test_a_held_out_video_must_not_be_in_the_corpus(data: Path, tmp_path: Path) 
     assert not (tmp_path / "corpus").exists()
 
 
-def test_counterfactuals_through_a_model(data: Path, tmp_path: Path) -> None:
-    config, dest = parse_config(FEW, data), tmp_path / "corpus"
+@pytest.mark.slow
+def test_counterfactuals_through_a_model_now_or_later(data: Path, tmp_path: Path) -> None:
+    config, dest, whole = parse_config(FEW, data), tmp_path / "corpus", tmp_path / "whole"
+    summary = build_corpus(config, dest)
+    assert "no chat model" in summary.missing[0] and "no chat model" in (dest / "composition.md").read_text()
+    first = rows(dest)
     with ScriptedServer(author) as server:
         plan = make_plan(config)
         cost = estimate_cost(plan, chat(server, tmp_path))
         assert not server.asked and plan.successes == 12 and "12 originals" in cost and "120 requests" in cost
-        summary = build_corpus(config, dest, chat=chat(server, tmp_path))
-        assert not summary.missing and set(server.billed.values()) == {1}
-        sent = server.billed.total()
-        assert build_corpus(config, dest, chat=chat(server, tmp_path)).added == 0 and server.billed.total() == sent
+        later = build_corpus(config, dest, chat=chat(server, tmp_path))
+        assert not later.missing and later.added > 20
+        build_corpus(config, whole, chat=chat(server, tmp_path))
+        assert build_corpus(config, dest, chat=chat(server, tmp_path)).added == 0
+        assert set(server.billed.values()) == {1}
+    assert rows(dest) == rows(whole) and all(rows(dest)[id] == row for id, row in first.items())
+    assert (dest / "composition.json").read_bytes() == (whole / "composition.json").read_bytes()
     found = list(Store(dest).episodes())
     made = [episode for episode in found if episode.edits and episode.edits[-1].name == "counterfactual"]
     assert len(made) > 20 and {outcome.source for one in made for outcome in one.outcomes} == {"model"}
     assert {one.origin.tags.get("human_check") for one in made if one.origin.split == "test"} == {"due"}
     assert {leak.kind for leak in find_leaks(found)} <= {"wording"}
     assert (dest / "stages" / "counterfactuals" / "relabelled.jsonl").stat().st_size > 0
-
-
-def test_without_a_model_the_rest_is_built_and_completed_later(data: Path, tmp_path: Path) -> None:
-    config, dest, whole = parse_config(FEW, data), tmp_path / "corpus", tmp_path / "whole"
-    summary = build_corpus(config, dest)
-    assert "no chat model" in summary.missing[0] and "no chat model" in (dest / "composition.md").read_text()
-    first = rows(dest)
-    with ScriptedServer(author) as server:
-        later = build_corpus(config, dest, chat=chat(server, tmp_path))
-        assert not later.missing and later.added > 20
-        build_corpus(config, whole, chat=chat(server, tmp_path))
-    found = rows(dest)
-    assert found == rows(whole) and all(found[id] == row for id, row in first.items())
-    assert (dest / "composition.json").read_bytes() == (whole / "composition.json").read_bytes()
-
-
-def test_a_missing_extra_names_its_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pydantic", None)
-    for name in [name for name in sys.modules if name.startswith(("demerit.negatives.relabel", "demerit.models.gvl"))]:
-        monkeypatch.delitem(sys.modules, name)
-    config = parse_config("name: x\nsources: [{folder: .}]\ncounterfactuals: {}\n", tmp_path)
-    with pytest.raises(MissingExtra, match="chat"):
-        build_corpus(config, tmp_path / "corpus")
 
 
 # Imports once, then forks a child for every line that it reads: the job is killed, not the imports.
@@ -273,26 +256,21 @@ def test_killed_anywhere_it_ends_with_the_same_corpus(data: Path, tmp_path: Path
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    runner = CliRunner(env={"COLUMNS": "220", "NO_COLOR": "1"})
     write_leaky(tmp_path)
     (tmp_path / "good.yaml").write_text("name: x\nsources: [{folder: set}]\ncounterfactuals: {}\n")
     (tmp_path / "leaky.yaml").write_text("name: x\nsources: [{folder: set}]\nsplits: {by: source}\n")
     before = sorted(tmp_path.rglob("*"))
-
-    def invoke(*arguments: object) -> Any:
-        return runner.invoke(app, ["build-corpus", *map(str, arguments)])
-
-    dry = invoke(tmp_path / "good.yaml", "--dry-run")
-    assert dry.exit_code == 0 and "at most 24 of 6 successes" in dry.output and "cost unknown" in dry.output
-    nowhere = invoke(tmp_path / "good.yaml")
-    assert nowhere.exit_code == 1 and "--dry-run" in nowhere.output
-    unknown = invoke(tmp_path / "none.yaml", tmp_path / "x")
-    assert unknown.exit_code == 1 and "example" in unknown.output
-    leaky = invoke(tmp_path / "leaky.yaml", "--dry-run")
-    assert leaky.exit_code == 0 and "would be refused" in leaky.output
+    for arguments, code, words in (
+        (("good.yaml", "--dry-run"), 0, "at most 24 of 6 successes"),
+        (("good.yaml",), 1, "--dry-run"),
+        (("none.yaml", "x"), 1, "example"),
+        (("leaky.yaml", "--dry-run"), 0, "would be refused"),
+    ):
+        run = demerit_here("build-corpus", *arguments, cwd=tmp_path)
+        assert run.returncode == code and words in run.stdout + run.stderr
     assert sorted(tmp_path.rglob("*")) == before
-    built = invoke(tmp_path / "good.yaml", tmp_path / "corpus")
-    assert built.exit_code == 3 and "no chat model" in built.output and "6 examples of 1 sources" in built.output
+    built = demerit_here("build-corpus", "good.yaml", "corpus", cwd=tmp_path)
+    assert built.returncode == 3 and "6 examples of 1 sources" in built.stdout
 
 
 @pytest.mark.slow
@@ -319,16 +297,3 @@ def test_the_blocks_of_the_page_run(data: Path, tmp_path: Path) -> None:
     kinds = summary.counts.count("kind")
     assert not summary.missing
     assert all(kinds[kind] for kind in ("originals", "human-graded", "clips", "counterfactuals"))
-
-
-def test_real_demonstrations_and_rollouts(real_data: Path, tmp_path: Path) -> None:
-    text = f"""
-name: real
-cap: 20
-sources:
-  - {{folder: {real_data / "droid"}, licence: CC-BY-4.0, groups: false}}
-  - {{folder: {real_data / "roboarena"}, licence: MIT, role: graded, vouched_by: model}}
-negatives: {{mix: clip=1, per_episode: 2}}
-"""
-    summary = build_corpus(parse_config(text, tmp_path), tmp_path / "corpus")
-    assert summary.counts.count("kind") == {"originals": 20, "model-graded": 20, "clips": 40}

@@ -64,26 +64,23 @@ def test_the_card_in_a_browser(card: Path) -> None:
     problems: list[str] = []
     with driver.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page = browser.new_page()
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
         page.goto(card.as_uri())
-        assert page.locator("h1").inner_text() == "blocks"
         assert "15 robot episodes (3 successes, 12 failures)" in page.locator(".lead").inner_text()
-        bars = [
+        done, failed = (
             page.locator(f".charts [title='{title}']").first.bounding_box() for title in ("3 success", "12 failure")
-        ]
-        assert bars[1]["width"] == pytest.approx(4 * bars[0]["width"], rel=0.02)
-        assert page.locator(".charts figure").count() == 3
+        )
+        assert failed["width"] == pytest.approx(4 * done["width"], rel=0.02)
         assert page.evaluate("[...document.querySelectorAll('.sheet img')].every((image) => image.naturalWidth > 600)")
-        assert page.locator(".sheet img").count() == 5
         page.locator("#episodes th", has_text="Outcome").locator("button").click()
         outcomes = page.locator("#episodes tbody td:nth-child(3)").all_inner_texts()
         assert len(outcomes) == 15 and outcomes == sorted(outcomes)
         assert EVIL in page.locator("#instructions table").inner_text()
         assert page.evaluate("window.evil") is None
-        for width in (390, 768, 1280):
+        for width in (390, 1280):
             page.set_viewport_size({"width": width, "height": 844})
             assert page.evaluate("document.documentElement.scrollWidth") == width
         browser.close()
@@ -116,6 +113,7 @@ def run_loaders(folder: Path, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["folder", "lerobot"])
 def test_the_loaders_run_as_printed(tmp_path: Path, layout: Any) -> None:
     messy = messy_rollouts(tmp_path / "messy", count=2)
@@ -125,11 +123,9 @@ def test_the_loaders_run_as_printed(tmp_path: Path, layout: Any) -> None:
     assert printed[1].endswith("20 frames\n")
 
 
-@pytest.mark.parametrize("indices", [None, [7, 2, 2]])
-def test_the_loaders_show_a_part_of_a_file(make_video: Any, tmp_path: Path, indices: Any) -> None:
+def test_the_loaders_show_a_part_of_a_file(make_video: Any, tmp_path: Path) -> None:
     path = str(make_video(frames=30))
-    clip = VideoClip(path, 1.0, 2.0)
-    frames = Frames(clip) if indices is None else Frames(clip).select(indices)
+    frames = Frames(VideoClip(path, 1.0, 2.0)).select([7, 2, 2])
     rest = [Episode("b", "rest", {"main": Frames(VideoClip(path, None, 1.0))}), Episode.from_video(path, id="c")]
     reader = ListReader("x", [Episode("a", "do it", {"main": frames}), *rest])
     release(Dataset(reader, "x"), tmp_path / "out", ReleaseConfig(licence="MIT"))

@@ -59,14 +59,13 @@ def test_sound_tags_and_user_data_are_gone_and_images_are_the_same(tmp_path: Pat
 @pytest.mark.parametrize(
     ("codec", "suffix", "how"),
     [("libx264", "mkv", "remuxed"), ("libsvtav1", "mp4", "remuxed"), ("libvpx-vp9", "webm", "remuxed"),
-     ("libx265", "mp4", "re-encoded"), ("mjpeg", "avi", "re-encoded")],
+     ("mjpeg", "avi", "re-encoded")],
 )  # fmt: skip
 def test_codecs(tmp_path: Path, codec: str, suffix: str, how: str) -> None:
     path = tmp_path / f"a.{suffix}"
-    options = {"x265-params": "log-level=none"} if codec == "libx265" else {}
     with av.open(str(path), "w") as out:
         out.metadata["title"] = "Anna"
-        stream = out.add_stream(codec, rate=10, options=options)
+        stream = out.add_stream(codec, rate=10)
         stream.width, stream.height = 64, 48
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.codec_context.color_range = 2 if codec == "mjpeg" else 1
@@ -150,12 +149,9 @@ def test_masks_cover_pixels(tmp_path: Path) -> None:
     assert covered[:, 24:].min() > 180
     with pytest.raises(BadInput, match="64x47"):
         write(tmp_path / "x", source, masks=(Mask("*", 60, 0, 8, 8),))
-
-
-@pytest.mark.parametrize("text", ["main", "main=1,2,3", "=1,2,3,4", "main=0,0,0,4", "main=-1,0,4,4"])
-def test_masks_that_cannot_be_are_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="mask"):
-        Mask.parse(text)
+    for text in ("main", "main=1,2,3", "=1,2,3,4", "main=0,0,0,4", "main=-1,0,4,4"):
+        with pytest.raises(BadInput, match="mask"):
+            Mask.parse(text)
 
 
 def test_the_owners_detector_hides_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,17 +160,13 @@ def test_the_owners_detector_hides_what_it_finds(tmp_path: Path, monkeypatch: py
     path = list(sys.path)
     source = Episode.from_video(write_recording(tmp_path / "a.mp4"), id="a")
     (made,), _, videos = write(tmp_path, source, blur="my_faces_here:boxes")
-    assert sys.path == path
-    assert videos.hidden_frames == 20
+    assert sys.path == path and videos.hidden_frames == 20
     edges = [np.abs(np.diff(e.main.take([3])[0, 4:28, 5:35].astype(int), axis=1)).max() for e in (source, made)]
     assert edges[1] < edges[0] * 0.75
-
-
-def test_a_mosaic_leaves_few_colours() -> None:
     face = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     hidden = face.copy()
     assert hide_regions(hidden, lambda image: [(20, 20, 24, 24)], "main")
-    assert len(np.unique(hidden[17:47, 17:47].reshape(-1, 3), axis=0)) <= 25
+    assert len(np.unique(hidden[17:47, 17:47].reshape(-1, 3), axis=0)) <= 25, "a mosaic of few colours"
     np.testing.assert_array_equal(hidden[:16], face[:16])
     for nothing in ([], [(80, 0, 5, 5)], [(-9, 0, 5, 5)]):
         untouched = face.copy()
