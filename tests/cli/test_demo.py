@@ -10,13 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from demerit.cli import demo as command
 from demerit.cli.demo import run_demo
-from demerit.cli.demo_page import FRAMES_SHOWN, WIDTH, describe_demo, make_strips
-from demerit.data.frames import Frames
+from demerit.cli.demo_page import describe_demo
 from demerit.errors import StoreError
 from demerit.evaluate.benchmarks.run import recompute
 from demerit.evaluate.reports.report import Report
@@ -123,14 +121,3 @@ def test_a_browser_is_opened_only_where_there_is_a_screen(monkeypatch: pytest.Mo
     assert command.can_open()
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 22 10.0.0.2 22")
     assert not command.can_open()
-
-
-def test_curves_are_drawn_under_their_frames(made: tuple[Path, str]) -> None:
-    report = Report.read(made[0] / "report" / "report.json")
-    frames = {one.id: Frames.from_array(np.zeros((one.frames, 8, 8, 3), np.uint8)) for one in report.episodes}
-    for strip in make_strips(report, frames):
-        for curve in strip.curves:
-            xs = [float(point.split(",")[0]) for point in curve.points.split()]
-            assert xs[0] == WIDTH / FRAMES_SHOWN / 2
-            assert xs[-1] == WIDTH - WIDTH / FRAMES_SHOWN / 2
-        assert all(0 <= mark.left and mark.left + mark.width <= 100 for mark in strip.marks)

@@ -15,10 +15,10 @@ SECRETS = ("Anna", "Schmidt", "Rosenheim", "anna@lab.example", "52.5200", "robot
 MARK = "086f3693-b7b3-4f2c-9653-21492feee5b8"
 
 
-def write_recording(path: Path, frames: int = 20, seed: int = 0, size: tuple[int, int] = (64, 48)) -> Path:
+def write_recording(path: Path, seed: int = 0) -> Path:
     """Write an mp4 with sound, tags and a clock; every frame has a bright square where somebody's face may be."""
     rng = np.random.default_rng(seed)
-    width, height = size
+    frames, width, height = 20, 64, 48
     with av.open(str(path), "w", format="mp4", options={"movflags": "use_metadata_tags"}) as out:
         out.metadata.update(title="Anna's kitchen", creation_time="2025-05-03T14:32:10Z", location="+52.5200+013.4050/")
         video = out.add_stream("libx264", rate=10, options={"crf": "20"})
@@ -41,12 +41,12 @@ def write_recording(path: Path, frames: int = 20, seed: int = 0, size: tuple[int
     return path
 
 
-def add_user_data(source: Path, target: Path, words: str, mark: str = MARK) -> Path:
+def add_user_data(source: Path, target: Path, words: str) -> Path:
     """Put words into the pictures' own stream, as cameras do with positions and clocks."""
     with av.open(str(source)) as given, av.open(str(target), "w", format="mp4") as made:
         stream = given.streams.video[0]
         out = made.add_stream_from_template(stream)
-        sieve = BitStreamFilterContext(f"h264_metadata=sei_user_data={mark}+{words}", stream, out)
+        sieve = BitStreamFilterContext(f"h264_metadata=sei_user_data={MARK}+{words}", stream, out)
         for packet in given.demux(stream):
             for kept in sieve.filter(packet) if packet.size else sieve.filter(None):
                 kept.stream = out
@@ -54,7 +54,7 @@ def add_user_data(source: Path, target: Path, words: str, mark: str = MARK) -> P
     return target
 
 
-def cut_video(path: Path, title: str = "") -> Path:
+def cut_video(path: Path) -> Path:
     """Write 35 pictures, the first 15 of which an edit list skips, as a cut without encoding leaves it."""
     whole = path.with_name("whole.mkv")
     with av.open(str(whole), "w") as out:
@@ -65,8 +65,6 @@ def cut_video(path: Path, title: str = "") -> Path:
             out.mux(video.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         out.mux(video.encode(None))
     with av.open(str(whole)) as given, av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as made:
-        if title:
-            made.metadata["title"] = title
         stream = given.streams.video[0]
         out_stream = made.add_stream_from_template(stream)
         for packet in given.demux(stream):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,18 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demerit import RewardStore
-from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.frames import Images
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, BadReward
 from demerit.models import load_model
-from demerit.models.check import check_model, make_episodes
+from demerit.models.check import check_model
 from demerit.models.ensemble import Ensemble
 from demerit.models.protocol import ModelCard, Online, example_card
-from demerit.models.score import ScoreJob, score
-from fakes.coded_episodes import Listed
 
 EPISODE = Episode.from_array(np.zeros((6, 4, 4, 3), np.uint8), "push it", id="one")
 EVERY = tuple(range(6))
@@ -154,14 +148,3 @@ def test_online_only_when_all_are() -> None:
 @pytest.mark.parametrize("name", ["ensemble:change+motion", "ensemble:clock+change", "ensemble:constant:0.2+change"])
 def test_check_passes(name: str) -> None:
     assert check_model(load_model(name)).broken == []
-
-
-def test_an_unreadable_video_leaves_the_others_scored(tmp_path: Path) -> None:
-    (tmp_path / "bad.mp4").write_text("not a video")
-    good = make_episodes()[0]
-    bad = replace(Episode.from_video(tmp_path / "bad.mp4"), id="bad")
-    model = load_model("ensemble:change+motion")
-    score(ScoreJob(model, Dataset(Listed([good, bad])), tmp_path / "out", workers=0))
-    found = {reward.episode: reward for reward in RewardStore(tmp_path / "out")}
-    assert found[good.id].scored and not found["bad"].scored and found["bad"].why_missing
-    assert found[good.id].given["disagreement"]["end"] >= 0

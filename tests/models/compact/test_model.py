@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from demerit.data.decode import load_ahead
 from demerit.data.episode import Episode
-from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.data.video import write_video
 from demerit.errors import BadInput
@@ -21,8 +19,6 @@ from demerit.models.compact.engine import CHUNK, Engine
 from demerit.models.compact.model import AT_ONCE, Compact
 from demerit.models.compact.resize import resize_square
 from demerit.models.protocol import Comparer, Online, Prepares
-from demerit.models.reward_store import RewardStore
-from demerit.models.score import ScoreJob, score
 from fakes.tiny_network import random_images
 
 
@@ -119,23 +115,6 @@ def test_a_long_video_is_read_in_chunks(model: Compact) -> None:
     reward = model.score([Episode("long", "push the cup", {"main": Frames(Watched(images))})])[0]
     assert len(reward.value) == len(images) > 2 * AT_ONCE
     assert max(seen) <= 64
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_scoring_job_equals_the_model(
-    network: Path, tmp_path: Path, workers: int, make_video: Callable[..., Path]
-) -> None:
-    videos = make_video("set/a.mp4", 30).parent
-    make_video("set/b.mp4", 9, seed=1)
-    dataset = open_dataset(f"videos:{videos}")
-    model = Compact.from_folder(network)
-    done = score(ScoreJob(model, dataset, tmp_path / "rewards", workers=workers, batch=2))
-    assert (done.scored, done.frames) == (2, 39)
-    stored = {reward.episode: reward for reward in RewardStore(tmp_path / "rewards")}
-    for episode in dataset:
-        direct = model.score([episode])[0]
-        np.testing.assert_array_equal(stored[episode.id].value, direct.value)
-        np.testing.assert_array_equal(stored[episode.id].success, direct.success)
 
 
 def test_frames_are_resized_by_the_decoder(network: Path, tmp_path: Path) -> None:
