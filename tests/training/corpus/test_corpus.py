@@ -173,7 +173,6 @@ def test_a_held_out_video_must_not_be_in_the_corpus(data: Path, tmp_path: Path) 
     assert not (tmp_path / "corpus").exists()
 
 
-@pytest.mark.slow
 def test_counterfactuals_through_a_model_now_or_later(data: Path, tmp_path: Path) -> None:
     config, dest, whole = parse_config(FEW, data), tmp_path / "corpus", tmp_path / "whole"
     summary = build_corpus(config, dest)
