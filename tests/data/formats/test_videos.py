@@ -33,27 +33,26 @@ def lines(path, *rows):
     path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
 
 
-def test_it_is_a_registered_reader(tmp_path):
-    put_video(tmp_path / "a.mp4")
-    reader = SOURCES.factory("videos")(str(tmp_path))
-    assert isinstance(reader, DatasetReader)
-    assert (reader.name, reader.expected()) == (tmp_path.name, 1)
+def read_row(folder, **cells):
+    """Read one video whose row in labels.jsonl has these cells."""
+    put_video(folder / "a.mp4")
+    lines(folder / "labels.jsonl", {"file": "a", "instruction": "push", **cells})
+    episodes, problems = read(folder)
+    return episodes["a"], problems
 
 
-def test_videos_without_labels(tmp_path):
+def test_videos_without_labels(tmp_path, monkeypatch):
     for name in ("b/open the door.mp4", "a.MKV", "c.webm", "b/.hidden.mp4", ".cache/x.mp4", "notes.txt"):
         put_video(tmp_path / name)
+    reader = SOURCES.factory("videos")(str(tmp_path))
+    assert isinstance(reader, DatasetReader)
+    assert (reader.name, reader.expected()) == (tmp_path.name, 3)
+    monkeypatch.setattr(demerit.data.video, "_open_container", lambda *_: pytest.fail("a video was opened"))
     episodes, problems = read(tmp_path)
     assert list(episodes) == ["a", "c", "b/open the door"]
     assert problem_facts(problems) == [("empty instruction", episode, True) for episode in episodes]
     assert all(episode.instruction == "" and episode.outcomes == () for episode in episodes.values())
     assert list(episodes["a"].views) == ["main"]
-
-
-def test_reading_opens_no_video(tmp_path, monkeypatch):
-    put_video(tmp_path / "a.mp4")
-    monkeypatch.setattr(demerit.data.video, "_open_container", lambda *_: pytest.fail("a video was opened"))
-    assert len(read(tmp_path)[0]) == 1
 
 
 def test_csv_columns(tmp_path):
@@ -114,36 +113,27 @@ def test_rows_first_then_videos_without_a_row(tmp_path):
     ],
 )
 def test_a_bad_label_is_unknown(tmp_path, cells, word):
-    put_video(tmp_path / "a.mp4")
-    lines(tmp_path / "labels.jsonl", {"file": "a.mp4", "instruction": "push", **cells})
-    episodes, problems = read(tmp_path)
+    episode, problems = read_row(tmp_path, **cells)
     assert problem_facts(problems) == [("bad label", "a", True)]
     assert word in problems[0].detail
-    assert episodes["a"].outcomes == ()
-
-
-def test_good_labels_beside_a_bad_one(tmp_path):
-    put_video(tmp_path / "a.mp4")
-    lines(tmp_path / "labels.jsonl", {"file": "a", "instruction": "push", "success": False, "progress": 50})
-    episodes, problems = read(tmp_path)
-    assert [problem.kind for problem in problems] == ["bad label"]
-    assert (episodes["a"].outcome.success, episodes["a"].outcome.progress) == (False, None)
+    assert episode.outcomes == ()
 
 
 @pytest.mark.parametrize(
     ("cells", "source", "by"),
     [
-        ({}, "human", ""),
+        ({"progress": 50}, "human", ""),  # a bad label beside a good one
         ({"by": "Ada"}, "human", "Ada"),
         ({"source": "simulator", "by": "mujoco"}, "simulator", "mujoco"),
-        ({"vouched_by": "rule"}, "rule", ""),
+        ({"vouched_by": "rule", "group": "test"}, "rule", ""),
     ],
 )
 def test_label_sources(tmp_path, cells, source, by):
-    put_video(tmp_path / "a.mp4")
-    lines(tmp_path / "labels.jsonl", {"file": "a", "instruction": "push", "success": True, **cells})
-    outcome = read(tmp_path)[0]["a"].outcome
-    assert (outcome.source, outcome.by) == (source, by)
+    episode, problems = read_row(tmp_path, success=True, **cells)
+    outcome = episode.outcome
+    assert (outcome.source, outcome.by, outcome.success, outcome.progress) == (source, by, True, None)
+    assert [problem.kind for problem in problems] == ["bad label"] * ("progress" in cells)
+    assert (episode.origin.split, episode.origin.group) == (cells.get("group", ""), "")  # a group "test" is a split
 
 
 def test_sources_of_curves(tmp_path):
@@ -189,16 +179,8 @@ def test_paths_out_of_the_folder(tmp_path):
     (root / "link.mp4").symlink_to(outside)
     (root / "linked").symlink_to(tmp_path)
     (root / "loop.mp4").symlink_to(root / "loop.mp4")
-    wanted = [
-        "../outside.mp4",
-        "..\\outside.mp4",
-        str(outside),
-        "link",
-        "linked/outside.mp4",
-        "x/../../outside",
-        "x/../in",
-        "a\0b",
-    ]
+    wanted = ["../outside.mp4", "..\\outside.mp4", str(outside), "link", "linked/outside.mp4"]
+    wanted += ["x/../../outside", "x/../in", "a\0b"]
     lines(root / "labels.jsonl", *({"file": path, "task": "push"} for path in wanted), {"file": "in", "task": "push"})
     episodes, problems = read(root)
     assert list(episodes) == ["in"]
@@ -220,6 +202,7 @@ def test_links_into_the_hugging_face_cache(tmp_path):
 
 def test_rows_without_a_usable_video(tmp_path):
     put_video(tmp_path / "a.mp4")
+    put_video(tmp_path / "bad\nname.mp4")
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "arrays.npz").touch()
     lines(
@@ -238,26 +221,16 @@ def test_rows_without_a_usable_video(tmp_path):
     episodes, problems = read(tmp_path)
     assert [episode.instruction for episode in episodes.values()] == ["push"]
     assert problem_facts(problems) == [
-        ("malformed line", "labels.jsonl:1", False),
-        ("malformed line", "labels.jsonl:2", False),
+        *[("malformed line", f"labels.jsonl:{line}", False) for line in (1, 2)],
         ("missing video", "labels.jsonl:3", False),
         ("missing video", "7", False),
         ("empty video", "empty", False),
         ("missing video", "arrays.npz", False),
         ("missing video", "x" * 300, False),
-        ("second row for a video", "a", False),
-        ("second row for a video", "a", False),
-        ("empty video", "empty", False),
-    ]
-
-
-def test_unprintable_names(tmp_path):
-    put_video(tmp_path / "bad\nname.mp4")
-    episodes, problems = read(tmp_path)
-    assert episodes == {}
-    assert problem_facts(problems) == [
-        ("empty instruction", "'bad\\nname'", True),
+        *[("second row for a video", "a", False)] * 2,
+        ("video without a row", "'bad\\nname'", True),
         ("unusable id", "'bad\\nname'", False),
+        ("empty video", "empty", False),
     ]
 
 
@@ -290,13 +263,6 @@ def test_several_label_files(tmp_path):
     assert read(tmp_path, labels="index.json")[0]["a"].instruction == "pull"
 
 
-def test_a_group_called_test_is_a_split(tmp_path):
-    put_video(tmp_path / "a.mp4")
-    lines(tmp_path / "labels.jsonl", {"file": "a", "task": "push", "group": "test"})
-    origin = read(tmp_path)[0]["a"].origin
-    assert (origin.split, origin.group) == ("test", "")
-
-
 def test_broken_encodings(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\xff\xfe\n{"a": "x\\ud83d y"}\n' + b"[" * 100_000 + b"\n")
@@ -307,10 +273,9 @@ def test_broken_encodings(tmp_path):
     assert count_rows(path) == 4
 
 
-@pytest.mark.parametrize("unknown", [None, "", " ", "NaN", "n/a", float("nan")])
-def test_spellings_of_unknown(unknown):
-    for reading in (read_success, read_fraction, read_grade):
-        assert reading("label", unknown) is None
+def test_spellings_of_unknown():
+    for unknown in (None, "", " ", "NaN", "n/a", float("nan")):
+        assert [parse("label", unknown) for parse in (read_success, read_fraction, read_grade)] == [None] * 3
 
 
 def real(name, count):
@@ -345,16 +310,11 @@ def test_real_rollouts_with_a_models_curve():
 
 
 def test_events_and_curve_of_one_source(tmp_path):
-    put_video(tmp_path / "a.mp4")
     good = {"kind": "dropped", "first": 3, "last": 5, "note": "slipped"}
-    row = {"file": "a.mp4", "instruction": "x", "success": False, "source": "rule", "by": "me"}
-    row |= {"curve": [0, 0.5], "curve_source": "rule", "curve_by": "me"}
-    row |= {"events": [good, {"kind": "spill", "first": 9, "last": 2}, "nonsense"]}
-    (tmp_path / "labels.jsonl").write_text(json.dumps(row))
-    dataset = Dataset(VideosReader(tmp_path))
-    (episode,) = dataset
-    (account,) = episode.outcomes
-    assert account.events == (Event("dropped", 3, 5, "slipped"),)
-    assert account.curve.tolist() == [0, 0.5]
-    assert account.success is False
-    assert dataset.problems.counts[("bad label", True)] == 2
+    events = [good, {"kind": "spill", "first": 9, "last": 2}, "nonsense"]
+    label = {"success": False, "source": "rule", "by": "me", "curve_source": "rule", "curve_by": "me"}
+    episode, problems = read_row(tmp_path, curve=[0, 0.5], events=events, **label)
+    (outcome,) = episode.outcomes
+    assert outcome.events == (Event("dropped", 3, 5, "slipped"),)
+    assert (outcome.curve.tolist(), outcome.success) == ([0, 0.5], False)
+    assert problem_facts(problems) == [("bad label", "a", True)] * 2
