@@ -1,11 +1,15 @@
 """Real videos, small enough to write many of them."""
 
+import json
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import av
 import numpy as np
+
+from demerit.data.dataset import Problem
+from demerit.data.episode import Episode
 
 
 def write_video(path, frames, fps=10, gop=10, codec="libx264"):
@@ -44,5 +48,18 @@ def bright_below(frames):
 
 
 def problem_facts(problems):
-    """What tests compare: kind, episode and whether it is kept, not the sentence."""
+    """The kind, the episode and whether it is kept: what tests compare."""
     return [(problem.kind, problem.episode, problem.kept) for problem in problems]
+
+
+def write_lines(path, *rows):
+    """Write a JSON Lines file; a row that is text is written as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+
+
+def read_records(reader):
+    """The episodes of a reader by id, and its problems."""
+    records = list(reader.records())
+    episodes = {record.id: record for record in records if isinstance(record, Episode)}
+    return episodes, [record for record in records if isinstance(record, Problem)]

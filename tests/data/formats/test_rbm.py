@@ -4,11 +4,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demerit.data.dataset import SOURCES, DatasetReader, Problem
-from demerit.data.episode import Episode
+from demerit.data.dataset import SOURCES, DatasetReader
 from demerit.data.formats.rbm import RbmReader
 from demerit.errors import BadInput
-from fakes.tiny_video import problem_facts, put_video
+from fakes.tiny_video import problem_facts, put_video, read_records, write_lines
 
 
 def row(id, **cells):
@@ -25,23 +24,15 @@ def row(id, **cells):
     }
 
 
-def fill(root, *rows, name="rows.jsonl"):
-    lines = [given if isinstance(given, str) else json.dumps(given) for given in rows]
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text("\n".join(lines))
-
-
 def read(root):
-    records = list(RbmReader(str(root)).records())
-    episodes = {record.id: record for record in records if isinstance(record, Episode)}
-    return episodes, [record for record in records if isinstance(record, Problem)]
+    return read_records(RbmReader(str(root)))
 
 
 def test_every_quality_in_every_format(tmp_path):
     root = tmp_path / "rbm"
     for name in "abcd":
         put_video(root / f"videos/{name}.mp4")
-    fill(root, row("c", quality_label="failure", partial_success=0.25), name="1.jsonl")
+    write_lines(root / "1.jsonl", row("c", quality_label="failure", partial_success=0.25))
     table = [row("b", quality_label="suboptimal", partial_success=0.5), row("a", is_robot=False)]
     pq.write_table(pa.Table.from_pylist(table), root / "2.parquet")
     (root / "3.json").write_text(json.dumps([row("d", data_source="", quality_label=None)]))
@@ -66,7 +57,7 @@ def test_every_quality_in_every_format(tmp_path):
 def test_paths_relative_to_the_label_file(tmp_path):
     put_video(tmp_path / "bridge/videos/a.mp4")
     put_video(tmp_path / "videos/b.mp4")
-    fill(tmp_path, row("a"), row("b"), name="bridge/rows.jsonl")
+    write_lines(tmp_path / "bridge/rows.jsonl", row("a"), row("b"))
     episodes, problems = read(tmp_path)
     assert (list(episodes), problems) == (["a", "b"], [])
 
@@ -76,7 +67,8 @@ def test_rows_that_cannot_be_used(tmp_path):
     put_video(tmp_path / "private.mp4")
     (root / "videos").mkdir(parents=True)
     (root / "videos/array.npz").touch()
-    wanted = [
+    write_lines(
+        root / "rows.jsonl",
         "nonsense",
         row("gone"),
         row("up", frames="../private.mp4"),
@@ -84,25 +76,21 @@ def test_rows_that_cannot_be_used(tmp_path):
         row("none", frames=None),
         row("bytes", frames={"bytes": "x"}),
         row("array", frames="videos/array.npz"),
-    ]
-    fill(root, *wanted)
+    )
     episodes, problems = read(root)
     assert episodes == {}
     assert problem_facts(problems) == [
         ("malformed line", "rows.jsonl:1", False),
         ("missing video", "gone", False),
-        ("path leaves the folder", "up", False),
-        ("path leaves the folder", "absolute", False),
-        ("missing video", "none", False),
-        ("missing video", "bytes", False),
-        ("missing video", "array", False),
+        *[("path leaves the folder", id, False) for id in ("up", "absolute")],
+        *[("missing video", id, False) for id in ("none", "bytes", "array")],
     ]
 
 
 def test_rows_with_bad_labels(tmp_path):
     put_video(tmp_path / "videos/a.mp4")
     labels = {"quality_label": "great", "partial_success": 80, "is_robot": "maybe"}
-    fill(tmp_path, row("a", **labels), row(None, frames="videos/a.mp4", task=""))
+    write_lines(tmp_path / "rows.jsonl", row("a", **labels), row(None, frames="videos/a.mp4", task=""))
     episodes, problems = read(tmp_path)
     assert list(episodes) == ["a", "videos/a"]
     assert (episodes["a"].outcomes, episodes["a"].origin.embodiment) == ((), "")
@@ -112,24 +100,16 @@ def test_rows_with_bad_labels(tmp_path):
         ("absent id", "videos/a", True),
         ("empty instruction", "videos/a", True),
     ]
-    for problem, word in zip(problems, ("'great'", "80", "'maybe'"), strict=False):
-        assert word in problem.detail
 
 
 def test_a_broken_file_does_not_stop_the_others(tmp_path):
     put_video(tmp_path / "videos/a.mp4")
     (tmp_path / "1.parquet").write_bytes(b"not parquet")
     (tmp_path / "2.json").write_text('{"a": 1}')
-    fill(tmp_path, row("a"), name="3.jsonl")
+    write_lines(tmp_path / "3.jsonl", row("a"))
     episodes, problems = read(tmp_path)
     assert list(episodes) == ["a"]
-    assert problem_facts(problems) == [
-        ("unreadable manifest", "1.parquet", False),
-        ("unreadable manifest", "2.json", False),
-    ]
+    assert problem_facts(problems) == [("unreadable manifest", name, False) for name in ("1.parquet", "2.json")]
     assert RbmReader(tmp_path).expected() is None
-
-
-def test_a_folder_without_rows(tmp_path):
     with pytest.raises(BadInput, match="RBM"):
-        RbmReader(tmp_path)
+        RbmReader(tmp_path / "videos")  # a folder without rows

@@ -88,35 +88,25 @@ def test_both_layouts_give_the_same_episodes(tmp_path, layout):
 def test_three_cameras_in_order_and_the_wrist_upright(tmp_path):
     add_session(tmp_path, "s1", {"A": judged()}, folders=["A_pi0"], preference=...)
     episode = read(tmp_path)[0]["s1/A"]
-    assert list(episode.views) == ["left", "right", "wrist"]
-    assert {name: bool(bright_below(view)) for name, view in episode.views.items()} == {
-        "left": True,
-        "right": True,
-        "wrist": False,  # the same file, rolled by 180 degrees
-    }
+    upright = {name: bool(bright_below(view)) for name, view in episode.views.items()}
+    assert list(upright.items()) == [("left", True), ("right", True), ("wrist", False)]  # the wrist is turned by 180
 
 
-@pytest.mark.parametrize(("given", "verdict"), [("B", "b"), ("tie", "tie"), ("TIE", "tie")])
-def test_preferences(tmp_path, given, verdict):
-    add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")}, preference=given)
-    assert [preference.verdict for preference in read(tmp_path)[1]] == [verdict]
-
-
-def test_order(tmp_path):
-    for uuid in ("s2", "s1"):
-        add_session(tmp_path, uuid, {"B": judged("dp"), "C": judged("x"), "A": judged()}, ["C_x", "B_dp", "A_pi0"])
-    assert list(read(tmp_path)[0]) == ["s1/A", "s1/B", "s1/C", "s2/A", "s2/B", "s2/C"]
-    assert list(read(tmp_path / "evaluation_sessions")[0]) == list(read(tmp_path)[0])
+def test_order_and_verdicts(tmp_path):
+    policies = {"B": judged("dp"), "C": judged("x"), "A": judged()}
+    for uuid, given in (("s3", "TIE"), ("s2", "tie"), ("s1", "B")):
+        add_session(tmp_path, uuid, policies, ["C_x", "B_dp", "A_pi0"], preference=given)
+    episodes, preferences, _ = read(tmp_path)
+    assert list(episodes) == [f"s{number}/{letter}" for number in (1, 2, 3) for letter in "ABC"]
+    assert [preference.verdict for preference in preferences] == ["b", "tie", "tie"]
+    assert list(read(tmp_path / "evaluation_sessions")[0]) == list(episodes)
 
 
 def test_null_entries(tmp_path):
     add_session(tmp_path, "s1", {"A": None, "B": judged("dp"), "D": None}, folders=["A_pi0", "B_dp", "C_x"])
     episodes, preferences, problems = read(tmp_path)
-    assert {id: episode.origin.tags["policy"] for id, episode in episodes.items()} == {
-        "s1/A": "pi0",
-        "s1/B": "dp",
-        "s1/C": "x",
-    }
+    policies = {id: episode.origin.tags["policy"] for id, episode in episodes.items()}
+    assert policies == {"s1/A": "pi0", "s1/B": "dp", "s1/C": "x"}
     assert episodes["s1/A"].outcomes == episodes["s1/C"].outcomes == ()
     assert len(preferences) == 1
     assert problem_facts(problems) == [
@@ -126,33 +116,29 @@ def test_null_entries(tmp_path):
     ]
 
 
-def test_a_missing_left_camera(tmp_path):
-    add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")}, cameras=["right", "wrist"])
-    episodes, _, problems = read(tmp_path)
-    assert [episode.main_camera for episode in episodes.values()] == ["right", "right"]
-    assert problem_facts(problems) == [("missing left camera", f"s1/{letter}", True) for letter in "AB"]
-
-
-def test_a_rollout_without_video(tmp_path):
-    session = add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")})
-    for path in (session / "B_dp").iterdir():
+def test_missing_empty_and_linked_videos(tmp_path):
+    dump, both = tmp_path / "dump", {"A": judged(), "B": judged("dp")}
+    add_session(dump, "s1", both, cameras=["right", "wrist"])
+    for path in (add_session(dump, "s2", both) / "B_dp").iterdir():
         path.unlink()
-    episodes, preferences, problems = read(tmp_path)
-    assert (list(episodes), preferences) == (["s1/A"], [])
-    assert problem_facts(problems) == [("missing video", "s1/B", False), ("dangling preference", "s1", True)]
-
-
-def test_an_empty_video_and_a_link_out(tmp_path):
-    session = add_session(tmp_path / "dump", "s1", {"A": judged()}, folders=["A_pi0"], preference="C")
-    (session / "A_pi0" / "u_video_left.mp4").write_bytes(b"")
-    (session / "A_pi0" / "u_video_wrist.mp4").unlink()
-    (session / "A_pi0" / "u_video_wrist.mp4").symlink_to(put_video(tmp_path / "private.mp4"))
-    episodes, _, problems = read(tmp_path / "dump")
-    assert list(episodes["s1/A"].views) == ["right"]
+    folder = add_session(dump, "s3", {"A": judged()}, folders=["A_pi0"], preference="C") / "A_pi0"
+    (folder / "u_video_left.mp4").write_bytes(b"")
+    (folder / "u_video_wrist.mp4").unlink()
+    (folder / "u_video_wrist.mp4").symlink_to(put_video(tmp_path / "private.mp4"))
+    episodes, preferences, problems = read(dump)
+    assert {id: episode.main_camera for id, episode in episodes.items()} == {
+        **{"s1/A": "right", "s1/B": "right"},
+        **{"s2/A": "left", "s3/A": "right"},
+    }
+    assert list(episodes["s3/A"].views) == ["right"]
+    assert [preference.a for preference in preferences] == ["s1/A"]
     assert problem_facts(problems) == [
-        ("empty video", "s1/A", True),
-        ("path leaves the folder", "s1/A", True),
-        ("bad preference", "s1", True),
+        *[("missing left camera", f"s1/{letter}", True) for letter in "AB"],
+        ("missing video", "s2/B", False),
+        ("dangling preference", "s2", True),
+        ("empty video", "s3/A", True),
+        ("path leaves the folder", "s3/A", True),
+        ("bad preference", "s3", True),
     ]
 
 
@@ -205,7 +191,9 @@ def test_missing_fields_are_counted(tmp_path):
     }
 
 
-def test_a_broken_policy_index(tmp_path):
+def test_bad_folders(tmp_path):
+    with pytest.raises(BadInput, match="evaluation_sessions"):
+        RoboArenaReader(tmp_path)
     add_session(tmp_path, "s1", {"A": judged(), "B": judged("dp")})
     (tmp_path / "global_metadata.yaml").write_text("policy_index: [")
     episodes, _, problems = read(tmp_path)
@@ -259,8 +247,3 @@ def test_allowed_signals_load_on_access(tmp_path):
     }
     np.testing.assert_array_equal(signals["joint_position"][:, 0], [0, 1, 2, 3])
     assert problem_facts(problems) == [("missing signals", "s1/B", True)]
-
-
-def test_a_folder_that_is_not_a_dump(tmp_path):
-    with pytest.raises(BadInput, match="evaluation_sessions"):
-        RoboArenaReader(tmp_path)

@@ -1,13 +1,10 @@
-import json
-
 import pytest
 
-from demerit.data.dataset import SOURCES, DatasetReader, Problem
-from demerit.data.episode import Episode
+from demerit.data.dataset import SOURCES, DatasetReader
 from demerit.data.formats.roboreward import RoboRewardReader, original_video
 from demerit.data.frames import short_hash
 from demerit.errors import BadInput, UnknownName
-from fakes.tiny_video import problem_facts, put_video
+from fakes.tiny_video import problem_facts, put_video, read_records, write_lines
 
 RATIONALE = "The robot dropped the cup. ANSWER: TRUE"
 
@@ -18,14 +15,12 @@ def row(file_name, task="lift the cup", reward=4, **more):
 
 def fill(root, **splits):
     for split, rows in splits.items():
-        (root / split).mkdir(parents=True, exist_ok=True)
-        lines = [given if isinstance(given, str) else json.dumps(given) for given in rows]
-        (root / split / "metadata.jsonl").write_text("\n".join(lines))
+        write_lines(root / split / "metadata.jsonl", *rows)
 
 
 def read(root, **options):
-    records = list(RoboRewardReader(str(root), **options).records())
-    return [r for r in records if isinstance(r, Episode)], [r for r in records if isinstance(r, Problem)]
+    episodes, problems = read_records(RoboRewardReader(str(root), **options))
+    return list(episodes.values()), problems
 
 
 def named(split, stem, task="lift the cup"):
@@ -47,12 +42,8 @@ def test_grades_and_label_sources(tmp_path):
     assert [episode.origin.split for episode in episodes] == ["train"] * 5 + ["val"] * 5 + ["test"] * 5
     labels = [(e.outcome.grade, e.outcome.progress, e.outcome.success) for e in episodes[:5]]
     assert labels == [(1, 0.0, False), (2, 0.25, False), (3, 0.5, False), (4, 0.75, False), (5, 1.0, True)]
-    vouchers = [(e.origin.split, e.outcome.source, e.outcome.by) for e in episodes[::5]]
-    assert vouchers == [
-        ("train", "model", "roboreward"),
-        ("val", "model", "roboreward"),
-        ("test", "human", "roboreward"),
-    ]
+    sources = [(e.outcome.source, e.outcome.by) for e in episodes[::5]]
+    assert sources == [(source, "roboreward") for source in ("model", "model", "human")]
     assert [episode.id for episode in read(root, split="val")[0]] == [named("val", f"bridge/{g}") for g in range(1, 6)]
     origin = episodes[0].origin
     assert (origin.dataset, origin.group, origin.tags) == ("RoboReward/bridge", "bridge/1", {"subset": "bridge"})
@@ -68,55 +59,35 @@ def test_the_rationale_is_only_in_the_note(tmp_path):
     assert not any("dropped" in words or "ANSWER" in words for words in seen)
 
 
-def test_one_video_with_several_instructions(tmp_path):
+def test_rows_of_one_video(tmp_path):
     put_video(tmp_path / "train/bridge/1.mp4")
     rows = [row("bridge/1.mp4"), row("bridge/1.mp4", task="drop the cup", reward=1)]
-    fill(tmp_path, train=rows)
-    episodes, problems = read(tmp_path)
-    assert problems == []
     ids = [named("train", "bridge/1"), named("train", "bridge/1", "drop the cup")]
-    assert [episode.id for episode in episodes] == ids
-    assert {episode.origin.group for episode in episodes} == {"bridge/1"}
-    fill(tmp_path, train=rows[::-1])
-    assert [episode.id for episode in read(tmp_path)[0]] == ids[::-1]
-
-
-def test_repeated_rows(tmp_path):
-    put_video(tmp_path / "train/bridge/1.mp4")
-    fill(tmp_path, train=[row("bridge/1.mp4"), row("bridge/1.mp4"), row("bridge/1.mp4", reward=2)])
+    for order in (1, -1):
+        fill(tmp_path, train=rows[::order])
+        episodes, problems = read(tmp_path)
+        assert ([episode.id for episode in episodes], problems) == (ids[::order], [])
+        assert {episode.origin.group for episode in episodes} == {"bridge/1"}
+    fill(tmp_path, train=[rows[0], rows[0], row("bridge/1.mp4", reward=2)])
     episodes, problems = read(tmp_path)
     assert [episode.outcome.grade for episode in episodes] == [4]
-    assert problem_facts(problems) == [
-        ("repeated row", episodes[0].id, True),
-        ("contradicting grades", episodes[0].id, False),
-    ]
+    assert problem_facts(problems) == [("repeated row", ids[0], True), ("contradicting grades", ids[0], False)]
 
 
-@pytest.mark.parametrize(
-    ("stem", "group"),
-    [
-        ("bridge/ep_12", "bridge/ep_12"),
-        ("bridge/ep_12_clip_3", "bridge/ep_12"),
-        ("bridge/ep_12_clip3", "bridge/ep_12"),
-        ("bridge/ep_12-clip-0-40", "bridge/ep_12"),
-        ("bridge/ep_12_truncated_50pct", "bridge/ep_12"),
-        ("bridge/ep_12_Trim", "bridge/ep_12"),
-        ("bridge/hair_clip_on_table", "bridge/hair_clip_on_table"),
-        ("bridge/party", "bridge/party"),
-        ("bridge/_clip_3", "bridge/_clip_3"),
-    ],
-)
-def test_original_video(stem, group):
-    assert original_video(stem) == group
+def test_original_video():
+    for clip in ("", "_clip_3", "_clip3", "-clip-0-40", "_truncated_50pct", "_Trim"):
+        assert original_video(f"bridge/ep_12{clip}") == "bridge/ep_12"
+    for other in ("bridge/hair_clip_on_table", "bridge/party", "bridge/_clip_3"):
+        assert original_video(other) == other
 
 
-@pytest.mark.parametrize("reward", [0, 2.5, "good", True, None])
-def test_a_bad_grade_is_unknown(tmp_path, reward):
+def test_a_bad_grade_is_unknown(tmp_path):
     put_video(tmp_path / "train/bridge/1.mp4")
-    fill(tmp_path, train=[row("bridge/1.mp4", reward=reward)])
-    (episode,), problems = read(tmp_path)
-    assert episode.outcomes == ()
-    assert problem_facts(problems) == [("bad label", episode.id, True)]
+    rewards = (0, 2.5, "good", True, None)
+    fill(tmp_path, train=[row("bridge/1.mp4", task=f"task {reward}", reward=reward) for reward in rewards])
+    episodes, problems = read(tmp_path)
+    assert [episode.outcomes for episode in episodes] == [()] * 5
+    assert problem_facts(problems) == [("bad label", episode.id, True) for episode in episodes]
 
 
 def test_rows_that_cannot_be_used(tmp_path):
@@ -146,9 +117,10 @@ def test_rows_that_cannot_be_used(tmp_path):
 def test_missing_splits(tmp_path):
     fill(tmp_path, train=[])
     assert read(tmp_path) == ([], [])
-    with pytest.raises(UnknownName, match="tst"):
-        RoboRewardReader(tmp_path, split="tst")
-    with pytest.raises(BadInput, match="test"):
-        RoboRewardReader(tmp_path, split="test")
-    with pytest.raises(BadInput, match="folder above"):
-        RoboRewardReader(tmp_path / "train")
+    for folder, split, error, word in [
+        (tmp_path, "tst", UnknownName, "tst"),
+        (tmp_path, "test", BadInput, "test"),
+        (tmp_path / "train", None, BadInput, "folder above"),
+    ]:
+        with pytest.raises(error, match=word):
+            RoboRewardReader(folder, split=split)

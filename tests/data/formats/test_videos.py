@@ -1,12 +1,10 @@
-import json
 import os
 
 import numpy as np
 import pytest
 
 import demerit.data.video
-from demerit.data.dataset import SOURCES, Dataset, DatasetReader, Problem
-from demerit.data.episode import Episode
+from demerit.data.dataset import SOURCES, Dataset, DatasetReader
 from demerit.data.formats.videos import (
     VideosReader,
     count_rows,
@@ -20,23 +18,17 @@ from demerit.data.formats.videos import (
 from demerit.data.labels import Event
 from demerit.errors import BadInput
 from fakes.paths import SHARED
-from fakes.tiny_video import bright_below, problem_facts, put_video
+from fakes.tiny_video import bright_below, problem_facts, put_video, read_records, write_lines
 
 
 def read(folder, **options):
-    records = list(VideosReader(str(folder), **options).records())
-    episodes = {record.id: record for record in records if isinstance(record, Episode)}
-    return episodes, [record for record in records if isinstance(record, Problem)]
-
-
-def lines(path, *rows):
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    return read_records(VideosReader(str(folder), **options))
 
 
 def read_row(folder, **cells):
     """Read one video whose row in labels.jsonl has these cells."""
     put_video(folder / "a.mp4")
-    lines(folder / "labels.jsonl", {"file": "a", "instruction": "push", **cells})
+    write_lines(folder / "labels.jsonl", {"file": "a", "instruction": "push", **cells})
     episodes, problems = read(folder)
     return episodes["a"], problems
 
@@ -86,7 +78,9 @@ def test_csv_with_semicolons(tmp_path):
 def test_rows_first_then_videos_without_a_row(tmp_path):
     for name in "abc":
         put_video(tmp_path / f"{name}.mp4")
-    lines(tmp_path / "metadata.jsonl", {"id": "c", "instruction": "push"}, "", {"id": "gone", "instruction": "push"})
+    write_lines(
+        tmp_path / "metadata.jsonl", {"id": "c", "instruction": "push"}, "", {"id": "gone", "instruction": "push"}
+    )
     episodes, problems = read(tmp_path)
     assert list(episodes) == ["c", "a", "b"]
     assert problem_facts(problems) == [
@@ -139,7 +133,7 @@ def test_label_sources(tmp_path, cells, source, by):
 def test_sources_of_curves(tmp_path):
     for name in "abc":
         put_video(tmp_path / f"{name}.mp4")
-    lines(
+    write_lines(
         tmp_path / "labels.jsonl",
         {"file": "a", "instruction": "push", "success": 1, "curve": [0, None, 1], "curve_by": "gvl"},
         {"file": "b", "instruction": "push", "progress_curve": "[0.5, 1]", "curve_source": "human", "curve_by": "Ada"},
@@ -159,7 +153,7 @@ def test_sources_of_curves(tmp_path):
 def test_several_cameras(tmp_path):
     for name in ("l/0.mp4", "r/0.mp4", "l/1.mp4"):
         put_video(tmp_path / name)
-    lines(
+    write_lines(
         tmp_path / "labels.jsonl",
         {"id": "first", "task": "push", "videos": {"left": "l/0.mp4", "right": "r/0.mp4"}},
         {"task": "pull", "camera:left": "l/1.mp4", "camera:right": "r/1.mp4"},
@@ -181,7 +175,9 @@ def test_paths_out_of_the_folder(tmp_path):
     (root / "loop.mp4").symlink_to(root / "loop.mp4")
     wanted = ["../outside.mp4", "..\\outside.mp4", str(outside), "link", "linked/outside.mp4"]
     wanted += ["x/../../outside", "x/../in", "a\0b"]
-    lines(root / "labels.jsonl", *({"file": path, "task": "push"} for path in wanted), {"file": "in", "task": "push"})
+    write_lines(
+        root / "labels.jsonl", *({"file": path, "task": "push"} for path in wanted), {"file": "in", "task": "push"}
+    )
     episodes, problems = read(root)
     assert list(episodes) == ["in"]
     assert {(problem.kind, problem.kept) for problem in problems} == {("path leaves the folder", False)}
@@ -205,7 +201,7 @@ def test_rows_without_a_usable_video(tmp_path):
     put_video(tmp_path / "bad\nname.mp4")
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "arrays.npz").touch()
-    lines(
+    write_lines(
         tmp_path / "labels.jsonl",
         "{broken",
         "[1, 2]",
