@@ -48,16 +48,12 @@ def test_ranks_match_scipy(values):
 @check
 @given(st.lists(curve, min_size=1, max_size=6))
 def test_voc_is_the_mean_over_defined_episodes(curves):
-    for method, by_scipy in (("pearson", np.corrcoef), ("spearman", None)):
-        each = []
-        for values in curves:
-            ranked = values if by_scipy else stats.rankdata(values)
-            if len(set(values)) > 1:
-                spread = np.array(ranked) / np.ptp(ranked)
-                each.append(np.corrcoef(spread, np.arange(len(values)))[0, 1])
+    for method, rank in (("pearson", np.array), ("spearman", stats.rankdata)):
+        defined = [rank(values) for values in curves if len(set(values)) > 1]
+        expected = [np.corrcoef(values / np.ptp(values), np.arange(len(values)))[0, 1] for values in defined]
         found = value_order_correlation(curves, method=method).measure(QUICK)
-        assert found.value == pytest.approx(np.mean(each) if each else math.nan, abs=1e-6, nan_ok=True)
-        assert (found.n, found.undefined, found.unscored) == (len(each), len(curves) - len(each), 0)
+        assert found.value == pytest.approx(np.mean(expected) if expected else math.nan, abs=1e-6, nan_ok=True)
+        assert (found.n, found.undefined, found.unscored) == (len(expected), len(curves) - len(expected), 0)
         assert found.name == f"voc_{method}"
 
 
@@ -84,10 +80,9 @@ def test_reversed_and_shuffled_frames_use_true_time():
 
 
 def test_correlation_ignores_scale():
-    rng = np.random.default_rng(1)
-    v = rng.normal(size=30)
-    assert pearson(v, np.arange(30)) == pytest.approx(pearson(1e-200 * v, np.arange(30)))
-    assert pearson(v, np.arange(30)) == pytest.approx(pearson(1e200 * v, np.arange(30)))
+    v = np.random.default_rng(1).normal(size=30)
+    for scale in (1e-200, 1e200):
+        assert pearson(v, np.arange(30)) == pytest.approx(pearson(scale * v, np.arange(30)))
 
 
 ranked = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 1.0, 2.0])), min_size=2, max_size=20)
@@ -124,18 +119,15 @@ def test_tau_is_computed_within_tasks():
     lost = kendall_tau([0, math.nan, 3], [0, 1, 2], ["p", "p", "q"]).measure(QUICK)
     assert (lost.n, lost.unscored) == (0, 1)
     assert LEVELS["failed"] < LEVELS["suboptimal"] < LEVELS["successful"]
-    with pytest.raises(BadInput, match="tau_a, tau_b"):
+    with pytest.raises(BadInput, match="tau_a"):
         kendall_tau([1], [1], ["p"], variant="c")
 
 
+score = st.one_of(st.floats(-5, 5), st.just(math.nan))
+
+
 @check
-@given(
-    st.lists(
-        st.tuples(st.one_of(st.floats(-5, 5), st.just(math.nan)), st.sampled_from([0, 1, None])),
-        min_size=1,
-        max_size=20,
-    )
-)
+@given(st.lists(st.tuples(score, st.sampled_from([0, 1, None])), min_size=1, max_size=20))
 def test_success_failure_gap_in_a_loop(rows):
     good = [v for v, s in rows if s == 1 and not math.isnan(v)]
     bad = [v for v, s in rows if s == 0 and not math.isnan(v)]

@@ -12,14 +12,7 @@ from scipy import stats
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.calibration import brier, calibration_error, conformal_threshold, reliability
-from demerit.evaluate.metrics.detection import (
-    auroc,
-    average_precision,
-    best_f1,
-    f1,
-    false_positive_rate,
-    over_reward,
-)
+from demerit.evaluate.metrics.detection import auroc, average_precision, best_f1, f1, false_positive_rate, over_reward
 
 QUICK = Resampling(resamples=100)
 check = settings(max_examples=150)
@@ -92,13 +85,6 @@ def test_over_reward_in_a_loop(rows):
     assert rate.n == len(bad)
 
 
-def test_ties_do_not_depend_on_row_order():
-    # sorted by label, a tie broken by list order would give 1 or 0
-    for success in ([1, 1, 0, 0], [0, 0, 1, 1]):
-        assert auroc([0.3] * 4, success).measure(QUICK).value == 0.5
-        assert average_precision([0.3] * 4, success).measure(QUICK).value == 0.5
-
-
 @pytest.mark.parametrize(("n", "alpha"), [(4, 0.2), (5, 0.4), (6, 0.3), (9, 0.1), (3, 0.3)])
 def test_conformal_risk_over_all_ranks_of_a_new_failure(n, alpha):
     # n + 1 exchangeable scores: the new one is each of them equally often
@@ -123,14 +109,6 @@ def test_conformal_needs_enough_failures():
     for alpha in (0.0, 1.0, -1.0):
         with pytest.raises(BadInput, match="between 0 and 1"):
             conformal_threshold([1.0], alpha)
-
-
-def test_conformal_risk_holds_on_average_in_a_simulation():
-    rng = np.random.default_rng(0)
-    rates = [
-        np.mean(rng.normal(size=200) >= conformal_threshold(rng.normal(size=49), 0.1).threshold) for _ in range(400)
-    ]
-    assert np.mean(rates) == pytest.approx(0.1, abs=0.01)
 
 
 @check
@@ -169,12 +147,15 @@ def test_calibration_error_finds_overconfidence():
     assert brier(p, success).measure(QUICK).value == pytest.approx(1 / 6, abs=0.01)
 
 
-def test_invalid_inputs_are_refused():
-    with pytest.raises(BadInput, match="from 0 to 1"):
-        brier([1.5], [1])
-    with pytest.raises(BadInput, match="true, false or unknown"):
-        auroc([1.0], [2])
-    with pytest.raises(BadInput, match="at least 1"):
-        calibration_error([0.5], [1], bins=0)
-    with pytest.raises(BadInput, match="'success' or 'failure'"):
-        best_f1([0.1, 0.2], [0, 1], positive="x")
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: brier([1.5], [1]), "from 0 to 1"),
+        (lambda: auroc([1.0], [2]), "true, false"),
+        (lambda: calibration_error([0.5], [1], bins=0), "at least 1"),
+        (lambda: best_f1([0.1, 0.2], [0, 1], positive="x"), "'failure'"),
+    ],
+)
+def test_invalid_inputs_are_refused(call, word):
+    with pytest.raises(BadInput, match=word):
+        call()

@@ -55,23 +55,11 @@ def test_falls_match_the_definition(rows, start, window, delta):
     assert found.placebo[0] == pytest.approx(np.mean(others) if others else math.nan, nan_ok=True)
 
 
-def test_fall_after_a_failure_is_caught():
-    values, frames = [0.1, 0.3, 0.6, 0.6, 0.2, 0.1], [0, 5, 10, 15, 20, 25]
-    found = falls_at([values], [frames], [13], window=10, delta=0.25)
-    assert (found.caught[0], found.latency[0], found.early[0]) == (1.0, 7.0, False)
-    assert found.drop[0] == pytest.approx(0.4)
-
-
-def test_a_fall_of_exactly_delta_counts():
-    for delta, caught in ((0.25, 1.0), (0.26, 0.0)):
-        assert falls_at([[0.75, 0.5]], [[0, 1]], [0], window=1, delta=delta).caught[0] == caught
-
-
 def test_constant_and_clock_catch_nothing_and_the_placebo_exposes_a_falling_curve():
     frames, starts, clock = [list(range(60))] * 3, [20, 30, 25], np.linspace(0, 1, 60)
     for curve in (np.full(60, 0.7), clock):
         found = falls_at([curve] * 3, frames, starts, window=10, delta=0.05)
-        assert not found.caught.any() and not found.placebo.any() and np.isnan(found.latency).all()
+        assert not (found.caught.any() or found.placebo.any() or found.early.any()) and np.isnan(found.latency).all()
     back = falls_at([clock[::-1]] * 3, frames, starts, window=10, delta=0.05)
     assert back.caught.all() and back.early.all() and (back.placebo == 1).all()
 
@@ -83,13 +71,14 @@ def test_a_random_curve_catches_as_much_at_its_placebo():
 
 
 def test_invalid_windows_and_frames_are_refused():
-    for bad in ({"window": -1, "delta": 0.1}, {"window": 5, "delta": 0.0}):
-        with pytest.raises(BadInput, match="window >= 0"):
-            falls_at([[1.0]], [[0]], [0], **bad)
-    with pytest.raises(BadInput, match="growing frame indices"):
-        falls_at([[1.0, 2.0]], [[3, 3]], [0], window=1, delta=0.1)
-    with pytest.raises(BadInput, match="per event"):
-        falls_at([[1.0]], [[0]], [0, 1], window=1, delta=0.1)
+    for values, frames, starts, window, delta in (
+        ([1.0], [0], [0], -1, 0.1),
+        ([1.0], [0], [0], 5, 0.0),
+        ([1.0, 2.0], [3, 3], [0], 1, 0.1),
+        ([1.0], [0], [0, 1], 1, 0.1),
+    ):
+        with pytest.raises(BadInput):
+            falls_at([values], [frames], starts, window=window, delta=delta)
     assert falls_at([], [], [], window=1, delta=0.1).drop.shape == (0,)
 
 
@@ -100,15 +89,9 @@ def test_the_diagonal_share_in_a_loop(size, seed):
     matrix = rng.integers(0, 4, (size, size)).astype(float)
     matrix[rng.random((size, size)) < 0.05] = np.nan
     found = diagonal_share(matrix).measure(QUICK)
-    shares, unscored, undefined = [], 0, 0
-    for j in range(size):
-        total = sum(matrix[i, j] for i in range(size))
-        if math.isnan(total):
-            unscored += 1
-        elif total == 0:
-            undefined += 1
-        else:
-            shares.append(matrix[j, j] / total)
+    totals = [sum(matrix[i, j] for i in range(size)) for j in range(size)]
+    shares = [matrix[j, j] / total for j, total in enumerate(totals) if total > 0]
+    unscored, undefined = sum(map(math.isnan, totals)), totals.count(0)
     assert found.value == pytest.approx(np.mean(shares) if shares else math.nan, nan_ok=True)
     assert (found.n, found.unscored, found.undefined) == (len(shares), unscored, undefined)
 
@@ -118,10 +101,9 @@ def test_diagonal_share_of_perfect_and_blind_models():
     assert diagonal_share(np.full((4, 4), 0.3)).measure(QUICK).value == pytest.approx(0.25)
     # columns are instructions: a video that everything rewards does not hide in its row
     assert diagonal_share([[1, 1], [0, 1]]).measure(QUICK).value == pytest.approx((1 + 0.5) / 2)
-    with pytest.raises(BadInput, match="at least 0"):
-        diagonal_share([[-1.0]])
-    with pytest.raises(BadInput, match="as many videos"):
-        diagonal_share([[1.0, 2.0]])
+    for matrix in ([[-1.0]], [[1.0, 2.0]]):
+        with pytest.raises(BadInput):
+            diagonal_share(matrix)
 
 
 @check
