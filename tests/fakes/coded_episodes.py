@@ -15,6 +15,7 @@ from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.reward import Reward
+from demerit.errors import UnreadableVideo
 from demerit.models.protocol import example_card
 
 FRAMES = 18
@@ -103,3 +104,27 @@ class Forgetful(Oracle):
         if one.id.startswith("3/"):
             return Reward.unscored(self.card.name, one.id, "it slept")
         return super()._one(one)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A source of frames that has a length and cannot be decoded."""
+
+    name: str
+    length: int
+    kind = "array"
+
+    def __len__(self) -> int:
+        return self.length
+
+    def times(self) -> np.ndarray:
+        return np.arange(self.length) / 10
+
+    def take(self, indices: Sequence[int]) -> np.ndarray:
+        raise UnreadableVideo(self.name, "broken on purpose")
+
+    def identity(self) -> str:
+        return self.name
+
+    def describe(self) -> dict[str, object]:
+        return {}

@@ -20,7 +20,7 @@ from demerit.evaluate.benchmarks.episode_metrics import AUROC, BRIER, OVER_REWAR
 from demerit.evaluate.reports.report import About, EpisodeLabels, Report, ScoredUnder
 from demerit.models.baselines import Clock, Constant, Noise
 from demerit.models.protocol import ModelCard, example_card
-from fakes.drawn_sample import BEHAVIOURS, FPS, FRAMES, draw_episode
+from fakes.drawn_sample import BEHAVIOURS, FPS, draw_episode
 
 KINDS = {
     "pick/place": "put the {colour} block on the {goal}",
@@ -33,13 +33,13 @@ PAINTS = (("red", "green square"), ("blue", "white tray"), ("yellow", "green squ
 EVENT_AT = {"drops": (16, 19), "misses": (9, 12), "stops short": (20, 24), "undoes it": (24, 31)}
 BENCHMARK = Benchmark(
     name="sample@1",
-    claim="Tells five drawn behaviours of a cartoon gripper apart. It says nothing about real robots.",
+    claim="Tells five drawn behaviours of a cartoon gripper apart.",
     data="drawn episodes",
     get="tests",
     metrics=(ordering("final"), replace(AUROC, by=()), OVER_REWARD, BRIER),
     headline=("preference_ordering_by_final", "auroc", "over_reward_rate", "brier"),
 )
-WARNING = "Drawn cartoons and invented models: this page shows what a report looks like, not what any model is worth."
+WARNING = "These cartoons are drawn and these models are invented."
 
 
 def make_report(repeats: int = 3, seed: int = 0) -> tuple[Report, dict[str, Frames]]:
@@ -67,8 +67,7 @@ def make_large_report(episodes: int = 1000, seed: int = 1) -> Report:
         name, kind = names[i % len(names)], kinds[(i // 5) % len(kinds)]
         curve = np.clip(np.linspace(0, BEHAVIOURS[name].carries_to, 60), 0, 1)
         words = KINDS[kind].format(colour="red", goal=f"tray number {i // 25}")
-        row = _labels(f"{kind}/{i:04d}", kind, words, i // 25, name, curve)
-        labels.append(replace(row, events=()))
+        labels.append(replace(_labels(f"{kind}/{i:04d}", kind, words, i // 25, name, curve), events=()))
     still = Frames.from_array(np.zeros((60, 2, 2, 3), np.uint8))
     shown = [Episode(row.id, row.instruction, {"main": still}) for row in labels]
     extra = [(example_card(name=f"noisy-{k}"), _careful(0.05 * k)) for k in range(1, 4)]
@@ -86,13 +85,9 @@ def report_of(
 ) -> Report:
     """Score, measure and compare."""
     rng = rng or np.random.default_rng(7)
-    grades = example_card(name="grades", quantity="grade", low=1.0, high=5.0, frame_budget=8, about="Invented.")
-    invented = [
-        (example_card(name="careful", about="Invented: sees the truth through a little noise."), _careful(0.12)),
-        (example_card(name="eager", about="Invented: half of what it sees is the clock.", causal=False), _eager),
-        (grades, _grades),
-        *extra,
-    ]
+    grades = example_card(name="grades", quantity="grade", low=1.0, high=5.0, frame_budget=8)
+    careful, eager = example_card(name="careful"), example_card(name="eager", causal=False)
+    invented = [(careful, _careful(0.12)), (eager, _eager), (grades, _grades), *extra]
     rewards = [score(row, rng) for _, score in invented for row in labels]
     controls = [Clock(), Constant(), Noise()]
     rewards += [reward for model in controls for reward in model.score(list(episodes))]
@@ -165,6 +160,3 @@ def shading_frames(count: int = 64, size: tuple[int, int] = (120, 90)) -> Frames
     grey = (2 + 3.5 * np.arange(count)).astype(np.uint8)
     images = np.broadcast_to(grey[:, None, None, None], (count, size[1], size[0], 3))
     return Frames.from_array(np.ascontiguousarray(images), FPS)
-
-
-assert FRAMES == 32  # EVENT_AT counts on it

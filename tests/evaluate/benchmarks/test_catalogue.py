@@ -17,7 +17,7 @@ from demerit.evaluate.metrics import Resampling
 
 
 class Simulated:
-    """Episodes as the simulator would tag them: two tasks in two wordings each, and a train split to be left out."""
+    """Episodes tagged as by the simulator: two tasks in two wordings each, and a train split."""
 
     name = "simulated"
 
@@ -26,16 +26,11 @@ class Simulated:
             success, task = number % 2 == 0, f"task-{number // 24}"
             curve = np.linspace(0, 1 if success else 0.4, 12, dtype=np.float32)
             images = np.full((12, 8, 8, 3), number, dtype=np.uint8)
-            motion = f"{0.01 + 0.0001 * (number % 5):.6f}"
-            yield Episode(
-                f"e{number}",
-                f"wording {number % 4 // 2} of {task}",
-                {"main": Frames.from_array(images)},
-                (Outcome("simulator", success=success, progress=float(curve[-1]), curve=curve),),
-                Origin(
-                    split="train" if number % 12 > 9 else "test", tags={"task": task, "frames": "12", "motion": motion}
-                ),
-            )
+            tags = {"task": task, "frames": "12", "motion": f"{0.01 + 0.0001 * (number % 5):.6f}"}
+            origin = Origin(split="train" if number % 12 > 9 else "test", tags=tags)
+            outcome = Outcome("simulator", success=success, progress=float(curve[-1]), curve=curve)
+            wording = f"wording {number % 4 // 2} of {task}"
+            yield Episode(f"e{number}", wording, {"main": Frames.from_array(images)}, (outcome,), origin)
 
     def expected(self) -> int:
         return 48
@@ -50,16 +45,14 @@ def test_metaworld_measures_its_split_by_task() -> None:
     assert gathered.preferences
     for pair in gathered.preferences:
         better, other = (pair.a, pair.b) if pair.verdict == "a" else (pair.b, pair.a)
-        assert ids[better].success
-        assert not ids[other].success
+        assert ids[better].success and not ids[other].success
         assert ids[better].task == ids[other].task
 
 
 def test_controls_score_half_on_matched_pairs(tmp_path) -> None:
     options = RunOptions(settings=MeasureSettings(Resampling(resamples=100)), workers=0)
-    report = run_benchmark(
-        load_benchmark("metaworld-bad@1"), ["clock"], Dataset(Simulated(), "simulated:x"), tmp_path, options
-    )
+    data = Dataset(Simulated(), "simulated:x")
+    report = run_benchmark(load_benchmark("metaworld-bad@1"), ["clock"], data, tmp_path, options)
     for name in ("clock", "constant", "length"):
         assert report.line(name, "matched_pairs").value == 0.5
         assert report.line(name, "auroc").value == 0.5

@@ -19,7 +19,6 @@ from demerit.evaluate.benchmarks.scores import ALWAYS_A, MeasureSettings
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.ordering import both_orders_agreement
 from demerit.evaluate.reports.report import Report
-from demerit.models.protocol import Comparer
 from fakes.coded_episodes import TASKS, Oracle, coded
 
 QUICK = RunOptions(workers=0, perturbations=False, settings=MeasureSettings(Resampling(resamples=100)))
@@ -67,19 +66,10 @@ class Troubled(Chooser):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    models: list[Any] = [
-        Chooser(name="chooser"),
-        Swayed(name="swayed"),
-        First(name="first"),
-        Troubled(name="troubled"),
-        Oracle(name="plain"),
-    ]
+    kinds = {"chooser": Chooser, "swayed": Swayed, "first": First, "troubled": Troubled, "plain": Oracle}
+    models: list[Any] = [kind(name=name) for name, kind in kinds.items()]
     out = tmp_path_factory.mktemp("comparers")
     return run_benchmark(load_benchmark("own"), models, coded(), out, replace(QUICK, batch=5))
-
-
-def test_comparer_has_a_prefer_method() -> None:
-    assert isinstance(Chooser(), Comparer) and not isinstance(Oracle(), Comparer)
 
 
 def test_agreement_in_both_orders(report: Report) -> None:
@@ -89,9 +79,8 @@ def test_agreement_in_both_orders(report: Report) -> None:
     assert found["swayed"].value == 0.75  # half of the tasks right both ways, half one way only
     assert found["first"].value == found[ALWAYS_A].value == 0.5
     assert (found["chooser"].n, found["chooser"].counts["human ties"]) == (TASKS, TASKS)
-    assert f"0 of {TASKS} pairs judged otherwise" in found["chooser"].note
-    assert f"{TASKS} of {TASKS} pairs judged otherwise" in found["first"].note
-    assert f"{TASKS // 2} of {TASKS} pairs judged otherwise" in found["swayed"].note
+    for name, turned in (("chooser", 0), ("first", TASKS), ("swayed", TASKS // 2)):
+        assert f"{turned} of {TASKS} pairs" in found[name].note
     assert not [warning for warning in report.warnings if "theory" in warning or MEASURE in warning]
 
 
@@ -115,9 +104,7 @@ def test_failing_pairs_are_counted_alone(report: Report) -> None:
     assert reasons == {"1": "RuntimeError: it broke", "2": "it could not tell", "3": "1.7 is not a probability"}
     half = next(pair for pair in report.choices if pair.model == "troubled" and "2/" in pair.a[:2])
     assert math.isnan(half.p_first) != math.isnan(half.p_swapped)  # the other order was answered, and is kept
-    assert any(
-        warning.startswith(f"troubled left 3 of {TASKS} pairs undecided in an order:") for warning in report.warnings
-    )
+    assert any(warning.startswith(f"troubled left 3 of {TASKS} pairs") for warning in report.warnings)
 
 
 def test_answers_are_in_the_file(report: Report, tmp_path: Path) -> None:
@@ -126,7 +113,6 @@ def test_answers_are_in_the_file(report: Report, tmp_path: Path) -> None:
     again = recompute(replace(read, lines=(), comparisons=(), verdicts={}))
     assert again.as_dict() == read.as_dict() == report.as_dict()
     facts = json.loads((tmp_path / "report.json").read_text())
-    assert set(facts["choices"][0]) == {"model", "a", "b", "p_first", "p_swapped", "why_missing"}
     del facts["choices"]
     old = Report.from_dict(facts)
     assert old.choices == () and recompute(old).line("first", MEASURE) is None

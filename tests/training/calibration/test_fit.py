@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,14 +15,7 @@ from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.calibration import conformal_threshold
 from demerit.models.calibrated import CalibrationMap, Confidence, Isotonic, Same, Shift, read_map
-from demerit.training.calibration.fit import (
-    CalibrationExample,
-    cross_validate,
-    doubts,
-    fit,
-    isotonic,
-    too_few,
-)
+from demerit.training.calibration.fit import CalibrationExample, cross_validate, doubts, fit, isotonic, too_few
 
 unit = st.floats(0, 1, width=32)
 rows = st.lists(st.tuples(st.integers(0, 12), unit, st.floats(0.1, 3)), min_size=1, max_size=25)
@@ -75,20 +69,15 @@ def test_confidence_and_threshold_agree(failures: list[float], scores: list[floa
 
 
 @given(st.lists(st.tuples(unit, unit), min_size=19, max_size=60))
-def test_progress_bound_holds_on_its_own_examples(
-    pairs: list[tuple[float, float]],
-) -> None:
-    def bound(finals: Sequence[float]) -> CalibrationMap:
-        made = [
-            CalibrationExample(str(i), "t", v, True, v, p[1])
-            for i, (v, p) in enumerate(zip(finals, pairs, strict=True))
-        ]
-        return fit(made, "conformal", 0.05).progress
+def test_progress_bound_holds_on_its_own_examples(pairs: list[tuple[float, float]]) -> None:
+    finals, truths = zip(*pairs, strict=True)
 
-    finals = [value for value, _ in pairs]
-    first = bound(finals)
-    sure = first(finals)
-    over = sum(value > truth + 1e-12 for value, (_, truth) in zip(sure, pairs, strict=True))
+    def bound(finals: Sequence[float]) -> CalibrationMap:
+        rows = zip(finals, truths, strict=True)
+        return fit([CalibrationExample("", "t", v, True, v, truth) for v, truth in rows], "conformal", 0.05).progress
+
+    sure = bound(finals)(finals)
+    over = sum(value > truth + 1e-12 for value, truth in zip(sure, truths, strict=True))
     assert over <= 0.05 * (len(pairs) + 1)
     assert bound(sure.tolist())(sure) == pytest.approx(sure, abs=1e-9)
 
@@ -113,15 +102,10 @@ def test_guarantee_holds_on_exchangeable_data(power: float, risk: float) -> None
         found = fit(draw(rng, 120, power), "conformal", risk)
         test = draw(rng, 120, power)
         assert found.threshold is not None
-        passes = {
-            kind: [example.score >= found.threshold for example in test if example.success is kind]
-            for kind in (True, False)
-        }
-        false.append(np.mean(passes[False]))
-        true.append(np.mean(passes[True]))
-        over.append(
-            np.mean([found.success([example.score])[0] >= 1 - risk - 1e-12 for example in test if not example.success])
-        )
+        bad, good = (np.array([x.score for x in test if x.success is kind]) for kind in (False, True))
+        false.append(np.mean(bad >= found.threshold))
+        true.append(np.mean(good >= found.threshold))
+        over.append(np.mean(found.success(bad) >= 1 - risk - 1e-12))
     error = 3 * float(np.std(false)) / 400**0.5
     assert np.mean(false) <= risk + error
     assert np.allclose(over, false)
@@ -143,8 +127,8 @@ def test_guarantee_fails_on_other_scores() -> None:
 def test_too_few_failures_names_the_number_needed() -> None:
     few = [CalibrationExample(str(i), "t", 0.1, i > 9, 0.1, None) for i in range(20)]
     assert fit(few, "isotonic", 0.05).threshold is None
-    assert "takes 19 labelled failures and there are 10" in fit(few, "isotonic", 0.05).guarantee
-    assert too_few(0, 0.1) == "a risk of 0.1 takes 9 labelled failures and there are 0 (label 9 more)"
+    assert "19" in fit(few, "isotonic", 0.05).guarantee
+    assert "takes 9 labelled failures" in too_few(0, 0.1)
     for count in range(1, 150):  # the risk that is offered can be promised
         offered = float(too_few(count, 0.001).rpartition(" ")[2].rstrip(")"))
         assert conformal_threshold(np.linspace(0, 1, count), offered).enough
@@ -153,15 +137,14 @@ def test_too_few_failures_names_the_number_needed() -> None:
 def test_maps_without_labels_are_the_identity() -> None:
     judged = [CalibrationExample(str(i), "t", i / 30, i > 25, i / 30, None) for i in range(30)]
     found = fit(judged, "isotonic", 0.1)
-    assert isinstance(found.progress, Same) and "No episode has its progress labelled" in found.notes[0]
-    assert isinstance(found.success, Isotonic)
+    assert isinstance(found.progress, Same) and isinstance(found.success, Isotonic) and found.notes
     half = np.array([0.5])
     good = [CalibrationExample(str(i), "t", i / 30, True, i / 30, i / 30, half, half) for i in range(30)]
-    assert "There is no labelled failure: probabilities" in fit(good, "isotonic", 0.1).notes[0]
+    assert isinstance(fit(good, "isotonic", 0.1).success, Same)
     failed = [CalibrationExample(str(i), "t", float(i), False, float(i), 0.5) for i in range(30)]
-    assert "do not run from 0 to 1" in fit(failed, "conformal", 0.1, is_progress=False).notes[0]
-    assert "30 episodes have their progress labelled" in fit(failed, "conformal", 0.01).notes[0]
-    with pytest.raises(BadInput, match="one of isotonic, conformal"):
+    assert isinstance(fit(failed, "conformal", 0.1, is_progress=False).progress, Same)
+    assert isinstance(fit(failed, "conformal", 0.01).progress, Same)
+    with pytest.raises(BadInput, match="isotonic"):
         fit(good, "platt", 0.1)  # type: ignore[arg-type]
 
 
@@ -175,25 +158,20 @@ def test_episodes_have_equal_weight() -> None:
 def test_held_out_tasks_expose_task_specific_scores() -> None:
     """Each task has an offset of its own: on the same tasks the score works, on another one it does not."""
     rng = np.random.default_rng(3)
-    knows = [replace_task(one, i) for i, one in enumerate(draw(rng, 200, 3.0))]
-    useless = [replace_task(one, i, offset=20.0 * ((7 * i) % 5)) for i, one in enumerate(draw(rng, 200, 0.0))]
+    knows = [replace(x, task=f"task {i % 5}") for i, x in enumerate(draw(rng, 200, 3.0))]
+    useless = [
+        replace(x, task=f"task {i % 5}", score=x.score + 20.0 * ((7 * i) % 5))
+        for i, x in enumerate(draw(rng, 200, 0.0))
+    ]
     good = cross_validate(knows, "isotonic", 0.1, False, QUICK)
     bad = cross_validate(useless, "isotonic", 0.1, False, QUICK)
     assert good["brier"].value < 0.12 and bad["brier"].value > 0.24
     assert good["true_positive_rate"].value > 0.6
     counts = {"successes": 100, "failures": 100}
     assert not list(doubts(good, counts, 0.1))
-    said = " ".join(doubts(bad, counts, 0.1))
-    assert "are no better than always saying 50%" in said and "costs nearly all" in said
-    alone = [
-        CalibrationExample(example.id, "one task", example.score, example.success, example.final, example.progress)
-        for example in knows
-    ]
+    assert len(list(doubts(bad, counts, 0.1))) == 2
+    alone = [replace(x, task="one task") for x in knows]
     assert cross_validate(alone, "conformal", 0.1, False, QUICK)["false_positive_rate"].n > 50
-
-
-def replace_task(one: CalibrationExample, i: int, offset: float = 0.0) -> CalibrationExample:
-    return CalibrationExample(one.id, f"task {i % 5}", one.score + offset, one.success, one.final, one.progress)
 
 
 def test_broken_maps_are_refused() -> None:

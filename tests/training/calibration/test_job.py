@@ -71,8 +71,7 @@ def test_overoptimistic_model_is_corrected(hopeful: CalibrationResult) -> None:
     model = hopeful.model
     good, bad = model.score([episode(99, "success"), episode(98, "failed")])
     assert good.final == pytest.approx(1.0) and bad.final == pytest.approx(0.0, abs=0.01)
-    assert good.success is not None and good.success[-1] == 1.0
-    assert bad.success is not None and bad.success[-1] == 0.0
+    assert good.success is not None and bad.success is not None and (good.success[-1], bad.success[-1]) == (1.0, 0.0)
     assert good.value == pytest.approx(np.linspace(0, 1, 18), abs=0.03)
     assert good.model == "iso" and good.given["inner"] == "hopeful" and good.given["inner final"] == 1.0
     assert good.given["succeeds"] is True and bad.given["succeeds"] is False
@@ -99,7 +98,7 @@ def test_folder_round_trip(hopeful: CalibrationResult, tmp_path: Path) -> None:
         assert np.array_equal(a.value, b.value) and a.given == b.given
     assert again.card == hopeful.model.card
     assert sorted(path.name for path in (tmp_path / "iso").iterdir()) == ["model.json"]
-    with pytest.raises(BadInput, match=r"another version of it .*: calibrate again"):
+    with pytest.raises(BadInput, match="version"):
         Calibrated.from_folder(tmp_path / "iso", Hopeful(name="hopeful", revision="2"))
 
 
@@ -128,18 +127,18 @@ def test_unscored_stays_unscored(tmp_path: Path) -> None:
             return replace(true, value=value, why_missing="it blinked")
 
     found = calibrate(coded(), Blinks(name="blinks"), tmp_path / "out", QUICK)
-    assert "4 labelled episodes are unscored: it blinked (4)." in found.notes
+    assert any("it blinked (4)" in note for note in found.notes)
     slept, blinked = found.model.score([episode(99, "success"), episode(5, "success")])
     assert not slept.scored and slept.why_missing == "it slept" and slept.given["succeeds"] is None
     assert np.flatnonzero(np.isnan(blinked.value)).tolist() == [3, 17] and blinked.why_missing == "it blinked"
 
 
 def test_too_few_failures_write_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="at least 19"):
+    with pytest.raises(BadInput, match="19"):
         calibrate(coded(5), Hopeful(name="h"), tmp_path / "out", SURE)
     assert not (tmp_path / "out").exists()
     found = calibrate(coded(5), Hopeful(name="h"), tmp_path / "out", QUICK)
-    assert found.model.recipe.threshold is None and "takes 19 labelled failures" in found.model.card.about
+    assert found.model.recipe.threshold is None
     assert found.model.score([episode(99, "success")])[0].given["succeeds"] is None
 
 
@@ -150,13 +149,8 @@ def test_other_folders_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "model.json").write_text('{"format": 1, "kind": "taught"}')
     calibrate(coded(), Hopeful(name="h"), tmp_path / "mine", QUICK)
-    for name, model, sentence in (
-        ("full", "h", "it holds something else"),
-        ("file", "h", "it is a file"),
-        ("other", "h", "a model of kind 'taught'"),
-        ("mine", "g", "it holds h calibrated on coded:memory, not g"),
-    ):
-        with pytest.raises(StoreError, match=sentence):
+    for name, model in (("full", "h"), ("file", "h"), ("other", "h"), ("mine", "g")):
+        with pytest.raises(StoreError, match=name):
             calibrate(coded(), Hopeful(name=model), tmp_path / name, QUICK)
     calibrate(coded(), Hopeful(name="h"), tmp_path / "mine", SURE)  # the same model again, otherwise
     assert json.loads((tmp_path / "mine" / "model.json").read_text())["method"] == "conformal"
@@ -166,7 +160,6 @@ def test_crash_keeps_the_old_model_and_the_rewards(tmp_path: Path, monkeypatch: 
     model = Hopeful(name="h")
     calibrate(coded(), model, tmp_path / "mine", QUICK)
     before = (tmp_path / "mine" / "model.json").read_bytes()
-
     real = os.replace
 
     def dies(source: Any, target: Any) -> None:
@@ -176,12 +169,11 @@ def test_crash_keeps_the_old_model_and_the_rewards(tmp_path: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", dies)
-        with pytest.raises(KeyboardInterrupt):
-            calibrate(coded(), model, tmp_path / "mine", SURE)
-        with pytest.raises(KeyboardInterrupt):
-            calibrate(coded(), model, tmp_path / "new", SURE)
+        for name in ("mine", "new"):
+            with pytest.raises(KeyboardInterrupt):
+                calibrate(coded(), model, tmp_path / name, SURE)
     assert (tmp_path / "mine" / "model.json").read_bytes() == before
-    with pytest.raises(BadInput, match="another path"):
+    with pytest.raises(BadInput):
         load_model(str(tmp_path / "new"))  # nothing that could be taken for a model
     told: list[tuple[int, int]] = []
     calibrate(coded(), model, tmp_path / "mine", SURE, lambda progress: told.append((progress.kept, progress.scored)))
@@ -191,61 +183,52 @@ def test_crash_keeps_the_old_model_and_the_rewards(tmp_path: Path, monkeypatch: 
 
 BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "format 1": lambda facts: facts.update(format=2),
-    "only the fields": lambda facts: facts.update(extra=1),
-    "none of \\['risk'\\]": lambda facts: facts.pop("risk"),
-    "one of isotonic, conformal": lambda facts: facts.update(method="platt"),
-    "one of value, success": lambda facts: facts.update(evidence="luck"),
-    "a number between 0 and 1": lambda facts: facts.update(risk=2),
-    "a number, or null": lambda facts: facts.update(threshold="high"),
-    "a list of marks": lambda facts: facts.update(calibrated_on={}),
-    "progress: expected an object with a map": lambda facts: facts.update(progress=[]),
-    "never falls": lambda facts: facts["success"].update(y=facts["success"]["y"][::-1]),
-    "a model of kind 'calibrated'": lambda facts: facts.update(kind="taught"),
+    "extra": lambda facts: facts.update(extra=1),
+    "'risk'": lambda facts: facts.pop("risk"),
+    "isotonic": lambda facts: facts.update(method="platt"),
+    "value, success": lambda facts: facts.update(evidence="luck"),
+    "between 0 and 1": lambda facts: facts.update(risk=2),
+    "number": lambda facts: facts.update(threshold="high"),
+    "marks": lambda facts: facts.update(calibrated_on={}),
+    "progress": lambda facts: facts.update(progress=[]),
+    "falls": lambda facts: facts["success"].update(y=facts["success"]["y"][::-1]),
+    "'calibrated'": lambda facts: facts.update(kind="taught"),
     "text": lambda facts: facts.update(inner=3),
+    **{
+        f"{name}.*trust": lambda facts, name=name: facts.update(inner=name)  # code or addresses
+        for name in ("os:system", "clock:http://elsewhere", "calibrated:x:os:system", "./x:os:system", "os")
+    },
+    r"ensemble:clock\+os:system.*trust": lambda facts: facts.update(inner="ensemble:clock+os:system"),
 }
 
 
-@pytest.mark.parametrize("sentence", BROKEN)
-def test_broken_folder_is_refused(sentence: str, hopeful: CalibrationResult, tmp_path: Path) -> None:
+def test_broken_folders_and_options_are_refused(hopeful: CalibrationResult, tmp_path: Path) -> None:
     path = tmp_path / "iso" / "model.json"
-    facts = json.loads(path.read_text())
-    BROKEN[sentence](facts)
-    path.write_text(json.dumps(facts))
-    with pytest.raises(BadInput, match=sentence):
-        load_model(f"calibrated:{tmp_path / 'iso'}")
+    good = path.read_text()
+    for word, spoil in BROKEN.items():
+        facts = json.loads(good)
+        spoil(facts)
+        path.write_text(json.dumps(facts))
+        with pytest.raises(BadInput, match=word):
+            load_model(f"calibrated:{tmp_path / 'iso'}")
+    path.write_text("{")
+    for name in ("calibrated:", f"calibrated:{tmp_path / 'iso'}", f"calibrated:{tmp_path / 'x'}"):
+        with pytest.raises(DemeritError):
+            load_model(name)
+    for options in ({"method": "platt"}, {"risk": 1.0}, {"limit": 0}):
+        with pytest.raises(BadInput):
+            CalibrateOptions(**options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "os:system",
-        "ensemble:clock+os:system",
-        "clock:http://elsewhere",
-        "calibrated:x:os:system",
-        "./x:os:system",
-        "os",
-    ],
-)
-def test_folder_may_not_name_code_or_addresses(name: str, hopeful: CalibrationResult, tmp_path: Path) -> None:
-    path = tmp_path / "iso" / "model.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "inner": name}))
-    with pytest.raises(BadInput, match="if you trust it, name it yourself"):
-        load_model(str(tmp_path / "iso"))
-
-
-def test_user_may_name_the_inner_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inner_model_may_be_a_class_a_folder_or_an_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_rewards.py").write_text("from fakes.coded_episodes import Oracle\n")
     calibrate(coded(), "my_rewards:Oracle", "out", QUICK)
     with pytest.raises(BadInput, match="calibrated:out:my_rewards:Oracle"):
-        load_model("calibrated:out")
+        load_model("calibrated:out")  # the user has to name it
     for name in ("calibrated:out:my_rewards:Oracle", "./out:my_rewards:Oracle"):
         assert load_model(name).card.name == "out"
-
-
-def test_inner_model_may_be_a_folder_or_an_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     calibrate(coded(), "ensemble:change+motion", "first", QUICK)
     second = calibrate(coded(), "./first", "deep/second", QUICK).model
     assert json.loads(Path("deep/second/model.json").read_text())["inner"] == "./../../first"
@@ -256,7 +239,7 @@ def test_inner_model_may_be_a_folder_or_an_ensemble(tmp_path: Path, monkeypatch:
     assert check_model(again).broken == []
     path = tmp_path / "first" / "model.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "inner": "./."}))
-    with pytest.raises(BadInput, match="its own inner model"):
+    with pytest.raises(BadInput, match="inner"):
         load_model("calibrated:../first")
 
 
@@ -265,7 +248,7 @@ def test_benchmark_warns_about_fitted_episodes(hopeful: CalibrationResult, tmp_p
     seen, new = coded(4), [episode(task, kind) for task in range(50, 54) for kind in ("success", "failed")]
     report = run_benchmark(load_benchmark("own"), [hopeful.model], seen, tmp_path / "seen", options)
     (warning,) = [warning for warning in report.warnings if "was fitted to" in warning]
-    assert warning.startswith("iso was fitted to 16 of these 16 episodes, e.g. '0/success-0'") and "13 more" in warning
+    assert "iso" in warning and "16 of these 16" in warning
     data = Dataset(Listed(new), "coded:memory")
     report = run_benchmark(load_benchmark("own"), [hopeful.model], data, tmp_path / "new", options)
     assert not [warning for warning in report.warnings if "was fitted to" in warning]
@@ -278,7 +261,7 @@ def test_changed_episodes_are_recognised(hopeful: CalibrationResult) -> None:
     fresh = episode(78, "failed")
     for model in (hopeful.model, Ensemble([hopeful.model, Oracle()])):
         (sentence,) = seen_before([model], [clip, renamed, fresh])
-        assert "2 of these 3 episodes, e.g. 'clip'; 'renamed':" in sentence
+        assert "2 of these 3" in sentence and "'clip'" in sentence and "'renamed'" in sentence
     assert seen_before([Oracle()], [one]) == [] and seen_before([hopeful.model], [fresh]) == []
     assert one.fingerprint() in marks(one)
 
@@ -292,16 +275,6 @@ def test_command_writes_a_model_that_scores(tmp_path: Path, sample: Path) -> Non
     assert "mine: 15 scored" in scored.stdout and "ensemble-change+mine: 15 scored" in scored.stdout, scored.stderr
     other = demerit("calibrate", "blocks", "-m", "clock", "-o", "mine", cwd=tmp_path)
     assert "change" in error_sentence(other)
-
-
-def test_invalid_options_and_folders_are_refused(tmp_path: Path) -> None:
-    for options in ({"method": "platt"}, {"risk": 1.0}, {"limit": 0}):
-        with pytest.raises(BadInput):
-            CalibrateOptions(**options)  # type: ignore[arg-type]
-    (tmp_path / "model.json").write_text("{")
-    for name in ("calibrated:", f"calibrated:{tmp_path}", f"calibrated:{tmp_path / 'x'}"):
-        with pytest.raises(DemeritError):
-            load_model(name)
 
 
 def test_the_documented_python_runs(
