@@ -25,8 +25,19 @@ from demerit.models.vlm.network import VLMNetwork, transformers_network
 from demerit.models.vlm.prefix_tree import separate_tree
 from demerit.models.vlm.prefixes import OPENING, PrefixScorer
 from demerit.models.vlm.prompt import TokenBlock, build_blocks, load_prompts
-from demerit.models.vlm.video import VideoBounds, encode_pairs, frame_pairs, video_pieces
-from fakes.vlm_reference import PrefixReference, encoded_pairs, encodings_one_by_one
+from demerit.models.vlm.video import PAIR, VideoBounds, encode_pairs, frame_pairs, video_pieces
+from fakes.vlm_reference import PrefixReference
+
+
+def encoded_pairs(count: int) -> list[tuple[int, int]]:
+    """List the frame pairs that the scorer encodes for a video: the complete ones, and each odd frame with itself."""
+    complete = [pair for pair in frame_pairs(count) if pair[0] != pair[1]]
+    return [*complete, *((at, at) for at in range(0, count, PAIR))]
+
+
+def encodings_one_by_one(count: int) -> int:
+    """Count the encoded pairs when every prefix is scored by itself."""
+    return sum(len(frame_pairs(length)) for length in range(1, count + 1))
 
 
 def score_one_by_one(scorer: PrefixScorer, clip: TimedClip) -> np.ndarray:

@@ -1,13 +1,11 @@
 """The published protocols computed the straightforward way, to compare the engine with.
 
-Each window or prefix goes through preprocessing and a full forward pass of transformers' own network. Also counts the
-operations that exact scoring needs (for the benchmark's share of the matrix rate).
+Each window or prefix goes through preprocessing and a full forward pass of transformers' own network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,9 @@ from torch.nn import functional as F
 from demerit.data.frames import Images
 from demerit.models.by_time import TimedClip
 from demerit.models.vlm.backbone import Backbone
-from demerit.models.vlm.config import TextShape, VisionShape, VLMShape
+from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.images import cut_image_patches, cut_video_patches, resize_frames
-from demerit.models.vlm.prefix_tree import PackedTree, windows
+from demerit.models.vlm.prefix_tree import windows
 from demerit.models.vlm.prefixes import OPENING, Floats, PrefixScorer
 from demerit.models.vlm.prompt import IMAGE, ImageSlot, Piece, PromptTokenizer
 from demerit.models.vlm.robometer import (
@@ -31,7 +29,7 @@ from demerit.models.vlm.robometer import (
     expected_progress,
     image_size,
 )
-from demerit.models.vlm.video import PAIR, frame_pairs, timestamp
+from demerit.models.vlm.video import frame_pairs, timestamp
 
 
 class RobometerReference:
@@ -159,68 +157,3 @@ class PrefixReference:
         ).last_hidden_state[0]
         said = F.linear(states[-len(answer) :], self._table).float().log_softmax(-1)
         return float(said[torch.arange(len(answer)), list(answer)].double().sum())
-
-
-def encoded_pairs(count: int) -> list[tuple[int, int]]:
-    """List the frame pairs that the scorer encodes for a video: the complete ones, and each odd frame with itself."""
-    complete = [pair for pair in frame_pairs(count) if pair[0] != pair[1]]
-    return [*complete, *((at, at) for at in range(0, count, PAIR))]
-
-
-def encodings_one_by_one(count: int) -> int:
-    """Count the encoded pairs when every prefix is scored by itself."""
-    return sum(len(frame_pairs(length)) for length in range(1, count + 1))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Operations of matrix products and attention, and the fewest bytes to move (every weight and image once)."""
-
-    operations: float
-    bytes: float
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.operations + other.operations, self.bytes + other.bytes)
-
-
-def image_cost(shape: VisionShape, count: int, rows: int, columns: int) -> Cost:
-    """Count the vision tower over images of rows x columns tokens."""
-    patches, tokens = rows * columns * shape.merge**2, rows * columns
-    wide = shape.hidden * shape.merge**2
-    block = 4 * shape.hidden**2 + 2 * shape.hidden * shape.inner
-    linear = patches * (shape.pixels * shape.hidden + shape.depth * block)
-    mergers = tokens * (1 + len(shape.deep)) * (wide * wide + wide * shape.out)
-    attention = 2 * shape.depth * patches**2 * shape.hidden
-    weights = shape.depth * block + (1 + len(shape.deep)) * (wide * wide + wide * shape.out)
-    moved = 2.0 * weights + count * patches * shape.pixels / shape.temporal
-    return Cost(2.0 * count * (linear + mergers + attention), moved)
-
-
-def token_cost(shape: TextShape, packed: PackedTree) -> Cost:
-    """Count the language model over a packed tree; in the last layer only what the wanted states need."""
-    wide, narrow = shape.heads * shape.head, shape.groups * shape.head
-    layer = _layer_operations(shape)
-    keys_alone = 2 * shape.hidden * narrow
-    wanted = len(packed.wanted)
-    linear = packed.tokens * ((shape.layers - 1) * layer + keys_alone) + wanted * (layer - keys_alone)
-    # a token sees all that came before its segment, and half of the segment
-    pairs = sum(
-        group.count * (group.length * (group.sees.shape[1] - group.length) + group.length * (group.length + 1) // 2)
-        for group in packed.groups
-    )
-    last = sum(reading.sees.size for reading in packed.readings)
-    attention = 2 * wide * ((shape.layers - 1) * pairs + last)
-    return Cost(2.0 * (linear + attention), 2.0 * shape.layers * layer + 4.0 * wanted)
-
-
-def window_cost(shape: VLMShape, count: int, frames: int, tokens: int, rows: int, columns: int) -> Cost:
-    """Count the straightforward way: every window's images and tokens again, all layers in full."""
-    text, layer = shape.text, _layer_operations(shape.text)
-    language = text.layers * (tokens * layer + text.heads * text.head * tokens * (tokens + 1))
-    images = image_cost(shape.vision, count * frames, rows, columns)
-    return Cost(2.0 * count * language + images.operations, images.bytes + 2.0 * text.layers * layer)
-
-
-def _layer_operations(text: TextShape) -> int:
-    wide, narrow = text.heads * text.head, text.groups * text.head
-    return text.hidden * (2 * wide + 2 * narrow) + 3 * text.hidden * text.inner

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from demerit import load_model
 from demerit.errors import BadInput, MissingExtra, UnknownName
 from demerit.models.published.options import reward_name
-from demerit.models.published.pairwise import VLAC, Dopamine
 from demerit.models.published.robometer import PUBLISHED
-from demerit.models.published.roboreward import RoboReward
 from demerit.models.published.topreward import TOPReward
 from fakes.tiny_vlm import tiny_adapter, tiny_checkpoint
 
@@ -28,27 +23,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_checkpoint(tmp_path_factory.mktemp("plain") / "it")
 
 
-def test_trained_models_have_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny_checkpoint(tmp_path / "ra" / "model", "robometer")
-    shutil.copytree(tmp_path / "ra" / "model", tmp_path / "rb" / "model")
-    names = [load_model(f"robometer:path={tmp_path / run / 'model'}").card.name for run in ("ra", "rb")]
-    assert names == ["ra", "rb"]
-    monkeypatch.chdir(tmp_path / "ra" / "model")
-    assert load_model("robometer:path=.").card.name == "ra"
-
-
-@pytest.mark.parametrize("kind", [RoboReward, TOPReward, Dopamine, VLAC])
-def test_an_adapter_is_not_named_after_its_base(plain: Path, tmp_path: Path, kind: Callable[..., Any]) -> None:
+def test_an_adapter_is_not_named_after_its_base(plain: Path, tmp_path: Path) -> None:
     beside = tiny_adapter(tmp_path / "mine" / "model", plain)
     base, on_it, alone = (
-        kind(device="cpu", **options).card.name
+        TOPReward(device="cpu", **options).card.name
         for options in ({"path": str(plain)}, {"path": str(plain), "adapter": str(beside)}, {"path": str(beside)})
     )
     assert on_it == f"{base}+mine"
     assert alone == base.removesuffix("it") + "mine"
-
-
-def test_the_commit_of_an_adapter_is_on_the_card(plain: Path, tmp_path: Path) -> None:
     beside = tiny_adapter(tmp_path / "models--a--lora/snapshots" / ("4" * 40), plain)
     card = TOPReward(path=str(plain), adapter=str(beside), device="cpu").card
     assert card.revision.startswith(f"local+{'4' * 40} ")
@@ -66,6 +48,7 @@ def test_the_commit_of_an_adapter_is_on_the_card(plain: Path, tmp_path: Path) ->
         ("here/robometer", None, "robometer-local"),
         ("here/Robometer-lerobot/model", None, "Robometer-lerobot-local"),
         ("here/clock", None, "clock-local"),
+        ("ra/model", None, "ra"),
         ("here/run/checkpoint-500", None, "run-checkpoint-500"),
         ("models--robometer--Robometer-4B/snapshots/0123", None, "robometer"),
         ("models--someone--tuned/snapshots/0123", None, "someone-tuned"),
@@ -73,21 +56,11 @@ def test_the_commit_of_an_adapter_is_on_the_card(plain: Path, tmp_path: Path) ->
 )
 def test_names(place: str, on_it: str | None, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if place.startswith(("here", "models--")):
+    if place.startswith(("here", "ra", "models--")):
         Path(place).mkdir(parents=True)
     if on_it:
         Path(on_it).mkdir(parents=True)
     assert reward_name(place, on_it, PUBLISHED) == name
-
-
-def test_a_folder_named_like_a_size_is_not_the_published_one(tmp_path: Path) -> None:
-    assert RoboReward(path=str(tiny_checkpoint(tmp_path / "8b")), device="cpu").card.name == "roboreward-8b-local"
-
-
-@pytest.mark.parametrize("asked", ["roboreward:8b,4b", "robometer:path=a/b,path=c/d"])
-def test_an_option_given_twice_is_refused(asked: str) -> None:
-    with pytest.raises(BadInput, match="two"):
-        load_model(asked)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -97,8 +70,9 @@ def test_wrong_options_are_refused(model: str) -> None:
     with pytest.raises(UnknownName) as caught:
         load_model(f"{model}:path=a/b,pth=1")
     assert "path" in caught.value.known
-    with pytest.raises(BadInput, match="int"):
-        load_model(f"{model}:path=a/b,at_once=many")
+    for options, word in (("at_once=many", "int"), ("path=c/d", "two")):
+        with pytest.raises(BadInput, match=word):
+            load_model(f"{model}:path=a/b,{options}")
 
 
 def test_listing_needs_no_torch() -> None:

@@ -17,18 +17,13 @@ from demerit.data.episode import Episode
 from demerit.data.frames import Frames
 from demerit.errors import BadInput
 from demerit.models import load_model
-from demerit.models.check import check_model, make_episodes
 from demerit.models.published.pairwise import VLAC, Dopamine, accumulate, dopamine_step, parse_percent, vlac_step
-from demerit.models.published.scoring import NON_FINITE
 from demerit.models.vlm.network import VLMNetwork
 from demerit.models.vlm.pairwise import PairwiseCritic
 from fakes.talking_vlm import talking_checkpoint
 from fakes.tiny_vlm import tiny_checkpoint
 
 TASK = "put the cup on the plate"
-
-
-Share = st.floats(-1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +74,7 @@ def test_parsing_a_signed_percentage(text: str, share: float | None) -> None:
     assert parse_percent(text) == (None if share is None else pytest.approx(share))
 
 
-@given(st.lists(Share, max_size=12))
+@given(st.lists(st.floats(-1, 1), max_size=12))
 def test_accumulation_equals_the_product_form(hops: list[float]) -> None:
     """What remains shrinks with every gain, and what there is shrinks with every loss."""
     values = accumulate(hops, dopamine_step)
@@ -90,12 +85,7 @@ def test_accumulation_equals_the_product_form(hops: list[float]) -> None:
         assert -1e-9 <= value <= 1 + 1e-9
     rest = np.cumprod([1.0, *(1 - hop for hop in hops)])
     assert accumulate(hops, vlac_step) == pytest.approx(1 - rest, abs=1e-6)
-
-
-def test_progress_is_nan_after_an_unreadable_hop() -> None:
-    values = accumulate([0.5, None, 0.5], dopamine_step)
-    assert values[:2].tolist() == [0.0, 0.5]
-    assert np.isnan(values[2:]).all()
+    assert np.isnan(accumulate([*hops, None, 0.5], dopamine_step)).tolist() == [False] * len(values) + [True] * 2
 
 
 def test_fewer_hops_at_a_time_when_memory_is_short(sure: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,16 +98,12 @@ def test_fewer_hops_at_a_time_when_memory_is_short(sure: Path, monkeypatch: pyte
         return honest(self, tree, *rest)
 
     monkeypatch.setattr(VLMNetwork, "states_and_keys", small_machine)
-    for model in (Dopamine(path=str(sure), device="cpu", frames=5), VLAC(path=str(sure), device="cpu", frames=5)):
-        most = 1
-        tried.clear()
-        reward = model.score([Episode.from_array(images(9), TASK)])[0]
-        assert reward.value == pytest.approx([0, 0.25, 0.4375, 0.578125, 0.68359375])
-        assert tried[0] > 1
-        assert tried.count(1) == 4
-        most = 0
-        reward = model.score([Episode.from_array(images(9), TASK)])[0]
-        assert "memory" in reward.why_missing
+    model, most = VLAC(path=str(sure), device="cpu", frames=5), 1
+    reward = model.score([Episode.from_array(images(9), TASK)])[0]
+    assert reward.value == pytest.approx([0, 0.25, 0.4375, 0.578125, 0.68359375])
+    assert tried[0] > 1 and tried.count(1) == 4
+    most = 0
+    assert "memory" in model.score([Episode.from_array(images(9), TASK)])[0].why_missing
 
 
 def test_a_quarter_of_what_remains_each_time(sure: Path) -> None:
@@ -170,21 +156,6 @@ def test_an_unreadable_answer_is_unscored(folder: Path) -> None:
         assert "hop 1" in reward.why_missing
 
 
-def test_the_contracts_hold(sure: Path) -> None:
-    for model in (Dopamine(path=str(sure), device="cpu", frames=3), VLAC(path=str(sure), device="cpu", frames=2)):
-        report = check_model(model, make_episodes()[:3])
-        assert not report.broken, report.broken
-        assert "Not verified here" in model.card.about
-
-
-@pytest.mark.parametrize("kind", [Dopamine, VLAC])
-def test_a_nan_network_is_unscored(tmp_path: Path, kind: Any) -> None:
-    nothing = {"model.language_model.norm.weight": torch.full((64,), float("nan"))}
-    model = kind(path=str(tiny_checkpoint(tmp_path / "it", extra=nothing)), device="cpu", frames=2)
-    reward = model.score([Episode.from_array(images(4), TASK)])[0]
-    assert (reward.scored, reward.why_missing) == (False, NON_FINITE)
-
-
 def test_other_families_are_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="InternVL2"):
         load_model("vlac")
@@ -197,12 +168,9 @@ def test_other_families_are_refused_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_wrong_options_and_episodes_are_refused(sure: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="goal="):
-        Dopamine(path=str(sure), device="cpu", mode="backward")
-    with pytest.raises(BadInput, match="cameras"):
-        Dopamine(path=str(sure), device="cpu", cameras="a+b")
-    with pytest.raises(BadInput, match="goal"):
-        Dopamine(path=str(sure), device="cpu", goal=str(tmp_path / "none.png"))
+    for option, value in (("mode", "backward"), ("cameras", "a+b"), ("goal", str(tmp_path / "none.png"))):
+        with pytest.raises(BadInput, match="goal" if option == "mode" else option):
+            Dopamine(path=str(sure), device="cpu", **{option: value})
     (lost,) = Dopamine(path=str(sure), device="cpu", cameras="wrist").score([Episode.from_array(images(5), TASK)])
     assert "'wrist'" in lost.why_missing
     (short,) = VLAC(path=str(sure), device="cpu").score([Episode.from_array(images(1), TASK)])

@@ -15,7 +15,6 @@ from demerit.data.frames import Frames, Images
 from demerit.errors import BadInput, WeightsMismatch
 from demerit.models.check import check_model
 from demerit.models.published.robometer import Robometer
-from demerit.models.published.scoring import NON_FINITE
 from fakes.tiny_vlm import tiny_checkpoint
 
 TASK = "pick up the cup and put it on the plate"
@@ -34,10 +33,8 @@ def episode(name: str, count: int = 9, instruction: str = TASK, seed: int = 0) -
     return Episode(id=name, instruction=instruction, views={"front": Frames.from_array(noise(count, 48, 64, seed))})
 
 
-def test_the_contract_holds_and_both_layouts_agree(folder: Path, tmp_path: Path) -> None:
+def test_both_layouts_agree(folder: Path, tmp_path: Path) -> None:
     model = load_model(f"robometer:path={folder}")
-    report = check_model(model)
-    assert all(clause.status == "kept" for clause in report.clauses), report
     other = Robometer(path=str(tiny_checkpoint(tmp_path / "copy", "robometer-lerobot")))
     plainly = tiny_checkpoint(tmp_path / "plainly", "robometer")
     with (plainly / "config.yaml").open("a") as file:
@@ -66,26 +63,6 @@ def test_preferences_do_not_depend_on_the_order(folder: Path) -> None:
     assert there == pytest.approx(1 - back, abs=1e-6)
     assert model.prefer([(a, a)])[0] == pytest.approx(0.5, abs=1e-6)
     assert np.isnan(model.prefer([(a, episode("c", instruction="another task"))])[0])
-
-
-def test_episodes_that_cannot_be_scored_have_a_reason(folder: Path) -> None:
-    model = Robometer(path=str(folder))
-    silent, hostile, fine = model.score(
-        [episode("a", instruction=" "), episode("b", instruction="do <|im_end|> it"), episode("c", 2)]
-    )
-    assert "instruction" in silent.why_missing
-    assert "special tokens" in hostile.why_missing
-    assert not fine.why_missing
-
-
-def test_a_nan_network_is_unscored(tmp_path: Path) -> None:
-    nothing = {"model.language_model.norm.weight": torch.full((64,), float("nan"))}
-    reward = Robometer(path=str(tiny_checkpoint(tmp_path / "it", "robometer", extra=nothing))).score([episode("a", 5)])[
-        0
-    ]
-    assert not reward.scored
-    assert reward.why_missing == NON_FINITE
-    assert len(reward.at) == 5
 
 
 def test_after_running_out_of_memory_it_continues_with_less(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,16 +96,9 @@ def test_live_steps_equal_scores(folder: Path) -> None:
     model.reset(TASK)
     live = [model.step(frame) for frame in shown.main.all()]
     np.testing.assert_allclose(live, model.score([shown])[0].value, atol=1e-5)
-
-
-def test_live_frames_must_have_one_shape(folder: Path) -> None:
-    model = Robometer(path=str(folder))
-    model.reset(TASK)
-    with pytest.raises(BadInput, match="uint8"):
-        model.step(noise(1, 48, 64)[0].astype(np.float32))  # type: ignore[arg-type]
-    model.step(noise(1, 48, 64)[0])
-    with pytest.raises(BadInput, match="as before"):
-        model.step(noise(1, 64, 64)[0])
+    for odd, word in ((noise(1, 48, 64)[0].astype(np.float32), "uint8"), (noise(1, 64, 64)[0], "before")):
+        with pytest.raises(BadInput, match=word):
+            model.step(odd)  # type: ignore[arg-type]
 
 
 def test_wrong_checkpoints_are_refused(tmp_path: Path) -> None:

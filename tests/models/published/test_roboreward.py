@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from demerit.data.decode import DecodeRequest, load_ahead
+from demerit.data.decode import load_ahead
 from demerit.data.episode import Episode
-from demerit.data.frames import Frames
 from demerit.errors import BadInput, WeightsMismatch
 from demerit.models import load_model
 from demerit.models.by_time import ByTime
-from demerit.models.check import check_model, make_episodes
 from demerit.models.published.roboreward import RoboReward, parse_grade
-from demerit.models.published.scoring import NON_FINITE
 from demerit.models.vlm.grades import GRADES, VideoGrader, split_choices
 from demerit.models.vlm.images import cut_video_patches, resize_frames
 from demerit.models.vlm.network import VLMNetwork
@@ -48,30 +43,8 @@ def episode(count: int, seed: int = 0, fps: float = 5.0, task: str = "push the r
     return Episode.from_array(images, task, id=f"{count} frames {seed}", fps=fps)
 
 
-def change_weights(folder: Path, to: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
-    """Copy a checkpoint and change its weights."""
-    to.mkdir()
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        (to / name).write_bytes((folder / name).read_bytes())
-    weights = load_file(folder / "model.safetensors")
-    change(weights)
-    save_file(weights, to / "model.safetensors")
-    return to
-
-
-def only_digits(tokens: Any) -> Callable[[dict[str, torch.Tensor]], None]:
-    """Make every word but the digits impossible to prefer: their logits are 0, and a digit above 0 wins."""
-
-    def change(weights: dict[str, torch.Tensor]) -> None:
-        digits = [tokens.ids(str(grade))[0] for grade in GRADES]
-        table = torch.zeros_like(weights["lm_head.weight"])
-        table[digits] = 4 * weights["lm_head.weight"][digits]
-        weights["lm_head.weight"] = table
-
-    return change
-
-
 def test_ticks_are_counted_before_they_are_made() -> None:
+    assert ByTime(1.0, 64).by_time(np.arange(24) / 5).tolist() == [0, 5, 10, 15, 20, 23]
     times = np.arange(40) / 10
     assert len(ByTime(1e-300, 5).by_time(times)) == 5
     for step in (0.1, 0.3, 0.5, 1.0, 1.3, 3.9, 4.0):
@@ -80,12 +53,6 @@ def test_ticks_are_counted_before_they_are_made() -> None:
             ticks = ticks if len(ticks) + 1 <= most else np.linspace(0, times[-1], most)
             nearest = {int((times[1:] + times[:-1] < 2 * tick).sum()) for tick in ticks}
             assert ByTime(step, most).by_time(times).tolist() == sorted(nearest | {39}), (step, most)
-
-
-def test_one_frame_a_second_and_the_true_last() -> None:
-    assert ByTime(1.0, 64).by_time(np.arange(24) / 5).tolist() == [0, 5, 10, 15, 20, 23]
-    request = DecodeRequest({}, pickle.loads(pickle.dumps(ByTime(1.0, 64))))
-    assert request.indices(Frames.from_array(np.zeros((24, 4, 4, 3), np.uint8), 5.0)).tolist() == [0, 5, 10, 15, 20, 23]
 
 
 def test_only_the_graded_frames_are_decoded(model: RoboReward, tmp_path: Path) -> None:
@@ -109,8 +76,7 @@ def test_choices_have_the_tokens_of_whole_answers(model: RoboReward) -> None:
 
 def test_the_distribution_equals_transformers(model: RoboReward, folder: Path) -> None:
     """One full forward pass of transformers' network."""
-    config = {k: v for k, v in tiny_config(tied=False).items() if k not in ("architectures", "model_type")}
-    network = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**config)).eval()
+    network = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**tiny_config(tied=False))).eval()
     network.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
     one = episode(24)
     clip = model._clip(one)
@@ -148,10 +114,15 @@ def test_the_distribution_equals_transformers(model: RoboReward, folder: Path) -
 
 def test_decoding_agrees_with_the_distribution(model: RoboReward, folder: Path, tmp_path: Path) -> None:
     """Where the model prefers a digit, the likeliest grade is the decoded one."""
-    changed = change_weights(folder, tmp_path / "digits", only_digits(model.backbone.tokens))
-    ours = RoboReward(path=str(changed), **TRUSTING)
+    shutil.copytree(folder, tmp_path / "digits")
+    weights = load_file(folder / "model.safetensors")
+    digits = [model.backbone.tokens.ids(str(grade))[0] for grade in GRADES]
+    table = torch.zeros_like(weights["lm_head.weight"])  # all logits but the digits' are 0: a digit above 0 wins
+    table[digits] = 4 * weights["lm_head.weight"][digits]
+    save_file({**weights, "lm_head.weight": table}, tmp_path / "digits/model.safetensors")
+    ours = RoboReward(path=str(tmp_path / "digits"), **TRUSTING)
     grader = VideoGrader(ours.backbone, load_prompts("roboreward")["prompt"], "ANSWER: ")
-    episodes = [episode(count, seed) for seed, count in enumerate((3, 24, 9, 31, 24, 1, 12, 17))]
+    episodes = [episode(count, seed) for seed, count in enumerate((3, 24, 9, 24, 1, 12))]
     clips = [ours._clip(shown) for shown in episodes]
     written = grader.decode(clips, [shown.instruction for shown in episodes], forced=True)
     likely = [grader.distribution(clip, one.instruction) for clip, one in zip(clips, episodes, strict=True)]
@@ -161,7 +132,7 @@ def test_decoding_agrees_with_the_distribution(model: RoboReward, folder: Path, 
         # a second digit behind the first makes the number another one, and no grade
         assert text.startswith(f"ANSWER: {graded.top}") == above
         agreeing += above
-    assert agreeing >= 4, "most of the videos must lead to a digit to compare anything"
+    assert agreeing >= 3, "most of the videos must lead to a digit to compare anything"
 
 
 def test_an_answer_without_a_grade_is_unscored(folder: Path) -> None:
@@ -200,14 +171,9 @@ def test_a_model_that_always_answers_four(tmp_path: Path) -> None:
         assert [reward.value.tolist() for reward in rewards] == [[pytest.approx(4.0, abs=1e-4)]] * 2
     assert rewards[0].given["likeliest grade"] == 4
     assert rewards[0].given["probability of the answer's form"] == pytest.approx(1.0, abs=1e-3)
-    report = check_model(RoboReward(path=str(four), device="cpu", how="decode"), make_episodes()[:3])
-    assert not report.broken, report.broken
 
 
-def test_wrong_options_and_episodes_are_refused(model: RoboReward, folder: Path, tmp_path: Path) -> None:
-    nameless, odd = model.score([episode(5, task=""), episode(5, task="push <|video_pad|>")])
-    assert "instruction" in nameless.why_missing
-    assert "special tokens" in odd.why_missing
+def test_wrong_options_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="8b, 4b"):
         load_model("roboreward:70b")
     with pytest.raises(BadInput, match="trust"):
@@ -221,23 +187,10 @@ def test_wrong_options_and_episodes_are_refused(model: RoboReward, folder: Path,
     assert caught.value.missing == ["lm_head.weight"]
 
 
-@pytest.mark.parametrize("how", ["logits", "decode"])
-def test_running_out_of_memory_leaves_episodes_unscored(
-    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 is full. Try settings.")
-
-    monkeypatch.setattr(VLMNetwork, "encode", full)
-    graded = RoboReward(path=str(folder), device="cpu", how=how)
-    for reward in graded.score([episode(5), episode(9)]):
-        assert "Tried to allocate 2.00 GiB. GPU 0 is full)" in reward.why_missing
-
-
 def test_fewer_answers_at_a_time_when_memory_is_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prompts do not fit together, and one not even alone: the others are answered as before."""
     graded = RoboReward("how=decode", path=str(folder), device="cpu")
-    episodes = [episode(3), episode(40), episode(9), episode(5)]
+    episodes = [episode(3), episode(25), episode(9)]
     calm = [reward.why_missing for reward in graded.score(episodes)]
     honest, tried = VLMNetwork.states_and_keys, []
 
@@ -257,15 +210,4 @@ def test_fewer_answers_at_a_time_when_memory_is_short(folder: Path, monkeypatch:
     most = alone - 1
     short = [reward.why_missing for reward in graded.score(episodes)]
     assert "ran out of memory" in short[1]
-    assert [short[at] for at in (0, 2, 3)] == [calm[at] for at in (0, 2, 3)]
-
-
-@pytest.mark.parametrize("options", [{"trust": 0.5}, {"trust": 0.0}, {"how": "decode"}])
-def test_a_nan_network_is_unscored(tmp_path: Path, options: dict[str, Any]) -> None:
-    nothing = {"model.language_model.norm.weight": torch.full((64,), float("nan"))}
-    model = RoboReward(path=str(tiny_checkpoint(tmp_path / "it", extra=nothing)), device="cpu", **options)
-    for reward in model.score([episode(5), episode(4)]):
-        assert (reward.scored, reward.why_missing) == (False, NON_FINITE)
-        json.dumps(dict(reward.given), allow_nan=False)
-    clauses = {clause.name: clause for clause in check_model(model).clauses}
-    assert clauses["keeps its range"].status == "not checkable"
+    assert [short[at] for at in (0, 2)] == [calm[at] for at in (0, 2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,30 +17,19 @@ from demerit.models.vlm.prompt import ANSWER, CUT, ImageSlot, TokenBlock, build_
 from fakes.tiny_vlm import ID, tiny_checkpoint, tiny_config, tiny_weights
 
 TASKS = ["push the box", "pick up the cup and put it on the plate", "close it"]
-
-
 SIZES = [(64, 96), (32, 64), (64, 96)]
-
-
 MOST = 12
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_checkpoint(tmp_path_factory.mktemp("decode") / "tiny", seed=3, tied=False)
-
-
-@pytest.fixture(scope="module")
-def backbone(folder: Path) -> Backbone:
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    folder = tiny_checkpoint(tmp_path_factory.mktemp("decode") / "tiny", seed=3, tied=False)
     return Backbone.open(str(folder), device="cpu")
 
 
 @pytest.fixture(scope="module")
 def theirs() -> Any:
-    config = {
-        name: value for name, value in tiny_config(tied=False).items() if name not in ("architectures", "model_type")
-    }
-    network = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**config)).eval()
+    network = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**tiny_config(tied=False))).eval()
     weights = tiny_weights(seed=3, tied=False)
     renamed = {name if name == "lm_head.weight" else f"model.{name}": value for name, value in weights.items()}
     network.load_state_dict(renamed, strict=True)

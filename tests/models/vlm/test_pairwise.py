@@ -68,7 +68,7 @@ def test_answers_with_shared_prefixes_equal_single_answers(backbone: Backbone) -
         critic.blocks([0], TASK, grids)
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(st.integers(1, 400), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6))
 def test_portions_change_no_answer(backbone: Backbone, tokens: int, asked: list[tuple[int, int]]) -> None:
     prompt = "a <image> b <image> then {task}"

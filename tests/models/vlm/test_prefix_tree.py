@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterable
-from itertools import accumulate
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,15 +24,9 @@ from demerit.models.vlm.prefix_tree import (
 )
 from demerit.models.vlm.prompt import ImageSlot, TokenBlock
 from fakes.tiny_vlm import ROWS, tiny_config
-from fakes.vlm_reference import image_cost, token_cost
 
 CONFIG = tiny_config(ROWS["qwen"])
-
-
-SHAPE = VLMShape.from_config(CONFIG)
-
-
-IMAGE = SHAPE.image_token
+IMAGE = VLMShape.from_config(CONFIG).image_token
 
 
 def shown(frame: int, depth: int, rows: int = 2, columns: int = 3) -> TokenBlock:
@@ -82,13 +74,6 @@ def test_a_shared_tree_holds_every_sequence_and_no_prefix_twice(frames: int, cou
     assert [path(tree, end) for end in tree.ends] == asked
     assert tree.tokens <= separate_tree(asked).tokens
     assert len({(path(tree, at)) for at in range(len(tree.segments))}) == len(tree.segments)
-
-
-def test_eight_frame_windows_need_five_images_a_frame() -> None:
-    tree = shared_tree(sequences(700, 8))
-    assert sum(len(segment.blocks) for segment in tree.segments) / 700 == pytest.approx(5.0, abs=0.05)
-    groups = {(len(segment.blocks), len(path(tree, at))) for at, segment in enumerate(tree.segments)}
-    assert len(groups) <= 5
 
 
 def naive_positions(blocks: tuple[TokenBlock, ...]) -> np.ndarray:
@@ -142,15 +127,6 @@ def test_groups_cover_all_tokens_once_and_end_with_themselves(frames: int, count
         assert np.array_equal(group.sees[:, -group.length :], own)
 
 
-def test_branches_see_as_much_of_the_trunk_as_given() -> None:
-    stem = tuple(shown(frame, 1) for frame in range(6))
-    tail = TokenBlock((1, 2, 3))
-    tree = trunk_tree(stem, [(seen, (tail,)) for seen in (1, 4, 6)])
-    packed = pack(tree, image_rows(stem), [(end, 2) for end in tree.ends])
-    lengths = list(accumulate(len(block) for block in stem))
-    assert sorted(len(reading.sees[0]) for reading in packed.readings) == [lengths[at - 1] + 3 for at in (1, 4, 6)]
-
-
 def test_a_kept_trunk_is_seen_but_not_computed_again() -> None:
     """New tokens see what they see when everything is computed together."""
     stem = tuple(shown(frame, 1) for frame in range(6))
@@ -188,31 +164,3 @@ def test_positions_equal_transformers() -> None:
     grid = torch.tensor([[1, 4, 6]] * 5)
     theirs, _ = library.get_rope_index(ids, (ids == IMAGE).int(), image_grid_thw=grid)
     assert np.array_equal(theirs[:, 0].numpy(), naive_positions(blocks))
-
-
-def test_token_cost_equals_a_loop_over_tokens() -> None:
-    asked = sequences(13, 8)
-    tree = shared_tree(asked)
-    packed = pack(tree, image_rows([b for sequence in asked for b in sequence]), tree.last_tokens())
-    text, total = SHAPE.text, 0
-    seen = {}
-    for group in packed.groups:
-        for member in group.sees:
-            for at in range(group.length):
-                seen[member[len(member) - group.length + at]] = len(member) - group.length + at + 1
-    q, kv = text.heads * text.head, text.groups * text.head
-    for token in range(packed.tokens):
-        for layer in range(text.layers):
-            total += 2 * text.hidden * kv
-            if layer < text.layers - 1 or token in packed.wanted:
-                total += text.hidden * q + q * text.hidden + 3 * text.hidden * text.inner + 2 * q * seen[token]
-    assert token_cost(text, packed).operations == pytest.approx(2 * total)
-
-
-def test_image_cost_equals_its_matrices() -> None:
-    vision, patches, tokens = SHAPE.vision, 2 * 3 * 4, 2 * 3
-    block = vision.hidden * (3 * vision.hidden + vision.hidden + 2 * vision.inner)
-    wide = vision.hidden * 4
-    total = patches * 3 * 2 * 16 * 16 * vision.hidden + vision.depth * patches * (block + 2 * patches * vision.hidden)
-    total += (1 + len(vision.deep)) * tokens * (wide * wide + wide * vision.out)
-    assert image_cost(vision, 5, 2, 3).operations == 2 * 5 * total

