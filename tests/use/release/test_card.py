@@ -113,7 +113,6 @@ def run_loaders(folder: Path, *more: str) -> list[str]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["folder", "lerobot"])
 def test_the_loaders_run_as_printed(tmp_path: Path, layout: Any) -> None:
     messy = messy_rollouts(tmp_path / "messy", count=2)
