@@ -22,8 +22,8 @@ import numpy as np
 from scipy import stats
 
 from demerit.evaluate.metrics.bootstrap import Resampling, Tally, mean_tally
-from demerit.evaluate.metrics.detection import auroc
-from demerit.evaluate.metrics.ordering import preference_ordering
+from demerit.evaluate.metrics.ranking import preference_ordering
+from demerit.evaluate.metrics.success import auroc
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from demerit.data.episode import safe_name
 from demerit.data.formats import open_dataset
-from demerit.evaluate.metrics.calibration import failures_needed
-from demerit.evaluate.metrics.detection import false_positive_rate
+from demerit.evaluate.metrics.success import failures_needed, false_positive_rate
 from demerit.models import load_model
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, score

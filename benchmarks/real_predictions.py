@@ -23,8 +23,13 @@ from demerit.data.video import write_video
 from demerit.evaluate.benchmarks.data import SHUFFLED, frame_order
 from demerit.evaluate.metrics import Measure, Tally, compare
 from demerit.evaluate.metrics.bootstrap import mean_tally
-from demerit.evaluate.metrics.correlation import Method, order_correlations, value_order_correlation
-from demerit.evaluate.metrics.ordering import episode_returns, preference_ordering
+from demerit.evaluate.metrics.ranking import (
+    Method,
+    episode_returns,
+    order_correlations,
+    preference_ordering,
+    value_order_correlation,
+)
 from demerit.models import load_model
 
 METHODS: tuple[Method, ...] = ("pearson", "spearman")

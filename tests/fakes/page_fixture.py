@@ -16,7 +16,7 @@ from demerit.data.frames import Frames, spread
 from demerit.data.labels import Event
 from demerit.data.reward import Reward
 from demerit.evaluate.benchmarks import Benchmark, recompute
-from demerit.evaluate.benchmarks.episode_metrics import AUROC, BRIER, OVER_REWARD, ordering
+from demerit.evaluate.benchmarks.metric_specs import AUROC, BRIER, OVER_REWARD, ordering
 from demerit.evaluate.reports.report import About, EpisodeLabels, Report, ScoredUnder
 from demerit.models.baselines import Clock, Constant, Noise
 from demerit.models.protocol import ModelCard, example_card

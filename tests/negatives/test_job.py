@@ -21,7 +21,7 @@ from demerit.data.formats import open_dataset
 from demerit.data.labels import Outcome
 from demerit.data.store import Store
 from demerit.errors import StoreError
-from demerit.evaluate.metrics.detection import auroc
+from demerit.evaluate.metrics.success import auroc
 from demerit.negatives import apply_edit
 from demerit.negatives.job import ANY, NegativesProgress, make_negatives
 from demerit.negatives.mix import DEFAULT_MIX, Mix

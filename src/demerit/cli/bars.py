@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -107,3 +108,10 @@ def _format_measure(measure: Measure | None) -> str:
     if math.isnan(measure.low):
         return f"{measure.value:.3f} (interval unknown)"
     return f"{measure.value:.3f} ({measure.low:.3f} to {measure.high:.3f})"
+
+
+def print_problems(rows: list[dict[str, Any]]) -> None:
+    """Print a line per kind of problem."""
+    for row in rows:
+        fate = "kept" if row["kept"] else "skipped"
+        out.print(f"  [yellow]{row['problem']}[/yellow]: {row['episodes']} ({fate}), e.g. {escape(row['first'])}")

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
-from demerit.cli.bars import Bar, bar, out
-from demerit.cli.data import print_problems
+from demerit.cli.bars import Bar, bar, out, print_problems
 from demerit.cli.options import StrictOption
 from demerit.data.splits import LeakReport
 from demerit.errors import BadInput

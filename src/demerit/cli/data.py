@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, out
+from demerit.cli.bars import bar, out, print_problems
 from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, SourceOptions, StrictOption, reader_options
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
@@ -119,13 +119,6 @@ def export(
         write_lerobot(episodes(), dest, fps=fps)
     out.print(f"[bold]{dest}[/bold]: {written} episodes as LeRobot v3.0")
     print_problems(reader.problems.rows())
-
-
-def print_problems(rows: list[dict[str, Any]]) -> None:
-    """Print a line per kind of problem."""
-    for row in rows:
-        fate = "kept" if row["kept"] else "skipped"
-        out.print(f"  [yellow]{row['problem']}[/yellow]: {row['episodes']} ({fate}), e.g. {escape(row['first'])}")
 
 
 def _draw_sheet(dataset: Dataset, id: str | None, path: Path) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from demerit.cli.bars import bar, out
-from demerit.cli.data import print_problems
+from demerit.cli.bars import bar, out, print_problems
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
 from demerit.data.export import materialize as write_videos
 from demerit.data.formats import open_dataset

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from demerit.cli.bars import bar, out
-from demerit.cli.data import print_problems
+from demerit.cli.bars import bar, out, print_problems
 from demerit.cli.options import (
     CameraOption,
     DatasetArgument,

@@ -11,8 +11,7 @@ import typer
 from rich.markup import escape
 
 from demerit.cli import LazyGroup, make_app
-from demerit.cli.bars import bar, out
-from demerit.cli.data import print_problems
+from demerit.cli.bars import bar, out, print_problems
 from demerit.config import parse_changes
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, MissingExtra

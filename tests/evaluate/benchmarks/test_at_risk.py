@@ -15,12 +15,11 @@ from demerit.data.episode import Episode
 from demerit.data.reward import Reward
 from demerit.errors import NotApplicable
 from demerit.evaluate.benchmarks.benchmark import Benchmark, load_benchmark
-from demerit.evaluate.benchmarks.episode_metrics import AT_RISK, hold_out_calibration, rate_at_risk, risk_expectations
+from demerit.evaluate.benchmarks.metric_specs import AT_RISK, hold_out_calibration, rate_at_risk, risk_expectations
 from demerit.evaluate.benchmarks.run import RunOptions, recompute, run_benchmark
 from demerit.evaluate.benchmarks.scores import MeasureSettings, Scores
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.calibration import conformal_threshold, failures_needed
-from demerit.evaluate.metrics.detection import false_positive_rate
+from demerit.evaluate.metrics.success import conformal_threshold, failures_needed, false_positive_rate
 from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels, Report
 from demerit.models.protocol import example_card
 from fakes.coded_episodes import FALL_AT, Listed, Oracle, coded, episode

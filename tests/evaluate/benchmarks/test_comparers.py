@@ -17,7 +17,7 @@ from demerit.evaluate.benchmarks.benchmark import load_benchmark
 from demerit.evaluate.benchmarks.run import RunOptions, recompute, run_benchmark
 from demerit.evaluate.benchmarks.scores import ALWAYS_A, MeasureSettings
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.ordering import both_orders_agreement
+from demerit.evaluate.metrics.ranking import both_orders_agreement
 from demerit.evaluate.reports.report import Report
 from fakes.coded_episodes import TASKS, Oracle, coded
 

@@ -11,7 +11,7 @@ from demerit.data.dataset import Dataset
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName
 from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, Benchmark, load_benchmark
-from demerit.evaluate.benchmarks.episode_metrics import AUROC, OVER_REWARD
+from demerit.evaluate.benchmarks.metric_specs import AUROC, OVER_REWARD
 from demerit.evaluate.benchmarks.run import RunOptions, load_data, recompute, run_benchmark
 from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, MeasureSettings
 from demerit.evaluate.metrics import Resampling

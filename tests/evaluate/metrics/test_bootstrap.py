@@ -13,10 +13,17 @@ from scipy import stats
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Measure, Resampling, bootstrap, compare, holm
 from demerit.evaluate.metrics.bootstrap import Tally, mean_tally, resampled_totals, two_sided, values_of
-from demerit.evaluate.metrics.calibration import brier, calibration_error
-from demerit.evaluate.metrics.correlation import success_failure_gap
-from demerit.evaluate.metrics.detection import auroc, average_precision, best_f1, f1, over_reward
 from demerit.evaluate.metrics.grades import group_wise_error
+from demerit.evaluate.metrics.ranking import success_failure_gap
+from demerit.evaluate.metrics.success import (
+    auroc,
+    average_precision,
+    best_f1,
+    brier,
+    calibration_error,
+    f1,
+    over_reward,
+)
 
 QUICK = Resampling(resamples=200)
 check = settings(max_examples=40)

@@ -8,19 +8,20 @@ import pytest
 from demerit.errors import UnknownName
 from demerit.evaluate.metrics import Measure, Resampling
 from demerit.evaluate.metrics.bootstrap import mean_tally
-from demerit.evaluate.metrics.calibration import brier, calibration_error
 from demerit.evaluate.metrics.controls import ControlFacts, Expectation, expectations, shown_nothing
-from demerit.evaluate.metrics.correlation import kendall_tau, success_failure_gap, value_order_correlation
-from demerit.evaluate.metrics.detection import auroc, average_precision, best_f1, over_reward
 from demerit.evaluate.metrics.failure_moment import falls_at
-from demerit.evaluate.metrics.ordering import (
+from demerit.evaluate.metrics.ranking import (
     both_orders_agreement,
     diagonal_share,
     episode_returns,
     judgement_agreement,
+    kendall_tau,
     preference_ordering,
     right_instruction,
+    success_failure_gap,
+    value_order_correlation,
 )
+from demerit.evaluate.metrics.success import auroc, average_precision, best_f1, brier, calibration_error, over_reward
 
 QUICK = Resampling(resamples=300, level=0.99)
 EPISODES, TASKS = 120, 12

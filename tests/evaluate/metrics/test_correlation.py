@@ -11,8 +11,8 @@ from scipy import stats
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.columns import average_ranks
-from demerit.evaluate.metrics.correlation import (
+from demerit.evaluate.metrics.bootstrap import average_ranks
+from demerit.evaluate.metrics.ranking import (
     LEVELS,
     count_pairs,
     kendall_tau,

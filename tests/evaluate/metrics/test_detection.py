@@ -11,8 +11,18 @@ from scipy import stats
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.calibration import brier, calibration_error, conformal_threshold, reliability
-from demerit.evaluate.metrics.detection import auroc, average_precision, best_f1, f1, false_positive_rate, over_reward
+from demerit.evaluate.metrics.success import (
+    auroc,
+    average_precision,
+    best_f1,
+    brier,
+    calibration_error,
+    conformal_threshold,
+    f1,
+    false_positive_rate,
+    over_reward,
+    reliability,
+)
 
 QUICK = Resampling(resamples=100)
 check = settings(max_examples=150)

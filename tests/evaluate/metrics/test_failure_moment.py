@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.failure_moment import falls_at
-from demerit.evaluate.metrics.ordering import diagonal_share, right_instruction
+from demerit.evaluate.metrics.ranking import diagonal_share, right_instruction
 
 QUICK = Resampling(resamples=100)
 check = settings(max_examples=50)

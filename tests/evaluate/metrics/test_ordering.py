@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.ordering import (
+from demerit.evaluate.metrics.ranking import (
     both_orders_agreement,
     episode_returns,
     judgement_agreement,

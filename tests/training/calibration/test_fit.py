@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.calibration import conformal_threshold
+from demerit.evaluate.metrics.success import conformal_threshold
 from demerit.models.calibrated import CalibrationMap, Confidence, Isotonic, Same, Shift, read_map
 from demerit.training.calibration.fit import CalibrationExample, cross_validate, doubts, fit, isotonic, too_few
 

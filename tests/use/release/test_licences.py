@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from demerit.errors import BadInput
-from demerit.use.release.licences import combine_licences, hub_licence, licence_doubts, parse_licence
+from demerit.use.release.config import combine_licences, hub_licence, licence_doubts, parse_licence
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Yours is a dozen lines, in any package:
 
     from demerit.evaluate.benchmarks import Benchmark
-    from demerit.evaluate.benchmarks.episode_metrics import AUROC, OVER_REWARD
+    from demerit.evaluate.benchmarks.metric_specs import AUROC, OVER_REWARD
 
     def drawers() -> Benchmark:
         return Benchmark(

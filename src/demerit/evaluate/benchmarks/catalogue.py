@@ -8,16 +8,8 @@ from dataclasses import replace
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
 from demerit.evaluate.benchmarks.benchmark import Benchmark
-from demerit.evaluate.benchmarks.curve_metrics import (
-    INSTRUCTION_METRICS,
-    MOMENT,
-    ORDER,
-    REVERSED_ORDER,
-    SHUFFLED_ORDER,
-    TRUTH,
-)
 from demerit.evaluate.benchmarks.data import INSTRUCTION, REVERSED, SHUFFLED, labels_of
-from demerit.evaluate.benchmarks.episode_metrics import (
+from demerit.evaluate.benchmarks.metric_specs import (
     AT_RISK,
     AUROC,
     BOTH_ORDERS,
@@ -27,14 +19,20 @@ from demerit.evaluate.benchmarks.episode_metrics import (
     F1_OVER_TASKS,
     FAILURE_PRECISION,
     GRADES,
+    INSTRUCTION_METRICS,
     JUDGEMENT,
     MAE,
     MAE_GROUP_WISE,
     MAE_ROBOARENA,
     MAE_WITHOUT_ROBOARENA,
+    MOMENT,
+    ORDER,
     ORDERING,
     OVER_REWARD,
     RANKING,
+    REVERSED_ORDER,
+    SHUFFLED_ORDER,
+    TRUTH,
     judgement,
 )
 from demerit.evaluate.reports.report import EpisodeLabels

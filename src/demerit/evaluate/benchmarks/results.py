@@ -13,7 +13,7 @@ import numpy as np
 from demerit.errors import BadInput, NotApplicable
 from demerit.evaluate.benchmarks.benchmark import Benchmark
 from demerit.evaluate.benchmarks.data import instruction_probes
-from demerit.evaluate.benchmarks.episode_metrics import risk_expectations
+from demerit.evaluate.benchmarks.metric_specs import risk_expectations
 from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, MetricSpec, Scores
 from demerit.evaluate.metrics import Comparison, Measure, compare, holm
 from demerit.evaluate.metrics.bootstrap import FEW_TASKS

@@ -13,8 +13,8 @@ from demerit.data.labels import Preference
 from demerit.data.reward import Reward
 from demerit.errors import NotApplicable
 from demerit.evaluate.metrics import Resampling, Tally
-from demerit.evaluate.metrics.columns import Floats
-from demerit.evaluate.metrics.ordering import Return, episode_returns
+from demerit.evaluate.metrics.bootstrap import Floats
+from demerit.evaluate.metrics.ranking import Return, episode_returns
 from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels, MeasureLine, PairAnswer, Report
 from demerit.models.protocol import ModelCard
 

@@ -1,10 +1,10 @@
 """Metrics: pure functions from plain arrays to a `Tally`, whose `measure()` returns a `Measure` (value, interval, n).
 
-    from demerit.evaluate.metrics.detection import auroc
+    from demerit.evaluate.metrics.success import auroc
     auroc(scores, success, clusters=tasks).measure(Resampling(resamples=2000))
 
-bootstrap holds measures, intervals and comparisons of two models; ordering, correlation, detection, calibration,
-grades and failure_moment hold one subject each; controls says what models without knowledge must score.
+`bootstrap` has measures, intervals and comparisons of two models; `ranking`, `success`, `grades` and `failure_moment` have
+the metrics; `controls` has what models without knowledge must score.
 """
 
 from demerit.evaluate.metrics.bootstrap import Comparison, Measure, Resampling, Tally, compare, holm

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.errors import BadInput
-from demerit.evaluate.metrics.columns import Floats, numbers
+from demerit.evaluate.metrics.bootstrap import Floats, numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,17 @@ import numpy.typing as npt
 from demerit.errors import BadInput
 from demerit.evaluate.metrics.bootstrap import (
     Additive,
+    Floats,
+    Labels,
     Tally,
     cluster_sums,
     empty_tally,
     mean_tally,
+    numbers,
+    pick,
+    rank_codes,
+    ratio,
 )
-from demerit.evaluate.metrics.columns import Floats, Labels, numbers, pick, rank_codes, ratio
 
 GRADES = 5
 

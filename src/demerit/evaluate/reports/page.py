@@ -26,7 +26,7 @@ from demerit.data.frames import Frames
 from demerit.data.reward import Reward
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Category, Resampling
-from demerit.evaluate.metrics.calibration import Reliability, reliability
+from demerit.evaluate.metrics.success import Reliability, reliability
 from demerit.evaluate.reports.headline import (
     MeasureCell,
     Scale,

@@ -21,7 +21,7 @@ from demerit.data.frames import Frames, Images, spread
 from demerit.data.reward import Reward
 from demerit.data.video import Encoding, write_video
 from demerit.errors import DemeritError
-from demerit.evaluate.metrics.columns import Floats
+from demerit.evaluate.metrics.bootstrap import Floats
 from demerit.evaluate.reports.headline import models_of, number
 from demerit.evaluate.reports.report import EpisodeLabels, Report
 from demerit.models.protocol import ModelCard

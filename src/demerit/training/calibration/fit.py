@@ -1,7 +1,7 @@
 """Fit a calibration: from labelled episodes and a model's rewards to maps, a threshold and its guarantee.
 
 `isotonic` and `fit_logistic` map scores to probabilities; `conformal_threshold` bounds the false-positive rate (see
-`demerit.evaluate.metrics.calibration`). `cross_validate` measures a calibration on held-out tasks.
+`demerit.evaluate.metrics.success`). `cross_validate` measures a calibration on held-out tasks.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from demerit.data.reward import Reward
 from demerit.errors import BadInput
 from demerit.evaluate.benchmarks.data import labels_of
 from demerit.evaluate.metrics import Measure, Resampling
-from demerit.evaluate.metrics.bootstrap import mean_tally
-from demerit.evaluate.metrics.calibration import (
+from demerit.evaluate.metrics.bootstrap import Floats, mean_tally, numbers
+from demerit.evaluate.metrics.success import (
     ConformalThreshold,
     affordable_risk,
     brier,
     calibration_error,
     conformal_threshold,
     failures_needed,
+    false_positive_rate,
 )
-from demerit.evaluate.metrics.columns import Floats, numbers
-from demerit.evaluate.metrics.detection import false_positive_rate
 from demerit.evaluate.reports.report import EpisodeLabels
 from demerit.models.calibrated import (
     METHODS,

@@ -16,7 +16,7 @@ from demerit.data.reward import Reward
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks.data import marks
 from demerit.evaluate.metrics import Measure, Resampling
-from demerit.evaluate.metrics.calibration import failures_needed
+from demerit.evaluate.metrics.success import failures_needed
 from demerit.models import load_model
 from demerit.models.calibrated import KIND, METHODS, Calibrated, CalibrationMethod, CalibrationRecipe, relative_name
 from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description

@@ -20,12 +20,11 @@ from demerit.data.instructions import task_name
 from demerit.data.reward import Reward
 from demerit.errors import BadInput
 from demerit.evaluate.benchmarks import Benchmark, MeasureSettings, MetricSpec, Scores, labels_of
-from demerit.evaluate.benchmarks.curve_metrics import MOMENT, TRUTH
-from demerit.evaluate.benchmarks.episode_metrics import CALIBRATION, DETECTION, GRADES, JUDGEMENT, RANKED
+from demerit.evaluate.benchmarks.metric_specs import CALIBRATION, DETECTION, GRADES, JUDGEMENT, MOMENT, RANKED, TRUTH
 from demerit.evaluate.benchmarks.results import compute_results
 from demerit.evaluate.benchmarks.run import with_results
 from demerit.evaluate.metrics import Measure, Resampling, Tally
-from demerit.evaluate.metrics.ordering import preference_ordering
+from demerit.evaluate.metrics.ranking import preference_ordering
 from demerit.evaluate.reports.headline import Lead, headline, number
 from demerit.evaluate.reports.page import player_parts, render, report_facts
 from demerit.evaluate.reports.player import LISTED, pick_examples

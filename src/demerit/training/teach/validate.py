@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from demerit.data.reward import Reward
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.calibration import (
+from demerit.evaluate.metrics.success import (
     ConformalThreshold,
     affordable_risk,
+    auroc,
     conformal_threshold,
     failures_needed,
 )
-from demerit.evaluate.metrics.detection import auroc
 from demerit.models.protocol import ModelCard
 from demerit.models.taught.head import Floats, TaughtHead, probability, success_score
 from demerit.training.calibration.fit import fit_logistic

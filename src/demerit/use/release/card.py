@@ -18,8 +18,8 @@ from demerit.data.export import contact_sheet
 from demerit.data.files import write_atomic
 from demerit.data.labels import Preference
 from demerit.errors import BadEpisode, UnreadableVideo
+from demerit.use.release.config import TERMS, hub_licence
 from demerit.use.release.fields import ReleaseFields
-from demerit.use.release.licences import TERMS, hub_licence
 from demerit.use.release.video import VideoSource
 
 VERDICTS = {True: "success", False: "failure", None: "unknown"}

@@ -25,15 +25,13 @@ from demerit.data.dataset import Dataset, Problem
 from demerit.data.episode import Episode
 from demerit.data.files import check_free, lock_folder, make_folder, sync_path, sync_tree, write_json
 from demerit.data.labels import Outcome, Preference
-from demerit.data.parts import FORMAT_VERSION
 from demerit.data.splits import describe_leaks, find_leaks, name_some
-from demerit.data.store import Store, episode_row
+from demerit.data.store import FORMAT_VERSION, Store, episode_row
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from demerit.use.release import layouts
 from demerit.use.release.card import write_card
-from demerit.use.release.config import EVERY_CAMERA, ReleaseConfig
+from demerit.use.release.config import EVERY_CAMERA, ReleaseConfig, combine_licences, licence_doubts, parse_licence
 from demerit.use.release.fields import ReleaseFields
-from demerit.use.release.licences import combine_licences, licence_doubts, parse_licence
 from demerit.use.release.video import ReleaseVideos, VideoSource
 
 FORMAT_NAME, RELEASE_VERSION = "demerit-release", 3
