@@ -3,8 +3,8 @@
     from demerit.evaluate.metrics.success import auroc
     auroc(scores, success, clusters=tasks).measure(Resampling(resamples=2000))
 
-`bootstrap` has measures, intervals and comparisons of two models; `ranking`, `success`, `grades` and `failure_moment` have
-the metrics; `controls` has what models without knowledge must score.
+`bootstrap` has measures, intervals and comparisons of two models; `ranking`, `success`, `grades`, `failure_moment`
+have the metrics; `controls` has what models without knowledge must score.
 """
 
 from demerit.evaluate.metrics.bootstrap import Comparison, Measure, Resampling, Tally, compare, holm
