@@ -22,7 +22,7 @@ ENCODING = Encoding(gop=8, options={"crf": "24", "preset": "slow"})
 
 TABLE, STEEL = (170, 140, 110), (50, 50, 56)
 
-Path2D = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.float64]
 Paint = tuple[int, int, int]
 
 
@@ -43,9 +43,7 @@ BEHAVIOURS = {
     "drops": Behaviour(False, 0.5, event="dropped", note="lets go half-way and carries on with an empty hand"),
     "misses": Behaviour(False, 0.0, grasps=False, event="missed grasp", note="closes beside the block"),
     "stops short": Behaviour(False, 0.75, event="wrong place", note="puts the block down before the goal"),
-    "undoes it": Behaviour(
-        False, 1.0, goes_back=True, event="undone", note="reaches the goal and takes the block away"
-    ),
+    "undoes it": Behaviour(False, 1.0, goes_back=True, event="undone", note="takes the block away again"),
 }
 
 
@@ -57,20 +55,16 @@ def make_sample(folder: str | Path, repeats: int = 3, seed: int = 0) -> Path:
     lines = []
     for name, behaviour in BEHAVIOURS.items():
         for number in range(repeats):
-            colour = list(COLOURS)[number % len(COLOURS)]
-            goal = list(GOALS)[number % len(GOALS)]
+            colour, goal = list(COLOURS)[number % len(COLOURS)], list(GOALS)[number % len(GOALS)]
             images, curve = draw_episode(behaviour, colour, goal, rng)
             file = f"{name.replace(' ', '-')}-{number}.mp4"
             write_video(folder / file, images, FPS, ENCODING)
             lines.append(_label(file, behaviour, f"put the {colour} block on the {goal}", curve))
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / "labels.jsonl").write_text(text, "utf-8")
+    (folder / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return folder
 
 
-def draw_episode(
-    behaviour: Behaviour, colour: str, goal: str, rng: np.random.Generator
-) -> tuple[Images, npt.NDArray[np.float64]]:
+def draw_episode(behaviour: Behaviour, colour: str, goal: str, rng: np.random.Generator) -> tuple[Images, Numbers]:
     """Draw one episode; return its images and the block's progress at each frame (0 to 1)."""
     start, end = rng.uniform([14, 22], [26, 74]), rng.uniform([66, 22], [82, 74])
     gripper, carried = _course(behaviour)
@@ -86,7 +80,7 @@ def draw_episode(
     return images, carried
 
 
-def _course(behaviour: Behaviour) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _course(behaviour: Behaviour) -> tuple[Numbers, Numbers]:
     """Where the gripper is (0 home, 1 at the block, 2 at the goal) and how far the block is, frame by frame."""
     reach, carry = np.linspace(0, 1, 10), np.linspace(1, 2, 14)
     end = FRAMES - len(reach) - len(carry)
@@ -101,7 +95,7 @@ def _course(behaviour: Behaviour) -> tuple[npt.NDArray[np.float64], npt.NDArray[
     return gripper, carried
 
 
-def _picture(hand: Path2D, block: Path2D, goal: Path2D, *, paints: tuple[Paint, Paint], shade: int) -> Images:
+def _picture(hand: Numbers, block: Numbers, goal: Numbers, *, paints: tuple[Paint, Paint], shade: int) -> Images:
     y, x = np.mgrid[0:SIZE, 0:SIZE]
     grain = shade + (x * 7 + y * 3) % 11
     image: Images = (grain[..., None] + TABLE).astype(np.uint8)
@@ -117,26 +111,22 @@ def _picture(hand: Path2D, block: Path2D, goal: Path2D, *, paints: tuple[Paint, 
     return image
 
 
-def _events(behaviour: Behaviour) -> list[dict[str, Any]]:
-    """Where the failure is seen: the moment at which the block and the hand part ways, and a little after."""
-    if not behaviour.event:
-        return []
+def failure_events(behaviour: Behaviour) -> list[dict[str, Any]]:
+    """The failure is seen from the moment at which the block and the hand part ways."""
     gripper, _ = _course(behaviour)
     first = int(np.argmax(gripper)) + 1 if behaviour.goes_back else int(np.argmax(gripper >= 1 + behaviour.carries_to))
-    return [{"kind": behaviour.event, "first": first, "last": min(first + 4, FRAMES - 1)}]
+    facts = {"kind": behaviour.event, "first": first, "last": min(first + 4, FRAMES - 1)}
+    return [facts] if behaviour.event else []
 
 
-def _label(file: str, behaviour: Behaviour, instruction: str, curve: npt.NDArray[np.float64]) -> dict[str, Any]:
+def _label(file: str, behaviour: Behaviour, instruction: str, curve: Numbers) -> dict[str, Any]:
     return {
         "file": file,
         "instruction": instruction,
         "success": behaviour.success,
         "progress": round(float(curve[-1]), 3),
         "curve": [round(float(value), 3) for value in curve],
-        "events": _events(behaviour),
-        "curve_source": "rule",
-        "curve_by": "drawing",
+        "events": failure_events(behaviour),
         "note": behaviour.note,
-        "source": "rule",
-        "by": "drawing",
+        **{"curve_source": "rule", "curve_by": "drawing", "source": "rule", "by": "drawing"},
     }

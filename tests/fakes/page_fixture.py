@@ -20,7 +20,7 @@ from demerit.evaluate.benchmarks.metric_specs import AUROC, BRIER, OVER_REWARD, 
 from demerit.evaluate.reports.report import About, EpisodeLabels, Report, ScoredUnder
 from demerit.models.baselines import Clock, Constant, Noise
 from demerit.models.protocol import ModelCard, example_card
-from fakes.drawn_sample import BEHAVIOURS, FPS, draw_episode
+from fakes.drawn_sample import BEHAVIOURS, FPS, draw_episode, failure_events
 
 KINDS = {
     "pick/place": "put the {colour} block on the {goal}",
@@ -30,7 +30,6 @@ KINDS = {
     "reorient": "turn the {colour} block upright on the {goal}",
 }
 PAINTS = (("red", "green square"), ("blue", "white tray"), ("yellow", "green square"))
-EVENT_AT = {"drops": (16, 19), "misses": (9, 12), "stops short": (20, 24), "undoes it": (24, 31)}
 BENCHMARK = Benchmark(
     name="sample@1",
     claim="Tells five drawn behaviours of a cartoon gripper apart.",
@@ -105,7 +104,6 @@ def report_of(
 
 def _labels(id: str, kind: str, words: str, session: int, name: str, curve: np.ndarray) -> EpisodeLabels:
     behaviour = BEHAVIOURS[name]
-    first, last = EVENT_AT.get(name, (0, 0))
     return EpisodeLabels(
         id=id,
         instruction=words,
@@ -119,7 +117,7 @@ def _labels(id: str, kind: str, words: str, session: int, name: str, curve: np.n
         grade=1 + round(4 * float(curve[-1])),
         vouched_by="rule",
         note=behaviour.note,
-        events=(Event(behaviour.event, first, last, behaviour.note),) if behaviour.event else (),
+        events=tuple(Event(**facts, note=behaviour.note) for facts in failure_events(behaviour)),
         curve=curve.astype(np.float32),
     )
 

@@ -32,9 +32,8 @@ def scored(finals: Sequence[float], success: Sequence[bool], tasks: Sequence[str
     ids = [str(i) for i in range(len(finals))]
     facts = zip(ids, tasks, success, strict=True)
     rows = [EpisodeLabels(id, task, "other", task, task, success=bool(good)) for id, task, good in facts]
-    why = ["it slept" if math.isnan(final) else "" for final in finals]
-    given = zip(ids, finals, why, strict=True)
-    rewards = {id: Reward(name, id, [0], [final], why_missing=reason) for id, final, reason in given}
+    given = {id: (value, "slept" if math.isnan(value) else "") for id, value in zip(ids, finals, strict=True)}
+    rewards = {id: Reward(name, id, [0], [value], why_missing=why) for id, (value, why) in given.items()}
     return Scores({name: example_card(name=name)}, tuple(rows), (), {(name, AS_RECORDED): rewards})
 
 
@@ -63,13 +62,15 @@ def test_rate_matches_a_second_computation() -> None:
     tasks = [f"task {i % 30}" for i in range(150)]
     finals, success = rng.random(150), rng.random(150) < 0.4
     evidence = scored(finals, success.tolist(), tasks)
-    turned = replace(evidence, episodes=evidence.episodes[::-1])
     metric = rate_at_risk("false", 0.1)
     about = metric.select(evidence)
     assert about.calibration is not None and set(about.tasks).isdisjoint(about.calibration.tasks)
     assert len(set(about.calibration.tasks)) == len(set(about.tasks)) == 15
-    other = hold_out_calibration(turned).calibration
-    assert other is not None and set(other.tasks) == set(about.calibration.tasks)
+    # the split depends on neither order nor version: another one would give old reports other numbers
+    for order in (1, -1):
+        turned = scored([0.5] * 6, [False] * 6, list("abcdef")[::order])
+        half = hold_out_calibration(turned).calibration
+        assert half is not None and sorted(half.tasks) == list("def")
     aside = np.isin(tasks, about.calibration.tasks)
     threshold = conformal_threshold(finals.astype(np.float32)[aside & ~success], 0.1).threshold
     rest = finals.astype(np.float32)[~aside]
@@ -79,19 +80,8 @@ def test_rate_matches_a_second_computation() -> None:
     assert 0 < found.value < 1
 
 
-def test_held_out_half_is_stable() -> None:
-    # another split would give old reports other numbers
-    aside = hold_out_calibration(scored([0.5] * 6, [False] * 6, list("abcdef"))).calibration
-    assert aside is not None and "".join(sorted(aside.tasks)) == "def"
-
-
 def test_too_few_scored_failures_refuse_the_model() -> None:
-    finals = [math.nan if i in (0, 1) else 0.5 for i in range(80)]
-    evidence = scored(finals, [False] * 80, [f"task {i // 2}" for i in range(80)])
     metric = rate_at_risk("false")
-    about = metric.select(evidence)
-    tally = metric.tally(about, "random")
-    assert tally.unscored == (2 if "task 0" in about.tasks else 0)
     blind = scored([math.nan] * 80, [False] * 80, [f"task {i // 2}" for i in range(80)])
     with pytest.raises(NotApplicable, match=r"0 of the 40 .* takes 19"):
         metric.tally(metric.select(blind), "random")

@@ -1,4 +1,4 @@
-"""The report as one HTML file: what is in it, what is escaped, how large it gets."""
+"""The report as one HTML file: what is in it and what is escaped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from demerit.evaluate.reports.player import make_clips, pick_examples, playable
 from demerit.evaluate.reports.report import About, EpisodeLabels, MeasureLine, Report, ScoredUnder
 from demerit.models.protocol import example_card
 from fakes.coded_episodes import Unreadable
-from fakes.page_fixture import make_large_report, make_report, shading_frames
+from fakes.page_fixture import make_report, shading_frames
 
 Made = tuple[Report, dict[str, Frames]]
 EVIL = """</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> "'&\u2028"""
@@ -184,14 +184,6 @@ def test_categories_rise_in_complexity(made: Made) -> None:
     assert [row.name for row in chart.rows] == ["pick/place", "push/pull", "open/close", "stack", "reorient"]
     assert (chart.chance, chart.scale) == (50.0, Scale(0.0, 1.0))
     assert len(chart.rows[0].cells) == len(made[0].cards)
-
-
-@pytest.mark.slow
-def test_large_report_is_a_moderate_file() -> None:
-    report = make_large_report()
-    text = render_report(report, {}, 24)
-    assert len(report.episodes) == 1000 and len(report.cards) >= 8
-    assert len(text.encode()) < 6_000_000
 
 
 def tiny(value: float, low: float, high: float, control: float | None = 0.5, tasks: int = 10) -> Report:

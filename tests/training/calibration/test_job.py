@@ -91,8 +91,7 @@ def test_conformal_gives_confidence_and_a_lower_bound(tmp_path: Path) -> None:
 
 
 def test_folder_round_trip(hopeful: CalibrationResult, tmp_path: Path) -> None:
-    inner = Hopeful(name="hopeful")
-    again = Calibrated.from_folder(tmp_path / "iso", inner)
+    again = Calibrated.from_folder(tmp_path / "iso", Hopeful(name="hopeful"))
     episodes = list(coded())
     for a, b in zip(hopeful.model.score(episodes), again.score(episodes), strict=True):
         assert np.array_equal(a.value, b.value) and a.given == b.given
@@ -120,11 +119,9 @@ def test_unscored_stays_unscored(tmp_path: Path) -> None:
         def _one(self, one: Episode) -> Reward:
             if one.id.startswith("99"):
                 return Reward.unscored(self.card.name, one.id, "it slept")
-            true = super()._one(one)
-            value = true.value.copy()
-            value[3] = np.nan
-            value[-1] = np.nan if one.id.startswith("5/") else value[-1]
-            return replace(true, value=value, why_missing="it blinked")
+            value = super()._one(one).value.copy()
+            value[[3, -1] if one.id.startswith("5/") else [3]] = np.nan
+            return Reward(self.card.name, one.id, np.arange(len(value)), value, why_missing="it blinked")
 
     found = calibrate(coded(), Blinks(name="blinks"), tmp_path / "out", QUICK)
     assert any("it blinked (4)" in note for note in found.notes)
@@ -143,11 +140,13 @@ def test_too_few_failures_write_nothing(tmp_path: Path) -> None:
 
 
 def test_other_folders_are_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("x")
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "model.json").write_text('{"format": 1, "kind": "taught"}')
+    for name, text in (
+        ("full/thesis.tex", "x"),
+        ("file", "x"),
+        ("other/model.json", '{"format": 1, "kind": "taught"}'),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
     calibrate(coded(), Hopeful(name="h"), tmp_path / "mine", QUICK)
     for name, model in (("full", "h"), ("file", "h"), ("other", "h"), ("mine", "g")):
         with pytest.raises(StoreError, match=name):
@@ -270,9 +269,9 @@ def test_command_writes_a_model_that_scores(tmp_path: Path, sample: Path) -> Non
     shutil.copytree(sample, tmp_path / "blocks")
     run = demerit("calibrate", "blocks", "-m", "change", "-o", "mine", "--risk", "0.1", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    assert "10.0%" in run.stdout and "held-out" in run.stdout and "--model calibrated:mine" in run.stdout
-    scored = demerit("score", "blocks", "-m", "calibrated:mine", "-m", "ensemble:change+./mine", cwd=tmp_path)
-    assert "mine: 15 scored" in scored.stdout and "ensemble-change+mine: 15 scored" in scored.stdout, scored.stderr
+    assert "10.0%" in run.stdout and "--model calibrated:mine" in run.stdout
+    scored = demerit("score", "blocks", "-m", "ensemble:change+./mine", cwd=tmp_path)
+    assert "ensemble-change+mine: 15 scored" in scored.stdout, scored.stderr
     other = demerit("calibrate", "blocks", "-m", "clock", "-o", "mine", cwd=tmp_path)
     assert "change" in error_sentence(other)
 
