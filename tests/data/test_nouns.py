@@ -1,4 +1,4 @@
-"""The nouns refuse what cannot be, and keep what they are given."""
+"""The nouns refuse impossible values and keep what they are given."""
 
 from __future__ import annotations
 
@@ -18,41 +18,32 @@ from demerit.data.reward import Reward
 from demerit.errors import BadEpisode, BadInput, BadReward, UnknownName
 from demerit.models.protocol import example_card
 
-PICTURES = np.arange(7 * 4 * 5 * 3, dtype=np.uint8).reshape(7, 4, 5, 3)
+IMAGES = np.arange(7 * 4 * 5 * 3, dtype=np.uint8).reshape(7, 4, 5, 3)
 
 
 @given(st.lists(st.integers(0, 6), max_size=12), st.data())
 def test_a_view_of_a_view_is_a_flat_view(first: list[int], data: st.DataObject) -> None:
-    frames = Frames.from_array(PICTURES)
+    frames = Frames.from_array(IMAGES)
     view = frames.select(first)
-    np.testing.assert_array_equal(view.all(), PICTURES[first])
+    np.testing.assert_array_equal(view.all(), IMAGES[first])
     if first:
         second = data.draw(st.lists(st.integers(0, len(first) - 1), max_size=12))
         again = view.select(second)
-        np.testing.assert_array_equal(again.all(), PICTURES[first][second])
+        np.testing.assert_array_equal(again.all(), IMAGES[first][second])
         assert again.source is frames.source
 
 
-def test_times_of_views() -> None:
-    frames = Frames.from_array(PICTURES, fps=2)
+def test_times_and_limits_of_frames() -> None:
+    frames = Frames.from_array(IMAGES, fps=2)
     np.testing.assert_allclose(frames.times(), np.arange(7) / 2)
     np.testing.assert_allclose(frames.select([2, 4, 5]).times(), [0, 1, 1.5])
     np.testing.assert_allclose(frames.select([2, 3, 2, 1]).times(), [0, 0.5, 1, 1.5])
-
-
-def test_indices_outside_the_video() -> None:
-    frames = Frames.from_array(PICTURES)
     for wrong in ([7], [-1], [0, 99]):
         with pytest.raises(BadInput, match="0 to 6"):
             frames.take(wrong)
-
-
-@pytest.mark.parametrize(
-    "images", [np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 5, 3)), np.zeros((4, 5, 3), np.uint8)]
-)
-def test_bad_images(images: np.ndarray) -> None:
-    with pytest.raises(BadInput, match="uint8 of shape"):
-        Frames.from_array(images)
+    for images in (np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 5, 3)), np.zeros((4, 5, 3), np.uint8)):
+        with pytest.raises(BadInput, match="uint8"):
+            Frames.from_array(images)
 
 
 @given(st.integers(1, 500), st.integers(1, 64))
@@ -83,28 +74,23 @@ def test_fingerprint_covers_what_a_model_sees(make_episode: Callable[..., Episod
     assert Episode("x", "half a \ud800 pair", one.views).fingerprint()
 
 
-def test_an_episode_needs_an_id_and_a_camera(make_episode: Callable[..., Episode]) -> None:
-    views = make_episode().views
-    with pytest.raises(BadEpisode, match="non-empty id"):
-        Episode("", "x", views)
-    with pytest.raises(BadEpisode, match="at least one camera"):
-        Episode("a", "x", {})
-
-
-def test_choosing_a_camera(make_episode: Callable[..., Episode]) -> None:
+def test_cameras_of_an_episode(make_episode: Callable[..., Episode]) -> None:
     frames = make_episode().main
+    for id, views in (("", {"main": frames}), ("a", {})):
+        with pytest.raises(BadEpisode):
+            Episode(id, "x", views)
     episode = Episode("a", "x", {"top": frames, "wrist": frames.select([0, 1])})
     assert episode.with_camera("wrist").main_camera == "wrist"
     assert list(episode.with_camera("wrist").views) == ["wrist", "top"]
-    with pytest.raises(UnknownName, match="Did you mean 'wrist'"):
+    with pytest.raises(UnknownName, match="wrist"):
         episode.with_camera("wrst")
-    with pytest.raises(BadEpisode, match="cameras of one length"):
+    with pytest.raises(BadEpisode, match="one length"):
         episode.select([0])
 
 
 def test_selecting_frames_keeps_signals_and_drops_frame_labels() -> None:
     outcome = Outcome("human", success=True, curve=np.linspace(0, 1, 7), events=(Event("dropped", 1, 2),))
-    episode = Episode("a", "x", {"main": Frames.from_array(PICTURES)}, (outcome,), signals={"s": np.arange(7)})
+    episode = Episode("a", "x", {"main": Frames.from_array(IMAGES)}, (outcome,), signals={"s": np.arange(7)})
     part = episode.select([6, 0])
     assert part.signals["s"].tolist() == [6, 0]
     assert part.outcome == Outcome("human", success=True)
@@ -116,29 +102,20 @@ def test_the_most_trusted_source_wins() -> None:
     assert most_trusted([]) is None
 
 
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({"source": "me"}, "one of human"),
-        ({"progress": 1.2}, "from 0 to 1"),
-        ({"progress": math.nan}, "from 0 to 1"),
-        ({"grade": 0}, "from 1 to 5"),
-        ({"curve": [0.0, 2.0]}, "NaN where unknown"),
-        ({"curve": [[0.1]]}, "one number per frame"),
-    ],
-)
-def test_bad_outcomes(facts: dict[str, object], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        Outcome(**{"source": "human", **facts})  # type: ignore[arg-type]
-
-
-def test_bad_events_and_preferences() -> None:
-    with pytest.raises(BadInput, match="first <= last"):
-        Event("dropped", 5, 4)
-    with pytest.raises(BadInput, match="two different episodes"):
-        Preference("a", "a", "tie", "human")
-    with pytest.raises(BadInput, match="'a', 'b' or 'tie'"):
-        Preference("a", "b", "A", "human")  # type: ignore[arg-type]
+def test_bad_labels() -> None:
+    for label, facts, word in [
+        (Outcome, {"source": "me"}, "human"),
+        (Outcome, {"progress": 1.2}, "0 to 1"),
+        (Outcome, {"progress": math.nan}, "0 to 1"),
+        (Outcome, {"grade": 0}, "1 to 5"),
+        (Outcome, {"curve": [0.0, 2.0]}, "NaN"),
+        (Outcome, {"curve": [[0.1]]}, "per frame"),
+        (Event, {"kind": "dropped", "first": 5, "last": 4}, "first"),
+        (Preference, {"a": "a", "b": "a", "verdict": "tie"}, "different"),
+        (Preference, {"a": "a", "b": "b", "verdict": "A"}, "tie"),
+    ]:
+        with pytest.raises(BadInput, match=word):
+            label(**({} if label is Event else {"source": "human"}) | facts)  # type: ignore[operator]
     assert Preference("x", "y", "b", "human").better == "y"
     assert Preference("x", "y", "tie", "human").better is None
 
@@ -187,15 +164,8 @@ def test_cards_check_rewards(make_episode: Callable[..., Episode]) -> None:
 
 
 def test_nouns_can_be_pickled(make_episode: Callable[..., Episode]) -> None:
-    episode = make_episode()
-    whole = Episode(
-        episode.id,
-        "x",
-        episode.views,
-        (Outcome("human", grade=3),),
-        Origin(dataset="d", tags={"a": "b"}),
-        edits=(Edit("clip", {"to": 3}, 1),),
-    )
+    origin, edit = Origin(dataset="d", tags={"a": "b"}), Edit("clip", {"to": 3}, 1)
+    whole = Episode("one", "x", make_episode().views, (Outcome("human", grade=3),), origin, edits=(edit,))
     copy = pickle.loads(pickle.dumps(whole))
     assert (copy.id, copy.outcomes, copy.origin, copy.edits) == (whole.id, whole.outcomes, whole.origin, whole.edits)
     assert copy.fingerprint() == whole.fingerprint()

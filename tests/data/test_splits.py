@@ -17,55 +17,41 @@ from demerit.data.splits import SplitAssigner, deal, describe_leaks, find_leaks,
 from demerit.errors import BadInput
 
 
-def one(id: str, words: str, split: str, seed: int, **origin: Any) -> Episode:
+def episode(id: str, instruction: str, split: str, seed: int, **origin: Any) -> Episode:
     images = np.random.default_rng(seed).integers(0, 255, (4, 4, 4, 3), dtype=np.uint8)
-    return replace(Episode.from_array(images, words, id=id), origin=Origin(split=split, **origin))
+    return replace(Episode.from_array(images, instruction, id=id), origin=Origin(split=split, **origin))
 
 
 def kinds(*episodes: Episode) -> dict[str, tuple[str, ...]]:
     return {leak.kind: leak.episodes for leak in find_leaks(episodes)}
 
 
-def test_clean_splits_are_clean() -> None:
-    assert not find_leaks([one("a", "open it", "train", 0), one("b", "close it", "test", 1), one("c", "x", "", 0)])
-    assert not find_leaks([one("a", "open it", "train", 0), one("b", "open it", "train", 0)])
-
-
-def test_a_task_in_two_splits() -> None:
-    assert kinds(one("a", "Open it.", "train", 0), one("b", "open  it", "test", 1)) == {"task": ("a", "b")}
-
-
-def test_a_video_in_two_splits_even_as_a_clip() -> None:
-    whole = one("a", "open it", "train", 0)
-    clip = replace(whole.select([0, 1]), id="b", instruction="close it", origin=Origin(split="test"))
-    assert kinds(whole, clip) == {"video": ("a", "b")}
-
-
-def test_a_recording_and_an_original_in_two_splits() -> None:
-    assert kinds(one("a", "x", "train", 0, group="g"), one("b", "y", "val", 1, group="g")) == {"recording": ("a", "b")}
-    assert kinds(one("a", "x", "train", 0), one("b", "y", "test", 1, parent="a")) == {"original": ("a", "b")}
-
-
-def test_leaks_are_said_in_a_sentence_a_kind() -> None:
-    leaks = find_leaks(
-        [one(f"{i}{split}", f"task {i}", split, 100 * i + len(split)) for i in range(5) for split in ("a", "bb")]
-    )
-    (said,) = describe_leaks(leaks)
-    assert said.startswith("Splits leak: 5 tasks stand in more than one of a, bb (10 episodes)")
-    assert "and 2 more" in said and str(leaks[0]) == "the task 'task 0' stands in a, bb (2 episodes)"
-
-
-def test_a_written_command_in_two_splits_is_a_wording_not_a_task() -> None:
-    written = replace(one("b", "close it", "test", 1), edits=(Edit("counterfactual", {}),))
-    assert kinds(one("a", "close it", "train", 0), written) == {"wording": ("a", "b")}
-    assert kinds(one("a", "close it", "train", 0), one("c", "close it", "val", 2), written) == {"task": ("a", "c")}
+def test_leaks_between_splits() -> None:
+    first = episode("a", "open it", "train", 0)
+    assert not find_leaks([first, episode("b", "close it", "test", 1), episode("c", "x", "", 0)])
+    assert not find_leaks([first, episode("b", "open it", "train", 0)])
+    assert kinds(first, episode("b", "Open  it.", "test", 1)) == {"task": ("a", "b")}
+    clip = replace(first.select([0, 1]), id="b", instruction="close it", origin=Origin(split="test"))
+    assert kinds(first, clip) == {"video": ("a", "b")}
+    assert kinds(episode("a", "x", "train", 0, group="g"), episode("b", "y", "val", 1, group="g")) == {
+        "recording": ("a", "b")
+    }
+    assert kinds(first, episode("b", "y", "test", 1, parent="a")) == {"original": ("a", "b")}
+    edited = replace(
+        episode("b", "open it", "test", 1), edits=(Edit("counterfactual", {}),)
+    )  # its instruction is written
+    assert kinds(first, edited) == {"wording": ("a", "b")}
+    assert kinds(first, episode("c", "open it", "val", 2), edited) == {"task": ("a", "c")}
+    many = [episode(f"{i}{split}", f"task {i}", split, 100 * i + len(split)) for i in range(5) for split in ("a", "bb")]
+    (sentence,) = describe_leaks(find_leaks(many))
+    assert "5 tasks" in sentence and "10 episodes" in sentence and "and 2 more" in sentence
 
 
 def test_overlap_with_a_held_out_set() -> None:
-    mine = [one("a", "open it", "train", 0), one("b", "close it", "train", 1)]
-    found = find_overlap("bench", [one("x", "Open it!", "", 7), one("y", "push", "", 1)], mine)
+    mine = [episode("a", "open it", "train", 0), episode("b", "close it", "train", 1)]
+    found = find_overlap("bench", [episode("x", "Open it!", "", 7), episode("y", "push", "", 1)], mine)
     assert (found.episodes, found.videos, found.tasks) == (2, ("b",), ("open it",))
-    assert "nothing" in str(find_overlap("bench", [one("x", "push", "", 7)], mine))
+    assert "nothing" in str(find_overlap("bench", [episode("x", "push", "", 7)], mine))
 
 
 @given(st.integers(1, 80), st.integers(0, 5))
@@ -119,11 +105,8 @@ def test_kept_splits_stay_and_take_along_what_is_tied_to_them() -> None:
         assign([*first, both], kept={"e0": "train", "e1": "test"})
 
 
-@pytest.mark.parametrize("split", "test Test TEST test_2 testing held_out heldout Hold-Out eval valTest unseen".split())
-def test_evaluation_splits_have_many_names(split: str) -> None:
-    assert is_evaluation_split(split)
-
-
-@pytest.mark.parametrize("split", ["", "train", "val", "validation", "contest", "latest", "fastest", "medieval", "out"])
-def test_other_splits_are_not_taken_for_evaluation(split: str) -> None:
-    assert not is_evaluation_split(split)
+def test_names_of_evaluation_splits() -> None:
+    for name in "test Test TEST test_2 testing held_out heldout Hold-Out eval valTest unseen".split():
+        assert is_evaluation_split(name), name
+    for name in ["", "train", "val", "validation", "contest", "latest", "fastest", "medieval", "out"]:
+        assert not is_evaluation_split(name), name

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from demerit.data import taxonomy
-from demerit.data.taxonomy import (
-    FailureKind,
-    kind,
-    kinds,
-    load_kinds,
-    register_kind,
-)
+from demerit.data.taxonomy import FailureKind, kind, kinds, load_kinds, register_kind
 from demerit.errors import BadInput, UnknownName
 from fakes import drawn_sample as sample
 from fakes.paths import REPO
@@ -44,20 +38,13 @@ def test_every_kind_is_explained() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_kinds_named_in_papers() -> None:
-    for name in (
+def test_known_and_unknown_kinds() -> None:
+    named = (
         "wrong object,wrong place,missed grasp,dropped,not released,hovering,incomplete,overshoot,undone,collision,"
-        "excessive force,spill,shortcut,forbidden contact,hesitation".split(",")
-    ):
-        assert kind(name)
-
-
-def test_the_drawn_sample_uses_it() -> None:
-    for behaviour in sample.BEHAVIOURS.values():
-        assert not behaviour.event or kind(behaviour.event)
-
-
-def test_unknown_kinds() -> None:
+        "excessive force,spill,shortcut,forbidden contact,hesitation"
+    )
+    drawn = [behaviour.event for behaviour in sample.BEHAVIOURS.values() if behaviour.event]
+    assert all(kind(name) for name in (*named.split(","), *drawn))
     with pytest.raises(UnknownName, match="dropped"):
         kind("droped")
 
@@ -89,17 +76,14 @@ def test_adding_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrades = [4]", "two whole numbers"),
         ("[[kind]]\nname = 'x'\ndefinition = 'y'\ngrade = 1", "grades"),
         (OWN + OWN, "twice"),
+        (None, "No such file"),
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, text: str, word: str) -> None:
-    (tmp_path / "own.toml").write_text(text)
+def test_bad_files_are_refused(tmp_path: Path, text: str | None, word: str) -> None:
+    if text is not None:
+        (tmp_path / "own.toml").write_text(text)
     with pytest.raises((BadInput, UnknownName), match=word):
         load_kinds(tmp_path / "own.toml")
-
-
-def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(BadInput, match="No such file"):
-        load_kinds("nowhere.toml")
 
 
 def test_the_page_is_up_to_date() -> None:

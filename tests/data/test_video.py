@@ -1,10 +1,9 @@
-"""Frames taken here and there are the frames of a linear decode, pixel for pixel."""
+"""Frames taken in any order equal the frames of a linear decode, pixel for pixel."""
 
 from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demerit.data.frames import Frames
-from demerit.data.video import EXACT, SMALL, Encoding, VideoClip, _scan_packets, _scan_table, scan_video, write_video
+from demerit.data.video import EXACT, SMALL, Encoding, VideoClip, write_video
 from demerit.errors import BadInput, UnreadableVideo
 
 ENCODINGS = {
@@ -32,13 +31,22 @@ ENCODINGS = {
 
 
 def moving(count: int, size: tuple[int, int] = (64, 80), seed: int = 0) -> np.ndarray:
-    """Pictures in which every frame differs from every other: a moving square over noise."""
+    """Images that all differ: a moving square over noise."""
     rng = np.random.default_rng(seed)
     images = np.repeat(rng.integers(0, 256, (1, *size, 3), dtype=np.uint8) // 2, count, axis=0)
     for i in range(count):
         x = (i * 5) % (size[1] - 16)
         images[i, 8 + i % 32 : 24 + i % 32, x : x + 16] = (255, i * 3 % 256, 255 - i * 7 % 256)
     return images
+
+
+def write_with_av(path: Path, count: int, codec: str, movflags: str = "", **options: str) -> None:
+    with av.open(str(path), "w", options={"movflags": movflags} if movflags else {}) as out:
+        stream = out.add_stream(codec, rate=10, options=options)
+        stream.width, stream.height, stream.pix_fmt = 80, 64, "yuv420p"
+        for image in moving(count):
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        out.mux(stream.encode(None))
 
 
 def linear(path: Path) -> np.ndarray:
@@ -121,12 +129,7 @@ def test_rotation_by_the_dataset(tmp_path: Path) -> None:
 
 def test_avi_without_frame_times(tmp_path: Path) -> None:
     path = tmp_path / "old.avi"
-    with av.open(str(path), "w") as out:
-        stream = out.add_stream("mpeg4", rate=10, options={"bf": "2"})
-        stream.width, stream.height, stream.pix_fmt = 80, 64, "yuv420p"
-        for image in moving(20):
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        out.mux(stream.encode(None))
+    write_with_av(path, 20, "mpeg4", bf="2")
     truth = linear(path)
     frames = Frames.from_video(path)
     assert len(frames) == len(truth)
@@ -136,12 +139,7 @@ def test_avi_without_frame_times(tmp_path: Path) -> None:
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
 def test_a_truncated_video_is_noticed(tmp_path: Path, codec: str) -> None:
     whole, cut = tmp_path / "whole.mp4", tmp_path / "cut.mp4"
-    with av.open(str(whole), "w", options={"movflags": "faststart"}) as out:
-        stream = out.add_stream(codec, rate=10)
-        stream.width, stream.height, stream.pix_fmt = 80, 64, "yuv420p"
-        for image in moving(60):
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        out.mux(stream.encode(None))
+    write_with_av(whole, 60, codec, "faststart")
     assert len(VideoClip(str(whole)).scan().pts) == 60
     cut.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * 0.6)])
     index = VideoClip(str(cut)).scan()
@@ -149,20 +147,6 @@ def test_a_truncated_video_is_noticed(tmp_path: Path, codec: str) -> None:
     assert 0 < len(index.pts) < 60
     with pytest.raises(UnreadableVideo, match="frames can be read"):
         VideoClip(str(cut), length=60).take([59])
-
-
-@pytest.mark.parametrize("name", ["av1 gop 2", "av1 gop 30", "vp9"])
-def test_frame_table_and_packets_agree(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "clip.mp4"
-    write_video(path, moving(30), encoding=ENCODINGS[name])
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        table = _scan_table(stream, path.stat().st_size)
-        packets = _scan_packets(container, stream, None, None)
-    assert table is not None
-    assert packets is not None
-    for field in ("pts", "keys", "seconds_per_tick", "header_frames"):
-        np.testing.assert_array_equal(getattr(table, field), getattr(packets, field))
 
 
 def test_threads_do_not_share_an_open_file(tmp_path: Path) -> None:
@@ -176,10 +160,10 @@ def test_threads_do_not_share_an_open_file(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_videos(tmp_path: Path) -> None:
-    (tmp_path / "notes.mp4").write_text("this is no video")
-    with pytest.raises(UnreadableVideo, match=r"notes\.mp4: it cannot be opened as a video"):
+    (tmp_path / "notes.mp4").write_text("not a video")
+    with pytest.raises(UnreadableVideo, match="notes"):
         len(Frames.from_video(tmp_path / "notes.mp4"))
-    with pytest.raises(UnreadableVideo, match="there is no such file"):
+    with pytest.raises(UnreadableVideo, match="no such file"):
         Frames.from_video(tmp_path / "absent.mp4")
     with av.open(str(tmp_path / "sound.wav"), "w") as out:
         stream = out.add_stream("pcm_s16le", rate=8000)
@@ -201,36 +185,23 @@ def test_damaged_frames_are_never_returned(tmp_path: Path) -> None:
         Frames.from_video(path).all()
 
 
-def test_clips_can_be_pickled(tmp_path: Path) -> None:
-    write_video(tmp_path / "a.mp4", moving(5))
-    frames = Frames.from_video(tmp_path / "a.mp4").select([4, 0])
-    copy = pickle.loads(pickle.dumps(frames))
-    np.testing.assert_array_equal(copy.all(), frames.all())
-    assert len(pickle.dumps(frames)) < 1000
-
-
-def test_a_replaced_file_is_scanned_again(tmp_path: Path) -> None:
+def test_pickled_frames_and_replaced_files(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, moving(5))
-    assert len(Frames.from_video(path)) == 5
+    frames = Frames.from_video(path).select([4, 0])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(frames)).all(), frames.all())
+    assert len(pickle.dumps(frames)) < 1000
     write_video(path, moving(9, seed=3))
     assert len(Frames.from_video(path)) == 9
 
 
 def test_bad_input_of_the_writer(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="at least one image"):
-        write_video(tmp_path / "none.mp4", [])
-    with pytest.raises(BadInput, match="even numbers"):
-        write_video(tmp_path / "odd.mp4", np.zeros((2, 33, 47, 3), np.uint8), encoding=SMALL)
-    with pytest.raises(BadInput, match="images of one size"):
-        write_video(tmp_path / "mixed.mp4", [np.zeros((32, 32, 3), np.uint8), np.zeros((64, 32, 3), np.uint8)])
+    mixed = [np.zeros((32, 32, 3), np.uint8), np.zeros((64, 32, 3), np.uint8)]
+    for images, encoding, word in [
+        ([], EXACT, "at least one"),
+        (np.zeros((2, 33, 47, 3), np.uint8), SMALL, "even"),
+        (mixed, EXACT, "one size"),
+    ]:
+        with pytest.raises(BadInput, match=word):
+            write_video(tmp_path / "bad.mp4", images, encoding=encoding)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_scans_are_cached(tmp_path: Path) -> None:
-    write_video(tmp_path / "a.mp4", moving(5), fps=float(Fraction(30000, 1001)))
-    frames = Frames.from_video(tmp_path / "a.mp4")
-    len(frames)
-    before = scan_video.cache_info().hits
-    frames.take([1])
-    assert scan_video.cache_info().hits > before
