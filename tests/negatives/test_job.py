@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from demerit.cli import negatives as commands
 from demerit.data.dataset import Dataset, ListReader
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode
 from demerit.data.export import materialize
 from demerit.data.formats import open_dataset
 from demerit.data.labels import Outcome
@@ -51,17 +47,7 @@ def test_the_drawn_sample(sample: Path, tmp_path: Path) -> None:
         assert made.origin.group
 
 
-def test_a_second_run_changes_nothing(sample: Path, tmp_path: Path) -> None:
-    mix = Mix.parse("clip,rewind", per_episode=4)
-    first = make_negatives(open_dataset(sample), tmp_path / "bad", mix)
-    again = make_negatives(open_dataset(sample), tmp_path / "bad", mix)
-    assert (first.added, again.added) == (12, 0)
-    assert (again.made, again.grades) == (first.made, first.grades)
-    with pytest.raises(StoreError, match="clip=1,rewind=1, seed 0"):
-        make_negatives(open_dataset(sample), tmp_path / "bad", replace(mix, seed=1))
-
-
-def test_an_interrupted_run_resumes(sample: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_and_a_second_run_changes_nothing(sample: Path, tmp_path: Path) -> None:
     mix = Mix.parse("clip,rewind,wrong-instruction", per_episode=6)
 
     def stop(progress: NegativesProgress) -> None:
@@ -72,27 +58,13 @@ def test_an_interrupted_run_resumes(sample: Path, tmp_path: Path) -> None:
         make_negatives(open_dataset(sample), tmp_path / "bad", mix, keep_originals=True, on_progress=stop)
     assert 0 < len(Store(tmp_path / "bad"))
     make_negatives(open_dataset(sample), tmp_path / "bad", mix, keep_originals=True)
-    make_negatives(open_dataset(sample), tmp_path / "whole", mix, keep_originals=True)
+    whole = make_negatives(open_dataset(sample), tmp_path / "whole", mix, keep_originals=True)
     assert rows(tmp_path / "bad") == rows(tmp_path / "whole")
-
-
-def test_the_order_of_the_dataset_does_not_matter(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
-    words = ("open the drawer", "close the drawer", "wipe the table", "open the box")
-    episodes = [
-        replace(
-            make_episode(f"e{i}", 12, i),
-            instruction=words[i % 4],
-            outcomes=(Outcome("human", success=True),),
-            origin=Origin("d", split=("train", "test")[i % 2], group=f"g{i % 3}"),
-        )
-        for i in range(12)
-    ]
-    mix = Mix.parse("clip,rewind,wrong-instruction,splice", per_episode=4, per_dataset=5)
-    make_negatives(Dataset(ListReader("listed", episodes), "listed"), tmp_path / "one", mix)
-    random.Random(0).shuffle(episodes)
-    progress = make_negatives(Dataset(ListReader("listed", episodes), "listed"), tmp_path / "two", mix)
-    assert rows(tmp_path / "one") == rows(tmp_path / "two")
-    assert (progress.originals, progress.over) == (5, 7)
+    again = make_negatives(open_dataset(sample), tmp_path / "whole", mix, keep_originals=True)
+    assert (whole.added, again.added) == (len(Store(tmp_path / "whole")), 0)
+    assert (again.made, again.grades) == (whole.made, whole.grades)
+    with pytest.raises(StoreError, match="seed 0"):
+        make_negatives(open_dataset(sample), tmp_path / "bad", replace(mix, seed=1))
 
 
 def test_episodes_without_an_outcome(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
@@ -105,9 +77,8 @@ def test_episodes_without_an_outcome(tmp_path: Path, make_episode: Callable[...,
         (ANY, "no trusted source says whether it succeeded"): 1,
         (ANY, "it did not succeed"): 1,
     }
-    assume = "demonstrations"
     dataset = Dataset(ListReader("a", episodes), "a")
-    used = make_negatives(dataset, tmp_path / "used", mix, keep_originals=True, assume_success=assume)
+    used = make_negatives(dataset, tmp_path / "used", mix, keep_originals=True, assume_success="demonstrations")
     assert (used.originals, used.kept) == (1, 2)
     shown = Store(tmp_path / "used").episode("shown")
     assert [(o.source, o.success, o.by) for o in shown.outcomes] == [("rule", True, "assumed: demonstrations")]
@@ -116,7 +87,7 @@ def test_episodes_without_an_outcome(tmp_path: Path, make_episode: Callable[...,
 
 def test_unreadable_videos_are_counted(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     good, bad = (replace(make_episode(name), outcomes=(Outcome("human", success=True),)) for name in ("good", "bad"))
-    (tmp_path / "bad.mp4").write_bytes(b"no video")
+    (tmp_path / "bad.mp4").write_bytes(b"not a video")
     dataset = Dataset(ListReader("a", [bad, good]), "a")
     progress = make_negatives(dataset, tmp_path / "set", Mix.parse("clip", per_episode=2))
     assert [row["problem"] for row in progress.problems.rows()] == ["unreadable video"]
@@ -137,8 +108,8 @@ def test_real_demonstrations_give_balanced_grades(real_data: Path, tmp_path: Pat
     assert all(abs(ladder[grade] / total - 0.2) < 0.02 for grade in (1, 2, 3, 4, 5)), ladder
     assert abs(progress.length_auroc() - 0.5) < 0.08
     store = Store(tmp_path / "bad")
-    told = [(e.outcome.success, len(e)) for e in store.episodes() if e.outcome is not None]
-    success, lengths = zip(*told, strict=True)
+    labels = [(e.outcome.success, len(e)) for e in store.episodes() if e.outcome is not None]
+    success, lengths = zip(*labels, strict=True)
     assert progress.length_auroc() == pytest.approx(auroc(lengths, success).value)
     wrong = [e for e in store.episodes({"vouched_by": "edit"}) if e.edits[0].name == "wrong-instruction"]
     near = Counter(str(e.edits[0].params["near"]) for e in wrong)
@@ -150,7 +121,8 @@ def test_real_demonstrations_give_balanced_grades(real_data: Path, tmp_path: Pat
 
 def test_materialized_views_read_back(sample: Path, tmp_path: Path) -> None:
     mix = Mix.parse("clip,rewind,stall,wrong-instruction", per_episode=4, per_dataset=1)
-    make_negatives(open_dataset(sample), tmp_path / "bad", mix, keep_originals=True)
+    progress = make_negatives(open_dataset(sample), tmp_path / "bad", mix, keep_originals=True)
+    assert (progress.originals, progress.over) == (1, 2)
     store = Store(tmp_path / "bad")
     assert materialize(Dataset(store), tmp_path / "files") == len(store)
     back = {episode.id: episode for episode in open_dataset(f"videos:{tmp_path / 'files'}")}
@@ -159,10 +131,10 @@ def test_materialized_views_read_back(sample: Path, tmp_path: Path) -> None:
         now = back[was.id]
         assert (now.instruction, len(now), list(now.views)) == (was.instruction, len(was), list(was.views))
         assert np.allclose(now.main.times(), was.main.times(), atol=1e-4)
-        said, again = was.outcome, now.outcome
-        assert said is not None and again is not None
+        before, after = was.outcome, now.outcome
+        assert before is not None and after is not None
         for name in ("success", "progress", "grade", "source", "by"):
-            assert getattr(again, name) == getattr(said, name), name
+            assert getattr(after, name) == getattr(before, name), name
         curve = next(o.curve for o in now.outcomes if o.curve is not None)
         assert np.array_equal(curve, next(o.curve for o in was.outcomes if o.curve is not None))
         assert now.origin.group == was.origin.group
@@ -179,21 +151,3 @@ def test_odd_sizes_and_several_cameras_are_materialized(tmp_path: Path) -> None:
     back = next(iter(open_dataset(f"videos:{tmp_path / 'files'}")))
     assert (back.id, list(back.views)) == ("a/b c", ["left", "right"])
     assert back.main.all().shape == (3, 34, 48, 3)
-
-
-def test_the_commands(sample: Path, tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command("negatives")(commands.negatives)
-    app.command("materialize")(commands.materialize)
-    runner = CliRunner()
-    run = runner.invoke(app, ["negatives", str(sample), str(tmp_path / "bad"), "--keep-originals"])
-    assert run.exit_code == 0, run.output
-    assert "24 negatives of 3 episodes, 15 originals (39 new)" in run.output
-    assert "12 not made" in run.output
-    assert "grade 5" in run.output
-    clips = runner.invoke(app, ["negatives", str(sample), str(tmp_path / "clips"), "--mix", "clip"])
-    assert "nothing has grade 5" in clips.output
-    run = runner.invoke(app, ["materialize", str(tmp_path / "bad"), str(tmp_path / "files")])
-    assert "39 episodes as mp4 with labels.jsonl" in run.output, run.output
-    for command in ("negatives", "materialize"):
-        assert f"demerit {command}" in runner.invoke(app, [command, "--help"]).output

@@ -21,10 +21,12 @@ try:
 except DemeritError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
+from demerit.data.labels import Event
 from demerit.data.store import Store
+from demerit.data.taxonomy import kind
 from demerit.negatives.sim.arena import Arena, SceneRenderer
 from demerit.negatives.sim.job import simulate
-from demerit.negatives.sim.measure import find_events
+from demerit.negatives.sim.measure import ENDS_BADLY, find_events
 from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, draw_length, record, rollout
 from demerit.negatives.sim.tasks import task
 
@@ -95,44 +97,39 @@ def test_experts_succeed_and_their_progress_rises(studio: Studio, name: str) -> 
     assert np.mean(steps >= -0.02) > 0.85
 
 
+def events(studio: Studio, name: str, behaviour: str, seeds: range) -> list[Event]:
+    found = [event for seed in seeds for event in find_events(studio(name, behaviour, seed).measured)]
+    assert all(kind(event.kind) for event in found)  # raises for a name that the taxonomy does not have
+    return found
+
+
 def test_undone(studio: Studio) -> None:
     measured = studio("drawer-open", "undo", 1).measured
-    assert measured.ever
-    assert not measured.at_end
-    events = {event.kind: event for event in find_events(measured)}
-    assert events["undone"].first == np.flatnonzero(measured.success)[-1] + 1
-    assert events["undone"].last == len(measured) - 1
+    assert measured.ever and not measured.at_end
+    undone = next(event for event in find_events(measured) if event.kind == "undone")
+    assert (undone.first, undone.last) == (np.flatnonzero(measured.success)[-1] + 1, len(measured) - 1)
 
 
 def test_dropped(studio: Studio) -> None:
     for seed in range(1, 6):
         measured = studio("pick-place", "drop", seed).measured
-        events = {event.kind: event for event in find_events(measured)}
-        if "dropped" in events:
+        dropped = [event for event in find_events(measured) if event.kind == "dropped"]
+        if dropped:
             break
     height = np.array([facts.object[2] for facts in measured.steps[:: measured.stride]])
-    event = events["dropped"]
-    assert height[event.first] - height[min(event.last + 1, len(height) - 1)] > 0.015
+    assert height[dropped[0].first] - height[min(dropped[0].last + 1, len(height) - 1)] > 0.015
     assert not measured.at_end
 
 
 def test_hesitation_collision_and_wrong_object(studio: Studio) -> None:
-    kinds = {event.kind for seed in range(3) for event in find_events(studio("push", "wrong-object", seed).measured)}
-    assert "wrong object" in kinds
-    still = [
-        event
-        for seed in range(4)
-        for event in find_events(studio("drawer-open", "hesitate", seed).measured)
-        if event.kind == "hesitation"
-    ]
+    assert "wrong object" in {event.kind for event in events(studio, "push", "wrong-object", range(3))}
+    still = [event for event in events(studio, "drawer-open", "hesitate", range(4)) if event.kind == "hesitation"]
     assert still
     assert all(event.last - event.first >= 2 for event in still)
-    forced = {event.kind for seed in range(4) for event in find_events(studio("push", "slam", seed).measured)}
+    forced = {event.kind for event in events(studio, "push", "slam", range(4))}
     assert forced & {"collision", "excessive force"}
-
-
-def test_an_expert_has_no_events(studio: Studio) -> None:
-    assert [event for seed in (1, 2) for event in find_events(studio("drawer-open", "expert", seed).measured)] == []
+    assert events(studio, "drawer-open", "expert", range(1, 3)) == []
+    assert all(map(kind, ENDS_BADLY))
 
 
 def specs() -> list[EpisodeSpec]:
