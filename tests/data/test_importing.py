@@ -137,11 +137,3 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_episo
     with pytest.raises(StoreError, match="No space left"):
         imported(tmp_path, make_episode("a"), copy=True)
     assert Store(tmp_path / "set").ids() == []
-
-
-def test_real_demonstrations(real_data: Path, tmp_path: Path) -> None:
-    progress = import_dataset(open_dataset(f"videos:{real_data / 'droid'}"), tmp_path / "set")
-    store = Store(tmp_path / "set")
-    assert (progress.added, len(store)) == (1000, 1000)
-    lengths = store.columns(["frames"]).column(0).to_pylist()
-    assert (max(lengths), lengths.count(32)) == (32, 998)

@@ -68,20 +68,18 @@ def test_round_trip(tmp_path: Path, make_episode: Callable[..., Episode]) -> Non
     assert list(store.problems()) == [problem]
 
 
-def test_filters_read_few_columns_and_find_the_right_rows(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+def test_filters(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
     frames = make_episode("v").main
-    verdicts = [True, False, None]
+    labels = [(), (Outcome("human", success=True),), (Outcome("human", success=False),)]
     with Store.create(tmp_path / "set", "set").writer() as writer:
-        for i in range(30):
-            outcomes = () if i % 5 == 0 else (Outcome("human", success=verdicts[i % 3]),)
-            writer.add(Episode(f"e{i}", f"task {i % 2}", {"main": frames}, outcomes, Origin(dataset="ab"[i % 2])))
+        for i in range(12):
+            writer.add(Episode(f"e{i}", f"task {i}", {"main": frames}, labels[i % 3], Origin(dataset="ab"[i % 2])))
     store = Store(tmp_path / "set")
-    expected = [f"e{i}" for i in range(30) if i % 5 and i % 3 == 1 and i % 2 == 0]
-    assert store.ids({"success": False, "dataset": "a"}) == expected
-    assert [e.id for e in store.episodes({"success": False, "dataset": "a"})] == expected
-    assert store.ids({"vouched_by": None}) == [f"e{i}" for i in range(0, 30, 5)]
-    assert store.episode("e7").instruction == "task 1"
-    with pytest.raises(BadEpisode, match="not in it"):
+    wanted = {"success": False, "dataset": "a"}
+    assert store.ids(wanted) == [e.id for e in store.episodes(wanted)] == ["e2", "e8"]
+    assert store.ids({"vouched_by": None}) == ["e0", "e3", "e6", "e9"]
+    assert store.episode("e7").instruction == "task 7"
+    with pytest.raises(BadEpisode, match="e99"):
         store.episode("e99")
     with pytest.raises(UnknownName, match="success"):
         store.ids({"sucess": True})
@@ -152,13 +150,12 @@ def test_readers_see_whole_commits_and_an_error_commits(tmp_path: Path, make_epi
 def test_other_folders_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(StoreError, match="nothing is overwritten"):
-        Store.create(tmp_path / "mine", "set")
+    Store.create(tmp_path / "set", "set")
+    for folder in ("mine", "set"):
+        with pytest.raises(StoreError):
+            Store.create(tmp_path / folder, "set")
     with pytest.raises(StoreError, match=r"dataset\.json"):
         Store(tmp_path / "mine")
-    Store.create(tmp_path / "set", "set")
-    with pytest.raises(StoreError, match="already"):
-        Store.create(tmp_path / "set", "set")
 
 
 @pytest.mark.parametrize(

@@ -445,16 +445,6 @@ def test_destinations(tmp_path: Path) -> None:
         write_lerobot([made("a", 2)], tmp_path / "new", codec="libx246")
 
 
-def test_a_crash_leaves_nothing_behind(tmp_path: Path) -> None:
-    def stream() -> Any:
-        yield made("a", 3)
-        raise RuntimeError("power cut")
-
-    with pytest.raises(RuntimeError, match="power cut"):
-        write_lerobot(stream(), tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
 # Real files
 
 

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from demerit.data.dataset import Dataset, DatasetReader, Problem
-from demerit.data.formats import rlds
 from demerit.data.formats.rlds import RldsReader, TfRecordFrames
 from demerit.data.frames import FrameSource, frame_source
 from demerit.data.labels import Outcome
@@ -127,14 +126,9 @@ def test_a_good_record_becomes_an_episode(tmp_path):
     assert episode.instruction == "lift the cube"
     assert list(episode.views) == ["image", "wrist_image"]
     assert episode.outcomes == ()
-    assert {name: values.shape for name, values in episode.signals.items()} == {
-        "state": (4, 2),
-        "action/move": (4, 3),
-        "action/grip": (4,),
-        "reward": (4,),
-        "is_first": (4,),
-        "is_terminal": (4,),
-    }
+    shapes = {name: values.shape[1:] for name, values in episode.signals.items()}
+    scalars = dict.fromkeys(("action/grip", "reward", "is_first", "is_terminal"), ())
+    assert shapes == {"state": (2,), "action/move": (3,), **scalars}
     assert episode.signals["is_terminal"].tolist() == [False, False, False, True]
     assert episode.signals["state"][1].tolist() == [2, 3]
     origin = episode.origin
@@ -142,8 +136,10 @@ def test_a_good_record_becomes_an_episode(tmp_path):
     assert origin.tags == {"file_path": "/data/one.npy", "number": "300"}
 
 
-def test_take_and_describe(tmp_path):
-    (episode,), _ = read(write(tmp_path, [steps()]), fps=2.0)
+def test_frames_and_their_identity(tmp_path):
+    (episode, copy), _ = read(write(tmp_path, [steps(), steps()]), fps=2.0)
+    (moved, _), _ = read(write(tmp_path / "moved", [steps(), steps()]))
+    assert episode.fingerprint() == moved.fingerprint() != copy.fingerprint()
     frames = episode.main
     assert isinstance(frames.source, FrameSource)
     taken = frames.take([3, 0, 3])
@@ -166,25 +162,6 @@ def test_jpeg_and_grey_png_decode_to_rgb(tmp_path):
     assert abs(int(episode.main.take([0])[0, 5, 7, 0]) - 200) < 8
 
 
-def test_identity(tmp_path):
-    first = write(tmp_path / "a", [steps(), steps()])
-    second = write(tmp_path / "b", [steps(), steps()])
-    (one, two), _ = read(first)
-    (moved, _), _ = read(second)
-    assert one.fingerprint() == moved.fingerprint() != two.fingerprint()
-
-
-def test_a_record_is_parsed_once_for_all_its_cameras(tmp_path, monkeypatch):
-    calls = []
-    real = rlds.parse_example
-    monkeypatch.setattr(rlds, "parse_example", lambda *given: calls.append(1) or real(*given))
-    for episode in RldsReader(write(tmp_path, [steps(), steps()])).records():
-        for frames in episode.views.values():
-            frames.take([0])
-            frames.take([1])
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize(("value", "dtype", "success"), [(1, "bool", True), (0, "bool", False), (1, "int64", None)])
 def test_success_from_metadata_declared_bool(tmp_path, value, dtype, success):
     features = copy.deepcopy(FEATURES)
@@ -202,18 +179,12 @@ def test_the_newest_version(tmp_path):
     assert RldsReader(tmp_path / "toy").folder.name == "0.10.0"
 
 
-def test_instructions_in_the_observation(tmp_path):
-    words = [b"open", b"open", b"", b"close"]
-    record = steps(steps__language_instruction=None, steps__observation__natural_language_instruction=words)
-    (episode,), problems = read(write(tmp_path, [record]))
-    assert episode.instruction == "open"
-    assert problems == [("several instructions", "toy/train/00000/000000", True)]
-
-
 HERE = "toy/train/00000/000000"
 BROKEN = [encoded_image(9)] * 3 + [b"nonsense"]
 BOTH = ["image", "wrist_image"]
+OBSERVED = {"steps__observation__natural_language_instruction": [b"lift the cube", b"", b"x", b"x"]}
 MESSY = {
+    "several instructions": (steps(steps__language_instruction=None, **OBSERVED), BOTH),
     "empty instruction": (steps(steps__language_instruction=[b" "] * 4), BOTH),
     "no steps": (steps(0), None),
     "missing camera": (steps(steps__observation__image=None), ["wrist_image"]),
@@ -237,6 +208,7 @@ def test_a_record_with_a_problem(tmp_path, kind):
     assert problems == [(kind.partition(" (")[0], HERE, cameras is not None)]
     assert [list(episode.views) for episode in episodes] == ([cameras] if cameras else []) + [BOTH]
     assert episodes[-1].id == "toy/train/00000/000001"
+    assert not cameras or episodes[0].instruction == ("" if kind == "empty instruction" else "lift the cube")
     assert "reward" in episodes[-1].signals and ("reward" in episodes[0].signals) == (kind != "misshapen signal")
 
 
@@ -251,21 +223,14 @@ def test_images_that_cannot_be_decoded_together(tmp_path):
         episode.main.take([0, 2])
 
 
-def test_a_truncated_shard(tmp_path):
-    folder = write(tmp_path, [steps(), steps()])
+@pytest.mark.parametrize(("declared", "cut", "kept"), [(3, None, False), (1, None, True), (2, -100, False)])
+def test_shards_with_another_number_of_episodes(tmp_path, declared, cut, kept):
+    folder = write(tmp_path, [steps(), steps()], {"train": [declared]})
     shard = folder / "toy-train.tfrecord-00000-of-00001"
-    shard.write_bytes(shard.read_bytes()[:-100])
-    records = list(RldsReader(folder).records())
-    assert [r.id for r in records[:-1]] == [HERE]
-    assert (records[-1].kind, records[-1].episode, records[-1].kept) == ("unreadable shard", "toy/train/00000", False)
-    assert "1 of 2" in records[-1].detail
-
-
-@pytest.mark.parametrize(("declared", "kept"), [(3, False), (1, True)])
-def test_wrong_number_of_episodes(tmp_path, declared, kept):
-    episodes, problems = read(write(tmp_path, [steps(), steps()], {"train": [declared]}))
-    assert len(episodes) == 2
-    assert problems == [("wrong number of episodes", "toy/train/00000", kept)]
+    shard.write_bytes(shard.read_bytes()[:cut])
+    episodes, problems = read(folder)
+    assert len(episodes) == (1 if cut else 2)
+    assert problems == [("unreadable shard" if cut else "wrong number of episodes", "toy/train/00000", kept)]
 
 
 def test_splits_without_lengths_or_shards(tmp_path):
@@ -312,12 +277,11 @@ def test_folders_that_are_not_rlds(tmp_path):
 def test_bad_frames(tmp_path):
     (episode,), _ = read(write(tmp_path, [steps()]))
     source = episode.main.source
-    with pytest.raises(BadInput, match="0 to 3, got -1 to -1"):
+    with pytest.raises(BadInput, match="0 to 3"):
         source.take([-1])
-    with pytest.raises(UnreadableVideo, match="steps/reward"):
-        TfRecordFrames(source.path, source.offset, source.length, "steps/reward").take([0])
-    with pytest.raises(UnreadableVideo, match="there is no such file"):
-        TfRecordFrames(str(tmp_path / "gone"), 12, 1, "k").take([0])
+    for path, key in [(source.path, "steps/reward"), (str(tmp_path / "gone"), source.key)]:
+        with pytest.raises(UnreadableVideo):
+            TfRecordFrames(path, source.offset, source.length, key).take([0])
     with pytest.raises(BadInput, match="fps"):
         TfRecordFrames(source.path, 12, 1, "k", fps=0)
 
@@ -329,12 +293,8 @@ def test_the_bridge_sample():
     episodes = list(dataset)
     assert (reader.name, reader.expected(), len(episodes)) == ("bridge_dataset", 50, 25)
     assert {(len(e), *e.views) for e in episodes} == {(10, "image_0", "image_1", "image_2")}
-    assert {e.instruction for e in episodes} == {
-        "put cup from counter or drying rack into sink",
-        "flip pot upright which is in sink",
-        "turn lever vertical to front",
-        "put carrot on plate",
-    }
+    instructions = {e.instruction for e in episodes}
+    assert len(instructions) == 4 and "put carrot on plate" in instructions
     assert episodes[3].signals["action"].shape == episodes[3].signals["state"].shape == (10, 7)
     assert all(np.isfinite(e.signals["state"]).all() and e.signals["is_first"].tolist()[0] for e in episodes)
     assert dict(dataset.problems.counts) == {("placeholder camera", True): 25, ("missing split", False): 25}
