@@ -1,4 +1,4 @@
-"""The shape of the package: layers, public names, what an import costs."""
+"""The structure of the package: import direction, public names, what an import loads, unique class names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import demerit
 
 ROOT = Path(demerit.__file__).parent
 
-# Imports go down only. A package's own modules may import each other; two names on one level may not.
+# A room imports only rooms that stand before it here.
 ORDER = "errors registry config data llm models negatives evaluate training use cli __init__".split()
 LEVELS = {name: level for level, name in enumerate(ORDER)}
 
@@ -24,7 +24,7 @@ def top(module: str) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """Names of demerit's own parts that a file imports, also inside functions; strings are not imports."""
+    """Return the rooms that a file imports, also inside functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("demerit"):
@@ -35,11 +35,11 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def test_imports_go_down_only() -> None:
+def test_imports_go_one_way() -> None:
     wrong = []
     for path in sorted(ROOT.rglob("*.py")):
         own = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        assert own in LEVELS, f"{own} has no level yet"
+        assert own in LEVELS, f"{own} is not in ORDER"
         for other in imports(path) - {own}:
             if LEVELS[other] >= LEVELS[own]:
                 wrong.append(f"{path.relative_to(ROOT)} imports {other}")
@@ -52,7 +52,7 @@ RewardModel RewardStore Store __version__ check_model import_dataset load_model 
 """.split()
 
 
-def test_public_names_are_these_and_all_exist() -> None:
+def test_public_names_exist() -> None:
     assert sorted(demerit.__all__) == sorted(PUBLIC)
     for name in PUBLIC:
         assert getattr(demerit, name) is not None
@@ -78,7 +78,7 @@ def test_reading_and_scoring_need_no_heavy_machinery() -> None:
     assert not loaded_by(code) & {"torch", "transformers", "onnxruntime", "pyarrow.dataset", "pandas", "scipy"}
 
 
-def test_every_module_says_what_it_holds() -> None:
+def test_every_module_has_a_docstring_and_a_telling_name() -> None:
     for path in ROOT.rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
         assert not {"utils", "common", "helpers", "misc", "base", "manager"} & set(path.stem.split("_")), path
@@ -98,3 +98,34 @@ def test_every_built_in_name_can_be_loaded() -> None:
         assert registry.names()
         for name in registry:
             assert callable(registry.factory(name))
+
+
+HEAVY = {
+    "accelerate", "h5py", "huggingface_hub", "matplotlib", "metaworld", "mujoco", "onnx", "openai", "peft", "pydantic",
+    "safetensors", "tensorboard", "tokenizers", "torch", "transformers", "wandb",
+}  # fmt: skip
+
+
+def sources() -> list[tuple[str, ast.Module]]:
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in sorted(ROOT.rglob("*.py"))]
+
+
+def test_class_names_are_unique() -> None:
+    homes: dict[str, list[str]] = {}
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path)
+    assert not {name: paths for name, paths in homes.items() if len(paths) > 1}
+
+
+def test_only_heavy_extras_are_imported_inside_functions() -> None:
+    inner = []
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                found = [child for child in ast.walk(node) if isinstance(child, ast.Import | ast.ImportFrom)]
+                inner += [(path, ast.unparse(child)) for child in found]
+    light = [line for line in inner if not any(name in line[1] for name in HEAVY)]
+    assert not light
+    assert len(inner) <= 40

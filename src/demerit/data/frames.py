@@ -107,11 +107,9 @@ class Frames:
     @classmethod
     def from_video(cls, path: str | Path) -> Frames:
         """Open a video file lazily."""
-        from demerit.data.video import VideoClip  # noqa: PLC0415  # video imports frames
-
         if not Path(path).is_file():
             raise UnreadableVideo(path, "there is no such file")
-        return cls(VideoClip(str(Path(path).resolve())))
+        return cls(FRAME_KINDS.factory("video")(str(Path(path).resolve())))
 
     def __len__(self) -> int:
         return len(self.source) if self.indices is None else len(self.indices)
