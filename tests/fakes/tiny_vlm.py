@@ -41,41 +41,19 @@ ROBOMETER_TOKENS = ("<|split_token|>", "<|reward_token|>", "<|pref_token|>", "<|
 ROWS = {"qwen": 384, "robometer": TOKENS + 5, "robometer-lerobot": TOKENS + 5}
 
 TEXT: dict[str, Any] = {
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "bos_token_id": ID["<|endoftext|>"],
-    "eos_token_id": ID["<|im_end|>"],
-    "head_dim": 16,
-    "hidden_act": "silu",
-    "hidden_size": 64,
-    "initializer_range": 0.02,
-    "intermediate_size": 96,
-    "max_position_embeddings": 262144,
-    "model_type": "qwen3_vl_text",
-    "num_attention_heads": 4,
-    "num_hidden_layers": 4,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-6,
+    "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": ID["<|endoftext|>"],
+    "eos_token_id": ID["<|im_end|>"], "head_dim": 16, "hidden_act": "silu", "hidden_size": 64,
+    "initializer_range": 0.02, "intermediate_size": 96, "max_position_embeddings": 262144,
+    "model_type": "qwen3_vl_text", "num_attention_heads": 4, "num_hidden_layers": 4, "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6, "rope_theta": 5000000, "use_cache": True,
     "rope_scaling": {"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"},
-    "rope_theta": 5000000,
-    "use_cache": True,
-}
+}  # fmt: skip
 VISION: dict[str, Any] = {
-    "deepstack_visual_indexes": [0, 1, 2],
-    "depth": 4,
-    "hidden_act": "gelu_pytorch_tanh",
-    "hidden_size": 32,
-    "in_channels": 3,
-    "initializer_range": 0.02,
-    "intermediate_size": 48,
-    "model_type": "qwen3_vl",
-    "num_heads": 2,
-    "num_position_embeddings": 64,
-    "out_hidden_size": 64,
-    "patch_size": 16,
-    "spatial_merge_size": 2,
+    "deepstack_visual_indexes": [0, 1, 2], "depth": 4, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 32,
+    "in_channels": 3, "initializer_range": 0.02, "intermediate_size": 48, "model_type": "qwen3_vl", "num_heads": 2,
+    "num_position_embeddings": 64, "out_hidden_size": 64, "patch_size": 16, "spatial_merge_size": 2,
     "temporal_patch_size": 2,
-}
+}  # fmt: skip
 SENTENCES = [
     "pick up the cup and put it on the plate, then close the drawer",
     "the robot pushes the red block into the box; does this trajectory complete the task?",
@@ -146,10 +124,10 @@ def backbone_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name.removeprefix("model."): shape for name, shape in _shapes(json.dumps(config)).items()}
 
 
-def head_shapes(hidden: int = 64, bins: int = 10) -> dict[str, tuple[int, ...]]:
+def head_shapes(hidden: int = 64) -> dict[str, tuple[int, ...]]:
     """Names and shapes of Robometer's heads."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for head, out in (("progress", bins), ("success", 1), ("preference", 1)):
+    for head, out in (("progress", 10), ("success", 1), ("preference", 1)):
         shapes[f"{head}_head.0.weight"] = (hidden // 2, hidden)
         shapes |= {f"{head}_head.{part}": (hidden // 2,) for part in ("0.bias", "1.weight", "1.bias")}
         shapes |= {f"{head}_head.4.weight": (out, hidden // 2), f"{head}_head.4.bias": (out,)}
@@ -178,11 +156,8 @@ def tiny_checkpoint(
     seed: int = 0,
     *,
     text: dict[str, Any] | None = None,
-    vision: dict[str, Any] | None = None,
     tied: bool = True,
-    dtype: torch.dtype = torch.float32,
     shards: int | None = None,
-    bins: int = 10,
     frames: int = 8,
     config_from_base: bool = False,
     drop: tuple[str, ...] = (),
@@ -195,27 +170,26 @@ def tiny_checkpoint(
         layout: which of the public layouts.
         seed: of the weights.
         text: changes to the text part of the config.
-        vision: changes to the vision part of the config.
         tied: whether the answers are read with the embedding table (true of the 4B, false of the 8B).
-        dtype: of the weights on disk.
         shards: number of weight files; by default as the public ones have it.
-        bins: of Robometer's progress head.
         frames: Robometer's `data.max_frames`.
         config_from_base: leave the model's shape out of Robometer's config.json, so that the base must be read.
         drop: names on disk to leave out.
         extra: tensors to add under their names on disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = tiny_config(ROWS[layout], tied=tied, text=text, vision=vision)
-    on_disk = _named(_weights(config, seed, bins), layout, tied)
-    on_disk = {name: value.to(dtype).contiguous() for name, value in on_disk.items() if name not in drop}
+    config = tiny_config(ROWS[layout], tied=tied, text=text)
+    on_disk = _named(_weights(config, seed), layout, tied)
+    on_disk = {name: value.contiguous() for name, value in on_disk.items() if name not in drop}
     _write_weights(folder, on_disk | (extra or {}), shards or (2 if layout == "robometer" else 1))
     if layout == "qwen":
         _write_json(folder / "config.json", config)
         write_tokenizer(folder)
         return folder
     base = folder.with_name(folder.name + "-base")
-    write_base(base, tiny_config(tied=tied, text=text, vision=vision))
+    base.mkdir(parents=True, exist_ok=True)
+    _write_json(base / "config.json", tiny_config(tied=tied, text=text))
+    write_tokenizer(base)
     if layout == "robometer":
         shape = {} if config_from_base else {name: config[name] for name in config if name != "architectures"}
         _write_json(folder / "config.json", {"architectures": ["RFM"], "dtype": "bfloat16", **shape})
@@ -223,12 +197,12 @@ def tiny_checkpoint(
             "model": {"base_model_id": str(base), "model_type": "default", "use_peft": False},
             "peft": {"r": 32, "lora_alpha": 64, "lora_dropout": 0.05, "bias": "none"},
             "data": {"max_frames": frames, "use_multi_image": True, "use_per_frame_progress_token": True},
-            "loss": {"progress_loss_type": "discrete", "progress_discrete_bins": bins},
+            "loss": {"progress_loss_type": "discrete", "progress_discrete_bins": 10},
         }
         (folder / "config.yaml").write_text(yaml.safe_dump(facts))
         return folder
     facts = {"type": "robometer", "base_model_id": str(base), "max_frames": frames, "progress_loss_type": "discrete"}
-    facts |= {"progress_discrete_bins": bins, "use_multi_image": True, "use_per_frame_progress_token": True}
+    facts |= {"progress_discrete_bins": 10, "use_multi_image": True, "use_per_frame_progress_token": True}
     _write_json(folder / "config.json", {**facts, "vlm_config": config})
     return folder
 
@@ -248,24 +222,17 @@ def tiny_adapter(folder: Path, base: Path | str, start: str | None = None, **cha
     return folder
 
 
-def write_base(folder: Path, config: dict[str, Any]) -> None:
-    """Write a base model's config and tokenizer, without weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", config)
-    write_tokenizer(folder)
-
-
-def tiny_weights(layout: Layout = "qwen", seed: int = 0, tied: bool = True, bins: int = 10) -> dict[str, torch.Tensor]:
+def tiny_weights(layout: Layout = "qwen", seed: int = 0, tied: bool = True) -> dict[str, torch.Tensor]:
     """Return the float32 weights that tiny_checkpoint writes, by canonical name: a second source for tests."""
-    weights = _weights(tiny_config(ROWS[layout], tied=tied), seed, bins)
+    weights = _weights(tiny_config(ROWS[layout], tied=tied), seed)
     return weights if layout != "qwen" else {n: w for n, w in weights.items() if n not in head_shapes()}
 
 
-def _weights(config: dict[str, Any], seed: int, bins: int) -> dict[str, torch.Tensor]:
+def _weights(config: dict[str, Any], seed: int) -> dict[str, torch.Tensor]:
     backbone = random_weights(backbone_shapes(config), seed)
     if config["tie_word_embeddings"]:
         backbone["lm_head.weight"] = backbone["language_model.embed_tokens.weight"]
-    return backbone | random_weights(head_shapes(config["text_config"]["hidden_size"], bins), seed)
+    return backbone | random_weights(head_shapes(config["text_config"]["hidden_size"]), seed)
 
 
 def _named(weights: dict[str, torch.Tensor], layout: Layout, tied: bool) -> dict[str, torch.Tensor]:

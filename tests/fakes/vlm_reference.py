@@ -101,8 +101,8 @@ class RobometerReference:
 
     def _ids(self, pieces: Sequence[Piece]) -> list[int]:
         """Tokenize the whole prompt as one text, as a processor does."""
-        texts = [piece if isinstance(piece, str) else _spell(piece) for piece in pieces if not _is_cut(piece)]
-        return self._tokens.ids("".join(texts))
+        texts = [piece for piece in pieces if isinstance(piece, str | ImageSlot)]
+        return self._tokens.ids("".join(text if isinstance(text, str) else _spell(text) for text in texts))
 
     def _pixels(self, frames: Images) -> tuple[Tensor, Tensor]:
         """Resize and cut every image by itself."""
@@ -114,11 +114,7 @@ class RobometerReference:
         return torch.cat(flat).flatten(0, 1), grid
 
 
-def _is_cut(piece: Piece) -> bool:
-    return not isinstance(piece, str | ImageSlot)
-
-
-def _spell(image: Any) -> str:
+def _spell(image: ImageSlot) -> str:
     return f"<|vision_start|>{IMAGE * (image.rows * image.columns)}<|vision_end|>"
 
 

@@ -58,7 +58,8 @@ def same_weights(checkpoint: Checkpoint, weights: dict[str, torch.Tensor]) -> bo
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_has_the_same_names(tmp_path: Path, layout: Layout) -> None:
-    checkpoint = read_checkpoint(str(tiny_checkpoint(tmp_path / "it", layout, seed=3)))
+    folder = tiny_checkpoint(tmp_path / "it", layout, seed=3)
+    checkpoint = read_checkpoint(str(folder))
     weights = tiny_weights(layout, seed=3)
     read = dict(checkpoint.tensors("cpu", torch.float32, expected(layout)))
     assert set(read) == set(expected(layout))
@@ -66,6 +67,11 @@ def test_every_layout_has_the_same_names(tmp_path: Path, layout: Layout) -> None
     assert checkpoint.layout == layout
     assert checkpoint.config["text_config"]["vocab_size"] == ROWS[layout]
     assert checkpoint.revision is None
+    holder = folder if layout == "qwen" else folder.with_name("it-base")
+    assert tokenizer_path(checkpoint) == holder / "tokenizer.json"
+    (holder / "tokenizer.json").unlink()
+    with pytest.raises(BadInput, match=holder.name):
+        tokenizer_path(checkpoint)
 
 
 def test_a_tied_table_may_be_stored_under_either_name(tmp_path: Path) -> None:
@@ -178,23 +184,20 @@ def test_unreadable_files_are_refused(tmp_path: Path, spoil: Callable[[Path], No
         read_checkpoint(str(folder))
 
 
-def test_an_index_that_does_not_match_its_shards_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "word"), [("copy", "one tensor"), ("elsewhere", "same folder"), ("gone", "incomplete")]
+)
+def test_an_index_that_does_not_match_its_shards_is_refused(tmp_path: Path, change: str, word: str) -> None:
     folder = tiny_checkpoint(tmp_path / "it", "qwen", shards=2)
-    index = folder / "model.safetensors.index.json"
-    good = json.loads(index.read_text())["weight_map"]
-    first = min(good)
-    other = next(file for file in good.values() if file != good[first])
-    whole = (folder / other).read_bytes()
-    shutil.copy(folder / good[first], folder / other)
-    with pytest.raises(BadInput, match="one tensor"):
-        read_checkpoint(str(folder))
-    (folder / other).write_bytes(whole)
-    change_json(index, weight_map={**good, first: "../elsewhere.safetensors"})
-    with pytest.raises(BadInput, match="same folder"):
-        read_checkpoint(str(folder))
-    change_json(index, weight_map=good)
-    (folder / good[first]).unlink()
-    with pytest.raises(BadInput, match="incomplete download"):
+    index, shards = folder / "model.safetensors.index.json", sorted(folder.glob("model-*.safetensors"))
+    where = json.loads(index.read_text())["weight_map"]
+    if change == "copy":
+        shutil.copy(*shards)
+    elif change == "gone":
+        shards[0].unlink()
+    else:
+        change_json(index, weight_map={**where, min(where): "../elsewhere.safetensors"})
+    with pytest.raises(BadInput, match=word):
         read_checkpoint(str(folder))
 
 
@@ -244,6 +247,7 @@ def check_merged(checkpoint: Checkpoint, merged: dict[str, torch.Tensor]) -> Non
     [
         {},
         {"use_rslora": True},
+        {"wrap": "language_model"},
         {"rank_pattern": {"q_proj": 2, r"layers\.1\.mlp\.up_proj": 3}, "alpha_pattern": {"down_proj": 1}},
         {"target_modules": r".*visual.*\.(qkv|linear_fc1)"},
     ],
@@ -254,20 +258,14 @@ def test_adapters_are_merged_as_peft_merges_them(tmp_path: Path, options: dict[s
     given = read_checkpoint(str(base), adapter=str(tmp_path / "adapter"))
     check_merged(given, merged)
     assert given.adapters == (tmp_path / "adapter",)
+    if "wrap" in options:  # a snapshot of the wrapped network has to be merged first
+        shutil.copy(base / "config.json", tmp_path / "wrapped")
+        with pytest.raises(BadInput, match="merge_and_unload"):
+            read_checkpoint(str(tmp_path / "wrapped"))
+        return
     alone = read_checkpoint(str(tmp_path / "adapter"))  # loads the base model that it names
     check_merged(alone, merged)
     assert alone.fingerprint() == given.fingerprint() != read_checkpoint(str(base)).fingerprint()
-    assert tokenizer_path(alone) == base / "tokenizer.json"
-
-
-def test_an_adapter_of_the_language_model_alone_is_merged(tmp_path: Path) -> None:
-    base = tiny_checkpoint(tmp_path / "base", "qwen")
-    merged = adapt_with_peft(base, tmp_path / "adapter", wrap="language_model", use_rslora=True)
-    check_merged(read_checkpoint(str(base), adapter=str(tmp_path / "adapter")), merged)
-    # a snapshot of the wrapped network has to be merged first
-    shutil.copy(base / "config.json", tmp_path / "wrapped")
-    with pytest.raises(BadInput, match="merge_and_unload"):
-        read_checkpoint(str(tmp_path / "wrapped"))
 
 
 def test_whole_weights_in_an_adapter_replace_those_below(tmp_path: Path) -> None:
@@ -353,20 +351,6 @@ def test_an_adapter_beside_a_whole_model_and_heads_over_a_plain_one_are_refused(
     save_file({"success_head.4.bias": torch.ones(1)}, tmp_path / "adapter/custom_heads.safetensors")
     with pytest.raises(BadInput, match="success_head"):
         read_checkpoint(str(tmp_path / "adapter"))
-
-
-# --- tokenizer and fingerprint ---
-
-
-def test_the_tokenizer_is_in_the_checkpoint_or_its_base(tmp_path: Path) -> None:
-    plain = tiny_checkpoint(tmp_path / "plain", "qwen")
-    assert tokenizer_path(read_checkpoint(str(plain))) == plain / "tokenizer.json"
-    for layout in LAYOUTS[1:]:
-        folder = tiny_checkpoint(tmp_path / layout, layout)
-        assert tokenizer_path(read_checkpoint(str(folder))) == tmp_path / f"{layout}-base/tokenizer.json"
-    (plain / "tokenizer.json").unlink()
-    with pytest.raises(BadInput, match="plain"):
-        tokenizer_path(read_checkpoint(str(plain)))
 
 
 def test_a_downloaded_checkpoint_knows_its_commit_and_hash(tmp_path: Path) -> None:

@@ -69,18 +69,11 @@ def generated(theirs: Any, blocks: tuple[TokenBlock, ...], at: int, stops: set[i
     return list(out[0, ids.shape[1] :].tolist())
 
 
-def test_tokens_equal_those_of_generate(backbone: Backbone, theirs: Any) -> None:
-    prompts = [prompt(backbone, at) for at in range(3)]
-    expected = [generated(theirs, blocks, at, {383}, MOST) for at, blocks in enumerate(prompts)]
-    assert len({tuple(ids) for ids in expected}) > 1, "the prompts must lead to different answers to test anything"
-    answers = decode_greedily(backbone.network, separate_tree(prompts), encode(backbone), stops={383}, most=MOST)
-    assert [list(answer.ids) for answer in answers] == expected
-    assert not any(answer.finished for answer in answers)
-
-
-def test_each_answer_stops_by_itself(backbone: Backbone, theirs: Any) -> None:
+def test_tokens_equal_those_of_generate_and_each_answer_stops_by_itself(backbone: Backbone, theirs: Any) -> None:
     prompts = [prompt(backbone, at) for at in range(3)]
     free = decode_greedily(backbone.network, separate_tree(prompts), encode(backbone), stops=(), most=MOST)
+    for at, (answer, blocks) in enumerate(zip(free, prompts, strict=True)):
+        assert answer == DecodedAnswer(tuple(generated(theirs, blocks, at, {383}, MOST)), finished=False)
     # tokens that end the answers at different places, one of them at once
     stops = {free[0].ids[0], next(id for id in free[1].ids[3:] if id not in free[1].ids[:3])}
     answers = decode_greedily(backbone.network, separate_tree(prompts), encode(backbone), stops=stops, most=MOST)

@@ -150,12 +150,6 @@ def test_a_kept_trunk_is_seen_but_not_computed_again() -> None:
         assert np.array_equal(group.sees[:, -group.length :], own)
 
 
-def test_new_tokens_follow_past_ones() -> None:
-    packed = pack(separate_tree([(TokenBlock((1, 2, 3)),)]), {}, [(0, 2)], PastTokens(10, np.array([0, 4, 7]), 20))
-    assert packed.groups[0].sees.tolist() == [[0, 4, 7, 10, 11, 12]]
-    assert packed.positions[0].tolist() == [20, 21, 22]
-
-
 def test_positions_equal_transformers() -> None:
     blocks = tuple(shown(frame, depth, 2, 3) for depth, frame in enumerate(window(20, 5)))
     ids = torch.tensor([[token for block in blocks for token in block.ids]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,16 +118,8 @@ def test_large_models_are_written_in_several_files(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("merged", [True, False])
-def test_files_have_the_mode_of_the_umask_and_a_full_disk_leaves_nothing(
-    tmp_path: Path, merged: bool, monkeypatch: Any
-) -> None:
-    before = os.umask(0o027)
+def test_a_full_disk_leaves_nothing(tmp_path: Path, merged: bool, monkeypatch: Any) -> None:
     heads = {"progress_head.0.weight": torch.zeros(32, 64)}
-    try:
-        model = export_vlm(heads, tiny_start(), small_config(), tmp_path / "model", {}, merged=merged)
-    finally:
-        os.umask(before)
-    assert {oct(path.stat().st_mode & 0o777) for path in model.iterdir()} == {"0o640"}
 
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -136,4 +127,4 @@ def test_files_have_the_mode_of_the_umask_and_a_full_disk_leaves_nothing(
     monkeypatch.setattr(checkpoints, "save_file" if not merged else "save_torch_state_dict", fail)
     with pytest.raises(WriteError, match="No space"):
         export_vlm(heads, tiny_start(), small_config(), tmp_path / "full", {}, merged=merged)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert not any(tmp_path.iterdir())

@@ -8,8 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,7 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from safetensors.torch import load_file
 
 from demerit.data.files import lock_folder
-from demerit.errors import (
-    BadInput,
-    DemeritError,
-    Diverged,
-    OutOfMemory,
-    StoppedByUser,
-    StoreBusy,
-    StoreError,
-    WriteError,
-)
+from demerit.errors import BadInput, DemeritError, Diverged, OutOfMemory, StoppedByUser, StoreBusy, WriteError
 from demerit.models.vlm.network import VLMNetwork
 from demerit.models.vlm.robometer import RobometerEngine, RobometerProtocol, expected_heads
 from demerit.training.prepared import PreparedCorpus
@@ -85,26 +75,23 @@ def press() -> None:
 # Learning
 
 
-def video(corpus: PreparedCorpus, row: int) -> np.ndarray:
-    return np.stack([corpus.frame(row, frame) for frame in range(corpus.rows[row].frames)])
-
-
-def judge(folder: Path, held_out: PreparedCorpus) -> tuple[float, float, float]:
-    """Return the share of pairs in the right order, the lowest progress of a success, the highest of a failure."""
+def judge(folder: Path, held_out: PreparedCorpus) -> list[bool]:
+    """Whether each pair of a success and a failure is in the right order, by preference both ways and by progress."""
     weights = weights_in(folder)
     heads = {name: weights.pop(name) for name in expected_heads(64, 10)}
     tokens: Any = WordTokens()
     engine = RobometerEngine(VLMNetwork(tiny_start().shape, weights), heads, tokens, RobometerProtocol(frames=4))
+    videos = [
+        np.stack([held_out.frame(at, frame) for frame in range(row.frames)]) for at, row in enumerate(held_out.rows)
+    ]
     right: list[bool] = []
-    ends: dict[bool, list[float]] = {True: [], False: []}
-    for a, row in enumerate(held_out.rows):
-        ends[bool(row.success)].append(float(engine.dense(video(held_out, a), row.instruction).progress[-1]))
-        for b, other in enumerate(held_out.rows):
+    for good, row in zip(videos, held_out.rows, strict=True):
+        for bad, other in zip(videos, held_out.rows, strict=True):
             if row.success and not other.success and other.instruction == row.instruction:
-                clips = video(held_out, a), video(held_out, b)
-                right += [engine.compare(*clips, row.instruction) > 0.5]
-                right += [engine.compare(*clips[::-1], row.instruction) < 0.5]
-    return float(np.mean(right)), min(ends[True]), max(ends[False])
+                done, failed = (float(engine.dense(clip, row.instruction).progress[-1]) for clip in (good, bad))
+                right += [engine.compare(good, bad, row.instruction) > 0.5, done > failed + 0.2]
+                right += [engine.compare(bad, good, row.instruction) < 0.5]
+    return right
 
 
 def shuffle_labels(corpus: PreparedCorpus) -> PreparedCorpus:
@@ -125,19 +112,10 @@ def test_a_dozen_episodes_are_learned_and_new_ones_ordered(tmp_path: Path) -> No
     }  # fmt: skip
     corpus, held_out = vlm_corpus(), vlm_corpus((9, 11), seed=7)
     told: list[VLMProgress] = []
-    right, least, most = judge(run(tmp_path / "true", told.append, corpus, **changes), held_out)
+    assert all(judge(run(tmp_path / "true", told.append, corpus, **changes), held_out))
     assert np.mean([progress.loss for progress in told[-5:]]) < 0.5 * np.mean([progress.loss for progress in told[:5]])
-    assert right == 1.0
-    assert least > most + 0.2
     assert told[-1].features_found == 1.0
-    control = judge(run(tmp_path / "shuffled", None, shuffle_labels(corpus), **changes), held_out)
-    assert control[0] < 0.8
-
-
-def test_parts_of_an_update_add_up(tmp_path: Path) -> None:
-    for part in (1, 4):
-        run(tmp_path / str(part), part=part, head_dropout=0.0, steps=2)
-    assert furthest(tmp_path / "1", tmp_path / "4") < 1e-5
+    assert np.mean(judge(run(tmp_path / "shuffled", None, shuffle_labels(corpus), **changes), held_out)) < 0.8
 
 
 @pytest.mark.slow
@@ -204,15 +182,11 @@ def test_ctrl_c_saves_and_the_same_call_resumes(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
     assert checkpoints(tmp_path) == ["checkpoint-3"]
     assert not (tmp_path / "model").exists()
+    with pytest.raises(StoppedByUser, match="update 4"):
+        run(tmp_path, at(5, lambda: (press(), press())))  # the second one stops at once
     steps: list[int] = []
     run(tmp_path, lambda progress: steps.append(progress.step))
-    assert steps == [4, 5, 6]
-
-
-def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
-    with pytest.raises(StoppedByUser, match="update 2"):
-        run(tmp_path, at(3, lambda: (press(), press())))
-    assert checkpoints(tmp_path) == ["checkpoint-2"]
+    assert steps == [5, 6]
 
 
 def test_another_run_is_not_resumed(tmp_path: Path) -> None:
@@ -228,9 +202,6 @@ def test_another_run_is_not_resumed(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="remove it"):
             run(tmp_path, steps=1)
         (folder / name).write_bytes(before)
-    (tmp_path / "file").touch()
-    with pytest.raises(StoreError):
-        run(tmp_path / "file" / "out")
     with lock_folder(tmp_path / "run"), pytest.raises(StoreBusy):
         run(tmp_path, steps=1)
 
@@ -238,73 +209,44 @@ def test_another_run_is_not_resumed(tmp_path: Path) -> None:
 # Numbers that break, memory and disk
 
 
-def test_a_run_ends_at_the_first_loss_that_is_not_finite(tmp_path: Path, monkeypatch: Any) -> None:
-    forward = VLMLearner.forward
+def fill_memory(*_: Any) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 is full.")
 
-    def break_down() -> None:
-        monkeypatch.setattr(
-            VLMLearner, "forward", lambda *given: {k: v * torch.inf for k, v in forward(*given).items()}
-        )
 
-    with pytest.raises(Diverged, match="loss") as caught:
-        run(tmp_path, at(2, break_down))
-    assert caught.value.update == 3
+def break_weights(optimiser: torch.optim.Optimizer, closure: Any = None) -> None:
+    with torch.no_grad():
+        optimiser.param_groups[0]["params"][-1].view(-1)[0] = torch.nan
+
+
+FORWARD = VLMLearner.forward
+BREAKS: list[tuple[type, str, Any, type[DemeritError], str]] = [
+    (VLMLearner, "forward", lambda *a: {k: v * torch.inf for k, v in FORWARD(*a).items()}, Diverged, "loss"),
+    (Accelerator, "clip_grad_norm_", lambda *_: torch.tensor(torch.inf), Diverged, "gradient"),
+    (torch.optim.AdamW, "step", break_weights, Diverged, "weights"),
+    (VLMLearner, "forward", fill_memory, OutOfMemory, r"part=1.*20.00 GiB"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "broken", "error", "word"), BREAKS)
+def test_a_run_that_breaks_keeps_the_last_checkpoint_and_exports_nothing(
+    tmp_path: Path, monkeypatch: Any, owner: type, name: str, broken: Any, error: type[DemeritError], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        run(tmp_path, at(2, lambda: monkeypatch.setattr(owner, name, broken)), steps=4)
     assert checkpoints(tmp_path) == ["checkpoint-2"]
-    assert all(
-        value.isfinite().all()
-        for value in load_file(tmp_path / "run" / "checkpoint-2" / "trained.safetensors").values()
-    )
-    assert not (tmp_path / "model").exists()
-    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
-
-
-def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: Any) -> None:
-    def step(optimiser: torch.optim.Optimizer, closure: Any = None) -> None:
-        with torch.no_grad():
-            optimiser.param_groups[0]["params"][-1].view(-1)[0] = torch.nan
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    with pytest.raises(Diverged, match="weights"):
-        run(tmp_path, steps=1)
-    assert checkpoints(tmp_path) == []
+    trained = load_file(tmp_path / "run" / "checkpoint-2" / "trained.safetensors")
+    assert all(value.isfinite().all() for value in trained.values())
     assert not (tmp_path / "model").exists()
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Accelerator, "clip_grad_norm_", lambda *_: torch.tensor(torch.inf))
-    with pytest.raises(Diverged, match="gradient"):
-        run(tmp_path)
-
-
-def test_running_out_of_memory_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
-    def fill(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 is full.")
-
-    with pytest.raises(OutOfMemory, match=r"part=1.*20.00 GiB"):
-        run(tmp_path, at(2, lambda: monkeypatch.setattr(VLMLearner, "forward", fill)))
-    assert checkpoints(tmp_path) == ["checkpoint-2"]
-
-
-@contextmanager
-def limit_files(size: int) -> Iterator[None]:
-    """Let no file grow larger, as if the disk were full."""
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    compiling, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        sys.dont_write_bytecode = compiling
-
-
-def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
-    full = limit_files(20_000)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     try:
         with pytest.raises(WriteError) as caught:
-            run(tmp_path, at(3, full.__enter__))
+            run(tmp_path, at(3, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))))
     finally:
-        full.__exit__(None, None, None)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "update 2" in caught.value.kept
     assert checkpoints(tmp_path) == ["checkpoint-2"]
 
@@ -312,35 +254,19 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
 # What is held out, and metrics
 
 
-def graded(folder: Path) -> Callable[[], Path]:
-    """Return a call that trains on grades for three updates and validates after each."""
+def test_the_best_weights_are_kept_and_nan_is_never_the_best(tmp_path: Path, monkeypatch: Any) -> None:
+    errors = iter([2.0, 1.0, float("nan")])
+    monkeypatch.setattr(VLMTrainer, "_held_out_error", lambda *_: next(errors))
     changes = {"batch": 2, "part": 2, "precision": "float32", "steps": 3, "validate_every": 1, "lora": 2}
     config = RoboRewardTrainConfig().changed(changes)
     corpus = vlm_corpus((5, 6))
     rows = (replace(row, split="held-out") if row.frames == 6 else row for row in corpus.rows)
-    start = load_start(str(tiny_checkpoint(folder / "qwen", text={"num_hidden_layers": 3})), config)
-    return lambda: train_vlm(PreparedCorpus(tuple(rows), corpus.pixels), folder / "out", config, start, device="cpu")
-
-
-def test_the_best_weights_are_kept_and_nan_is_never_the_best(tmp_path: Path, monkeypatch: Any) -> None:
-    errors = iter([2.0, 1.0, float("nan")])
-    monkeypatch.setattr(VLMTrainer, "_held_out_error", lambda *_: next(errors))
-    model = graded(tmp_path)()
+    start = load_start(str(tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})), config)
+    graded = PreparedCorpus(tuple(rows), corpus.pixels)
+    model = train_vlm(graded, tmp_path / "out", config, start, device="cpu")
     assert json.loads((model / "training.json").read_text())["best"] == {"update": 2, "held-out error": 1.0}
     assert json.loads((tmp_path / "out" / "run" / "best" / "state.json").read_text())["step"] == 2
     assert [line["held_out_error"] for line in lines(tmp_path / "out")] == [2.0, 1.0, None]
-
-
-def test_trackers_get_the_numbers_of_the_file(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    config = RobometerTrainConfig().changed({**SMALL, "steps": 2})
-    train_vlm(vlm_corpus((8, 9)), tmp_path, config, tiny_start(), device="cpu", metrics=["tensorboard"])
-    events = EventAccumulator(str(tmp_path / "run" / "demerit"), size_guidance={"scalars": 0}).Reload()
-    for name in ("loss", "loss_preference", "rate"):
-        shown = [(event.step, event.value) for event in events.Scalars(name)]
-        assert shown == [(line["step"], np.float32(line[name])) for line in lines(tmp_path)]
 
 
 def test_unknown_and_missing_trackers_are_refused(tmp_path: Path, monkeypatch: Any) -> None:

@@ -94,10 +94,3 @@ def test_norms_and_biases_do_not_decay_and_the_tower_has_its_own_rate() -> None:
         for parameter in group["params"]:
             assert group["weight_decay"] == (config.decay if parameter.ndim > 1 else 0.0), names[id(parameter)]
             assert group["lr"] == (config.vision_rate if names[id(parameter)].startswith("visual.") else config.rate)
-
-
-@pytest.mark.parametrize("vision", [False, True])
-def test_the_layers_that_fsdp_wraps_exist(vision: bool) -> None:
-    learner = VLMLearner(tiny_start(), RobometerTrainConfig(train_vision=vision))
-    assert set(learner._no_split_modules) <= {type(module).__name__ for module in learner.modules()}
-    assert len(learner._no_split_modules) == 1 + vision
