@@ -18,13 +18,12 @@ FRAMES = 24
 WORDS = "push the square to the right"
 
 
-def course(success: bool, seed: int, frames: int = FRAMES) -> np.ndarray:
+def course(success: bool, seed: int) -> np.ndarray:
     """How far it is at each frame: to the end and a rest there, or stopped on the way, or taken back."""
-    rng = np.random.default_rng([seed, success])
-    rise = np.clip(np.linspace(0, 1.2, frames), 0, 1)
+    rise = np.clip(np.linspace(0, 1.2, FRAMES), 0, 1)
     if success:
         return rise
-    stop = rng.uniform(0.1, 0.6)
+    stop = np.random.default_rng([seed, success]).uniform(0.1, 0.6)
     return np.minimum(rise, stop) if seed % 2 else np.clip(np.minimum(rise, 2 * stop - rise), 0, 1)
 
 
@@ -67,9 +66,9 @@ def unlabelled(success: bool, truth: np.ndarray) -> None:
 Labelling = Callable[[bool, np.ndarray], Outcome | None]
 
 
-def episode(success: bool, seed: int, labelled: Labelling = dense, words: str = WORDS) -> Episode:
+def episode(success: bool, seed: int, labelled: Labelling = dense) -> Episode:
     truth = course(success, seed)
-    made = Episode.from_array(draw_images(truth, seed), words, id=f"{'good' if success else 'bad'}-{seed}")
+    made = Episode.from_array(draw_images(truth, seed), WORDS, id=f"{'good' if success else 'bad'}-{seed}")
     outcome = labelled(success, truth)
     origin = Origin(dataset="squares", licence="CC-BY-4.0", group=f"session {success} {seed}")
     return replace(made, outcomes=() if outcome is None else (outcome,), origin=origin)
@@ -77,12 +76,8 @@ def episode(success: bool, seed: int, labelled: Labelling = dense, words: str = 
 
 def episodes(good: int, bad: int, labelled: Labelling = dense, first: int = 0) -> list[Episode]:
     numbers = range(first, first + max(good, bad))
-    return [
-        episode(success, seed, labelled)
-        for seed in numbers
-        for success, count in ((True, good), (False, bad))
-        if seed - first < count
-    ]
+    kinds = ((True, first + good), (False, first + bad))
+    return [episode(success, seed, labelled) for seed in numbers for success, end in kinds if seed < end]
 
 
 def dataset(records: Sequence[Record], name: str = "squares") -> Dataset:

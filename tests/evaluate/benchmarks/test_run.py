@@ -97,8 +97,7 @@ def test_recomputing_gives_the_same_report(report: Report, tmp_path: Path) -> No
 def test_incomparable_values_are_refused(tmp_path: Path) -> None:
     model = Oracle(name="normalised", comparable=False)
     report = run_benchmark(load_benchmark("own"), [model], coded(3), tmp_path, QUICK)
-    assert report.line("normalised", "auroc") is None
-    assert report.line("normalised", "preference_ordering_by_sum") is None
+    assert report.line("normalised", "auroc") is report.line("normalised", "preference_ordering_by_sum") is None
     assert value(report, "normalised", "voc_pearson") == pytest.approx(1.0)
     refusal = next(text for text in report.warnings if text.startswith("normalised: "))
     assert "auroc" in refusal and "over_reward_rate" in refusal and "voc_pearson" not in refusal
@@ -152,10 +151,8 @@ def test_missing_data_names_its_source() -> None:
 
 
 def test_labels_come_from_the_most_trusted_source() -> None:
-    mixed = replace(
-        episode(1, "failed"),
-        outcomes=(Outcome("rule", success=True, grade=5), Outcome("human", success=False, note="dropped it", by="Ann")),
-    )
+    outcomes = (Outcome("rule", success=True, grade=5), Outcome("human", success=False, note="dropped it", by="Ann"))
+    mixed = replace(episode(1, "failed"), outcomes=outcomes)
     row = load_data(load_benchmark("own"), Dataset(Listed([mixed]))).labels[0]
     assert (row.success, row.grade, row.note) == (False, 5, "dropped it")
     assert row.vouched_by == "human (Ann), rule"
@@ -165,9 +162,8 @@ def test_labels_come_from_the_most_trusted_source() -> None:
 
 
 def test_control_given_as_a_model_is_still_a_rival(tmp_path: Path) -> None:
-    benchmark = load_benchmark("failure-detection")
     with pytest.raises(BadInput, match="once"):
-        run_benchmark(benchmark, ["clock", "clock"], coded(2), tmp_path, QUICK)
+        run_benchmark(load_benchmark("gvl-voc"), ["clock", "clock"], coded(2), tmp_path, QUICK)
     for name in ("failure-detection", "gvl-voc"):  # the clock is perfect in the second, by construction
         report = run_benchmark(load_benchmark(name), ["clock", Oracle()], coded(4), tmp_path / name, QUICK)
         assert "clock" not in report.controls and [card.name for card in report.cards][:2] == ["clock", "oracle"]

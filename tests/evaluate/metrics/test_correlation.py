@@ -11,7 +11,6 @@ from scipy import stats
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.bootstrap import average_ranks
 from demerit.evaluate.metrics.ranking import (
     LEVELS,
     count_pairs,
@@ -37,12 +36,6 @@ def test_correlations_match_scipy(rows):
         if np.ptp(y) > 1e-6:  # scipy itself warns of a nearly constant input
             assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-6)
         assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-9)
-
-
-@check
-@given(curve)
-def test_ranks_match_scipy(values):
-    assert average_ranks(np.array(values)).tolist() == stats.rankdata(values).tolist()
 
 
 @check

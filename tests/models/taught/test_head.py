@@ -27,8 +27,7 @@ def make_head(seed: int = 0) -> TaughtHead:
 @settings(max_examples=30)
 def test_outputs_equal_the_formula_in_plain_loops(x: np.ndarray, seed: int) -> None:
     head = make_head(seed)
-    assert head.linear is not None
-    assert head.rbf is not None
+    assert head.linear is not None and head.rbf is not None
     own = head.tasks["open it"]
     for row, found in zip(x, head.raw(x, "open it"), strict=True):
         z = [(row[i] - head.centre[i]) * head.scale[i] for i in range(4)]

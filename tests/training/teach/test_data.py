@@ -157,10 +157,9 @@ def test_a_failure_event_caps_the_frames_after_it() -> None:
 
 
 def test_labels_without_targets() -> None:
-    with pytest.raises(NotApplicable, match="label"):
-        targets_of(TeachLabel(), 5)
-    with pytest.raises(NotApplicable, match=r"4 values .* 5 frames"):
-        targets_of(TeachLabel(curve=np.zeros(4, np.float32)), 5)
+    for label in (TeachLabel(), TeachLabel(curve=np.zeros(4, np.float32))):
+        with pytest.raises(NotApplicable):
+            targets_of(label, 5)
     assert (wrong_task_targets(6, TeachConfig()).value == 0).all()
     assert start_targets(6, TeachConfig()).origins == ("start",)
 
