@@ -63,3 +63,9 @@ def read_records(reader):
     records = list(reader.records())
     episodes = {record.id: record for record in records if isinstance(record, Episode)}
     return episodes, [record for record in records if isinstance(record, Problem)]
+
+
+def read_facts(reader):
+    """The episodes of a reader in their order, and the facts of its problems."""
+    episodes, problems = read_records(reader)
+    return list(episodes.values()), problem_facts(problems)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,8 @@ def test_the_drawn_sample(sample: Path, tmp_path: Path) -> None:
     assert progress.skipped[ANY, "it did not succeed"] == 12
     assert sum(progress.made.values()) + sum(progress.skipped.values()) == 3 * 5 + 12
     assert progress.durable == len(Store(tmp_path / "bad")) == sum(progress.made.values()) + 15
+    labels = [(len(e), e.outcome.success) for e in Store(tmp_path / "bad").episodes() if e.outcome]
+    assert progress.length_auroc() == pytest.approx(auroc(*zip(*labels, strict=True)).measure().value)
     for made in Store(tmp_path / "bad").episodes():
         if not made.edits:
             assert made.outcomes == originals[made.id].outcomes
@@ -102,21 +103,11 @@ def test_real_demonstrations_give_balanced_grades(real_data: Path, tmp_path: Pat
     progress = make_negatives(dataset, tmp_path / "bad", mix, keep_originals=True, assume_success="demonstrations")
     ladder = progress.ladder()
     total = sum(ladder.values())
-    assert progress.originals == 150
+    assert (progress.originals, ladder[None]) == (150, 0)
     assert total == progress.durable > 1300
-    assert ladder[None] == 0
     assert all(abs(ladder[grade] / total - 0.2) < 0.02 for grade in (1, 2, 3, 4, 5)), ladder
     assert abs(progress.length_auroc() - 0.5) < 0.08
-    store = Store(tmp_path / "bad")
-    labels = [(e.outcome.success, len(e)) for e in store.episodes() if e.outcome is not None]
-    success, lengths = zip(*labels, strict=True)
-    assert progress.length_auroc() == pytest.approx(auroc(lengths, success).value)
-    wrong = [e for e in store.episodes({"vouched_by": "edit"}) if e.edits[0].name == "wrong-instruction"]
-    near = Counter(str(e.edits[0].params["near"]) for e in wrong)
-    assert near["same scene and objects"] > len(wrong) / 2
     assert not (tmp_path / "bad" / "videos").exists()
-    size = sum(path.stat().st_size for path in (tmp_path / "bad").rglob("*") if path.is_file())
-    assert size < 1_000_000
 
 
 def test_materialized_views_read_back(sample: Path, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from demerit.data.dataset import Dataset, DatasetReader, Problem
+from demerit.data.dataset import Dataset, DatasetReader
 from demerit.data.formats.rlds import RldsReader, TfRecordFrames
 from demerit.data.frames import FrameSource, frame_source
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 from fakes.paths import SHARED
 from fakes.tfrecord_writer import example, feature, frame
+from fakes.tiny_video import read_facts
 
 BRIDGE = SHARED / "rlds_bridge_octo"
 
@@ -98,7 +99,7 @@ def steps(n: int = 4, **changes) -> dict:
 
 
 def write(root: Path, records: list, lengths: dict | None = None, version: str = "1.0.0", features=FEATURES) -> Path:
-    """Write a data set with one train shard; a record is features or bytes."""
+    """Write a dataset with one train shard; a record is features or bytes."""
     folder = root / "toy" / version
     folder.mkdir(parents=True)
     lengths = {"train": [len(records)]} if lengths is None else lengths
@@ -111,10 +112,7 @@ def write(root: Path, records: list, lengths: dict | None = None, version: str =
 
 
 def read(path: Path, **options) -> tuple[list, list[tuple[str, str, bool]]]:
-    """Return the episodes and the problems as (kind, where, kept)."""
-    records = list(RldsReader(path, **options).records())
-    problems = [(r.kind, r.episode, r.kept) for r in records if isinstance(r, Problem)]
-    return [r for r in records if not isinstance(r, Problem)], problems
+    return read_facts(RldsReader(path, **options))
 
 
 def test_a_good_record_becomes_an_episode(tmp_path):
