@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 
@@ -21,6 +20,7 @@ from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.store import Store
 from demerit.data.video import VideoClip
 from demerit.errors import BadEpisode, StoreError
+from fakes.tiny_video import problem_facts, write_video
 
 
 def imported(tmp_path: Path, *records: Record, copy: bool = False) -> tuple[ImportProgress, Store]:
@@ -30,20 +30,6 @@ def imported(tmp_path: Path, *records: Record, copy: bool = False) -> tuple[Impo
 
 def kinds(progress: ImportProgress) -> dict[str, tuple[int, bool]]:
     return {row["problem"]: (row["episodes"], row["kept"]) for row in progress.problems.rows()}
-
-
-def cut_off(path: Path) -> Path:
-    """Write a file whose header declares more frames than it has."""
-    whole = path.with_name("whole.mp4")
-    with av.open(str(whole), "w", options={"movflags": "faststart"}) as out:
-        stream = out.add_stream("libx264", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
-        for image in np.random.default_rng(0).integers(0, 255, (40, 32, 48, 3), dtype=np.uint8):
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        out.mux(stream.encode(None))
-    path.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * 0.7)])
-    whole.unlink()
-    return path
 
 
 def test_a_good_dataset(sample: Path, tmp_path: Path) -> None:
@@ -57,31 +43,27 @@ def test_a_good_dataset(sample: Path, tmp_path: Path) -> None:
     assert (again.added, again.kept, len(Store(tmp_path / "set"))) == (0, 15, 15)
 
 
-def test_a_truncated_video_is_skipped(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
-    bad = Episode.from_video(cut_off(tmp_path / "cut.mp4"), "x", id="bad")
-    progress, store = imported(tmp_path, make_episode("good"), bad)
-    assert store.ids() == ["good"]
-    assert kinds(progress) == {"unreadable video": (1, False)}
-    assert "28 of 40" in progress.problems.rows()[0]["first"]
-    assert [problem.episode for problem in store.problems()] == ["bad"]
-
-
-def test_a_bad_camera_is_dropped(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
-    good = make_episode("good").main
-    gone = Frames(VideoClip(str(tmp_path / "gone.mp4")))
+def test_videos_that_cannot_be_read_in_full(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (40, 32, 48, 3), dtype=np.uint8)
+    cut = tmp_path / "cut.mp4"
+    write_video(cut, noise, flags="faststart")
+    cut.write_bytes(cut.read_bytes()[: int(cut.stat().st_size * 0.7)])
+    video = str(make_video("v.mp4", frames=12))
+    good, gone = Frames(VideoClip(video, length=15)), Frames(VideoClip(str(tmp_path / "gone.mp4")))
+    truncated = Episode.from_video(cut, "x", id="truncated")
     two = Episode("two", "x", {"left": gone, "right": good})
     none = Episode("none", "x", {"left": gone, "right": gone})
-    progress, store = imported(tmp_path, two, none)
+    _, store = imported(tmp_path, truncated, two, none)
     assert store.ids() == ["two"]
     assert list(store.episode("two").views) == ["right"]
-    assert kinds(progress) == {"unreadable video": (3, True), "no camera left": (1, False)}
-
-
-def test_a_wrong_frame_count_is_corrected(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    clip = VideoClip(str(make_video("v.mp4", frames=12)), length=15)
-    progress, store = imported(tmp_path, Episode("one", "x", {"main": Frames(clip)}))
-    assert len(store.episode("one")) == 12
-    assert "15 frames declared, 12" in progress.problems.rows()[0]["first"]
+    assert len(store.episode("two")) == 12  # 15 are declared
+    assert problem_facts(store.problems()) == [
+        ("unreadable video", "truncated", False),
+        ("unreadable video", "two", True),
+        ("wrong frame count", "two", True),
+        *[("unreadable video", "none", True)] * 2,
+        ("no camera left", "none", False),
+    ]
 
 
 def test_labels_that_do_not_fit_their_frames_are_dropped(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:

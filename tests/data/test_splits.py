@@ -33,13 +33,11 @@ def test_leaks_between_splits() -> None:
     assert kinds(first, episode("b", "Open  it.", "test", 1)) == {"task": ("a", "b")}
     clip = replace(first.select([0, 1]), id="b", instruction="close it", origin=Origin(split="test"))
     assert kinds(first, clip) == {"video": ("a", "b")}
-    assert kinds(episode("a", "x", "train", 0, group="g"), episode("b", "y", "val", 1, group="g")) == {
-        "recording": ("a", "b")
-    }
+    recorded = [episode("a", "x", "train", 0, group="g"), episode("b", "y", "val", 1, group="g")]
+    assert kinds(*recorded) == {"recording": ("a", "b")}
     assert kinds(first, episode("b", "y", "test", 1, parent="a")) == {"original": ("a", "b")}
-    edited = replace(
-        episode("b", "open it", "test", 1), edits=(Edit("counterfactual", {}),)
-    )  # its instruction is written
+    # An instruction written by an edit shares its wording, not its task.
+    edited = replace(episode("b", "open it", "test", 1), edits=(Edit("counterfactual", {}),))
     assert kinds(first, edited) == {"wording": ("a", "b")}
     assert kinds(first, episode("c", "open it", "val", 2), edited) == {"task": ("a", "c")}
     many = [episode(f"{i}{split}", f"task {i}", split, 100 * i + len(split)) for i in range(5) for split in ("a", "bb")]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from demerit.data.frames import Frames
 from demerit.data.video import EXACT, SMALL, Encoding, VideoClip, write_video
 from demerit.errors import BadInput, UnreadableVideo
+from fakes import tiny_video
 
 ENCODINGS = {
     "h264 gop 2": Encoding(gop=2),
@@ -38,15 +39,6 @@ def moving(count: int, size: tuple[int, int] = (64, 80), seed: int = 0) -> np.nd
         x = (i * 5) % (size[1] - 16)
         images[i, 8 + i % 32 : 24 + i % 32, x : x + 16] = (255, i * 3 % 256, 255 - i * 7 % 256)
     return images
-
-
-def write_with_av(path: Path, count: int, codec: str, movflags: str = "", **options: str) -> None:
-    with av.open(str(path), "w", options={"movflags": movflags} if movflags else {}) as out:
-        stream = out.add_stream(codec, rate=10, options=options)
-        stream.width, stream.height, stream.pix_fmt = 80, 64, "yuv420p"
-        for image in moving(count):
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        out.mux(stream.encode(None))
 
 
 def linear(path: Path) -> np.ndarray:
@@ -129,7 +121,7 @@ def test_rotation_by_the_dataset(tmp_path: Path) -> None:
 
 def test_avi_without_frame_times(tmp_path: Path) -> None:
     path = tmp_path / "old.avi"
-    write_with_av(path, 20, "mpeg4", bf="2")
+    tiny_video.write_video(path, moving(20), codec="mpeg4", bf="2")
     truth = linear(path)
     frames = Frames.from_video(path)
     assert len(frames) == len(truth)
@@ -139,7 +131,7 @@ def test_avi_without_frame_times(tmp_path: Path) -> None:
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
 def test_a_truncated_video_is_noticed(tmp_path: Path, codec: str) -> None:
     whole, cut = tmp_path / "whole.mp4", tmp_path / "cut.mp4"
-    write_with_av(whole, 60, codec, "faststart")
+    tiny_video.write_video(whole, moving(60), codec=codec, flags="faststart")
     assert len(VideoClip(str(whole)).scan().pts) == 60
     cut.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * 0.6)])
     index = VideoClip(str(cut)).scan()

@@ -12,10 +12,10 @@ from demerit.data.dataset import Problem
 from demerit.data.episode import Episode
 
 
-def write_video(path, frames, fps=10, gop=10, codec="libx264"):
+def write_video(path, frames, fps=10, gop=10, codec="libx264", flags=None, **options):
     """Encode (n, height, width, 3) uint8 RGB images."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=fps)
+    with av.open(str(path), "w", options={"movflags": flags} if flags else {}) as container:
+        stream = container.add_stream(codec, rate=fps, options=options)
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
         stream.gop_size = gop
