@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -57,6 +58,10 @@ def _constants(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]], sca
     ]
 
 
+def _values(dtype: int, shapes: dict[str, list[Any]]) -> list[onnx.ValueInfoProto]:
+    return [helper.make_tensor_value_info(name, dtype, shape) for name, shape in shapes.items()]
+
+
 def _tower(rng: np.random.Generator, size: int) -> onnx.GraphProto:
     node = helper.make_node
     picture = [size, size, 3]
@@ -73,16 +78,9 @@ def _tower(rng: np.random.Generator, size: int) -> onnx.GraphProto:
         node("MatMul", ["flat", "mix"], ["features"]),
     ]
     kernel = _constants(rng, {"kernel": (8, 6, 8, 8)}, 0.002)
-    return helper.make_graph(
-        nodes,
-        "tower",
-        [
-            helper.make_tensor_value_info("frames", TensorProto.UINT8, ["n", *picture]),
-            helper.make_tensor_value_info("first", TensorProto.UINT8, [1, *picture]),
-        ],
-        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["n", FEATURES])],
-        [*kernel, *_constants(rng, {"mix": (8, FEATURES)}, 0.5)],
-    )
+    given = _values(TensorProto.UINT8, {"frames": ["n", *picture], "first": [1, *picture]})
+    out = _values(TensorProto.FLOAT, {"features": ["n", FEATURES]})
+    return helper.make_graph(nodes, "tower", given, out, [*kernel, *_constants(rng, {"mix": (8, FEATURES)}, 0.5)])
 
 
 def _temporal(rng: np.random.Generator) -> onnx.GraphProto:
@@ -105,26 +103,13 @@ def _temporal(rng: np.random.Generator) -> onnx.GraphProto:
         node("MatMul", ["hidden", "to_rank"], ["rank"]),
     ]
     shapes: dict[str, tuple[int, ...]] = {
-        "read": (WORDS_WIDTH, FEATURES),
-        "w": (1, 3 * HIDDEN, FEATURES),
-        "r": (1, 3 * HIDDEN, HIDDEN),
-        "b": (1, 6 * HIDDEN),
-        "to_bins": (HIDDEN, BINS),
-        "to_success": (HIDDEN,),
-        "to_rank": (HIDDEN,),
-    }
-    whole = {
-        "zero": np.array([0], np.int64),
-        "one": np.array([1], np.int64),
-        "centres": np.linspace(0, 1, BINS, dtype=np.float32),
-    }
+        "read": (WORDS_WIDTH, FEATURES), "w": (1, 3 * HIDDEN, FEATURES), "r": (1, 3 * HIDDEN, HIDDEN),
+        "b": (1, 6 * HIDDEN), "to_bins": (HIDDEN, BINS), "to_success": (HIDDEN,), "to_rank": (HIDDEN,),
+    }  # fmt: skip
+    whole = {"zero": np.array([0]), "one": np.array([1]), "centres": np.linspace(0, 1, BINS, dtype=np.float32)}
     given = {"features": [1, "t", FEATURES], "words": [1, WORDS_WIDTH], "told": [1, 1], "state": [1, HIDDEN]}
     rows = {"progress": [1, "t"], "bins": [1, "t", BINS], "success": [1, "t"], "rank": [1, "t"]}
     rows |= {"hidden": [1, "t", HIDDEN], "state_after": [1, HIDDEN]}
-    return helper.make_graph(
-        nodes,
-        "temporal",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in given.items()],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in rows.items()],
-        [*_constants(rng, shapes, 0.7), *(numpy_helper.from_array(value, name) for name, value in whole.items())],
-    )
+    inside = [*_constants(rng, shapes, 0.7), *(numpy_helper.from_array(value, name) for name, value in whole.items())]
+    values = (_values(TensorProto.FLOAT, shapes) for shapes in (given, rows))
+    return helper.make_graph(nodes, "temporal", *values, inside)

@@ -165,17 +165,8 @@ def tiny_checkpoint(
 ) -> Path:
     """Write a checkpoint and return its folder. The same seed gives the same weights in every layout.
 
-    Args:
-        folder: where; Robometer's base model (config and tokenizer only) is written beside it as `<name>-base`.
-        layout: which of the public layouts.
-        seed: of the weights.
-        text: changes to the text part of the config.
-        tied: whether the answers are read with the embedding table (true of the 4B, false of the 8B).
-        shards: number of weight files; by default as the public ones have it.
-        frames: Robometer's `data.max_frames`.
-        config_from_base: leave the model's shape out of Robometer's config.json, so that the base must be read.
-        drop: names on disk to leave out.
-        extra: tensors to add under their names on disk.
+    Robometer's base model (config and tokenizer only) is written beside it as `<name>-base`. `text` changes the text
+    config; `tied` is true of the 4B and false of the 8B; `drop` and `extra` are names and tensors as on disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = tiny_config(ROWS[layout], tied=tied, text=text)

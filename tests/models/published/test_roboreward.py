@@ -18,10 +18,10 @@ from demerit.errors import BadInput, WeightsMismatch
 from demerit.models import load_model
 from demerit.models.by_time import ByTime
 from demerit.models.published.roboreward import RoboReward, parse_grade
-from demerit.models.vlm.grades import GRADES, VideoGrader, split_choices
+from demerit.models.vlm.grades import GRADES, VideoGrader
 from demerit.models.vlm.images import cut_video_patches, resize_frames
 from demerit.models.vlm.network import VLMNetwork
-from demerit.models.vlm.prompt import ANSWER, load_prompts
+from demerit.models.vlm.prompt import load_prompts
 from fakes.talking_vlm import talking_checkpoint
 from fakes.tiny_vlm import tiny_checkpoint, tiny_config
 
@@ -63,15 +63,6 @@ def test_only_the_graded_frames_are_decoded(model: RoboReward, tmp_path: Path) -
     assert reward.given["frames"] == 6
     assert reward.given["fps"] == pytest.approx(5 / 4.6, abs=1e-3)
     assert reward.given["prompt"] == "roboreward-card-1"
-
-
-def test_choices_have_the_tokens_of_whole_answers(model: RoboReward) -> None:
-    tokens = model.backbone.tokens
-    begun, digits = split_choices(tokens, ANSWER, "ANSWER: ", [str(grade) for grade in GRADES])
-    for grade, digit in zip(GRADES, digits, strict=True):
-        assert [*begun, digit] == tokens.ids(f"{ANSWER}ANSWER: {grade}")
-    with pytest.raises(BadInput, match="one token"):
-        split_choices(tokens, ANSWER, "ANSWER: ", ["12", "17", "xyzzy"])
 
 
 def test_the_distribution_equals_transformers(model: RoboReward, folder: Path) -> None:

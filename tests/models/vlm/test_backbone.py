@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from demerit.data.frames import short_hash
@@ -33,28 +32,20 @@ def change_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     path.write_text(json.dumps(facts))
 
 
-CHANGES: dict[str, Callable[[Path], None]] = {
-    "rope sections": lambda folder: change_json(
-        folder / "config.json", lambda facts: facts["text_config"]["rope_scaling"].update(mrope_section=[2, 3, 3])
-    ),
-    "deepstack": lambda folder: change_json(
-        folder / "config.json", lambda facts: facts["vision_config"].update(deepstack_visual_indexes=[0, 1, 3])
-    ),
-    "epsilon": lambda folder: change_json(
-        folder / "config.json", lambda facts: facts["text_config"].update(rms_norm_eps=1e-3)
-    ),
+def configure(part: str, **changes: Any) -> Callable[[Path], None]:
+    return lambda folder: change_json(folder / "config.json", lambda facts: facts[part].update(changes))
+
+
+ROPE = {"mrope_interleaved": True, "mrope_section": [2, 3, 3], "rope_type": "default"}
+SMALL_VIDEO = '{"size": {"shortest_edge": 4096, "longest_edge": 65536}}'
+CHANGES: dict[str, Callable[[Path], Any]] = {
+    "rope sections": configure("text_config", rope_scaling=ROPE),
+    "deepstack": configure("vision_config", deepstack_visual_indexes=[0, 1, 3]),
+    "epsilon": configure("text_config", rms_norm_eps=1e-3),
     "tokenizer": lambda folder: change_json(folder / "tokenizer.json", lambda facts: facts["model"]["merges"].pop()),
-    "video bounds": lambda folder: (
-        (folder / "video_preprocessor_config.json").write_text(
-            '{"size": {"shortest_edge": 4096, "longest_edge": 65536}}'
-        )
-        and None
-    ),
-    "image bounds": lambda folder: (folder / "preprocessor_config.json").write_text('{"size": 3}') and None,
-    "weights": lambda folder: save_file(
-        {name: value + 1 for name, value in load_file(folder / "model.safetensors").items()},
-        folder / "model.safetensors",
-    ),
+    "video bounds": lambda folder: (folder / "video_preprocessor_config.json").write_text(SMALL_VIDEO),
+    "image bounds": lambda folder: (folder / "preprocessor_config.json").write_text('{"size": 3}'),
+    "weights": lambda folder: tiny_checkpoint(folder, seed=1),
 }
 
 

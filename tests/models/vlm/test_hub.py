@@ -26,9 +26,6 @@ def test_folders_are_used_as_they_are(tmp_path: Path) -> None:
     assert hub_revision(folder) is None
     with pytest.raises(BadInput, match="revision"):
         locate_checkpoint(str(folder), "main")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match="neither"):
-        locate_checkpoint(str(tmp_path / "empty"))
     for odd in ("robometer", "a/b/c", str(tmp_path / "none"), "./none", ""):
         with pytest.raises(BadInput, match="owner/name"):
             locate_checkpoint(odd)

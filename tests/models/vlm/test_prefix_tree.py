@@ -103,6 +103,10 @@ def test_every_wanted_token_sees_its_own_sequence_in_order(frames: int, count: i
     packed = pack(tree, rows, tree.last_tokens())
     features = np.full(packed.tokens, -1)
     features[packed.image_at] = packed.image_row
+    own = [np.arange(g.start, g.start + g.count * g.length).reshape(g.count, g.length) for g in packed.groups]
+    assert np.array_equal(np.sort(np.concatenate([places.ravel() for places in own])), np.arange(packed.tokens))
+    for group, places in zip(packed.groups, own, strict=True):
+        assert np.array_equal(group.sees[:, -group.length :], places)
     for reading in packed.readings:
         for row, sees in zip(reading.rows, reading.sees, strict=True):
             blocks = asked[row]
@@ -111,20 +115,6 @@ def test_every_wanted_token_sees_its_own_sequence_in_order(frames: int, count: i
             wanted = [rows[block.image.key] + at for block in blocks if block.image for at in range(6)]
             assert features[sees][packed.ids[sees] == IMAGE].tolist() == wanted
             assert sees[-1] == packed.wanted[row]
-
-
-@given(frames=st.integers(2, 40), count=st.integers(2, 8))
-def test_groups_cover_all_tokens_once_and_end_with_themselves(frames: int, count: int) -> None:
-    asked = sequences(frames, count)
-    tree = shared_tree(asked)
-    packed = pack(tree, image_rows([block for sequence in asked for block in sequence]), [(tree.ends[0], 0)])
-    covered = np.concatenate(
-        [np.arange(group.start, group.start + group.count * group.length) for group in packed.groups]
-    )
-    assert np.array_equal(np.sort(covered), np.arange(packed.tokens))
-    for group in packed.groups:
-        own = np.arange(group.start, group.start + group.count * group.length).reshape(group.count, group.length)
-        assert np.array_equal(group.sees[:, -group.length :], own)
 
 
 def test_a_kept_trunk_is_seen_but_not_computed_again() -> None:

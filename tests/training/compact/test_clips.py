@@ -72,9 +72,7 @@ def test_targets_follow_the_frames(
 
 
 @settings(max_examples=40)
-@given(
-    length=st.integers(1, 40), frames=st.integers(4, 12), seed=st.integers(0, 10**6), cut=st.sampled_from([0.0, 1.0])
-)
+@given(st.integers(1, 40), st.integers(4, 12), st.integers(0, 10**6), st.sampled_from([0.0, 1.0]))
 def test_forward_clips_do_not_go_back_and_rewound_ones_do(length: int, frames: int, seed: int, cut: float) -> None:
     config = small_config(frames=frames, cut=cut)
     forward = sample_forward(length, config, np.random.default_rng(seed))

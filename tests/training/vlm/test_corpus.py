@@ -66,6 +66,11 @@ def test_grades_are_kept_for_roboreward(tmp_path: Path) -> None:
     corpus = prepare([CorpusPart("lab", list_dataset(some_episodes()))], tmp_path / "corpus", plan, workers=0)
     assert {row.id: row.grade for row in corpus.rows} == {"measured": 5, "failed": 1}
     assert count_skipped(tmp_path / "corpus")["no grade"] == 3
+    episode = film("long", 46)
+    frames = VLMCorpusPlan(RoboRewardTrainConfig(fps=1.0, most_frames=64)).choose_frames(episode)
+    assert frames.tolist() == ByTime(1.0, 64).by_time(episode.main.times()).tolist()  # as in scoring
+    assert shrink(np.zeros((2, 480, 640, 3), np.uint8), 240).shape == (2, 240, 320, 3)
+    assert shrink(np.zeros((2, 100, 640, 3), np.uint8), 240).shape == (2, 100, 640, 3)
 
 
 def test_demonstrations_are_successes_unless_labelled_otherwise(tmp_path: Path) -> None:
@@ -73,16 +78,3 @@ def test_demonstrations_are_successes_unless_labelled_otherwise(tmp_path: Path) 
     corpus = prepare([part], tmp_path / "corpus", VLMCorpusPlan(RobometerTrainConfig()), workers=0)
     success = {row.id: row.success for row in corpus.rows}
     assert success["unknown"] and success["guessed"] and not success["failed"]
-
-
-def test_frames_for_grades_are_those_of_scoring() -> None:
-    episode = film("long", 46)
-    frames = VLMCorpusPlan(RoboRewardTrainConfig(fps=1.0, most_frames=64)).choose_frames(episode)
-    assert np.array_equal(frames, ByTime(1.0, 64).by_time(episode.main.times()))
-    assert frames[-1] == 45
-
-
-def test_images_shrink_to_the_shorter_side_and_never_grow() -> None:
-    large = np.zeros((2, 480, 640, 3), np.uint8)
-    assert shrink(large, 240).shape == (2, 240, 320, 3)
-    assert shrink(large[:, :100], 240).shape == (2, 100, 640, 3)

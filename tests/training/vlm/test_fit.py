@@ -24,7 +24,6 @@ from demerit.errors import BadInput, DemeritError, Diverged, OutOfMemory, Stoppe
 from demerit.models.vlm.network import VLMNetwork
 from demerit.models.vlm.robometer import RobometerEngine, RobometerProtocol, expected_heads
 from demerit.training.prepared import PreparedCorpus
-from demerit.training.vlm import fit
 from demerit.training.vlm.checkpoints import load_start
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
 from demerit.training.vlm.fit import VLMProgress, VLMTrainer, train_vlm
@@ -267,16 +266,3 @@ def test_the_best_weights_are_kept_and_nan_is_never_the_best(tmp_path: Path, mon
     assert json.loads((model / "training.json").read_text())["best"] == {"update": 2, "held-out error": 1.0}
     assert json.loads((tmp_path / "out" / "run" / "best" / "state.json").read_text())["step"] == 2
     assert [line["held_out_error"] for line in lines(tmp_path / "out")] == [2.0, 1.0, None]
-
-
-def test_unknown_and_missing_trackers_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
-    def train(*metrics: str) -> None:
-        config = RobometerTrainConfig().changed(SMALL)
-        train_vlm(vlm_corpus((8, 9)), tmp_path / "out", config, tiny_start(), device="cpu", metrics=metrics)
-
-    with pytest.raises(DemeritError, match="Did you mean 'wandb'"):
-        train("wand")
-    monkeypatch.setattr(fit, "find_spec", lambda name: None)
-    with pytest.raises(BadInput, match="pip install wandb"):
-        train("wandb")
-    assert not (tmp_path / "out").exists()

@@ -91,31 +91,6 @@ def test_preferences_count_whatever_the_outcomes() -> None:
     assert {int(pair.first.frames[0]) for pair in samples} == {0, 1, 2, 3, 4}  # where they begin is free
 
 
-def sample_from(corpus: PreparedCorpus, config: RobometerTrainConfig, count: int = 300) -> list[tuple[Any, ...]]:
-    sampler, rng = PairSampler(corpus, config), np.random.default_rng(5)
-    samples = [sampler.sample(rng) for _ in range(count)]
-    return [
-        (pair.strategy, pair.first_is_better, pair.first.row, pair.first.frames.tolist(), pair.second.frames.tolist())
-        for pair in samples
-    ]
-
-
-def test_without_preferences_the_other_strategies_are_unchanged() -> None:
-    corpus = vlm_corpus()
-    alone = RobometerTrainConfig(strategies=dict.fromkeys(("expertise", "instruction", "rewind", "reverse"), 1.0))
-    assert sample_from(corpus, RobometerTrainConfig()) == sample_from(corpus, alone)
-    chosen = PreparedCorpus(corpus.rows, corpus.pixels, (CorpusChoice(3, 0, "human"),))
-    assert sample_from(chosen, alone) == sample_from(corpus, alone)
-    found = sample_from(chosen, RobometerTrainConfig())
-    assert found == sample_from(chosen, RobometerTrainConfig())
-    assert 0.1 < np.mean([drawn[0] == "people" for drawn in found]) < 0.3  # one kind of five
-    failures = [at for at, row in enumerate(corpus.rows) if not row.success][:2]
-    alike = PreparedCorpus(tuple(corpus.rows[at] for at in failures), corpus.pixels, (CorpusChoice(1, 0, "human"),))
-    assert {drawn[0] for drawn in sample_from(alike, RobometerTrainConfig())} == {
-        "people"
-    }  # nothing else compares failures
-
-
 def test_unknown_progress_is_masked_and_unlabelled_failures_still_compare() -> None:
     corpus = vlm_corpus(measured=False)
     for sample in sample_by_strategy(corpus)["expertise"]:
@@ -140,6 +115,8 @@ def test_success_labels() -> None:
 def test_a_corpus_without_any_pair_is_refused() -> None:
     corpus = vlm_corpus()
     failures = PreparedCorpus(tuple(row for row in corpus.rows if not row.success), corpus.pixels)
+    chosen = replace(failures, choices=(CorpusChoice(1, 0, "human"),))
+    assert set(sample_by_strategy(chosen)) == {"people"}  # nothing else compares failures
     ends = [replace(corpus.rows[0], success=None, progress=np.array([0, end], np.float32)) for end in (0.5, 0.4, 0.25)]
     assert is_better(ends[0], ends[2], 0.2) and not is_better(ends[0], ends[1], 0.2)
     with pytest.raises(BadInput, match="pairs"):
