@@ -37,8 +37,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_output_names_results_and_pages(made: tuple[Path, str]) -> None:
     folder, printed = made
-    for words in ("Taught with 6 successes and 6 failures", "untaught", "✓ trust"):
-        assert words in printed
+    assert "6 successes and 6 failures" in printed and "untaught" in printed
     for page in ("report/report.html", "taught/report.html"):
         assert str((folder / page).resolve()) in printed
         assert (folder / page).stat().st_size > 50_000
@@ -105,8 +104,7 @@ def test_an_interrupted_demo_resumes(tmp_path: Path, made: str, count: int) -> N
         run.send_signal(signal.SIGINT)
         _, stderr = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert 'File "' not in stderr
-    assert "interrupted" in stderr
+    assert "interrupted" in stderr and 'File "' not in stderr
     assert not (tmp_path / "demo" / "demo.json").exists()
     assert demerit("demo", cwd=tmp_path).returncode == 0
     assert (tmp_path / "demo" / "demo.json").exists()

@@ -103,13 +103,9 @@ def report_of(
 
 
 def _labels(id: str, kind: str, words: str, session: int, name: str, curve: np.ndarray) -> EpisodeLabels:
-    behaviour = BEHAVIOURS[name]
+    behaviour, task = BEHAVIOURS[name], f"{kind} {session}"
     return EpisodeLabels(
-        id=id,
-        instruction=words,
-        category=kind,
-        context=f"{kind} {session}",
-        task=f"{kind} {session}",
+        *(id, words, kind, task, task),
         frames=len(curve),
         seconds=len(curve) / FPS,
         success=behaviour.success,

@@ -81,8 +81,7 @@ def test_unreadable_videos_are_unscored_with_the_reason(tmp_path: Path, make_vid
     for workers in (0, 2):
         progress, rewards = run(Brightness(), tmp_path / "v", tmp_path / f"r{workers}", workers=workers)
         assert (progress.scored, progress.unscored) == (3, 1)
-        assert "cannot be opened as a video" in rewards["2"].why_missing
-        assert len(rewards["2"].value) == 0
+        assert rewards["2"].why_missing and len(rewards["2"].value) == 0
     kept, _ = run(Brightness(), tmp_path / "v", tmp_path / "r0", workers=0)
     assert kept.kept == 4
     make_video("v/2.mp4", seed=2)
@@ -119,7 +118,7 @@ def test_a_model_that_always_fails_is_stopped(tmp_path: Path, make_video: Callab
 
     for i in range(30):
         make_video(f"v/{i}.mp4", frames=2, seed=i)
-    with pytest.raises(BadReward, match=r"all failed, e\.g\. with: RuntimeError: no weights"):
+    with pytest.raises(BadReward, match="RuntimeError: no weights"):
         run(Broken(), tmp_path / "v", tmp_path / "r", workers=0)
     assert len(RewardStore(tmp_path / "r")) == 0
 
@@ -174,25 +173,17 @@ def test_a_crashing_decoder_affects_only_its_own_episode(tmp_path: Path, make_vi
     loaded = [one for batch in load_ahead(episodes(), _first_three, 3, 2) for one in batch]
     assert [one.episode.id for one in loaded] == [str(i) for i in range(8)]
     assert [bool(one.error) for one in loaded] == [i == 4 for i in range(8)]
-    assert loaded[4].error == "the decoder died on this video (signal 11)"
+    assert "signal 11" in loaded[4].error
 
 
-def test_prefetched_and_other_frames_can_be_read(make_episode: Callable[..., Episode]) -> None:
-    episode = make_episode("one")
-    view = replace(episode, views={"main": episode.main.select([5, 4, 3, 2, 1, 0])})
-    for workers in (0, 1):
-        for batch in load_ahead([view], _first_three, 1, workers):
-            frames = batch[0].episode.main
-            for at in ([2, 0], [5]):
-                np.testing.assert_array_equal(frames.take(at), view.main.take(at))
-            assert frames.identity() == view.main.identity()
-
-
-def test_frames_outlive_their_batch(sample: Path) -> None:
-    taken = []
-    for batch in load_ahead(open_dataset(f"videos:{sample}"), _first_three, 2, 2):
-        taken += [(one.episode.id, one.episode.main.take([0, 2])) for one in batch]
-    truth = {episode.id: episode.main.take([0, 2]) for episode in open_dataset(f"videos:{sample}")}
-    assert len(taken) == 15
-    for id, images in taken:
-        np.testing.assert_array_equal(images, truth[id])
+def test_prefetched_and_other_frames_can_be_read_and_outlive_their_batch(make_episode: Callable[..., Episode]) -> None:
+    made = [make_episode(str(i), seed=i) for i in range(5)]
+    views = [replace(one, views={"main": one.main.select([5, 4, 3, 2, 1, 0])}) for one in made]
+    for workers in (0, 2):
+        taken = []
+        for batch in load_ahead(views, _first_three, 2, workers):
+            taken += [(item.episode.main.identity(), *map(item.episode.main.take, ([2, 0], [5]))) for item in batch]
+        for (identity, prefetched, other), view in zip(taken, views, strict=True):
+            np.testing.assert_array_equal(prefetched, view.main.take([2, 0]))
+            np.testing.assert_array_equal(other, view.main.take([5]))
+            assert identity == view.main.identity()

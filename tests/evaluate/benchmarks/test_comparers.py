@@ -75,8 +75,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 def test_agreement_in_both_orders(report: Report) -> None:
     found = {line.model: line.measure for line in report.lines if line.measure.name == MEASURE}
     assert set(found) == {"chooser", "swayed", "first", "troubled", ALWAYS_A}  # nothing is asked of the others
-    assert found["chooser"].value == 1.0
-    assert found["swayed"].value == 0.75  # half of the tasks right both ways, half one way only
+    assert (
+        found["chooser"].value == 1.0 and found["swayed"].value == 0.75
+    )  # half of the tasks right both ways, half one way only
     assert found["first"].value == found[ALWAYS_A].value == 0.5
     assert (found["chooser"].n, found["chooser"].counts["human ties"]) == (TASKS, TASKS)
     for name, turned in (("chooser", 0), ("first", TASKS), ("swayed", TASKS // 2)):

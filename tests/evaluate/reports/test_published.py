@@ -56,11 +56,9 @@ def test_shapes_and_ranges(name: str, shape: tuple[int, int, int], low_high: tup
 
 def test_overall_error_is_the_mean_of_the_subsets() -> None:
     full, small = published_table("roboreward_table_10"), published_table("roboreward_table_1")
-    for model in full.models:
-        assert agrees(full.value(model, "Overall"), mean(full, model, {"Overall"}), 3)
+    assert all(agrees(full.value(model, "Overall"), mean(full, model, {"Overall"}), 3) for model in full.models)
     for model in small.models:
-        for column in ("Overall", "RoboArena"):
-            assert small.value(model, column) == full.value(model, column)
+        assert all(small.value(model, column) == full.value(model, column) for column in ("Overall", "RoboArena"))
         assert agrees(small.value(model, "OXE subsets"), mean(full, model, {"Overall", "RoboArena"}), 3)
 
 
