@@ -84,7 +84,7 @@ def measure(config: RobometerTrainConfig, corpus: PreparedCorpus, model: dict[st
     result = {
         "trains": "adapters" if config.lora else "all weights",
         "cache": config.cache,
-        "million trained weights": round(sum(value.numel() for value in trainer._trained().values()) / 1e6, 1),
+        "million trained weights": round(sum(value.numel() for value in trainer._trained_weights().values()) / 1e6, 1),
         "seconds per update": round(seconds, 3),
         "tokens per second": round(told[-1].tokens / seconds),
         "features found": round(told[-1].features_found or 0.0, 2),
@@ -116,7 +116,7 @@ def main() -> None:
         changes = {"steps": 2, "batch": 2, "part": 1, "frames": 4, "precision": "float32"}
     for lora in (32, 0):
         for cache in ("none", "memory"):
-            config = RobometerTrainConfig().changed({**changes, "lora": lora, "cache": cache})
+            config = RobometerTrainConfig().change({**changes, "lora": lora, "cache": cache})
             print(json.dumps(measure(config, corpus, model, device)), flush=True)
 
 

@@ -112,7 +112,7 @@ def budget_lessons(budgets: Sequence[int]) -> dict[tuple[int, str], Lesson]:
 def load_recordings(address: str, cache: Path) -> tuple[list[Recording], list[demerit.Preference], FeatureLayout]:
     """Read every episode with a measured curve and extract its features."""
     episodes = [e for e in demerit.open_dataset(address) if e.outcome is not None and e.outcome.curve is not None]
-    spec = FeatureSpec(Engine.shipped(), (episodes[0].main_camera,), 1, TeachConfig())
+    spec = FeatureSpec(Engine.load_shipped(), (episodes[0].main_camera,), 1, TeachConfig())
     found, layout = [], None
     for embedded in extract_features(episodes, spec, FeatureCache(cache, spec), workers=2):
         assert isinstance(embedded, EmbeddedEpisode), embedded

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import typer
 from PIL import Image
 
 from demerit.cli import COMMANDS
+from demerit.cli.train import TrainGroup
+from demerit.registry import load_attribute
 from fakes.command import demerit, demerit_here, error_sentence
 
 
@@ -32,6 +37,14 @@ def test_help_has_examples(command: list[str]) -> None:
     if command:
         assert "Examples" in run.stdout
         assert f"demerit {' '.join(command)}" in run.stdout
+
+
+@pytest.mark.parametrize(("table", "name"), [(table, name) for table in (COMMANDS, TrainGroup.table) for name in table])
+def test_docstring_begins_with_the_help_line(table: Mapping[str, tuple[str, str]], name: str) -> None:
+    address, line = table[name]
+    command = load_attribute(f"demerit.cli.{address}", f"demerit {name}")
+    text = command.info.help if isinstance(command, typer.Typer) else inspect.getdoc(command)
+    assert str(text).splitlines()[0] == line
 
 
 def test_commands_are_listed_in_order() -> None:

@@ -57,7 +57,7 @@ def compact_corpus(lengths: Sequence[int] = (8, 9, 10, 12), split: str = "train"
 
 
 def small_config(**changes: object) -> CompactTrainConfig:
-    return CompactTrainConfig().changed({"size": SIZE, "steps": 4, "groups": 2, "clips": 4, "frames": 4, **changes})
+    return CompactTrainConfig().change({"size": SIZE, "steps": 4, "groups": 2, "clips": 4, "frames": 4, **changes})
 
 
 class StoppingReader:

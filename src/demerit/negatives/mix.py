@@ -141,7 +141,9 @@ class Mix:
             params = {} if cell.grade is None else {"grade": cell.grade}
             try:
                 for attempt in range(ATTEMPTS):
-                    made = negative.seeded(episode, seed_of(self.seed, episode.id, slot, attempt), pool=pool, **params)
+                    made = negative.make_with_seed(
+                        episode, seed_of(self.seed, episode.id, slot, attempt), pool=pool, **params
+                    )
                     if made.id not in seen:
                         seen.add(made.id)
                         yield made

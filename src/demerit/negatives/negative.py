@@ -70,7 +70,7 @@ class Negative:
         given = {"pool": pool, **params} if self.uses_pool else params
         return self.make(episode, rng, **given)
 
-    def seeded(self, episode: Episode, seed: int, *, pool: Pool | None = None, **params: Any) -> Episode:
+    def make_with_seed(self, episode: Episode, seed: int, *, pool: Pool | None = None, **params: Any) -> Episode:
         """Apply the edit with a seed and record the seed."""
         # Equal to default_rng(seed) and faster; this runs for every negative.
         made = self(episode, np.random.Generator(np.random.PCG64(seed)), pool=pool, **params)

@@ -85,13 +85,13 @@ def test_the_clearest_agreeing_sample_gives_the_rejected_curve() -> None:
 def test_dropped_pairs_are_counted_by_reason() -> None:
     hole = [0.0, math.nan, 0.9, 0.9, 0.9]
     wrong = run({"a": [flat(0.5), flat(0.4)], "b": [flat(0.8), flat(0.4)]}, A_OVER_B)
-    assert wrong.dropped() == {module.NO_AGREEMENT: 1} and wrong.kept == 0 and not wrong.curves
-    assert run({"a": [hole, None], "b": [flat(0.1), flat(0.1)]}, A_OVER_B).dropped() == {module.NO_ANSWER: 1}
+    assert wrong.drop_reasons() == {module.NO_AGREEMENT: 1} and wrong.kept == 0 and not wrong.curves
+    assert run({"a": [hole, None], "b": [flat(0.1), flat(0.1)]}, A_OVER_B).drop_reasons() == {module.NO_ANSWER: 1}
     answers: dict[str, list[list[float] | None]] = {"a": [flat(0.9)], "b": [flat(0.1)]}
     others = [Preference("a", "b", "tie", "human"), Preference("a", "c", "a", "human")]
     others += [Preference("a", "b", "a", "simulator")]
     found = run(answers, *others)
-    assert found.dropped() == {module.TIE: 1, module.NOT_HERE: 1, module.OTHER_SOURCE: 1} and not found.curves
+    assert found.drop_reasons() == {module.TIE: 1, module.NOT_HERE: 1, module.OTHER_SOURCE: 1} and not found.curves
     assert run(answers, *others, sources=("simulator",)).kept == 1
 
 
@@ -99,7 +99,7 @@ def test_a_rollout_in_several_pairs_keeps_its_clearest_example() -> None:
     answers: dict[str, list[list[float] | None]] = {"a": [flat(0.5)], "b": [flat(0.1)], "c": [flat(0.9)]}
     for order in ([A_OVER_B, Preference("c", "b", "a", "human")], [Preference("b", "c", "b", "human"), A_OVER_B]):
         found = run(answers, *order)
-        assert found.kept == 1 and found.dropped() == {module.WORSE_EXAMPLE: 1}
+        assert found.kept == 1 and found.drop_reasons() == {module.WORSE_EXAMPLE: 1}
         (kept,) = (one for one in found.pairs if not one.dropped)
         assert "c" in (kept.preference.a, kept.preference.b)
 
@@ -152,6 +152,6 @@ def test_the_documented_distillation(tmp_path: Path, make_episode: Any, monkeypa
     made = Distillation({"b": Outcome("model", curve=[0, math.nan, 0.3, math.nan, math.nan, 0.1], by="gvl x")}, ())
     save_records("by_hand", "by_hand", made.apply(records))
     fresh = replace(make_episode("new", 6, 3), instruction="do b")
-    ((example, outcome),) = Library.open("by_hand").allowed(fresh).with_curve(5)
+    ((example, outcome),) = Library.open("by_hand").allowed_examples(fresh).with_curve(5)
     assert example.id == "b" and (outcome.source, outcome.by) == ("model", "gvl x")
     assert np.array_equal(outcome.curve, np.array([0, np.nan, 0.3, np.nan, np.nan, 0.1], np.float32), equal_nan=True)

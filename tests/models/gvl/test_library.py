@@ -80,7 +80,7 @@ def test_nothing_related_to_the_rollout_is_allowed(records: list[Record], data: 
     evaluated = data.draw(st.sampled_from(episodes))
     library, forbidden = Library(records), related_ids(evaluated, records)
     assert evaluated.id in forbidden
-    allowed = library.allowed(evaluated)
+    allowed = library.allowed_examples(evaluated)
     near = {one.id for one in episodes if similarity(one.instruction, evaluated.instruction) > 0}
     assert {one.id for one in allowed} == near - forbidden, "all that is near and unrelated, and nothing else"
     remarks = gather_remarks(allowed)
@@ -104,23 +104,25 @@ def test_a_renamed_or_cut_copy_is_still_the_same_rollout(records: list[Record], 
     original = data.draw(st.sampled_from(episodes))
     cut = original.select([1, 0]) if data.draw(st.booleans()) else original
     stranger = replace(cut, id="a stranger", origin=Origin(), outcomes=())
-    assert original.id not in {one.id for one in Library(records).allowed(stranger)}
+    assert original.id not in {one.id for one in Library(records).allowed_examples(stranger)}
 
 
 def test_neither_the_order_of_records_nor_their_number_in_a_session_matters() -> None:
     records = [coloured(f"e{i}", blue=10 * i, group=f"s{i % 2}", outcomes=(failed(),)) for i in range(8)]
     evaluated = coloured("new", blue=200)
     forwards, backwards = Library(records), Library(records[::-1])
-    assert [one.id for one in forwards.allowed(evaluated)] == [one.id for one in backwards.allowed(evaluated)]
+    assert [one.id for one in forwards.allowed_examples(evaluated)] == [
+        one.id for one in backwards.allowed_examples(evaluated)
+    ]
     assert forwards.identity == backwards.identity != Library(records[1:]).identity
-    assert len(forwards.allowed(evaluated).failures(5)) == 2, "no two examples of one session"
+    assert len(forwards.allowed_examples(evaluated).failures(5)) == 2, "no two examples of one session"
 
 
 def test_the_same_task_comes_first_then_the_nearest() -> None:
     texts = {"far": "open the top drawer", "near": "put the cup on the table", "same": "Put the cup  away."}
     texts |= {"other": "close it", "nearer": "put the blue cup away"}
     library = Library(coloured(id, blue=30 + 10 * i, instruction=text) for i, (id, text) in enumerate(texts.items()))
-    allowed = library.allowed(coloured("new", blue=200, instruction="put the cup away"))
+    allowed = library.allowed_examples(coloured("new", blue=200, instruction="put the cup away"))
     assert [one.id for one in allowed] == ["same", "nearer", "near"]
 
 
@@ -130,7 +132,7 @@ def test_a_task_with_several_instructions_is_one_task() -> None:
 
     library = Library([tagged("a", "close the tap", 10), tagged("b", "shut off the water", 30)])
     told = replace(coloured("new", blue=90, instruction="close the tap"), origin=Origin(tags={"task": "another"}))
-    assert {one.id for one in library.allowed(told)} == {"a", "b"}, "by the instruction, not by a label"
+    assert {one.id for one in library.allowed_examples(told)} == {"a", "b"}, "by the instruction, not by a label"
 
 
 def test_what_counts_as_a_failure() -> None:
@@ -155,12 +157,14 @@ def test_what_counts_as_a_failure() -> None:
 def test_recorded_kinds_stand_in_where_nobody_wrote() -> None:
     event = Event("dropped", 3, 4)
     simulated = Outcome("simulator", success=False, events=(event,), by="mujoco")
-    allowed = Library([coloured("a", blue=90, outcomes=(simulated,))]).allowed(coloured("new"))
+    allowed = Library([coloured("a", blue=90, outcomes=(simulated,))]).allowed_examples(coloured("new"))
     remarks = gather_remarks(allowed)
     assert remarks.source == "records" and remarks.texts[0].startswith("dropped: ")
-    people = Library([coloured("a", blue=90, outcomes=(simulated, failed("it fell")))]).allowed(coloured("new"))
+    people = Library([coloured("a", blue=90, outcomes=(simulated, failed("it fell")))]).allowed_examples(
+        coloured("new")
+    )
     assert gather_remarks(people).source == "people" and gather_remarks(people).texts == ("it fell",)
-    assert gather_remarks(Library([]).allowed(coloured("new"))).texts == ()
+    assert gather_remarks(Library([]).allowed_examples(coloured("new"))).texts == ()
 
 
 def test_frames_of_a_failure_begin_where_it_is_seen() -> None:

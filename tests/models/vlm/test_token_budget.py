@@ -78,13 +78,13 @@ def test_the_budget_fits_beside_the_weights(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 700 + min(free, 10_000_000))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 700)
     network: Any = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=SHAPE)
-    assert TokenBudget.beside(network).tokens == int(SHARE * 40_000_000 / (2 * passing))
-    assert TokenBudget.beside(network, keeping=True).tokens == int(SHARE * 40_000_000 / (2 * (passing + kept)))
-    assert TokenBudget.beside(network, asked=77).tokens == 77
+    assert TokenBudget.choose(network).tokens == int(SHARE * 40_000_000 / (2 * passing))
+    assert TokenBudget.choose(network, keeping=True).tokens == int(SHARE * 40_000_000 / (2 * (passing + kept)))
+    assert TokenBudget.choose(network, asked=77).tokens == 77
     for free, tokens in ((10**12, MOST_TOKENS), (10, FEWEST_TOKENS)):  # noqa: B007 (the patched functions read it)
-        assert TokenBudget.beside(network).tokens == tokens
+        assert TokenBudget.choose(network).tokens == tokens
     plain: Any = SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32, shape=SHAPE)
-    assert TokenBudget.beside(plain).tokens == ON_A_CPU
+    assert TokenBudget.choose(plain).tokens == ON_A_CPU
 
 
 def test_tensors_are_freed_after_running_out_of_memory() -> None:

@@ -63,7 +63,7 @@ def episodes(draw: st.DrawFn) -> Episode:
 def test_labels_follow_the_frames(original: Episode, name: str, seed: int, grade: int | None) -> None:
     aims = {"grade": grade} if grade and len(load_negative(name).grades) > 1 else {}
     try:
-        made = load_negative(name).seeded(original, seed, **aims)
+        made = load_negative(name).make_with_seed(original, seed, **aims)
     except NotApplicable as no:
         assert no.reason
         return
@@ -89,7 +89,7 @@ def test_labels_follow_the_frames(original: Episode, name: str, seed: int, grade
 def test_recorded_edits_replay(original: Episode, name: str, seed: int) -> None:
     original = replace(original, instruction="put the cup on the shelf")
     try:
-        made = load_negative(name).seeded(original, seed, pool=pool())
+        made = load_negative(name).make_with_seed(original, seed, pool=pool())
     except NotApplicable:
         return
     edit = made.edits[-1]
@@ -126,15 +126,17 @@ def test_frames_of_each_edit() -> None:
 
 def test_requested_grades() -> None:
     original = coded(33)
-    last = {g: load_negative("clip").seeded(original, 1, grade=g).edits[-1].params["last"] for g in (1, 2, 3, 4)}
+    last = {
+        g: load_negative("clip").make_with_seed(original, 1, grade=g).edits[-1].params["last"] for g in (1, 2, 3, 4)
+    }
     assert last[1] < 4 <= last[2] < 12 <= last[3] < 20 <= last[4] < 28  # 1 + 4p rounded: eighths of 32
     with pytest.raises(NotApplicable, match="the cut"):
-        load_negative("clip").seeded(original, 1, last=30)  # a demonstration may be done by then
+        load_negative("clip").make_with_seed(original, 1, last=30)  # a demonstration may be done by then
     measured = coded(4, "m", "do it", Outcome("simulator", success=True, curve=[0, 0.5, 0.95, 1.0]))
-    assert load_negative("clip").seeded(measured, 1, grade=4).edits[-1].params == {"last": 2}
+    assert load_negative("clip").make_with_seed(measured, 1, grade=4).edits[-1].params == {"last": 2}
     done_early = coded(4, "m", "do it", Outcome("simulator", success=True, curve=[0, 0.5, 1.0, 1.0]))
     with pytest.raises(NotApplicable, match="grade 4"):
-        load_negative("clip").seeded(done_early, 1, grade=4)
+        load_negative("clip").make_with_seed(done_early, 1, grade=4)
 
 
 UNUSABLE = [
@@ -149,20 +151,20 @@ UNUSABLE = [
 def test_only_trusted_successes_that_are_long_enough(name: str) -> None:
     for outcomes, reason in UNUSABLE:
         with pytest.raises(NotApplicable, match=reason):
-            load_negative(name).seeded(coded(9, "one", "put the cup on the shelf", *outcomes), 0, pool=pool())
+            load_negative(name).make_with_seed(coded(9, "one", "put the cup on the shelf", *outcomes), 0, pool=pool())
     if name != "wrong-instruction":
         with pytest.raises(NotApplicable, match="fewer than"):
-            load_negative(name).seeded(coded(1), 0, pool=pool())
+            load_negative(name).make_with_seed(coded(1), 0, pool=pool())
 
 
 def test_cameras_groups_and_curves() -> None:
     one, two = coded(5), coded(6)
     with pytest.raises(NotApplicable, match="cameras"):
-        load_negative("clip").seeded(replace(one, views={"a": one.main, "b": two.main}), 0)
+        load_negative("clip").make_with_seed(replace(one, views={"a": one.main, "b": two.main}), 0)
     same = replace(one, views={"a": one.main, "b": one.main})
-    assert {len(frames) for frames in load_negative("clip").seeded(same, 0, last=2).views.values()} == {3}
+    assert {len(frames) for frames in load_negative("clip").make_with_seed(same, 0, last=2).views.values()} == {3}
     alone = replace(coded(9), origin=Origin())
-    assert load_negative("undo").seeded(alone, 0).origin.group == "one"  # the original is the group
+    assert load_negative("undo").make_with_seed(alone, 0).origin.group == "one"  # the original is the group
     guess = Outcome("model", curve=np.full(5, 0.5))  # a model's curve is not a target
     assert targets_of(coded(5, "one", "go", SUCCESS, guess)).curve.tolist() == [0, 0.25, 0.5, 0.75, 1]
 
@@ -178,7 +180,7 @@ def test_unknown_names_and_registered_functions() -> None:
 
     NEGATIVES.add("blink", blink)
     try:
-        assert load_negative("blink").seeded(coded(9), 3).edits[0].seed == 3
+        assert load_negative("blink").make_with_seed(coded(9), 3).edits[0].seed == 3
     finally:
         NEGATIVES._added.clear()
 
@@ -194,7 +196,9 @@ def test_wrong_instructions_are_similar_and_of_the_same_split() -> None:
         coded(3, "d", "Place the cup on a shelf!"),
         replace(coded(3, "e", "Throw the cup away"), origin=replace(SCENE, split="test")),
     ]
-    drawn = [load_negative("wrong-instruction").seeded(coded(4), seed, pool=Pool.of(others)) for seed in range(200)]
+    drawn = [
+        load_negative("wrong-instruction").make_with_seed(coded(4), seed, pool=Pool.of(others)) for seed in range(200)
+    ]
     instructions = [made.instruction for made in drawn]
     assert set(instructions) == {"Put the cup in the sink", "Wipe the table", "Open the drawer"}
     assert instructions.count("Put the cup in the sink") > 140
@@ -215,7 +219,7 @@ def test_no_other_instruction() -> None:
         (" ", {"pool": pool()}, "no instruction"),
     ]:
         with pytest.raises(NotApplicable, match=reason):
-            load_negative("wrong-instruction").seeded(coded(4, "one", instruction), 0, **options)
+            load_negative("wrong-instruction").make_with_seed(coded(4, "one", instruction), 0, **options)
 
 
 # splices
@@ -224,7 +228,7 @@ def test_no_other_instruction() -> None:
 def test_a_splice_follows_both_attempts() -> None:
     failed = Outcome("human", success=False, progress=0.25, curve=np.linspace(0, 0.25, 8))
     partner = coded(8, "failed", "Put the cup on the shelf", failed)
-    made = load_negative("splice").seeded(coded(8), 0, pool=Pool.of([partner], keep_partners=True), before=3)
+    made = load_negative("splice").make_with_seed(coded(8), 0, pool=Pool.of([partner], keep_partners=True), before=3)
     outcome = made.outcomes[0]
     assert numbers(made).tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     assert outcome.curve is not None
@@ -234,7 +238,7 @@ def test_a_splice_follows_both_attempts() -> None:
     assert np.allclose(np.diff(times), 0.1)
 
     unmeasured = coded(8, "unmeasured", "put the cup on the shelf", Outcome("human", success=False))
-    made = load_negative("splice").seeded(coded(8), 0, pool=Pool.of([unmeasured], keep_partners=True))
+    made = load_negative("splice").make_with_seed(coded(8), 0, pool=Pool.of([unmeasured], keep_partners=True))
     assert made.outcomes[0].curve is not None and np.isnan(made.outcomes[0].curve[-1])
     assert (made.outcomes[0].progress, made.outcomes[0].grade) == (None, None)  # nothing is invented
 
@@ -249,7 +253,7 @@ def test_a_splice_needs_an_attempt_of_its_split_and_size() -> None:
         (coded(8), [large], "different sizes"),
     ]:
         with pytest.raises(NotApplicable, match=reason):
-            load_negative("splice").seeded(original, 0, pool=Pool.of(others, keep_partners=True))
+            load_negative("splice").make_with_seed(original, 0, pool=Pool.of(others, keep_partners=True))
 
 
 def test_a_splice_in_a_store(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
@@ -257,7 +261,7 @@ def test_a_splice_in_a_store(tmp_path: Path, make_episode: Callable[..., Episode
         replace(make_episode(name, 10, seed), instruction="go", outcomes=(SUCCESS,), origin=SCENE)
         for seed, name in enumerate(("one", "two"))
     )
-    made = load_negative("splice").seeded(one, 0, pool=Pool.of([two], keep_partners=True), before=4)
+    made = load_negative("splice").make_with_seed(one, 0, pool=Pool.of([two], keep_partners=True), before=4)
     assert np.array_equal(made.main.take([4, 5]), np.concatenate([one.main.take([4]), two.main.take([5])]))
     source = made.main.source
     with Store.create(tmp_path / "set", "set").writer() as writer:

@@ -42,14 +42,14 @@ def test_the_file_and_the_defaults_made_the_shipped_weights() -> None:
 )
 def test_bad_numbers_are_refused(change: dict[Any, Any], found: str) -> None:
     with pytest.raises(DemeritError, match=found):
-        CompactTrainConfig().changed(change)
+        CompactTrainConfig().change(change)
 
 
 def test_a_file_changes_some_numbers(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("tower_rate: 3e-4\nwrong_kinds: []\nfold: null\n")
     mine = load_compact_config(tmp_path / "mine.yaml")
     assert (mine.tower_rate, mine.wrong_kinds, mine.fold) == (3e-4, (), None)
-    assert CompactTrainConfig(fold=1).changed({"fold": None}).fold is None
+    assert CompactTrainConfig(fold=1).change({"fold": None}).fold is None
     (tmp_path / "torn.yaml").write_text("steps: [")
     for name in ("torn.yaml", "absent.yaml"):
         with pytest.raises(BadInput, match=name):

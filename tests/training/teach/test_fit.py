@@ -46,7 +46,7 @@ def test_ridge_equals_the_normal_equations(problem: Problem) -> None:
     expected = solve_normal_equations(x, y, penalty)
     for factor in (factor_primal, factor_dual, factor_ridge):
         assert np.allclose(factor(x).coefficients(y, penalty), expected, atol=1e-8)
-        assert np.allclose(factor(x).fitted(y, penalty), x @ expected, atol=1e-8)
+        assert np.allclose(factor(x).predict(y, penalty), x @ expected, atol=1e-8)
 
 
 @given(problems())

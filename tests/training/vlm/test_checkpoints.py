@@ -28,7 +28,7 @@ SMALL = {"batch": 4, "part": 2, "frames": 4, "precision": "float32", "rate": 1e-
 
 
 def small_config(**changes: Any) -> RobometerTrainConfig:
-    return RobometerTrainConfig().changed({**SMALL, **changes})
+    return RobometerTrainConfig().change({**SMALL, **changes})
 
 
 def train(out: Path, config: VLMTrainConfig, start: Path, save: str = "merged") -> Path:
@@ -84,7 +84,7 @@ def test_grades_are_learned_and_the_best_weights_exported(tmp_path: Path) -> Non
     corpus = vlm_corpus((5, 6))
     rows = [replace(row, split="held-out") if row.frames == 6 else row for row in corpus.rows]
     changes = {"batch": 4, "part": 2, "precision": "float32", "rate": 2e-3, "steps": 6, "validate_every": 2}
-    config = RoboRewardTrainConfig().changed(changes)
+    config = RoboRewardTrainConfig().change(changes)
     told: list[VLMProgress] = []
     begun = load_start(str(start), config)
     graded = PreparedCorpus(tuple(rows), corpus.pixels)

@@ -29,7 +29,7 @@ def test_the_shipped_configurations_are_the_defaults_and_the_public_numbers() ->
     assert default_start("roboreward", Path("roboreward_8b")) == "Qwen/Qwen3-VL-8B-Instruct"
     assert (four.rate, four.epochs, four.batch, four.warm_up, four.decay, four.clip) == (3e-6, 3, 32, 0.05, 0.05, 1.0)
     assert (four.train_vision, four.train_fusion) == (False, True)
-    adapters = robometer.changed({"lora": 32})
+    adapters = robometer.change({"lora": 32})
     assert adapters.lora_alpha / adapters.lora == 2
 
 
@@ -54,14 +54,14 @@ def test_the_shipped_configurations_are_the_defaults_and_the_public_numbers() ->
 )
 def test_bad_numbers_are_refused(change: dict[str, Any], found: str) -> None:
     with pytest.raises(DemeritError, match=found):
-        RobometerTrainConfig().changed(change)
+        RobometerTrainConfig().change(change)
 
 
 def test_a_file_changes_some_numbers(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("rate: 1e-4\nlora: 8\n")
     mine = load_vlm_config("robometer", tmp_path / "mine.yaml")
     assert (mine.rate, mine.lora) == (1e-4, 8)
-    shares = json.dumps(mine.changed({"strategies": {"rewind": 1}}).to_json()["strategies"])
+    shares = json.dumps(mine.change({"strategies": {"rewind": 1}}).to_json()["strategies"])
     assert shares == '{"rewind": 1.0}'  # equal to 1.0: the identity of a run is made from this text
     with pytest.raises(BadInput, match="roboreward_8b"):
         load_vlm_config("roboreward", tmp_path / "absent.yaml")

@@ -19,7 +19,7 @@ def test_kept_features_equal_new_ones(fusion: bool) -> None:
     config = RobometerTrainConfig(frames=4, precision="float32", train_fusion=fusion)
     objective = PairsObjective(corpus, config, start.tokens, start.shape)
     images = [image for example in objective.draw(0)[:2] for image in example.images]
-    encoders = [make_encoder(corpus, config.changed({"cache": cache}), start, CPU) for cache in ("none", "memory")]
+    encoders = [make_encoder(corpus, config.change({"cache": cache}), start, CPU) for cache in ("none", "memory")]
     new, keeping = encoders
     expected = new.encode(images, new.load_pixels(images))
     for _ in range(2):
@@ -29,6 +29,6 @@ def test_kept_features_equal_new_ones(fusion: bool) -> None:
     assert len(new.load_pixels(images)) == len(set(images))
     with pytest.raises(KeyError):
         new.encode(images, {})
-    small = make_encoder(corpus, config.changed({"cache_gib": 1e-9}), start, CPU)
+    small = make_encoder(corpus, config.change({"cache_gib": 1e-9}), start, CPU)
     small.encode(images, small.load_pixels(images))
     assert small.used_bytes == 0

@@ -40,7 +40,7 @@ Report = Callable[[VLMProgress], None]
 def run(
     out: Path, report: Report | None = None, corpus: PreparedCorpus | None = None, seed: int = 0, **changes: Any
 ) -> Path:
-    config = RobometerTrainConfig().changed({**SMALL, **changes})
+    config = RobometerTrainConfig().change({**SMALL, **changes})
     return train_vlm(corpus or vlm_corpus((8, 9)), out, config, tiny_start(seed), report, device="cpu")
 
 
@@ -120,7 +120,7 @@ def test_a_dozen_episodes_are_learned_and_new_ones_ordered(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_two_processes_resume_what_one_began_and_end_where_it_does(tmp_path: Path) -> None:
     changes = {**SMALL, "steps": 3, "part": 1, "head_dropout": 0.0}
-    config = RobometerTrainConfig().changed(changes)
+    config = RobometerTrainConfig().change(changes)
     corpus = PreparedCorpus.load(write_corpus(vlm_corpus((8, 9)), tmp_path / "corpus", config))
     start = tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})
     train_vlm(corpus, tmp_path / "one", config, load_start(str(start), config), device="cpu")
@@ -153,7 +153,7 @@ torch.set_num_threads(1)
 from demerit.training.vlm.config import RobometerTrainConfig
 from demerit.training.vlm.fit import train_vlm
 from fakes.toy_trajectories import tiny_start, vlm_corpus
-config = RobometerTrainConfig().changed({ {**SMALL, "lora": 4}!r})
+config = RobometerTrainConfig().change({ {**SMALL, "lora": 4}!r})
 def report(progress):
     print(progress.step, flush=True)
     time.sleep(60 if progress.step == 5 else 0)
@@ -257,7 +257,7 @@ def test_the_best_weights_are_kept_and_nan_is_never_the_best(tmp_path: Path, mon
     errors = iter([2.0, 1.0, float("nan")])
     monkeypatch.setattr(VLMTrainer, "_held_out_error", lambda *_: next(errors))
     changes = {"batch": 2, "part": 2, "precision": "float32", "steps": 3, "validate_every": 1, "lora": 2}
-    config = RoboRewardTrainConfig().changed(changes)
+    config = RoboRewardTrainConfig().change(changes)
     corpus = vlm_corpus((5, 6))
     rows = (replace(row, split="held-out") if row.frames == 6 else row for row in corpus.rows)
     start = load_start(str(tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})), config)

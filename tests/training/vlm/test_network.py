@@ -35,7 +35,7 @@ def outputs_of(learner: VLMLearner, examples: list[TrainingExample], corpus: Pre
 def test_training_outputs_equal_those_of_scoring(change: dict[str, Any]) -> None:
     """Against other code: the engine's preference, and transformers' hidden states of the whole prompt."""
     corpus = vlm_corpus((8, 9))
-    config = RobometerTrainConfig(frames=4, precision="float32").changed(change)
+    config = RobometerTrainConfig(frames=4, precision="float32").change(change)
     start = tiny_start()
     objective = PairsObjective(corpus, config, start.tokens, start.shape)
     rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def test_training_outputs_equal_those_of_scoring(change: dict[str, Any]) -> None
 
 
 def trained_names(**changes: Any) -> set[str]:
-    config = RobometerTrainConfig(precision="bfloat16").changed(changes)
+    config = RobometerTrainConfig(precision="bfloat16").change(changes)
     return {name for name, _ in VLMLearner(tiny_start(), config).trained_parameters()}
 
 

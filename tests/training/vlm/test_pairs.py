@@ -16,7 +16,7 @@ from fakes.toy_trajectories import vlm_corpus
 
 
 def sample_by_strategy(corpus: PreparedCorpus, count: int = 400, **changes: Any) -> dict[str, list[TrajectoryPair]]:
-    sampler = PairSampler(corpus, RobometerTrainConfig().changed(changes))
+    sampler = PairSampler(corpus, RobometerTrainConfig().change(changes))
     rng = np.random.default_rng(0)
     found: dict[str, list[TrajectoryPair]] = {}
     for _ in range(count):

@@ -53,7 +53,7 @@ class TfRecordFrames:
             raise BadInput("fps", "a positive number", self.fps)
 
     def __len__(self) -> int:
-        return len(self._encoded()) if self.count is None else self.count
+        return len(self._read_encoded()) if self.count is None else self.count
 
     def times(self) -> Times:
         """Evenly spaced seconds, at the nominal rate."""
@@ -61,7 +61,7 @@ class TfRecordFrames:
 
     def take(self, indices: Sequence[int]) -> Images:
         """Decode the given images, each once."""
-        encoded = self._encoded()
+        encoded = self._read_encoded()
         wanted = sorted(set(indices)) or [0]
         if wanted[0] < 0 or wanted[-1] >= len(encoded):
             raise BadInput(f"frame indices of {self.key}", f"0 to {len(encoded) - 1}", f"{wanted[0]} to {wanted[-1]}")
@@ -84,7 +84,7 @@ class TfRecordFrames:
         """The arguments that rebuild it."""
         return asdict(self)
 
-    def _encoded(self) -> list[memoryview]:
+    def _read_encoded(self) -> list[memoryview]:
         encoded = example_at(self.path, self.offset, self.length).get(self.key)
         if not isinstance(encoded, list):
             raise UnreadableVideo(self.path, f"the record at byte {self.offset} has no images under {self.key!r}")

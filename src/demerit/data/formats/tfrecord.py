@@ -103,8 +103,8 @@ def parse_example(data: bytes, where: str | Path) -> Example:
     """
     found: dict[str, Feature] = {}
     try:
-        for features in _delimited(memoryview(data), FIELD_NAME):
-            for entry in _delimited(features, 1):
+        for features in _delimited_fields(memoryview(data), FIELD_NAME):
+            for entry in _delimited_fields(features, 1):
                 name, feature = _entry(entry)
                 found[name] = feature
     except (_Malformed, UnicodeDecodeError) as broken:
@@ -160,7 +160,7 @@ def _feature(feature: memoryview) -> Feature:
         if wire != DELIMITED:
             continue
         if field == BYTES_LIST:
-            decoded = list(_delimited(value, 1))
+            decoded = list(_delimited_fields(value, 1))
         elif field == FLOAT_LIST:
             decoded = _floats(_values(value, FIXED32))
         elif field == INT64_LIST:
@@ -198,7 +198,7 @@ def varints(data: bytes) -> npt.NDArray[np.int64]:
     return np.add.reduceat(parts, starts).view(np.int64)
 
 
-def _delimited(message: memoryview, number: int) -> Iterator[memoryview]:
+def _delimited_fields(message: memoryview, number: int) -> Iterator[memoryview]:
     return (value for field, wire, value in _fields(message) if field == number and wire == DELIMITED)
 
 

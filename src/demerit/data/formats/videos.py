@@ -113,10 +113,10 @@ class VideosReader(FolderReader):
             if isinstance(row, Problem):
                 yield row
             else:
-                yield from self._labelled(row, used)
+                yield from self._read_labelled(row, used)
         for path in videos_under(self.root):
             if path not in used:
-                yield from self._unlabelled(path)
+                yield from self._read_unlabelled(path)
 
     @cached_property
     def _label_files(self) -> list[Path]:
@@ -125,7 +125,7 @@ class VideosReader(FolderReader):
             return [place for place in places if place.is_file()][:1]
         return [self.root / name for name in LABEL_FILES if (self.root / name).is_file()]
 
-    def _unlabelled(self, path: Path) -> Iterator[Record]:
+    def _read_unlabelled(self, path: Path) -> Iterator[Record]:
         episode = video_id(self.root, path)
         video = find_video(self.root, path.relative_to(self.root).as_posix(), printable(episode))
         if isinstance(video, Problem):
@@ -138,7 +138,7 @@ class VideosReader(FolderReader):
             yield Problem("empty instruction", printable(episode), "there is no label file", kept=True)
         yield build_episode(episode, "", {"main": video}, (), Origin(dataset=self.name))
 
-    def _labelled(self, row: LabelRow, used: dict[Path, str]) -> Iterator[Record]:
+    def _read_labelled(self, row: LabelRow, used: dict[Path, str]) -> Iterator[Record]:
         cells = LabelCells(row.fields)
         problems: list[Problem] = []
         named, cameras = _cameras(cells)

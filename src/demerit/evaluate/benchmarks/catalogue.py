@@ -151,7 +151,7 @@ def metaworld_bad() -> Benchmark:
         headline=("auroc", "matched_pairs", "over_reward_rate", "progress_error"),
         splits=("test",),
         labels_of=_by_task,
-        pairs=_matched,
+        pairs=_find_matched_pairs,
     )
 
 
@@ -161,7 +161,7 @@ MATCHED = replace(
 )
 
 
-def _matched(episodes: Sequence[Episode]) -> list[Preference]:
+def _find_matched_pairs(episodes: Sequence[Episode]) -> list[Preference]:
     wanted = {"task", "motion", "frames"}
     matched_pairs = load_attribute("demerit.negatives.sim.splits:matched_pairs", "the benchmark metaworld-bad@1")
     pairs: list[Preference] = matched_pairs([episode for episode in episodes if wanted <= episode.origin.tags.keys()])

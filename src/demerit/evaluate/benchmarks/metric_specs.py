@@ -254,7 +254,7 @@ RANKING = (ranking("tau_a"), ranking("tau_b"), ranking("ordered"), GAP)
 # Grades
 
 
-def _graded(scores: Scores, model: str) -> Floats:
+def _grade_finals(scores: Scores, model: str) -> Floats:
     """Final values as grades: by cuts fitted on the calibration split if there is one, else by the range."""
     fitted_on = scores.calibration
     if fitted_on is None:
@@ -282,7 +282,7 @@ def _is_roboarena(row: EpisodeLabels) -> bool:
 
 MAE = MetricSpec(
     "mae",
-    _graded,
+    _grade_finals,
     lambda scores, grades: grade_error(grades, scores.grades, clusters=scores.tasks),
     needs=GRADED,
     lower_is_better=True,
@@ -291,7 +291,7 @@ MAE = MetricSpec(
 )
 MAE_GROUP_WISE = MetricSpec(
     "mae_group_wise",
-    _graded,
+    _grade_finals,
     lambda scores, grades: group_wise_error(grades, scores.grades, _subsets(scores), clusters=scores.tasks),
     needs=GRADED,
     lower_is_better=True,
@@ -470,7 +470,9 @@ def order_correlation(method: Method, perturbation: str = AS_RECORDED) -> Metric
 
     def correlations(scores: Scores, model: str) -> Correlations:
         key = ("order", model, method, perturbation, scores.ids)
-        return scores.cached(key, lambda: order_correlations(*_values_and_times(scores, model, perturbation), method))
+        return scores.compute_once(
+            key, lambda: order_correlations(*_values_and_times(scores, model, perturbation), method)
+        )
 
     in_order = perturbation == AS_RECORDED
     return MetricSpec(
@@ -479,14 +481,14 @@ def order_correlation(method: Method, perturbation: str = AS_RECORDED) -> Metric
         _mean_over_episodes,
         needs="successes (or demonstrations)" if in_order else f"successes that were shown {perturbation}",
         across=False,
-        subset=lambda scores: _demonstrated(scores, perturbation),
+        subset=lambda scores: _select_demonstrations(scores, perturbation),
         undefined=lambda scores, model: int(correlations(scores, model).undefined.sum()),
         top_by_construction=("clock",) if in_order else (),
         note=(lambda scores, model: "the first frame stays and is not counted") if perturbation == SHUFFLED else None,
     )
 
 
-def _demonstrated(scores: Scores, perturbation: str) -> Scores:
+def _select_demonstrations(scores: Scores, perturbation: str) -> Scores:
     """The demonstrations that any model was shown under this perturbation."""
     shown = {id for (_, name), rewards in scores.rewards.items() if name == perturbation for id in rewards}
     wanted = {row.id for row in demonstrations(scores.episodes)} & shown
@@ -504,7 +506,7 @@ def _values_and_times(scores: Scores, model: str, perturbation: str) -> Columns:
             continue
         moved = reward.at > 0 if perturbation == SHUFFLED else reward.at >= 0
         key = ("frames", perturbation, row.id, row.frames)
-        order = scores.cached(key, lambda row=row: frame_order(perturbation, row.id, row.frames))  # type: ignore[misc]
+        order = scores.compute_once(key, lambda row=row: frame_order(perturbation, row.id, row.frames))  # type: ignore[misc]
         values.append(reward.value[moved])
         times.append(order[reward.at[moved]])
     return values, times
@@ -581,7 +583,7 @@ PROGRESS_CORRELATION = MetricSpec(
 
 
 def _falls(scores: Scores, model: str) -> Falls:
-    return scores.cached(("falls", model, scores.ids), lambda: _compute_falls(scores, model))
+    return scores.compute_once(("falls", model, scores.ids), lambda: _compute_falls(scores, model))
 
 
 def _compute_falls(scores: Scores, model: str) -> Falls:

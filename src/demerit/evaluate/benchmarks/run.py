@@ -142,7 +142,13 @@ def run_benchmark(
     )
     results = compute_results(benchmark, Scores.of(report, options.settings), controls)
     leaks = [*seen_before(scorers, loaded.episodes), *describe_leaks(find_leaks(loaded.episodes))]
-    warnings = (*_unscored(report), *_unanswered(answers), *leaks, *results.warnings, *loaded.problems)
+    warnings = (
+        *_describe_unscored(report),
+        *_describe_unanswered(answers),
+        *leaks,
+        *results.warnings,
+        *loaded.problems,
+    )
     return with_results(replace(report, warnings=warnings), benchmark, results)
 
 
@@ -258,7 +264,7 @@ def _ask_both_orders(
     progress = ScoreProgress(len(pairs))
     for start in range(0, len(pairs), options.batch):
         batch = pairs[start : start + options.batch]
-        shown = [(_unlabelled(by_id[a], options.frames), _unlabelled(by_id[b], options.frames)) for a, b in batch]
+        shown = [(_hide_labels(by_id[a], options.frames), _hide_labels(by_id[b], options.frames)) for a, b in batch]
         forward, swapped = _prefer(model, shown), _prefer(model, [(b, a) for a, b in shown])
         for (a, b), (p_first, why), (p_swapped, why_not) in zip(batch, forward, swapped, strict=True):
             yield PairAnswer(model.card.name, a, b, p_first, p_swapped, why or why_not)
@@ -266,7 +272,7 @@ def _ask_both_orders(
         on_progress(f"{model.card.name} (pairs)", progress)
 
 
-def _unlabelled(episode: Episode, frames: int | None) -> Episode:
+def _hide_labels(episode: Episode, frames: int | None) -> Episode:
     """Remove the labels, and the frames that are not to be shown."""
     if frames is None:
         return replace(episode, outcomes=())
@@ -296,7 +302,7 @@ def _check_probability(answer: float) -> tuple[float, str]:
 # Notes of the report
 
 
-def _unscored(report: Report) -> Iterator[str]:
+def _describe_unscored(report: Report) -> Iterator[str]:
     """Say how much each model left unscored, and why."""
     for card in report.cards:
         mine = [scored for scored in report.rewards if scored.reward.model == card.name]
@@ -311,7 +317,7 @@ def _unscored(report: Report) -> Iterator[str]:
                 )
 
 
-def _unanswered(answers: Sequence[PairAnswer]) -> Iterator[str]:
+def _describe_unanswered(answers: Sequence[PairAnswer]) -> Iterator[str]:
     """Say how many pairs each comparer left open, and why."""
     for model in dict.fromkeys(answer.model for answer in answers):
         mine = [answer for answer in answers if answer.model == model]

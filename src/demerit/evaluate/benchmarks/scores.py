@@ -69,7 +69,7 @@ class Scores:
     answers: Mapping[tuple[str, str, str], PairAnswer] = field(default_factory=dict)
     """answers of comparers, by model and the two episodes"""
     cache: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
-    """results of `cached`; subsets share it, since they share the rewards"""
+    """results of `compute_once`; subsets share it, since they share the rewards"""
 
     @classmethod
     def of(cls, report: Report, settings: MeasureSettings) -> Scores:
@@ -92,7 +92,7 @@ class Scores:
         preferences = tuple(pair for pair in self.preferences if pair.a in ids and pair.b in ids)
         return replace(self, episodes=episodes, preferences=preferences)
 
-    def cached(self, key: tuple[object, ...], compute: Callable[[], Value]) -> Value:
+    def compute_once(self, key: tuple[object, ...], compute: Callable[[], Value]) -> Value:
         """Compute a value at the first call with this key. The key must contain `ids` if the value depends on them."""
         if key not in self.cache:
             self.cache[key] = compute()
@@ -118,7 +118,7 @@ class Scores:
 
     def returns(self, model: str, how: Return) -> Floats:
         """Return the sum, mean or last of each episode's values, NaN = unscored."""
-        known = self.cached(("returns", model, how), lambda: self._all_returns(model, how))
+        known = self.compute_once(("returns", model, how), lambda: self._all_returns(model, how))
         return np.array([known.get(id, NAN) for id in self.ids], dtype=np.float64)
 
     def _all_returns(self, model: str, how: Return) -> dict[str, float]:

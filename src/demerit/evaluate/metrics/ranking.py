@@ -355,7 +355,9 @@ def count_pairs(values: npt.ArrayLike, levels: npt.ArrayLike) -> PairCounts:
             reached = np.searchsorted(groups[low], groups[high], side="right")
             concordant += int(below.sum())
             discordant += int((len(groups[low]) - reached).sum())
-    return PairCounts(concordant, discordant, _tied(value), _tied(level), len(value) * (len(value) - 1) // 2)
+    return PairCounts(
+        concordant, discordant, _count_ties(value), _count_ties(level), len(value) * (len(value) - 1) // 2
+    )
 
 
 def kendall_tau(
@@ -432,6 +434,6 @@ def _difference_of_means(sums: Floats) -> Floats:
     return ratio(sums[:, 0], sums[:, 1]) - ratio(sums[:, 2], sums[:, 3])
 
 
-def _tied(column: Floats) -> int:
+def _count_ties(column: Floats) -> int:
     _, size = np.unique(column, return_counts=True)
     return int((size * (size - 1) // 2).sum())

@@ -78,7 +78,7 @@ def span(measure: Measure) -> str:
     return f"{number(measure.low, digits)} to {number(measure.high, digits)}"
 
 
-def joined(words: Iterable[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """Join words as in a sentence: a, b and c."""
     *most, last = list(words) or [""]
     return f"{', '.join(most)} and {last}" if most else last
@@ -165,7 +165,7 @@ def _doubts(report: Report, name: str, measures: Iterable[str]) -> str:
     """Name the other headline measures by which the best model is not clear of the controls."""
     found = [(other, report.line(name, other)) for other in measures]
     unclear = [label(other) for other, measure in found if measure is not None and not is_clear(report, measure)]
-    return f" By {joined(unclear)} it is not clear of them." if unclear else ""
+    return f" By {join_words(unclear)} it is not clear of them." if unclear else ""
 
 
 def _rivals(report: Report, name: str, measure: str) -> str:
@@ -176,7 +176,7 @@ def _rivals(report: Report, name: str, measure: str) -> str:
         pair = {versus.first, versus.second}
         if versus.measure == measure and name in pair and pair - {name} <= others and not is_significant(versus):
             close.append(next(iter(pair - {name})))
-    return f" Its lead over {joined(close)} is within chance." if close else ""
+    return f" Its lead over {join_words(close)} is within chance." if close else ""
 
 
 # The table

@@ -34,7 +34,7 @@ from demerit.evaluate.reports.headline import (
     headline_measures,
     higher_is_better,
     is_significant,
-    joined,
+    join_words,
     label,
     lead,
     meaning,
@@ -164,8 +164,8 @@ def report_facts(report: Report, groups: str = "tasks") -> list[str]:
     """Count the episodes, tasks, preferences and label sources of a report, as phrases."""
     outcomes = Counter(episode.success for episode in report.episodes)
     counts = {"successes": outcomes[True], "failures": outcomes[False], "of unknown outcome": outcomes[None]}
-    parts = joined(f"{count} {word}" for word, count in counts.items() if count)
-    sources = joined(sorted({episode.vouched_by for episode in report.episodes if episode.vouched_by}))
+    parts = join_words(f"{count} {word}" for word, count in counts.items() if count)
+    sources = join_words(sorted({episode.vouched_by for episode in report.episodes if episode.vouched_by}))
     facts = [f"{len(report.episodes)} episodes" + (f": {parts}" if parts else "")]
     facts += [f"{len({episode.task for episode in report.episodes})} {groups}"]
     by_source = Counter(preference.source for preference in report.preferences)
@@ -183,7 +183,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters.update(label=label, meaning=meaning, number=number, joined=joined)
+    env.filters.update(label=label, meaning=meaning, number=number, join_words=join_words)
     return env
 
 
@@ -418,7 +418,7 @@ def uneven_warning(report: Report) -> str:
             missing[group.model] += group.whole + group.partly
     if len(set(missing.values())) <= 1:
         return ""
-    counts = joined(f"{model} {count}" for model, count in missing.items())
+    counts = join_words(f"{model} {count}" for model, count in missing.items())
     return f"The models did not score the same episodes, so their numbers rest on different ones; unscored: {counts}."
 
 

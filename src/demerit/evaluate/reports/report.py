@@ -197,7 +197,7 @@ class Report:
             controls=tuple(facts["controls"]),
             episodes=tuple(_labels(episode) for episode in facts["episodes"]),
             preferences=tuple(Preference(**preference) for preference in facts["preferences"]),
-            rewards=tuple(_scored(scored) for scored in facts["rewards"]),
+            rewards=tuple(_read_scored(scored) for scored in facts["rewards"]),
             choices=tuple(PairAnswer(**_with_nan(choice)) for choice in facts.get("choices", ())),
             lines=tuple(MeasureLine(x["model"], Measure.from_dict(x["measure"]), x["part"]) for x in facts["lines"]),
             comparisons=tuple(Versus(**_with_nan(versus)) for versus in facts["comparisons"]),
@@ -246,7 +246,7 @@ def _scored_dict(scored: ScoredUnder) -> dict[str, Any]:
     }
 
 
-def _scored(facts: Mapping[str, Any]) -> ScoredUnder:
+def _read_scored(facts: Mapping[str, Any]) -> ScoredUnder:
     reward = Reward(
         model=facts["model"],
         episode=facts["episode"],

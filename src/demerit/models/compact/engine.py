@@ -165,7 +165,7 @@ class Engine:
         return cls(Path(folder), threads)
 
     @classmethod
-    def shipped(cls, threads: int | None = None) -> Engine:
+    def load_shipped(cls, threads: int | None = None) -> Engine:
         """Load the network that comes with demerit."""
         return cls.load(shipped_folder(), threads)
 

@@ -44,7 +44,7 @@ class Compact:
             engine: another network.
             name: the model's name in rewards.
         """
-        self.engine = engine or Engine.shipped()
+        self.engine = engine or Engine.load_shipped()
         self._cameras = _parse_cameras(cameras)
         self.card = _card(self.engine.info, _model_name(name, self._cameras))
         self._run: _CompactRun | None = None

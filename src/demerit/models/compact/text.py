@@ -102,20 +102,22 @@ class TextEncoder:
             about = json.loads(arrays.pop("about").tobytes())
             pieces = arrays.pop("pieces").tobytes().decode("ascii").split("\n")
         except ValueError as error:
-            raise _damaged(path, f"text that cannot be read ({error})") from error
+            raise _damage_error(path, f"text that cannot be read ({error})") from error
         if not isinstance(about, dict) or about.get("format") != FORMAT:
-            raise _damaged(path, f"format {about.get('format') if isinstance(about, dict) else about!r}, not {FORMAT}")
+            raise _damage_error(
+                path, f"format {about.get('format') if isinstance(about, dict) else about!r}, not {FORMAT}"
+            )
         if len(set(pieces)) != len(pieces):
-            raise _damaged(path, "a piece that is listed twice")
+            raise _damage_error(path, "a piece that is listed twice")
         wanted = {"vectors": (len(pieces), PIECE), "scales": (len(pieces),), **WEIGHTS}
         for name, shape in wanted.items():
             kind = np.int8 if name == "vectors" else np.float16
             if arrays[name].shape != shape or arrays[name].dtype != kind:
-                raise _damaged(path, f"{name} of shape {arrays[name].shape} and type {arrays[name].dtype}")
+                raise _damage_error(path, f"{name} of shape {arrays[name].shape} and type {arrays[name].dtype}")
         floats = {name: array.astype(np.float32) for name, array in arrays.items()}
         bad = [name for name, array in floats.items() if not np.isfinite(array).all()]
         if bad:
-            raise _damaged(path, f"numbers that are not finite in {', '.join(bad)}")
+            raise _damage_error(path, f"numbers that are not finite in {', '.join(bad)}")
         vectors = floats.pop("vectors") * floats.pop("scales")[:, None]
         return cls(pieces, vectors, floats, about)
 
@@ -198,10 +200,10 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             names = {name.removesuffix(".npy"): name for name in file.namelist()}
             if set(names) != _NAMES:
                 odd = ", ".join(sorted(set(names) ^ _NAMES))
-                raise _damaged(path, f"other arrays (missing or extra: {odd})")
+                raise _damage_error(path, f"other arrays (missing or extra: {odd})")
             return {name: _array(file.read(member)) for name, member in names.items()}
     except _UNREADABLE as error:
-        raise _damaged(path, f"a file that cannot be read ({str(error).rstrip('.')})") from error
+        raise _damage_error(path, f"a file that cannot be read ({str(error).rstrip('.')})") from error
 
 
 def _array(data: bytes) -> npt.NDArray[Any]:
@@ -209,5 +211,5 @@ def _array(data: bytes) -> npt.NDArray[Any]:
     return array
 
 
-def _damaged(path: str | Path, got: str) -> BadInput:
+def _damage_error(path: str | Path, got: str) -> BadInput:
     return BadInput(str(path), "an undamaged text encoder (reinstall demerit, or copy words.npz again)", got)

@@ -69,7 +69,7 @@ class DistilledPair:
     @property
     def rejected(self) -> str:
         """The id of the rejected rollout."""
-        return _rejected(self.preference)
+        return _rejected_id(self.preference)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class Distillation:
         """Pairs that gave an example."""
         return sum(not pair.dropped for pair in self.pairs)
 
-    def dropped(self) -> Counter[str]:
+    def drop_reasons(self) -> Counter[str]:
         """Pairs that gave none, by reason."""
         return Counter(pair.dropped for pair in self.pairs if pair.dropped)
 
@@ -101,7 +101,7 @@ class Distillation:
 
     def __str__(self) -> str:
         """One line."""
-        dropped = "; ".join(f"{count} dropped: {reason}" for reason, count in self.dropped().most_common())
+        dropped = "; ".join(f"{count} dropped: {reason}" for reason, count in self.drop_reasons().most_common())
         return f"{self.kept} of {len(self.pairs)} pairs gave an example" + (f"; {dropped}" if dropped else "")
 
 
@@ -192,7 +192,7 @@ class _Answers:
 def _select_sample(
     preference: Preference, answers: _Answers, config: DistillationConfig
 ) -> tuple[DistilledPair, Outcome | None]:
-    better, worse = str(preference.better), _rejected(preference)
+    better, worse = str(preference.better), _rejected_id(preference)
     complete = agreeing = 0
     best: tuple[float, int, SampledCurve] | None = None
     for number, good, bad in answers.complete(better, worse):
@@ -215,7 +215,7 @@ def _select_sample(
     return pair, Outcome("model", curve=curve, note=note, by=by)
 
 
-def _rejected(preference: Preference) -> str:
+def _rejected_id(preference: Preference) -> str:
     return preference.b if preference.better == preference.a else preference.a
 
 

@@ -65,7 +65,7 @@ class Library:
             return cls(Store(folder).records())
         return cls(examples)
 
-    def allowed(self, episode: Episode) -> AllowedExamples:
+    def allowed_examples(self, episode: Episode) -> AllowedExamples:
         """Everything that the prompt about this episode may show."""
         return AllowedExamples(self, episode)
 
@@ -106,7 +106,7 @@ class Library:
         if preference.why and preference.source == "human":
             self._reasons.setdefault(preference.a, []).append(preference)
 
-    def _related(self, episode: Episode) -> frozenset[str]:
+    def _find_related(self, episode: Episode) -> frozenset[str]:
         """Ids that belong to an episode: itself, its ancestors, its session, and all that these were compared with.
 
         Partners are excluded because their curves may have been chosen by that comparison.
@@ -195,7 +195,7 @@ class AllowedExamples:
 
     @cached_property
     def _related(self) -> frozenset[str]:
-        return self.library._related(self.episode)
+        return self.library._find_related(self.episode)
 
     @cached_property
     def _videos(self) -> frozenset[str]:

@@ -133,7 +133,7 @@ class GVL:
         return self.client.spent
 
     def _make_reward(self, answers: EpisodeAnswers) -> Reward:
-        name, episode, received = self.card.name, answers.episode, answers.received()
+        name, episode, received = self.card.name, answers.episode, answers.received_samples()
         samples = [sample for sample in received if sample.answered]
         given = self._given(answers)
         if answers.error or not samples:
@@ -152,7 +152,7 @@ class GVL:
         return Reward(name, episode.id, at, mean.astype(np.float32), None, group_reasons(missing), given)
 
     def _given(self, answers: EpisodeAnswers) -> dict[str, Any]:
-        received = answers.received()
+        received = answers.received_samples()
         return {
             "camera": answers.episode.main_camera,
             "frames": len(received[0].at) if received else 0,

@@ -123,7 +123,7 @@ class EpisodeAnswers:
     error: str = ""
     """why it was not asked about at all"""
 
-    def received(self) -> list[SampledCurve]:
+    def received_samples(self) -> list[SampledCurve]:
         """The samples that came back, with or without a usable value."""
         return [sample for sample in self.samples if sample is not None]
 
@@ -214,7 +214,7 @@ class Prompter:
         """
         if self.library is None or self.config.context == "none":
             return [self._builder.build(None, None) for _ in episodes]
-        allowed = [self.library.allowed(episode) for episode in episodes]
+        allowed = [self.library.allowed_examples(episode) for episode in episodes]
         remarks = [gather_remarks(one) for one in allowed]
         described = self._cached_descriptions(remarks) if offline else describe_failures(self.client, remarks)
         return [self._builder.build(one, described[said]) for one, said in zip(allowed, remarks, strict=True)]
@@ -223,7 +223,7 @@ class Prompter:
         """The requests for failure descriptions that these episodes' contexts need, each once."""
         if self.library is None or self.config.context == "none":
             return []
-        remarks = dict.fromkeys(gather_remarks(self.library.allowed(episode)) for episode in episodes)
+        remarks = dict.fromkeys(gather_remarks(self.library.allowed_examples(episode)) for episode in episodes)
         return [said.request() for said in remarks if said.texts]
 
     def _cached_descriptions(self, remarks: Sequence[Remarks]) -> dict[Remarks, FailureDescriptions]:

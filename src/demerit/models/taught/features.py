@@ -74,7 +74,7 @@ class FeatureNetwork(Protocol):
 def load_network(network: FeatureNetwork | str | Path | None) -> FeatureNetwork:
     """Return a network: as given, from a folder, or (None) the one that comes with demerit."""
     if network is None:
-        return Engine.shipped()
+        return Engine.load_shipped()
     return Engine.load(Path(network)) if isinstance(network, str | Path) else network
 
 

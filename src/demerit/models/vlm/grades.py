@@ -86,7 +86,7 @@ class VideoGrader:
     @cached_property
     def budget(self) -> TokenBudget:
         """How many tokens of prompts are decoded side by side."""
-        return TokenBudget.beside(self._backbone.network, asked=self._at_once, keeping=True)
+        return TokenBudget.choose(self._backbone.network, asked=self._at_once, keeping=True)
 
     def size(self, clip: TimedClip) -> tuple[int, int]:
         """Return the pixels that a video's frames are resized to."""

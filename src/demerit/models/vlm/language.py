@@ -191,19 +191,19 @@ def _gather(pool: Tensor, sees: Tensor) -> Tensor:
 
 
 def _layer(weights: Mapping[str, Tensor], prefix: str) -> _Layer:
-    def named(*names: str) -> Tensor:
+    def join_weights(*names: str) -> Tensor:
         parts = [weights[f"{prefix}{name}.weight"] for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     return _Layer(
-        before=named("input_layernorm"),
-        after=named("post_attention_layernorm"),
-        qkv=named("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        q_norm=named("self_attn.q_norm"),
-        k_norm=named("self_attn.k_norm"),
-        out=named("self_attn.o_proj"),
-        wide=named("mlp.gate_proj", "mlp.up_proj"),
-        down=named("mlp.down_proj"),
+        before=join_weights("input_layernorm"),
+        after=join_weights("post_attention_layernorm"),
+        qkv=join_weights("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        q_norm=join_weights("self_attn.q_norm"),
+        k_norm=join_weights("self_attn.k_norm"),
+        out=join_weights("self_attn.o_proj"),
+        wide=join_weights("mlp.gate_proj", "mlp.up_proj"),
+        down=join_weights("mlp.down_proj"),
     )
 
 

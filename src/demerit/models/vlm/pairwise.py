@@ -45,7 +45,7 @@ class PairwiseCritic:
     @cached_property
     def budget(self) -> TokenBudget:
         """How many tokens of prompts are decoded side by side."""
-        return TokenBudget.beside(self.backbone.network, asked=self._at_once, keeping=True)
+        return TokenBudget.choose(self.backbone.network, asked=self._at_once, keeping=True)
 
     def grids(self, images: Mapping[Hashable, Images]) -> dict[Hashable, tuple[int, int]]:
         """Return the token rows and columns of each image."""

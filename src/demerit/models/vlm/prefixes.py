@@ -76,7 +76,7 @@ class PrefixScorer:
     @cached_property
     def budget(self) -> TokenBudget:
         """How many tokens are computed together."""
-        return TokenBudget.beside(self.backbone.network, asked=self._at_once)
+        return TokenBudget.choose(self.backbone.network, asked=self._at_once)
 
     def size(self, clip: TimedClip) -> tuple[int, int]:
         """Return the pixels of every frame: those of the whole video, for all prefixes."""

@@ -407,7 +407,7 @@ class RobometerCheckpoint(OpenCheckpoint):
         with within_memory(f"Loading {self.checkpoint.folder}"):
             network = VLMNetwork(self.shape, weights)
         weights.clear()  # the network has concatenated many of them; free the originals
-        budget = TokenBudget.beside(network, asked=at_once)
+        budget = TokenBudget.choose(network, asked=at_once)
         return RobometerEngine(network, heads, self.tokens, self.protocol, budget.tokens)
 
     def identity(self, *more: str) -> str:

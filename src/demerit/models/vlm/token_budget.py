@@ -77,7 +77,7 @@ class TokenBudget:
             raise BadInput("at_once", "a number of tokens >= 1", self.tokens)
 
     @classmethod
-    def beside(cls, network: VLMNetwork, *, asked: int | None = None, keeping: bool = False) -> TokenBudget:
+    def choose(cls, network: VLMNetwork, *, asked: int | None = None, keeping: bool = False) -> TokenBudget:
         """Choose what fits in a GPU's memory beside the weights; few tokens on a CPU.
 
         Args:

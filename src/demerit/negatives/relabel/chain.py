@@ -184,7 +184,7 @@ class RelabelChain:
             for number in range(self.config.rounds):
                 seed = seed_of(self.config.seed, self.episode.id, grade, number)
                 try:
-                    clip = load_negative("clip").seeded(self.episode, seed, grade=grade)
+                    clip = load_negative("clip").make_with_seed(self.episode, seed, grade=grade)
                 except NotApplicable as error:
                     self._keep("clip", "", grade, number, error.reason, "code")
                     break

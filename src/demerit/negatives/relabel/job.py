@@ -190,7 +190,9 @@ def _first_requests(episode: Episode, config: RelabelConfig, sampler: FrameSampl
             yield prompts.validate(task, f"{FILLER}{grade}", images, 0)
     for grade in config.clips:
         try:
-            clip = load_negative("clip").seeded(episode, seed_of(config.seed, episode.id, grade, 0), grade=grade)
+            clip = load_negative("clip").make_with_seed(
+                episode, seed_of(config.seed, episode.id, grade, 0), grade=grade
+            )
         except NotApplicable:
             continue
         yield prompts.validate(task, task, sampler.sample(clip), 0)

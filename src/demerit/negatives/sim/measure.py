@@ -38,15 +38,15 @@ def progress(task: Task, first: StepFacts, now: StepFacts, success: bool) -> flo
     """
     if success:
         return 1.0
-    done = _covered(now.distance, first.distance, task.within)
+    done = _covered_share(now.distance, first.distance, task.within)
     if task.measure == "hand":
         return min(NOT_YET, done)
     apart, apart_first = (float(np.linalg.norm(facts.hand - facts.object)) for facts in (now, first))
-    reach = max(_covered(apart, apart_first, TOUCHING), min(1.0, done / UNDER_WAY))
+    reach = max(_covered_share(apart, apart_first, TOUCHING), min(1.0, done / UNDER_WAY))
     return min(NOT_YET, REACH_SHARE * reach + (1 - REACH_SHARE) * done)
 
 
-def _covered(left: float, at_first: float, enough: float) -> float:
+def _covered_share(left: float, at_first: float, enough: float) -> float:
     way = max(at_first - enough, SHORTEST_WAY)
     return float(np.clip(1 - max(0.0, left - enough) / way, 0, 1))
 
@@ -136,13 +136,13 @@ ENDS_BADLY = frozenset({"dropped", "missed grasp", "not released", "undone", "wr
 """kinds that explain why the task is not done"""
 
 
-def _undone(measured: Measured) -> Iterator[Event]:
+def _undo(measured: Measured) -> Iterator[Event]:
     if measured.ever and not measured.at_end:
         lost = int(np.flatnonzero(measured.success)[-1]) + 1
         yield Event("undone", lost, len(measured) - 1, "the task was done before")
 
 
-def _dropped(measured: Measured) -> Iterator[Event]:
+def _drop(measured: Measured) -> Iterator[Event]:
     """Held and lifted, then released and fallen."""
     if not measured.task.grasps:
         return
@@ -248,8 +248,8 @@ def _hesitation(measured: Measured) -> Iterator[Event]:
 
 
 RULES: tuple[Callable[[Measured], Iterator[Event]], ...] = (
-    _undone,
-    _dropped,
+    _undo,
+    _drop,
     _missed_grasp,
     _not_released,
     _wrong_place,

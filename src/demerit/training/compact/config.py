@@ -100,7 +100,7 @@ class CompactTrainConfig:
         good = all(isinstance(share, int | float) and share >= 0 for share in self.shares.values())
         need("shares", good and sum(self.shares.values()) > 0, "shares of 0 or more, not all 0", dict(self.shares))
 
-    def changed(self, changes: Mapping[str, Any]) -> CompactTrainConfig:
+    def change(self, changes: Mapping[str, Any]) -> CompactTrainConfig:
         """Return a copy with other numbers; an unknown name is refused."""
         return change_config(self, changes)
 
@@ -112,4 +112,4 @@ class CompactTrainConfig:
 def load_compact_config(path: str | Path | None = None) -> CompactTrainConfig:
     """Read a YAML file; by default the configuration that made the shipped weights."""
     file = files("demerit") / "assets" / "train" / "compact.yaml" if path is None else Path(path)
-    return CompactTrainConfig().changed(read_yaml(file, str(path or "compact.yaml")))
+    return CompactTrainConfig().change(read_yaml(file, str(path or "compact.yaml")))

@@ -123,7 +123,7 @@ class CompactTrainer:
                     raise KeyboardInterrupt
         weights = (value for value in self.averaged.state_dict().values() if value.is_floating_point())
         if not all(bool(value.isfinite().all()) for value in weights):
-            raise self._diverged("the weights are not finite", self.step)
+            raise self._divergence_error("the weights are not finite", self.step)
         self.save()
         return self.averaged
 
@@ -143,14 +143,14 @@ class CompactTrainer:
         try:
             losses = compute_losses(self.network, features, output, batch, self.config)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise self._diverged("the equations within a loss have no solution", self.step + 1) from error
+            raise self._divergence_error("the equations within a loss have no solution", self.step + 1) from error
         self.optimiser.zero_grad(set_to_none=True)
         torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), LONGEST_GRADIENT)
         *values, gradient = torch.stack([*(loss.detach() for loss in losses.values()), norm]).tolist()
         found = dict(zip(losses, values, strict=True))
         if problem := describe_nonfinite(found, gradient):
-            raise self._diverged(problem, self.step + 1)
+            raise self._divergence_error(problem, self.step + 1)
         self.optimiser.step()
         self._average()
         self.step += 1
@@ -173,7 +173,7 @@ class CompactTrainer:
         rates = (tower, self.config.tower_rate), (rest, self.config.head_rate)
         return [{"params": parameters, "lr": rate, "peak": rate} for parameters, rate in rates]
 
-    def _diverged(self, found: str, step: int) -> Diverged:
+    def _divergence_error(self, found: str, step: int) -> Diverged:
         kept = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} is kept"
         return Diverged(step, found, f"{kept}, and no model was written.", "head_rate=... --set tower_rate")
 

@@ -99,11 +99,11 @@ class CorpusReader:
 
     def expected(self) -> int:
         """The number of chosen episodes."""
-        return sum(len(drawn.ids) for drawn in self._chosen())
+        return sum(len(drawn.ids) for drawn in self._chosen_sources())
 
     def records(self) -> Iterator[Record]:
         """Stream episodes and the preferences between them."""
-        for drawn in self._chosen():
+        for drawn in self._chosen_sources():
             name = drawn.source.name
             for record in open_source(drawn.source, self.strict).records():
                 if isinstance(record, Preference):
@@ -112,7 +112,7 @@ class CorpusReader:
                 elif isinstance(record, Episode) and record.id in drawn.ids:
                     yield self._place(label_episode(record, drawn.source), drawn.source)
 
-    def _chosen(self) -> list[DrawnSource]:
+    def _chosen_sources(self) -> list[DrawnSource]:
         return [drawn for drawn in self.drawn if self.only is None or drawn.source.name in self.only]
 
     def _place(self, episode: Episode, source: CorpusSource) -> Episode:

@@ -102,7 +102,7 @@ class FeatureSpec:
         text = embedded.episode.instruction if instruction is None else instruction
         return self._stream(embedded, np.arange(len(embedded.at)), text, embedded.length, self.stride)
 
-    def reordered(self, embedded: EmbeddedEpisode, order: npt.NDArray[np.integer]) -> Features:
+    def reorder_features(self, embedded: EmbeddedEpisode, order: npt.NDArray[np.integer]) -> Features:
         """Return the features of the same frames in another order; only the recurrent part is computed again."""
         return self._stream(embedded, order, embedded.episode.instruction, len(order), 1)
 

@@ -237,13 +237,13 @@ class FactoredRidge:
         """Return B."""
         return np.asarray(self.v @ self._shrink(y, penalty))
 
-    def fitted(self, y: Floats, penalty: float) -> Floats:
+    def predict(self, y: Floats, penalty: float) -> Floats:
         """Return X B."""
         return np.asarray(self.z @ self._shrink(y, penalty))
 
     def held_out(self, y: Floats, penalty: float, groups: list[Ints]) -> Floats:
         """Predict each group's rows by a fit on all other groups."""
-        out = self.fitted(y, penalty)
+        out = self.predict(y, penalty)
         root = self.z / np.sqrt(self.s + penalty)
         for rows in groups:
             mine = root[rows]
@@ -380,7 +380,7 @@ def _settle_bounds(ridge: FactoredRidge, rows: RegressionRows, penalty: float, c
     y = rows.y * weight
     if bool((rows.bound != 0).any()):
         for _ in range(config.rounds):
-            y = rows.satisfy(rows.y, ridge.fitted(y, penalty) / weight) * weight
+            y = rows.satisfy(rows.y, ridge.predict(y, penalty) / weight) * weight
     return y
 
 
@@ -395,7 +395,7 @@ def _predict_held_out(
     """Predict the rows of these groups, NaN for the others; a single group cannot be held out."""
     y = _settle_bounds(ridge, rows, penalty, config) if y is None else y
     if len(groups) < 2:  # noqa: PLR2004
-        return ridge.fitted(y, penalty) / np.sqrt(rows.weight)[:, None]
+        return ridge.predict(y, penalty) / np.sqrt(rows.weight)[:, None]
     out = np.full(y.shape, np.nan)
     asked = np.concatenate(groups)
     out[asked] = ridge.held_out(y, penalty, groups)[asked]

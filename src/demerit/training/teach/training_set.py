@@ -234,14 +234,14 @@ def _reordered_negatives(training_set: TrainingSet) -> Iterator[tuple[int, FitEx
         for number in range(config.views):
             name = REORDERINGS[(index + number) % len(REORDERINGS)]
             try:
-                negative = load_negative(name).seeded(episode, seed_of(config.seed, episode.id, name, number))
+                negative = load_negative(name).make_with_seed(episode, seed_of(config.seed, episode.id, name, number))
             except NotApplicable:
                 continue
             order = np.arange(len(episode)) if negative.main.indices is None else negative.main.indices
             label = TeachLabel(success=negative.outcomes[0].success, curve=negative.outcomes[0].curve)
             share = config.weights.view * (1.0 if measured else MADE_UP_SHARE)
             targets = replace(targets_of(label, len(order), config), share=share)
-            x = training_set.spec.reordered(training_set.episodes[index], order)
+            x = training_set.spec.reorder_features(training_set.episodes[index], order)
             yield index, FitExample(x, targets, training_set.groups[index], training_set.task(index))
 
 

@@ -101,7 +101,7 @@ class VLMTrainConfig:
             if getattr(self, name) not in known:
                 raise UnknownName(name, str(getattr(self, name)), known)
 
-    def changed(self, changes: Mapping[str, Any]) -> Self:
+    def change(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with other numbers; an unknown name is refused."""
         return change_config(self, changes)
 
@@ -186,7 +186,7 @@ def load_vlm_config(model: str, path: str | Path | None = None) -> VLMTrainConfi
         raise UnknownName("model to train", model, kinds)
     name = str(path or model)
     file = files("demerit") / "assets" / "train" / f"{name}.yaml" if name in SHIPPED else Path(name)
-    return kinds[model].changed(read_yaml(file, name, f"a YAML file, or one of {', '.join(SHIPPED)}"))
+    return kinds[model].change(read_yaml(file, name, f"a YAML file, or one of {', '.join(SHIPPED)}"))
 
 
 def default_start(model: str, path: str | Path | None = None) -> str:

@@ -276,7 +276,7 @@ class VLMTrainer:
             except StoppedByUser:
                 raise
             except KeyboardInterrupt as error:
-                raise StoppedByUser(self._kept()) from error
+                raise StoppedByUser(self._saved_text()) from error
         if self.saved != self.steps:
             self.save()
 
@@ -311,11 +311,11 @@ class VLMTrainer:
             counts, losses = self._accumulate_gradients(examples, pixels)
             gradient = float(self.accelerator.clip_grad_norm_(self.learner.parameters(), self.config.clip))
             if problem := describe_nonfinite(losses, gradient):
-                raise self._diverged(problem)
+                raise self._divergence_error(problem)
             self.optimiser.step()
             self.optimiser.zero_grad()
             if not self._is_finite():
-                raise self._diverged("the weights are not finite")
+                raise self._divergence_error("the weights are not finite")
         self.step += 1
         progress = VLMProgress(
             step=self.step,
@@ -371,12 +371,12 @@ class VLMTrainer:
         numbers = torch.tensor(list(values.values()), dtype=torch.float64, device=self.accelerator.device)
         return dict(zip(values, self.accelerator.reduce(numbers, "sum").tolist(), strict=True))
 
-    def _trained(self) -> dict[str, Tensor]:
+    def _trained_weights(self) -> dict[str, Tensor]:
         learner: VLMLearner = self.accelerator.unwrap_model(self.learner)
         return {name: parameter.detach() for name, parameter in learner.trained_parameters()}
 
     def _is_finite(self) -> bool:
-        local = [getattr(value, "to_local", lambda value=value: value)() for value in self._trained().values()]
+        local = [getattr(value, "to_local", lambda value=value: value)() for value in self._trained_weights().values()]
         bad = torch.stack([~value.isfinite().all() for value in local]).sum()
         return self._add_up({"bad": float(bad)})["bad"] == 0
 
@@ -392,7 +392,7 @@ class VLMTrainer:
             best = {"step": self.step, "error": error, "identity": self.identity}
             weights = self.gather_trained()
             if self.accelerator.is_main_process:
-                with write_folder(self.folder / BEST, self._kept()) as partial:
+                with write_folder(self.folder / BEST, self._saved_text()) as partial:
                     save_weights(weights, partial / TRAINED)
                     write_json(partial / STATE, best)
             self.best = best
@@ -420,7 +420,7 @@ class VLMTrainer:
         folder, partial = self.folder / f"{CHECKPOINT}{self.step}", self.folder / "checkpoint.partial"
         is_main = self.accelerator.is_main_process
         with ExitStack() as stack:
-            stack.enter_context(explain_full_disk(folder, self._kept()))
+            stack.enter_context(explain_full_disk(folder, self._saved_text()))
             if is_main:
                 shutil.rmtree(partial, ignore_errors=True)
                 stack.callback(shutil.rmtree, partial, ignore_errors=True)
@@ -456,7 +456,7 @@ class VLMTrainer:
     def _save_weights(self, models: list[Any], weights: list[Any], folder: str) -> None:
         """Save what is trained instead of every weight. With FSDP accelerate has saved its shards already."""
         if weights and self.accelerator.is_main_process:
-            trained = {name: value.cpu().contiguous() for name, value in self._trained().items()}
+            trained = {name: value.cpu().contiguous() for name, value in self._trained_weights().items()}
             save_weights(trained, Path(folder) / TRAINED)
         weights.clear()
 
@@ -464,7 +464,7 @@ class VLMTrainer:
         if not models:
             return
         models.clear()
-        saved, trained = load_file(Path(folder) / TRAINED), self._trained()
+        saved, trained = load_file(Path(folder) / TRAINED), self._trained_weights()
         if saved.keys() != trained.keys():
             raise ValueError("other weights were saved")
         for name, value in trained.items():
@@ -472,7 +472,7 @@ class VLMTrainer:
 
     def gather_trained(self) -> dict[str, Tensor]:
         """Return what is trained, by name, on the CPU. All processes call this; the result is for the main one."""
-        names = self._trained().keys()
+        names = self._trained_weights().keys()
         state = self.accelerator.get_state_dict(self.learner)
         return {name: value.cpu().contiguous() for name, value in state.items() if name in names}
 
@@ -502,14 +502,14 @@ class VLMTrainer:
             self.accelerator.set_trigger()
         if self.accelerator.check_trigger():
             self.save()
-            raise StoppedByUser(self._kept())
+            raise StoppedByUser(self._saved_text())
 
-    def _kept(self) -> str:
+    def _saved_text(self) -> str:
         if self.saved is None:
             return "Nothing was saved yet. Rerun to start again."
         return f"Progress is saved up to update {self.saved}. Rerun to resume."
 
-    def _diverged(self, found: str) -> Diverged:
+    def _divergence_error(self, found: str) -> Diverged:
         kept = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} is kept"
         return Diverged(self.step + 1, found, f"{kept}, and no model was written.")
 

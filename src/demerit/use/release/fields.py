@@ -141,17 +141,17 @@ class ReleaseFields:
         return kept
 
     def _instruction(self, text: str) -> str:
-        released = self.name(text) if text in self._config.replacements else self._scrubbed(text)
+        released = self.name(text) if text in self._config.replacements else self._scrub_text(text)
         self.texts.add(released)
         return released
 
     def _note(self, text: str) -> str:
         if not text or self._config.keeps("notes"):
-            return self._scrubbed(text)
+            return self._scrub_text(text)
         self.dropped["notes"] += 1
         return ""
 
-    def _scrubbed(self, text: str) -> str:
+    def _scrub_text(self, text: str) -> str:
         if self._scrub is None or not text:
             return text
         clean = self._scrub(text)

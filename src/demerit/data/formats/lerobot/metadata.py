@@ -293,7 +293,7 @@ def _rows_of_parquet(info: LeRobotInfo, labels: Sequence[str]) -> Iterator[LeRob
         try:
             with pq.ParquetFile(path) as file:
                 # Real files have a hundred stats/* columns.
-                wanted = [name for name in _needed(info, labels) if name in set(file.schema_arrow.names)]
+                wanted = [name for name in _wanted_columns(info, labels) if name in set(file.schema_arrow.names)]
                 for batch in file.iter_batches(batch_size=METADATA_BATCH, columns=wanted):
                     for row in batch.select(wanted).to_pylist():
                         yield _entry(info, labels, row, where)
@@ -301,7 +301,7 @@ def _rows_of_parquet(info: LeRobotInfo, labels: Sequence[str]) -> Iterator[LeRob
             yield Problem("unreadable metadata", where, first_line(broken), kept=False)
 
 
-def _needed(info: LeRobotInfo, labels: Sequence[str]) -> list[str]:
+def _wanted_columns(info: LeRobotInfo, labels: Sequence[str]) -> list[str]:
     keys = [key for key in info.cameras().values() if info.is_video(key)]
     parts = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
     videos = [f"videos/{key}/{part}" for key in keys for part in parts]

@@ -116,11 +116,11 @@ class _ReadPass:
             lost = [problem.detail for problem in problems if problem.kind in ("missing video", "missing images")]
             yield Problem("missing video", id, "; ".join(lost) or "the dataset has no camera", kept=False)
             return
-        made = self._made(id, entry, rows, views, problems)
+        made = self._make_episode(id, entry, rows, views, problems)
         yield from problems
         yield made
 
-    def _made(
+    def _make_episode(
         self, id: str, entry: LeRobotEntry, rows: EpisodeRows | None, views: dict[str, Frames], problems: list[Problem]
     ) -> Episode:
         tasks = entry.tasks or self._tasks_of(rows)
