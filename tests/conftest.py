@@ -1,7 +1,5 @@
 """Fixtures that many tests use."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

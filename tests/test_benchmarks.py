@@ -1,7 +1,5 @@
 """Every benchmark runs in its small mode. The figures it prints there mean nothing; that it runs does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

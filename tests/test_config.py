@@ -1,7 +1,5 @@
 """The strict loader of configuration: types, nesting, unknown and doubled keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every block of the README runs as printed, in order, in an empty folder."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """After a kill at any moment, nothing reported as durable is lost, and the same command resumes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

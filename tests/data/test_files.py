@@ -1,7 +1,5 @@
 """Atomic files and folders, and the write lock."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Importing: every problem is counted, and nothing is dropped silently."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Instruction text: normalization, word forms, and which instructions may ask for the same task."""
 
-from __future__ import annotations
-
 import pytest
 
 from demerit.data.instructions import normalize_instruction, objects, plain_words, same_task, word_forms

@@ -1,7 +1,5 @@
 """The nouns refuse impossible values and keep what they are given."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 
 from demerit.data.episode import Edit, Episode, Origin, safe_name
 from demerit.data.frames import Frames, spread
-from demerit.data.labels import Event, Outcome, Preference, most_trusted
+from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.reward import Reward
 from demerit.errors import BadEpisode, BadInput, BadReward, UnknownName
 from demerit.models.protocol import example_card
@@ -94,12 +92,6 @@ def test_selecting_frames_keeps_signals_and_drops_frame_labels() -> None:
     part = episode.select([6, 0])
     assert part.signals["s"].tolist() == [6, 0]
     assert part.outcome == Outcome("human", success=True)
-
-
-def test_the_most_trusted_source_wins() -> None:
-    person, model = Outcome("human", success=False), Outcome("model", success=True)
-    assert most_trusted([model, person]) is person
-    assert most_trusted([]) is None
 
 
 def test_bad_labels() -> None:

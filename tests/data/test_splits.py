@@ -1,7 +1,5 @@
 """Splits: bundles are never parted, shares are kept, leaks and overlaps are found."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The folder on disk: what was stored is read back, one writer at a time, nothing is overwritten."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Frames taken in any order equal the frames of a linear decode, pixel for pixel."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

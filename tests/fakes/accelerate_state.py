@@ -1,7 +1,5 @@
 """A fixture for tests that train in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

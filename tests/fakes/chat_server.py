@@ -4,8 +4,6 @@ It counts the answers that it sent in full, which is what a real server would bi
 on how often it was asked before, not on time: the same questions meet the same faults however many threads ask them.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -48,7 +46,7 @@ class Faults:
         assert {*self.rates, *self.script} <= {*KINDS, ""} and sum(self.rates.values()) <= 1
 
     @classmethod
-    def everything(cls, rate: float, retry_after: float = 1.0, delay: float = 1.0) -> Faults:
+    def everything(cls, rate: float, retry_after: float = 1.0, delay: float = 1.0) -> "Faults":
         """Spread one rate evenly over all kinds but the lost ones."""
         kinds = [kind for kind in KINDS if kind not in LOST]
         return cls({kind: rate / len(kinds) for kind in kinds}, retry_after=retry_after, delay=delay)
@@ -147,16 +145,7 @@ class ScriptedServer:
         formats: tuple[str, ...] = ("json_schema", "json_object"),
         counts_tokens: bool = True,
     ) -> None:
-        """Prepare the server.
-
-        Args:
-            answer: makes the answer to a request.
-            faults: what goes wrong.
-            key: the expected key; empty for none. A wrong one is repeated in the error, as some servers do.
-            latency: seconds per answer.
-            formats: the kinds of `response_format` that it accepts.
-            counts_tokens: whether answers carry `usage`.
-        """
+        """Prepare the server; it repeats a wrong key in its error, as some servers do, and waits `latency` seconds."""
         self.answer, self.faults, self.key, self.latency = answer, faults or Faults(), key, latency
         self.formats, self.counts_tokens = formats, counts_tokens
         self.asked: Counter[str] = Counter()
@@ -173,7 +162,7 @@ class ScriptedServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
-    def __enter__(self) -> ScriptedServer:
+    def __enter__(self) -> "ScriptedServer":
         self._thread.start()
         return self
 

@@ -3,8 +3,6 @@
 The rest of the picture is noise, so that an oracle can read them and a trivial model cannot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

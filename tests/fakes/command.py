@@ -1,7 +1,5 @@
 """Run the command line: as a process, or quickly inside this one."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Folders that a corpus is made of: two like OXE's, one like DROID's with scenes, RoboArena's, and a scored one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A small drawn dataset for tests: a gripper, a block and a goal, with successes and failures."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A network made of averages: fast, deterministic and able to see what the drawn episodes show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

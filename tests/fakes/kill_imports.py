@@ -4,8 +4,6 @@ Everything that touches the folder runs in forked children, so this process neve
 is safe. Prints one line of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

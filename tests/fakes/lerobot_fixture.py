@@ -1,7 +1,5 @@
 """Small LeRobot v2.1 folders."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Episodes to teach from: a square that moves to the right as the task gets done, on noise; labels of every kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

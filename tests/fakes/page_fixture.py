@@ -4,8 +4,6 @@ The invented models see the true curve: `careful` adds noise, `eager` takes time
 on few frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

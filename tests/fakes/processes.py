@@ -1,7 +1,5 @@
 """Processes of tests, always ended."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

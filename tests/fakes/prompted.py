@@ -1,7 +1,5 @@
 """Episodes with a different colour per frame, and a scripted model that reads the colours: for tests of prompts."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

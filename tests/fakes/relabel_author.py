@@ -4,8 +4,6 @@
 known from its text (`true_grade`), so that tests can count wrong labels.
 """
 
-from __future__ import annotations
-
 import io
 import random
 import re

@@ -1,7 +1,5 @@
 """Recordings as real ones are: sound, tags, a clock, data in the stream, and names wherever people put them."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from pathlib import Path

@@ -4,8 +4,6 @@ Its layers add nothing to the states, so the last token alone decides, and every
 sentence. No token may occur twice.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

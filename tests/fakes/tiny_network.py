@@ -1,7 +1,5 @@
 """A network folder with the real names and shapes and random weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

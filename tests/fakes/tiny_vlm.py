@@ -9,8 +9,6 @@ merges. As in the real ones, the plain model has more embedding rows than tokens
 last rows of its own, shorter table.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

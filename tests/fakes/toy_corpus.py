@@ -1,7 +1,5 @@
 """Drawn episodes that a CPU can train on: a bright bar is as long as the task's progress."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Drawn trajectories and a tiny network for tests of vision-language training."""
 
-from __future__ import annotations
-
 import json
 import re
 import zlib

@@ -3,8 +3,6 @@
 Each window or prefix goes through preprocessing and a full forward pass of transformers' own network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The file of answers: several processes, kill -9, Ctrl-C, damage."""
 
-from __future__ import annotations
-
 import random
 import signal
 import sqlite3

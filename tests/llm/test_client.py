@@ -1,7 +1,5 @@
 """The client over real HTTP: answers, failures, cost, and that the key stays secret."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

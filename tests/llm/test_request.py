@@ -1,7 +1,5 @@
 """Requests: what is sent, what the cache key covers, and how tokens are estimated."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 

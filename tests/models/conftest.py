@@ -1,7 +1,5 @@
 """A tiny compact network for tests of models."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

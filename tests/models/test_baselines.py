@@ -1,7 +1,5 @@
 """The baselines that see pixels or length: their values by hand, and the conformance check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The conformance check passes what is honest and catches what is not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace

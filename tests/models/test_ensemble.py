@@ -1,7 +1,5 @@
 """Ensembles: the mean of all members; unscored where a member is unscored."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Model folders: loading, names, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

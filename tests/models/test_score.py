@@ -1,7 +1,5 @@
 """Scoring: everything is scored once, what cannot be is explained, what changed is noticed."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Sequence

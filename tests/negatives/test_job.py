@@ -1,7 +1,5 @@
 """The negatives and materialize jobs, on drawn videos and on real ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -74,10 +72,7 @@ def test_episodes_without_an_outcome(tmp_path: Path, make_episode: Callable[...,
     mix = Mix.parse("clip", per_episode=2)
     unused = make_negatives(Dataset(ListReader("a", episodes), "a"), tmp_path / "unused", mix)
     assert unused.durable == 0
-    assert unused.skipped == {
-        (ANY, "no trusted source says whether it succeeded"): 1,
-        (ANY, "it did not succeed"): 1,
-    }
+    assert unused.skipped == {(ANY, "no trusted source says whether it succeeded"): 1, (ANY, "it did not succeed"): 1}
     dataset = Dataset(ListReader("a", episodes), "a")
     used = make_negatives(dataset, tmp_path / "used", mix, keep_originals=True, assume_success="demonstrations")
     assert (used.originals, used.kept) == (1, 2)

@@ -1,7 +1,5 @@
 """Mixes: shares, balanced grades, limits, and independence of order."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The prepared corpus: what is kept, that it resumes, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

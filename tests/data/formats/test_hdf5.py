@@ -1,7 +1,5 @@
 """robomimic and LIBERO files, generated."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys

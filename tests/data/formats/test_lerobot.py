@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -17,7 +15,7 @@ from demerit.data.dataset import Dataset, DatasetReader, Problem
 from demerit.data.episode import Episode, Origin
 from demerit.data.formats.lerobot.metadata import stays_inside
 from demerit.data.formats.lerobot.reader import LeRobotReader, ParquetImages
-from demerit.data.formats.lerobot.writer import Moments, write_lerobot
+from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.frames import Frames, FrameSource, frame_source
 from demerit.data.labels import Outcome
 from demerit.data.video import write_video
@@ -329,18 +327,6 @@ def test_written_metadata_and_statistics(tmp_path: Path) -> None:
         np.testing.assert_allclose(np.ravel(stats[name]["mean"]), values.mean(axis=0))
         np.testing.assert_allclose(np.ravel(stats[name]["std"]), values.std(axis=0))
         assert stats[name]["count"] == [13]
-
-
-def test_moments() -> None:
-    values = np.random.default_rng(0).normal(5, 2, (50, 3))
-    values[3, 1] = np.nan
-    both = Moments.of(values[:20]) + Moments.of(values[20:])
-    measured = both.measures("float32")
-    assert measured is not None and measured["count"] == [50]
-    np.testing.assert_allclose(measured["mean"], np.nanmean(values, axis=0))
-    np.testing.assert_allclose(measured["std"], np.nanstd(values, axis=0))
-    np.testing.assert_allclose(measured["max"], np.nanmax(values, axis=0))
-    assert Moments.of(np.full(4, np.nan)).measures("float32") is None
 
 
 @pytest.mark.parametrize("fps", [10, 29.97, 100 / 7])

@@ -1,7 +1,5 @@
 """RLDS folders, generated and real ones where they are present."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

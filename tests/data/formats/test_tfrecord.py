@@ -1,7 +1,5 @@
 """TFRecord framing and tf.train.Example decoding, against an encoder written for the tests."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -9,10 +9,7 @@ from demerit.data.formats.videos import (
     VideosReader,
     count_rows,
     path_inside,
-    read_fraction,
-    read_grade,
     read_rows,
-    read_success,
     text,
 )
 from demerit.data.labels import Event
@@ -251,11 +248,6 @@ def test_broken_encodings(tmp_path):
     assert (broken.episode, broken.kept, deep.episode) == ("rows.jsonl:2", False, "rows.jsonl:4")
     assert text(half.fields["a"]) == "x\ufffd y"
     assert count_rows(path) == 4
-
-
-def test_spellings_of_unknown():
-    for unknown in (None, "", " ", "NaN", "n/a", float("nan")):
-        assert [parse("label", unknown) for parse in (read_success, read_fraction, read_grade)] == [None] * 3
 
 
 @pytest.mark.parametrize(("name", "count"), [("droid", 1000), ("roboarena", 188)])

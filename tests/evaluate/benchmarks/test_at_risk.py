@@ -1,7 +1,5 @@
 """The false-positive rate at a calibrated threshold, and how late a failure is noticed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The simulated benchmark: its own split, its own pairs, tasks by what is done and not by the words."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from demerit.data.dataset import Dataset

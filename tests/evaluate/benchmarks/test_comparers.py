@@ -1,7 +1,5 @@
 """Models that compare two episodes: asked in both orders, kept in the report, measured again without them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

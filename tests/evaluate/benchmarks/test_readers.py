@@ -1,7 +1,5 @@
 """Benchmarks through the real readers, as a user runs them; every expected number is worked out by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

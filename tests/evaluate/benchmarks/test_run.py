@@ -1,7 +1,5 @@
 """Benchmarks end to end: controls score what theory says, an oracle everything, and a report recomputes itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Task categories against hand-labelled instructions."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 

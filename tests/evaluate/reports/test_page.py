@@ -1,7 +1,5 @@
 """The report as one HTML file: what is in it and what is escaped."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -21,8 +19,8 @@ from demerit.data.reward import Reward
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.metrics import Measure
 from demerit.evaluate.reports import build_leaderboard, published_tables, write_page
-from demerit.evaluate.reports.headline import Scale, lead, meaning, number, scale_of
-from demerit.evaluate.reports.page import category_chart, render_report, unscored_groups
+from demerit.evaluate.reports.headline import lead
+from demerit.evaluate.reports.page import render_report
 from demerit.evaluate.reports.player import make_clips, pick_examples, playable
 from demerit.evaluate.reports.report import About, EpisodeLabels, MeasureLine, Report, ScoredUnder
 from demerit.models.protocol import example_card
@@ -167,25 +165,6 @@ def test_page_numbers_match_the_report(made: Made, text: str) -> None:
                 assert np.allclose(values, rewards[episode.id].value, atol=6e-4, equal_nan=True)
 
 
-def test_unscored_is_grouped_with_its_reason(made: Made, text: str) -> None:
-    report, _ = made
-    groups = {(group.model, group.reason): group for group in unscored_groups(report)}
-    for (model, reason), group in groups.items():
-        rewards = [reward for reward in report.rewards_of(model).values() if reward.why_missing == reason]
-        assert group.whole == sum(not reward.scored for reward in rewards)
-        assert group.partly == sum(reward.scored for reward in rewards)
-        assert reason in text
-    assert ("careful", "the server timed out") in groups
-
-
-def test_categories_rise_in_complexity(made: Made) -> None:
-    chart = category_chart(made[0])
-    assert chart is not None
-    assert [row.name for row in chart.rows] == ["pick/place", "push/pull", "open/close", "stack", "reorient"]
-    assert (chart.chance, chart.scale) == (50.0, Scale(0.0, 1.0))
-    assert len(chart.rows[0].cells) == len(made[0].cards)
-
-
 def tiny(value: float, low: float, high: float, control: float | None = 0.5, tasks: int = 10) -> Report:
     lines = [MeasureLine("mine", Measure("auroc", value, low, high, 10, 0, clusters=tasks))]
     cards = [example_card(name="mine")]
@@ -212,18 +191,6 @@ def test_the_conclusion_follows_the_interval() -> None:
 def test_empty_reports_still_have_a_page(tmp_path: Path) -> None:
     for report in (tiny(0.8, 0.7, 0.9), Report(About("none@1", "Nothing."), (), (), ())):
         assert "</html>" in write_page(report, tmp_path / "page.html").read_text("utf-8")
-
-
-def test_numbers_and_scales() -> None:
-    def at(value: float) -> Measure:
-        return Measure("m", value, value, value, int(not math.isnan(value)), 0)
-
-    assert meaning("best_f1_of_success") and not meaning("unheard_of")
-    assert (number(-0.5), number(math.nan), number(None)) == ("−0.50", "–", "–")
-    assert (scale_of([at(0.2), at(math.nan)]), scale_of([at(-0.2), at(1.0)])) == (Scale(0.0, 1.0), Scale(-1.0, 1.0))
-    wide = scale_of([at(0.5), at(3.0)])
-    assert wide.low == 0 and wide.percent(math.nan) is None
-    assert 0 < wide.percent(0.5) < wide.percent(3.0) < 100
 
 
 def test_remote_videos_are_not_linked() -> None:

@@ -1,7 +1,5 @@
 """The engine: features, outputs, and strict loading."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The default model: scoring, cameras, live steps, preferences."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Resizing against exact fractions, pixel by pixel."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

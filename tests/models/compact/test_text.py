@@ -1,7 +1,5 @@
 """The text encoder: word pieces, order and opposites, strict loading."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,6 @@ from demerit.models.compact.text import (
     save_text_encoder,
     split_word,
 )
-from measure_words import OPPOSED, SWAPS, nearer
-from sentences import OPPOSITES
 
 SHIPPED = Path(demerit.__file__).parent / "assets" / "compact" / "words.npz"
 
@@ -136,27 +132,6 @@ def slow_vector(words: TextEncoder, text: str) -> Floats:
 @pytest.mark.parametrize("text", ["open", "put the red cup on the plate", "use the zyzzyva to poke it, then stop"])
 def test_the_vector_equals_a_slow_computation(words: TextEncoder, text: str) -> None:
     assert np.allclose(vector(words, text), slow_vector(words, text), atol=1e-3)
-
-
-def test_opposites_have_opposite_signs(words: TextEncoder) -> None:
-    assert PARTS["signs"].stop - PARTS["signs"].start == len(OPPOSITES)
-    for opposite, one, other in (
-        ("open/close", "open the drawer", "shut the drawer"),
-        ("left/right", "slide the bowl to the left", "slide the bowl to the right"),
-        ("in/out", "put the spoon into the jar", "take the spoon out of the jar"),
-        ("start/stop", "switch the lamp on", "switch the lamp off"),
-        ("push/pull", "push the chair", "pull the chair"),
-    ):
-        place = PARTS["signs"].start + OPPOSITES.index(opposite)
-        assert vector(words, one)[place] > 1.5 and vector(words, other)[place] < -1.5
-
-
-def test_paraphrases_are_nearer_than_swaps_and_opposites(words: TextEncoder) -> None:
-    def encode(texts: Any) -> Floats:
-        return np.stack([vector(words, text) for text in texts])
-
-    assert nearer(encode, SWAPS)[0] > 0.85
-    assert nearer(encode, OPPOSED)[0] > 0.85
 
 
 # The file

@@ -1,7 +1,5 @@
 """Self-distillation keeps what people's preferences confirm, and counts the rest."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -18,13 +16,7 @@ from demerit.data.dataset import Record
 from demerit.data.episode import Episode
 from demerit.data.labels import Outcome, Preference
 from demerit.models.gvl import distil as module
-from demerit.models.gvl.distil import (
-    Distillation,
-    DistillationConfig,
-    DistilledPair,
-    distil,
-    save_records,
-)
+from demerit.models.gvl.distil import Distillation, DistillationConfig, DistilledPair, distil, save_records
 from demerit.models.gvl.library import Library, is_distilled
 from demerit.models.gvl.query import SampledCurve
 from fakes.chat_server import ScriptedServer

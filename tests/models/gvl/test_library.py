@@ -1,12 +1,9 @@
 """Examples never come from the evaluated rollout, its pair, its session, or anything made from these."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -172,8 +169,3 @@ def test_frames_of_a_failure_begin_where_it_is_seen() -> None:
     assert failing_frames(episode, 20, 3).tolist() == [12, 16, 19]
     assert failing_frames(coloured("b"), 20, 4).tolist() == [1, 7, 13, 19]
     assert failing_frames(coloured("c", frames=1), 1, 4).tolist() == [0]
-
-
-def test_similarity() -> None:
-    assert similarity("put the cup away", "put the cup away") == 1 and similarity("", "") == 0
-    assert similarity("put cup", "cup on a shelf") == similarity("cup on a shelf", "put cup") == pytest.approx(1 / 3)

@@ -1,9 +1,6 @@
 """GVL over real HTTP, against a scripted server."""
 
-from __future__ import annotations
-
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +14,7 @@ from demerit import import_dataset, open_dataset
 from demerit.cli import app
 from demerit.data.frames import spread
 from demerit.data.labels import Outcome, Preference
-from demerit.errors import BadInput, MissingExtra, StoreError, UnknownName
+from demerit.errors import BadInput, StoreError, UnknownName
 from demerit.models import load_model
 from demerit.models.check import check_model
 from demerit.models.gvl import GVLConfig
@@ -213,13 +210,6 @@ def test_contents_of_each_context(server: ScriptedServer, watcher: Watcher, tmp_
     assert found["dense"][2]["failures shown"] == ["bad"]
 
 
-def test_missing_parts_of_a_context_are_listed(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
-    reward = gvl(server, tmp_path, "dense", examples=[coloured("good", blue=90)]).score([coloured("one")])[0]
-    assert reward.scored
-    assert len(reward.given["lacking"]) == 3
-    assert len(watcher.requests) == 1, "nothing to distil, nothing asked"
-
-
 def test_self_distillation_end_to_end(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
     a, b = coloured("a", blue=60), coloured("b", blue=100)
     watcher.percents = lambda request, shown: entries(
@@ -237,14 +227,6 @@ def test_self_distillation_end_to_end(server: ScriptedServer, watcher: Watcher, 
     assert "references" not in dense.score([a])[0].given, "nor the other half of its pair"
 
 
-def test_the_temperature_can_be_left_to_the_server(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
-    model = gvl(server, tmp_path, "temperature=none")
-    pair = [coloured("a"), coloured("b", blue=90)]
-    assert model.score(pair)[0].scored
-    model.distil([*pair, Preference("a", "b", "a", "human")], DistillationConfig(2, None))
-    assert not any("temperature" in request.body for request in watcher.requests)
-
-
 def test_settings_from_the_name_and_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"DEMERIT_CHAT_URL.*DEMERIT_CHAT_MODEL"):
         load_model("gvl")
@@ -259,13 +241,6 @@ def test_settings_from_the_name_and_the_environment(monkeypatch: pytest.MonkeyPa
     for name in ("samples=many", "sampels=3", "pictures", "frames=1", "text", f"text,examples={tmp_path}"):
         with pytest.raises((BadInput, UnknownName)):
             load_model(f"gvl:{name}")
-
-
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingExtra) as caught:
-        GVL(url="http://localhost:1/v1", model="m")
-    assert caught.value.extra == "chat"
 
 
 def test_two_contexts_in_one_bench_run(

@@ -1,7 +1,5 @@
 """The prompt files, the labels of images, and the choice of frames."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reading answers: by number, entry by entry, nothing filled in."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

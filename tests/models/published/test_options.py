@@ -1,7 +1,5 @@
 """Options, names of rewards, and listing without torch."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -92,18 +90,3 @@ def test_a_missing_extra_is_the_install_line(monkeypatch: pytest.MonkeyPatch, mo
     with pytest.raises(MissingExtra) as caught:
         load_model(model)
     assert caught.value.extra == "vlm"
-
-
-def test_a_checkpoint_given_as_a_model_folder_is_named(plain: Path, tmp_path: Path) -> None:
-    meter = tiny_checkpoint(tmp_path / "rbm", "robometer")
-    lerobot = tiny_checkpoint(tmp_path / "out" / "model", "robometer-lerobot")
-    lora = tiny_adapter(tmp_path / "lora", plain)
-    for folder, hint in (
-        (meter, f"robometer:path={meter}"),
-        (lerobot.parent, f"robometer:path={lerobot}"),
-        (plain, f"roboreward:path={plain} "),
-        (lora, f"roboreward:path={lora}"),
-    ):
-        with pytest.raises(BadInput) as caught:
-            load_model(str(folder))
-        assert hint in str(caught.value)

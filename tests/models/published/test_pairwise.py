@@ -1,7 +1,5 @@
 """Robo-Dopamine and VLAC: parsing, accumulation, views and modes, unreadable answers, memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Robometer model: both layouts, preferences, live steps, missing values, memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

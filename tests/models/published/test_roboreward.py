@@ -1,7 +1,5 @@
 """The RoboReward model: frames, the grade's distribution against transformers, decoding, unscored answers."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every published model does: it keeps its contract, and what it cannot score is unscored with the reason."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

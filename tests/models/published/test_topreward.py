@@ -1,7 +1,5 @@
 """The TOPReward model: raw values at the frames it looked at."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Features of a taught model: layout, streams and strides."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The head of a taught model: its formula by hand, and its file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Open checkpoints: the identity covers whatever decides the answers; wrong files and tokenizers are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Checkpoints: three public layouts under one set of names, adapters merged as peft merges them, the rest refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Reading config.json: another family or an odd value is an error that names it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

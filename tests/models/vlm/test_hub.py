@@ -1,7 +1,5 @@
 """Finding checkpoints: folders, the hub's cache, and every way a download fails."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

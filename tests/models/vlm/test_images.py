@@ -1,7 +1,5 @@
 """Image preprocessing, against transformers and Pillow and against plain loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

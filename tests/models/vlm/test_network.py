@@ -1,7 +1,5 @@
 """Greedy decoding of several prompts at once, against transformers' generate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pairwise critics: prompt tokens, shared prefixes, portions, and what is kept in memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

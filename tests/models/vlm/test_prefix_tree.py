@@ -1,7 +1,5 @@
 """Prefix trees: nothing is lost or computed twice, and every token sees exactly what it should."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Hashable, Iterable
 

@@ -1,7 +1,5 @@
 """Tokenizer files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Robometer's engine against transformers' own forward pass of every window, and live against dense scoring."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

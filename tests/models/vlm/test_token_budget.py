@@ -1,7 +1,5 @@
 """Token budgets: portions hold every item once and shrink only when memory runs out."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from types import SimpleNamespace
@@ -14,14 +12,7 @@ from hypothesis import strategies as st
 
 from demerit.errors import BadInput, OutOfMemory
 from demerit.models.vlm.config import VLMShape
-from demerit.models.vlm.token_budget import (
-    FEWEST_TOKENS,
-    MOST_TOKENS,
-    ON_A_CPU,
-    SHARE,
-    TokenBudget,
-    within_memory,
-)
+from demerit.models.vlm.token_budget import FEWEST_TOKENS, MOST_TOKENS, ON_A_CPU, SHARE, TokenBudget, within_memory
 from fakes.tiny_vlm import tiny_config
 
 Lengths = st.lists(st.integers(1, 50), max_size=40)

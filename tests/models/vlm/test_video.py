@@ -1,7 +1,5 @@
 """Videos for Qwen3-VL: sizes, timestamps, tokens, positions and states, against transformers."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,12 +56,7 @@ def their_size(count: int, height: int, width: int, bounds: VideoBounds) -> tupl
     return tuple(found)
 
 
-@given(
-    st.integers(2, 70),
-    st.integers(8, 900),
-    st.integers(8, 900),
-    st.sampled_from([MOST, 8192, 2**17, 3 * 2**18]),
-)
+@given(st.integers(2, 70), st.integers(8, 900), st.integers(8, 900), st.sampled_from([MOST, 8192, 2**17, 3 * 2**18]))
 def test_sizes_equal_transformers(count: int, height: int, width: int, high: int) -> None:
     bounds = VideoBounds(min(4096, high), high)
     assert video_size(count, height, width, factor=32, bounds=bounds) == their_size(count, height, width, bounds)

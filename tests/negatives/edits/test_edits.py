@@ -1,7 +1,5 @@
 """Every edit: its label follows its frames, its record replays it, and it gives a reason when it does not apply."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

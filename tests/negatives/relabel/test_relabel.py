@@ -1,7 +1,5 @@
 """The relabel job over real HTTP: labels, rejections, faults, budget, kill -9, splits, the command line."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -54,12 +52,7 @@ def make_client(server: ScriptedServer, folder: Path, prices: float | None = Non
 
 
 def run(
-    folder: Path,
-    server: ScriptedServer,
-    count: int = 3,
-    name: str = "made",
-    config: RelabelConfig = SMALL,
-    **more: Any,
+    folder: Path, server: ScriptedServer, count: int = 3, name: str = "made", config: RelabelConfig = SMALL, **more: Any
 ) -> RelabelSummary:
     """Relabel into folder/name; the answers are cached per name."""
     (folder / f"{name}.cache").mkdir(exist_ok=True)

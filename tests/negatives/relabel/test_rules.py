@@ -1,7 +1,5 @@
 """The rules on commands and plans, the frames that a prompt shows, and the prompt files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

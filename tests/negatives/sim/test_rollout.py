@@ -1,7 +1,5 @@
 """Simulated episodes: the same seed gives the same bytes, and labels are measured."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

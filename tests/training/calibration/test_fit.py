@@ -1,7 +1,5 @@
 """Calibration as mathematics: the fit computed another way, what maps keep, and whether the promise holds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

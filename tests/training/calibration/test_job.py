@@ -1,7 +1,5 @@
 """Calibrated models as files and commands: fitted, written, loaded strictly, and recognised where they cheat."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """One thread for all tests here: on a busy machine torch's threads mostly wait for each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Clips: their frames, instructions and targets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

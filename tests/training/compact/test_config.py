@@ -1,7 +1,5 @@
 """The configuration of the compact model."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the compact model keeps of an episode."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The training loop: it learns, stops, resumes and refuses."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

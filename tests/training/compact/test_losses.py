@@ -1,7 +1,5 @@
 """The losses, each computed a second time in another way."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The network: its memory and the weights it starts with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

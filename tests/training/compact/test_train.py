@@ -1,7 +1,5 @@
 """Training and export from end to end, and what it costs those who do not train."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

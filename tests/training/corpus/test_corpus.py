@@ -1,7 +1,5 @@
 """The corpus job over real HTTP: composition, leaks, counterfactuals, kill -9, the command line, the docs page."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Corpus configs, the draw of episodes, the grades that roles imply."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

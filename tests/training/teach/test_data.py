@@ -1,7 +1,5 @@
 """Labels and targets: what is read from a dataset, what is refused or skipped, and a target per frame."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,9 +19,7 @@ from demerit.training.teach.data import (
     TeachData,
     TeachLabel,
     gather_data,
-    start_targets,
     targets_of,
-    wrong_task_targets,
 )
 from demerit.training.teach.features import EmbeddedEpisode
 from demerit.training.teach.training_set import group_episodes, move_label, name_tasks
@@ -76,12 +72,6 @@ def test_contradictory_labels_are_skipped_unless_one_source_is_more_trusted() ->
     assert "good-0" in gather([odd, *data.episodes(2, 2, first=5)]).notes[0]
     both = [Preference("good-0", "bad-0", "a", "human"), Preference("good-0", "bad-0", "b", "human")]
     assert gather([*data.episodes(2, 2), *both]).preferences == ()
-
-
-def test_successes_and_failures_are_interleaved() -> None:
-    records = [*data.episodes(3, 0), *data.episodes(0, 3), *data.episodes(1, 1, data.unlabelled, first=9)]
-    order = [episode.id for episode in gather(records).interleave()]
-    assert order == ["good-0", "bad-0", "good-1", "bad-1", "good-2", "bad-2"]
 
 
 def test_groups_share_a_session_an_original_or_a_video() -> None:
@@ -154,14 +144,6 @@ def test_a_failure_event_caps_the_frames_after_it() -> None:
     assert failed.capped[8:].all() and not failed.capped[:8].any()
     assert targets_of(TeachLabel(events=event), 20).capped[10:].all()
     assert np.allclose(targets_of(TeachLabel(progress=0.4, events=event), 20).value[8:], 0.4)
-
-
-def test_labels_without_targets() -> None:
-    for label in (TeachLabel(), TeachLabel(curve=np.zeros(4, np.float32))):
-        with pytest.raises(NotApplicable):
-            targets_of(label, 5)
-    assert (wrong_task_targets(6, TeachConfig()).value == 0).all()
-    assert start_targets(6, TeachConfig()).origins == ("start",)
 
 
 def test_labels_move_to_the_nearest_frame_used() -> None:

@@ -1,7 +1,5 @@
 """The fit: ridge against the normal equations, held-out predictions by brute force, heads on toy data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """teach as a whole, on a fake network."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence
@@ -27,7 +25,6 @@ from demerit.models.protocol import Prepares
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, score
 from demerit.training.teach import TeachConfig, TeachOutcome, features, teach
-from demerit.training.teach.features import choose_stride, frame_budget
 from demerit.training.teach.report import write_teach_page
 from fakes import lesson_data as data
 from fakes.coded_episodes import Unreadable
@@ -251,25 +248,6 @@ def test_a_stride_limits_the_number_of_frames(monkeypatch: pytest.MonkeyPatch) -
     outcome.model.reset(episode.instruction)
     live = [outcome.model.step(frame) for frame in episode.main.all()]
     assert np.allclose(np.array(live)[reward.at], reward.value, atol=1e-5)
-
-
-def test_the_frame_budget() -> None:
-    cases = (([100] * 10, 1, 1), ([2000] * 10, 1, 3), ([300] * 40, 2, 1), ([200] * 500, 1, 1))
-    assert all(choose_stride(lengths, cameras) == stride for lengths, cameras, stride in cases)
-    assert frame_budget(1000) == 2 * frame_budget(500)
-
-
-def test_a_single_session_is_reported() -> None:
-    together = [replace(one, origin=replace(one.origin, group="monday")) for one in data.episodes(3, 3)]
-    outcome = taught(together)
-    assert "together" in outcome.results.notes[0] and outcome.results.measure("auroc") is not None
-
-
-def test_order_sensitive_parts_add_reordered_negatives() -> None:
-    parts = {"tower": 1.0, "hidden": 1.0, "outputs": 1.0}
-    outcome = taught(data.episodes(4, 4), config=replace(QUICK, parts=parts))
-    assert outcome.model.config.parts == tuple(parts)
-    assert finals(outcome, data.episodes(3, 0, first=30)).mean() > finals(outcome, data.episodes(0, 3, first=30)).mean()
 
 
 def test_two_tasks_are_told_apart_by_instruction() -> None:

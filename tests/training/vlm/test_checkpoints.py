@@ -1,7 +1,5 @@
 """What a run starts with and what comes out: models that load like published ones."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

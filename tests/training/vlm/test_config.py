@@ -1,7 +1,5 @@
 """Configurations of vision-language training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,12 +8,7 @@ import numpy as np
 import pytest
 
 from demerit.errors import BadInput, DemeritError
-from demerit.training.vlm.config import (
-    RobometerTrainConfig,
-    RoboRewardTrainConfig,
-    default_start,
-    load_vlm_config,
-)
+from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig, default_start, load_vlm_config
 from demerit.training.vlm.fit import learning_rate_factor
 
 

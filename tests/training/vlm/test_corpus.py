@@ -1,7 +1,5 @@
 """What vision-language models keep of an episode."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The frozen tower and its cache."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

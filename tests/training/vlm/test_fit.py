@@ -1,7 +1,5 @@
 """Training runs of tiny models: they learn, stop, resume from the last checkpoint, and end when numbers break."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """The network under training: its outputs equal those of scoring, and what is frozen stays frozen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

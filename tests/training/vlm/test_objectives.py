@@ -1,7 +1,5 @@
 """Losses computed by hand, and prompts that equal those of scoring."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +11,7 @@ from demerit.errors import BadInput
 from demerit.models.published.roboreward import parse_grade
 from demerit.training.prepared import PreparedCorpus
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
-from demerit.training.vlm.objectives import (
-    GradesObjective,
-    PairsObjective,
-    PairTotals,
-    TrainingExample,
-    pair_losses,
-)
+from demerit.training.vlm.objectives import GradesObjective, PairsObjective, PairTotals, TrainingExample, pair_losses
 from fakes.toy_trajectories import WordTokens, tiny_start, vlm_corpus
 
 

@@ -1,7 +1,5 @@
 """Pairs: what is sampled, and with which targets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The card: its numbers, its loaders, the page in a browser, and the page of the documentation."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

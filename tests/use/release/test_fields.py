@@ -1,7 +1,5 @@
 """The allow-list: what a released episode is built from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

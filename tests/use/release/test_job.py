@@ -1,7 +1,5 @@
 """Releases as a whole: what comes back, what is gone, what is refused, what a kill leaves behind."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

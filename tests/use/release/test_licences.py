@@ -1,7 +1,5 @@
 """Licences: SPDX ids, and which may be combined."""
 
-from __future__ import annotations
-
 import pytest
 
 from demerit.errors import BadInput

@@ -1,7 +1,5 @@
 """Released videos: the same images and nothing else; covered where asked."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace
