@@ -61,7 +61,7 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def read_yaml(file: Path | Traversable, name: str = "", expected: str = "a recipe (YAML)") -> dict[str, Any]:
-    """Read a YAML mapping from a file. Errors call it `name` (default: its path) and say what was `expected`."""
+    """Read a YAML mapping from a file. Errors call it `name` (default: its path) and name what was `expected`."""
     name = name or str(file)
     try:
         text = file.read_text("utf-8")
@@ -110,7 +110,7 @@ def _check_value(kind: Any, value: Any, where: str) -> Any:
     """Return the value as its field's type; whole numbers are numbers, nothing else is converted."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):  # only `X | None` is used
-        (other,) = (one for one in arguments if one is not NoneType)
+        (other,) = (argument for argument in arguments if argument is not NoneType)
         return None if value is None else _check_value(other, value, where)
     if origin is Literal:
         if value not in arguments:

@@ -43,15 +43,15 @@ class DemeritWarning(UserWarning):
 
 
 class AmbiguityWarning(DemeritWarning):
-    """The input is ambiguous. The sentence says how it was read."""
+    """The input is ambiguous. The message describes how it was read."""
 
 
 class PerformanceWarning(DemeritWarning):
-    """The work is slower than it could be. The sentence says why."""
+    """The work is slower than it could be. The message gives the reason."""
 
 
 class StoppedByUser(KeyboardInterrupt):
-    """A Ctrl-C. The sentence says what was saved and how to resume."""
+    """A Ctrl-C. The message describes what was saved and how to resume."""
 
 
 class UnknownName(DemeritError):
@@ -97,7 +97,7 @@ class BadReward(DemeritError):
     """A reward that breaks a rule."""
 
     def __init__(self, model: str, episode: str, reason: str) -> None:
-        """`reason` says which rule."""
+        """`reason` names the rule."""
         self.model, self.episode, self.reason = model, episode, reason
         super().__init__(f"Model {model!r} gave an unusable reward for episode {episode!r}: {reason}.")
 
@@ -128,7 +128,7 @@ class WeightsMismatch(DemeritError):
     """Weights that do not fit the model."""
 
     def __init__(self, missing: Sequence[str], unexpected: Sequence[str], hint: str = "") -> None:
-        """`hint` says where the weights come from and what to do."""
+        """`hint` tells where the weights come from and what to do."""
         self.missing, self.unexpected = list(missing), list(unexpected)
         sentence = f"The weights do not fit: {_some('missing', missing)}; {_some('unexpected', unexpected)}."
         super().__init__(f"{sentence} {hint}".rstrip())
@@ -174,7 +174,7 @@ class WriteError(DemeritError):
     """A file that cannot be written: the disk is full or permission is missing."""
 
     def __init__(self, path: str | Path, reason: str, kept: str) -> None:
-        """`kept` is a sentence on what was saved."""
+        """`kept` describes what was saved."""
         self.path, self.reason, self.kept = str(path), reason, kept
         super().__init__(f"{path}: cannot write ({reason}). {kept}")
 
@@ -183,7 +183,7 @@ class Diverged(DemeritError):
     """Training that reached NaN or infinity. It stops and exports nothing."""
 
     def __init__(self, update: int, found: str, kept: str, rate: str = "rate") -> None:
-        """`kept` is a sentence on what was saved; `rate` is the name of the learning rate in the config."""
+        """`kept` describes what was saved; `rate` is the name of the learning rate in the config."""
         self.update, self.found, self.kept = update, found, kept
         begun = ", or check the model it starts from" if update == 1 else ""
         advice = f"Try a lower rate (--set {rate}=...) in another folder{begun}"

@@ -86,11 +86,11 @@ def _print_plan(plan: CorpusPlan, cost: str) -> None:
         splits = list(config.splits.shares)
     out.print(f"[bold]{config.name}[/bold]: the plan; nothing was written")
     table = Table("source", "role", "found", "usable", "tasks", "drawn", *(split or "no split" for split in splits))
-    for one in plan.drawn:
-        role = one.source.role if one.source.role == "successes" else f"graded, {one.source.vouched_by}"
-        numbers = [one.found, one.usable, one.tasks, len(one.ids)]
-        numbers += [plan.counts[one.source.name, split] for split in splits]
-        table.add_row(one.source.name, role, *map(str, numbers))
+    for draw in plan.drawn:
+        role = draw.source.role if draw.source.role == "successes" else f"graded, {draw.source.vouched_by}"
+        numbers = [draw.found, draw.usable, draw.tasks, len(draw.ids)]
+        numbers += [plan.counts[draw.source.name, split] for split in splits]
+        table.add_row(draw.source.name, role, *map(str, numbers))
     out.print(table)
     _print_skipped(plan.drawn)
     if config.negatives is not None:
@@ -126,11 +126,11 @@ def _print_summary(summary: CorpusSummary, dest: Path) -> None:
 
 
 def _print_skipped(drawn: Sequence[DrawnSource]) -> None:
-    for one in drawn:
-        for reason, count in one.skipped.most_common():
-            out.print(f"  [yellow]{one.source.name}[/yellow]: {count} skipped, {reason}")
-        if one.over:
-            out.print(f"  {one.source.name}: {one.over} not drawn (cap)")
+    for draw in drawn:
+        for reason, count in draw.skipped.most_common():
+            out.print(f"  [yellow]{draw.source.name}[/yellow]: {count} skipped, {reason}")
+        if draw.over:
+            out.print(f"  {draw.source.name}: {draw.over} not drawn (cap)")
 
 
 def _print_leaks(leaks: LeakReport) -> None:

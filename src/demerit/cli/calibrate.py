@@ -26,7 +26,9 @@ def calibrate(
     risk: Annotated[float, typer.Option(help="Share of failures that may be called a success.")] = 0.05,
     method: Annotated[
         str,
-        typer.Option(help="isotonic: probabilities and mean progress; conformal: bounds that hold but for the risk."),
+        typer.Option(
+            help="isotonic: probabilities and mean progress; conformal: bounds that hold with probability 1 - risk."
+        ),
     ] = "isotonic",
     limit: Annotated[int | None, typer.Option(help="Use only the first N labelled episodes.")] = None,
     batch: Annotated[int, typer.Option(help="Episodes per call of the model.")] = 8,

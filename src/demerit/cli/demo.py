@@ -1,4 +1,4 @@
-"""The demo command: teach on one part of the shipped sample, score the rest beside controls, write a report.
+"""The demo command: teach on one part of the shipped sample, score the rest and the controls, write a report.
 
 DIR/videos/    the sample: videos and labels.jsonl
 DIR/lesson/    the episodes to teach with, as a dataset folder

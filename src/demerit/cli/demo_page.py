@@ -110,7 +110,7 @@ def write_demo_page(report: Report, taught: Report, path: Path, frames: Mapping[
 
 
 def describe_demo(report: Report, taught: Report) -> Lead:
-    """Say what teaching changed and which model to trust."""
+    """Describe what teaching changed and which model to trust."""
     found = lead(report)
     ours, before, cue = (report.line(name, "auroc") for name in (TAUGHT, UNTAUGHT, CUE))
     if ours is None or not ours.known:

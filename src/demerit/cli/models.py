@@ -34,7 +34,7 @@ def score(
     dataset: DatasetArgument,
     model: Annotated[list[str], typer.Option("--model", "-m", help="A model's name or folder; may be repeated.")],
     out_folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where rewards go (default: beside the dataset).")
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the rewards (default: next to the dataset).")
     ] = None,
     frames: Annotated[int | None, typer.Option(help="Score N frames of each episode, spread evenly.")] = None,
     batch: Annotated[int, typer.Option(help="Episodes per batch.")] = 8,

@@ -81,7 +81,7 @@ SaveOption = Annotated[
     str, typer.Option("--save", metavar="merged|adapter", help="Write a whole model, or the adapters alone.")
 ]
 MetricsOption = Annotated[
-    Pairs, typer.Option("--metrics", metavar="tensorboard|wandb", help="Where metrics go too. Repeatable.")
+    Pairs, typer.Option("--metrics", metavar="tensorboard|wandb", help="Also send metrics there. Repeatable.")
 ]
 
 

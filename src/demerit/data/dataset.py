@@ -41,7 +41,7 @@ class Problem:
     episode: str
     """the episode's id, or the file with the problem"""
     detail: str
-    """the facts, as a sentence without a full stop"""
+    """the facts, as text without a full stop"""
     kept: bool
     """whether the episode is still in the stream; False = skipped"""
     episodes: int = 1

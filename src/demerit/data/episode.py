@@ -31,7 +31,7 @@ class Origin:
     parent: str = ""
     """the id of the episode that this one was made from"""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """anything else the source says: policy, subset, language ..."""
+    """anything else from the source: policy, subset, language ..."""
 
 
 @dataclass(frozen=True)

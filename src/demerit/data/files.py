@@ -1,6 +1,6 @@
 """Crash-safe files and folders, and the write lock of a folder.
 
-Files are written beside their destination and renamed when complete, so a crash leaves the old file or the new one.
+Files are written next to their destination and renamed when complete, so a crash leaves the old file or the new one.
 """
 
 from __future__ import annotations

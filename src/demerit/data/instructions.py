@@ -1,8 +1,8 @@
 """Instruction text in English: words, word forms, objects, and whether two instructions may ask for the same task.
 
-A video of one task must never be labelled a failure at another task that it also completes. Nobody looks at the video
-here, so `same_task` is conservative: a missing negative is better than a wrong label. Two instructions may be the same
-task when
+A video of one task must never be labelled a failure at another task that it also completes. The video is not
+looked at here, so `same_task` is conservative: a missing negative is better than a wrong label. Two instructions may be
+the same task when
 
 - their content words are equal, or one set contains the other: "pick up the cup and put it on the shelf" includes
   "pick up the cup";

@@ -36,7 +36,7 @@ class Event:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What one label source says about an episode. None and NaN mean unknown; nothing is filled in."""
+    """The label of an episode by one source. None and NaN mean unknown; nothing is filled in."""
 
     source: LabelSource
     success: bool | None = None

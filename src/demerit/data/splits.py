@@ -1,7 +1,7 @@
 """Splits that never part what belongs together, and the check that they did not: the one place for both.
 
-Episodes belong together when they share a task, an instruction, a video or a recording (`origin.group`). Whatever is
-made of an episode (a clip, a counterfactual) belongs to it too.
+Episodes belong together when they share a task, an instruction, a video or a recording (`origin.group`). Anything
+made from an episode (a clip, a counterfactual) belongs to it too.
 
     SplitAssigner    gives every episode a split, whole bundles at a time
     find_leaks       tasks, wordings, videos, recordings and originals that stand in two splits
@@ -51,7 +51,7 @@ def videos_of(episode: Episode) -> list[str]:
 
 
 def is_evaluation_split(split: str) -> bool:
-    """Whether a split's name says that it is for evaluation: `test`, `Test_2`, `held_out`, `valTest`, `eval-unseen` ...
+    """Whether a split's name marks it as for evaluation: `test`, `Test_2`, `held_out`, `valTest`, `eval-unseen` ...
 
     Validation splits and splits without a name are not. A name that may be either counts as one.
     """
@@ -171,7 +171,7 @@ class Leak:
     """ids of all episodes concerned"""
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Describe it in one line."""
         return f"the {self.kind} {self.what!r} stands in {', '.join(self.splits)} ({len(self.episodes)} episodes)"
 
 
@@ -213,7 +213,7 @@ def find_leaks(episodes: Iterable[Episode]) -> list[Leak]:
 
 
 def describe_leaks(leaks: Iterable[Leak]) -> list[str]:
-    """Write a sentence per kind of leak, with the first few named."""
+    """Describe each kind of leak, with the first few named."""
     by_kind: dict[str, list[Leak]] = {}
     for leak in leaks:
         by_kind.setdefault(leak.kind, []).append(leak)
@@ -243,7 +243,7 @@ class Overlap:
     """normalized instructions that both have"""
 
     def __str__(self) -> str:
-        """Say it in a sentence."""
+        """Describe it in one line."""
         parts = [f"{len(self.videos)} episodes by video ({name_some(self.videos)})"] if self.videos else []
         parts += [f"{len(self.tasks)} tasks by instruction ({name_some(self.tasks)})"] if self.tasks else []
         return f"Shared with {self.name} ({self.episodes} episodes): {' and '.join(parts) or 'nothing'}."

@@ -154,7 +154,7 @@ def _scan_table(stream: VideoStream, size: int) -> VideoIndex | None:
 def _scan_packets(
     container: InputContainer, stream: VideoStream, start: float | None, stop: float | None
 ) -> VideoIndex | None:
-    """Read packet headers; None if they do not give every frame a time of its own."""
+    """Read packet headers; None if they do not give every frame its own time."""
     tick = float(stream.time_base or 0)
     # Datasets round cut points: a frame belongs to the side that it is nearer to.
     half_step = 0.5 / float(stream.average_rate or stream.guessed_rate or 30)

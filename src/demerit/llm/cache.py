@@ -1,6 +1,6 @@
 """Answers that were paid for, in one SQLite file.
 
-An answer is stored before anybody sees it, so it is never bought again, also after `kill -9`. Stored are a hash of the
+An answer is stored before it is returned, so it is never paid for twice, also after `kill -9`. Stored are a hash of the
 request and the answer, never the request or a key. Several processes may share the file; two that ask the same question
 at the same moment both pay, and the first answer stays.
 """
@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, model TEXT NOT NULL, t
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """A server's answer, as it is stored."""
+    """A server's answer, as stored."""
 
     text: str
     finish: str

@@ -6,8 +6,8 @@
         for index, response in client.ask_all(requests):
             print(response.parsed or response.why_not)
 
-Each answer is cached before it is handed out, so the same command after a crash resumes where it stopped. A request
-without a usable answer says why in `ChatResponse.why_not`. An unreadable answer is an answer: it was billed, it stays
+Each answer is cached before it is handed out, so the same command after a crash resumes where it stopped. If a
+request gets no usable answer, `ChatResponse.why_not` is the reason. An unreadable answer was billed too: it stays
 cached and is not asked for again (another `sample` is). The openai SDK does the HTTP and the retries.
 """
 

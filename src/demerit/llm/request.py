@@ -91,7 +91,7 @@ class Endpoint:
         return value
 
     def cost(self, tokens_in: float, tokens_out: float) -> float | None:
-        """Dollars for so many tokens; None unless both prices are set."""
+        """Return the price of these tokens in dollars; None unless both prices are set."""
         if self.price_in is None or self.price_out is None:
             return None
         return (tokens_in * self.price_in + tokens_out * self.price_out) / 1e6
@@ -187,7 +187,7 @@ class ChatRequest:
     max_tokens: int = 1024
     """longest answer"""
     tag: str = ""
-    """stored beside the answer; not part of the cache key"""
+    """stored with the answer; not part of the cache key"""
 
     def __post_init__(self) -> None:
         """Check that there is a question and room for an answer."""

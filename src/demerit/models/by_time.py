@@ -1,4 +1,4 @@
-"""Frames by the clock: choose one every so many seconds, and clips with the time of each frame."""
+"""Frames by time: choose one every N seconds; clips with the time of each frame."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class CalibrationRecipe:
     threshold: float | None
     """an episode is a success if the evidence at the last frame reaches it; None = no guarantee"""
     promise: str
-    """the guarantee of the threshold, as a sentence"""
+    """the guarantee of the threshold, as text"""
     calibrated_on: Mapping[str, Any]
     """the dataset, counts, and `marks`: hashes of the episodes and of their videos"""
 

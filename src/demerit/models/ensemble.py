@@ -93,7 +93,7 @@ class Ensemble:
 
 
 def _make_card(cards: list[ModelCard]) -> ModelCard:
-    """Write the card; it promises only what all members promise."""
+    """Write the card; it claims only what all members claim."""
     _check_members(cards)
     names = "+".join(card.name for card in cards)
     identity = short_hash(*(card.hash().encode() for card in cards))

@@ -4,7 +4,7 @@ A model folder holds `model.json`, which names the kind of model; the kind's loa
 
     {"format": 1, "kind": "compact"}
 
-The file never names code, so opening a folder from somebody else runs none of their code.
+The file never names code, so opening a folder from a stranger runs none of their code.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def score(job: ScoreJob, on_progress: Callable[[ScoreProgress], None] = lambda p
 
 
 def rewards_folder(dataset: Dataset, model: str, frames: int | None = None) -> Path:
-    """Return the default folder for rewards: inside a demerit dataset folder, beside any other dataset."""
+    """Return the default folder for rewards: inside a demerit dataset folder, next to any other dataset."""
     name = safe_name(model) + ("" if frames is None else f"+{frames}frames")
     if isinstance(dataset.reader, Store):
         return dataset.reader.root / "rewards" / name

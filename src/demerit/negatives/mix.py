@@ -22,7 +22,7 @@ from demerit.negatives.negative import NEGATIVES, UNFINISHED_GRADES, Negative, i
 
 DEFAULT_MIX = "clip=10,freeze=8,rewind=12,wrong-instruction=6,jump=3,stall=1"
 """With eight per episode and the originals kept, each grade from 1 to 5 is a fifth of all, and the length of a video
-says almost nothing about success: clips are shorter than originals, rewinds longer, freezes equal, jumps offset
+tells almost nothing about success: clips are shorter than originals, rewinds longer, freezes equal, jumps offset
 stalls."""
 PER_EPISODE = 8
 PER_DATASET = 1200

@@ -1,7 +1,7 @@
 """Negative: a named edit of an episode; and Targets: the progress of the original, from which its label follows.
 
-Where a person, a simulator or a rule measured progress, that curve is the target. Where a trusted source says only that
-the episode succeeded, progress is assumed linear in time, t / (T - 1). Labels that follow from it therefore have the
+Where a person, a simulator or a rule measured progress, that curve is the target. Where a trusted source labels only
+success, progress is assumed linear in time, t / (T - 1). Labels that follow from it therefore have the
 source "edit".
 """
 
@@ -149,7 +149,7 @@ class Targets:
 
 
 def trusted_outcome(episode: Episode) -> Outcome | None:
-    """The most trusted outcome that says whether the episode succeeded; None without a trusted source."""
+    """The most trusted outcome with a success label; None without a trusted source."""
     return most_trusted(label for label in episode.outcomes if label.source in TRUSTED and label.success is not None)
 
 
@@ -164,7 +164,7 @@ def require_success(episode: Episode) -> Outcome:
 
 
 def is_success(episode: Episode) -> bool:
-    """Whether a trusted source says that it succeeded."""
+    """Whether a trusted source labels it a success."""
     outcome = trusted_outcome(episode)
     return outcome is not None and bool(outcome.success)
 
@@ -185,7 +185,7 @@ def _targets_of(episode: Episode) -> Targets:
         raise NotApplicable("its cameras have different numbers of frames")
     for label in (outcome, *episode.outcomes):
         curve = label.curve
-        # A curve with an unknown end cannot say what is unfinished.
+        # A curve with an unknown end cannot tell what is unfinished.
         if label.source in TRUSTED and curve is not None and len(curve) == length and not np.isnan(curve[-1]):
             return Targets(curve, measured=True, events=outcome.events)
     return Targets(np.linspace(0, 1, length, dtype=np.float32), measured=False, events=outcome.events)

@@ -239,7 +239,7 @@ class PreparePlan(Protocol):
         """Return the numbers of the frames that are kept."""
 
     def label(self, episode: Episode, frames: Indices, part: CorpusPart) -> CorpusRow | str:
-        """Label an episode, or say why it cannot be trained on."""
+        """Label an episode, or return why it cannot be trained on."""
 
 
 @dataclass

@@ -65,7 +65,7 @@ def catch_stop() -> Iterator[StopRequest]:
 
 
 def describe_nonfinite(losses: Mapping[str, float], gradient: float) -> str:
-    """Say which loss, or the gradient, is not finite; empty if all are."""
+    """Name the losses, or the gradient, that are not finite; empty if all are."""
     bad = [f"{name} {value}" for name, value in losses.items() if not math.isfinite(value)]
     if bad:
         return f"the loss is not finite ({', '.join(bad)})"

@@ -29,7 +29,7 @@ def make_batch(n: int = 8, frames: int = 5, clips: int = 4, seed: int = 0, **oth
         "own": known,
         "facts": torch.full((n, frames, len(SIMULATOR_FACTS)), torch.nan),
         "words": torch.zeros(n, 192),
-        "told": torch.ones(n, 1),
+        "instructed": torch.ones(n, 1),
         "task": torch.tensor([0, 0, 0, 0, -1, -1, -1, -1][:n]),
         "weight": torch.from_numpy(rng.uniform(0.25, 1, n)),
         "comparable": torch.from_numpy(rng.random(n) < 0.8),

@@ -50,8 +50,8 @@ def test_the_exported_network_equals_the_trained_one(tmp_path: Path, words: Text
             followed = engine.follow(features, instruction)
             meaning = words.vector(instruction)
             given_ = torch.zeros(1, 192) if meaning is None else torch.from_numpy(meaning)[None]
-            told = torch.tensor([[float(meaning is not None)]])
-            answer = network.head(vector[None], given_, told, torch.zeros(1, 128))
+            instructed = torch.tensor([[float(meaning is not None)]])
+            answer = network.head(vector[None], given_, instructed, torch.zeros(1, 128))
             np.testing.assert_allclose(followed.progress, progress(answer.bins)[0].numpy(), atol=1e-4)
             np.testing.assert_allclose(followed.success, answer.success.sigmoid()[0].numpy(), atol=1e-4)
             np.testing.assert_allclose(followed.rank, answer.rank[0].numpy(), atol=1e-4)

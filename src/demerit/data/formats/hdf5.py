@@ -6,7 +6,7 @@
 
 A file is LIBERO's when `data` carries its attributes (problem_info, bddl_file_name), or when the file is named
 *_demo.hdf5 and its cameras *_rgb. LIBERO stores what OpenGL rendered, bottom row first: its images are turned the right
-way up unless `upside_down` says otherwise. It also writes a reward of 1 on the last step of every demonstration, so
+way up unless `upside_down` is given. It also writes a reward of 1 on the last step of every demonstration, so
 there the label source is a rule; robomimic's sparse rewards are the simulator's.
 
 Nothing outside the file is followed: external links, external storage and virtual datasets are refused.
@@ -291,7 +291,7 @@ SCENE = re.compile(r"^[A-Z]+(_[A-Z]+)*_SCENE\d+_")
 
 @dataclass(frozen=True)
 class Hdf5Summary:
-    """What a file says about all of its demos."""
+    """The facts that all demos of a file share."""
 
     path: Path
     place: str
@@ -307,7 +307,7 @@ class Hdf5Summary:
 
 
 def summarize_file(file: Any, path: Path, place: str) -> Hdf5Summary:
-    """Read what an open file says about all of its demos."""
+    """Read the facts that all demos of an open file share."""
     attributes = resolve(file, "data").attrs
     names = tuple(children(file, "data"))
     problems = [] if names else [Problem("no demos", place, "the data group is empty", kept=False)]

@@ -89,8 +89,8 @@ class RbmReader(FolderReader):
         problems: list[Problem] = []
         video = find_video(self.root, given, printable(episode or row.where))
         if isinstance(video, Problem) and video.kind == "missing video" and folder != self.root and given:
-            beside = find_video(folder, given, printable(episode or row.where))
-            video = beside if isinstance(beside, Path) else video
+            nearby = find_video(folder, given, printable(episode or row.where))
+            video = nearby if isinstance(nearby, Path) else video
         if isinstance(video, Problem):
             yield video
             return

@@ -5,7 +5,7 @@
     <name>/<version>/<name>-<split>.tfrecord-00000-of-00012  one tf.train.Example per episode
 
 An Example is flat: `steps/<path>` holds the values of all steps, one after another. RLDS records no times: episodes
-are timed at a nominal 5 frames a second unless `fps` says otherwise.
+are timed at a nominal 5 frames a second unless `fps` is given.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class RldsReader:
             yield Problem("wrong number of shards", place, detail, kept=True)
             lengths = []
         for other in sorted(sets.keys() - {total}):
-            detail = f"{len(sets[other])} of a set of {other} beside the set of {total}"
+            detail = f"{len(sets[other])} of a set of {other} next to the set of {total}"
             yield Problem("stray shards", place, detail, kept=False)
         shards = sets[total]
         if len(shards) < total:

@@ -61,7 +61,7 @@ class RoboArenaReader(FolderReader):
     The evaluator's binary and partial success are a "human" outcome per rollout, with the session's feedback as its
     note. The preference is between A and B. A session is a group.
 
-    The npz beside the videos is a pickle, and loading a pickle runs its code. It is opened only with `allow_pickle`,
+    The npz next to the videos is a pickle, and loading a pickle runs its code. It is opened only with `allow_pickle`,
     for dumps that you trust; otherwise episodes have no signals.
     """
 

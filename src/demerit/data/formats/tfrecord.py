@@ -184,7 +184,7 @@ def varints(data: bytes) -> npt.NDArray[np.int64]:
     if not data:
         return np.zeros(0, dtype=np.int64)
     groups = np.frombuffer(data, dtype=np.uint8)
-    ends = np.flatnonzero(groups < 0x80)  # noqa: PLR2004  # the high bit says that more follows
+    ends = np.flatnonzero(groups < 0x80)  # noqa: PLR2004  # the high bit marks that more follows
     if len(ends) == len(groups):
         return groups.astype(np.int64)
     if not len(ends) or ends[-1] != len(groups) - 1:
@@ -233,6 +233,6 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
         byte = message[at]
         at += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004  # the high bit says that more follows
+        if byte < 0x80:  # noqa: PLR2004  # the high bit marks that more follows
             return value, at
     raise _Malformed(f"a number of more than {LONGEST_VARINT} bytes")

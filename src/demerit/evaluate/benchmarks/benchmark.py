@@ -66,7 +66,7 @@ class Benchmark:
     headline: tuple[str, ...]
     """names of the metrics to show first; models are compared by them"""
     perturbations: tuple[str, ...] = ()
-    """beyond `as recorded`: reversed, shuffled, told (under another instruction)"""
+    """beyond `as recorded`: reversed, shuffled, told (= under another instruction)"""
     labels_of: Callable[[Episode], EpisodeLabels] = labels_of
     """collects the labels of an episode"""
     reads: str = ""
@@ -98,12 +98,12 @@ class Benchmark:
         return next(metric for metric in self.metrics if metric.name == name)
 
     def address(self, data: str) -> str:
-        """Return the data's address as `format:path`; without data, raise an error that says where to get it."""
+        """Return the data's address as `format:path`; without data, raise an error that names where to get it."""
         if not data:
             raise BadInput(self.name, f"--data PATH with {self.data} (to be had from: {self.get})", "no data")
         if not self.reads or data.partition(":")[0] in SOURCES:
             return data
-        # a dataset that was imported before is in our own format, whatever it was
+        # a dataset that was imported before is in our own format, not in its original one
         is_ours = (Path(data).expanduser() / "dataset.json").is_file()
         return f"{'demerit' if is_ours else self.reads}:{data}"
 

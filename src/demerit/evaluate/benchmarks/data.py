@@ -38,7 +38,7 @@ PERTURBATIONS = (REVERSED, SHUFFLED, INSTRUCTION)
 """what a benchmark can ask for beyond `as recorded`; `told` scores a video under another video's instruction"""
 KNOWN_CATEGORIES = [str(kind) for kind in Category]
 MAX_PROBES = 8
-"""size of the video x instruction matrix: 8 x 7 further queries per model, whatever the size of the dataset"""
+"""size of the video x instruction matrix: 8 x 7 further queries per model, for any size of the dataset"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -150,7 +150,7 @@ def _order_effect(scores: Scores, model: str) -> str:
 
 
 def _is_comparer(scores: Scores, model: str) -> bool:
-    """The models that were asked about pairs; always-a is only shown beside such models."""
+    """Whether the model was asked about pairs; always-a counts only if another model was."""
     return any(model in (answer.model, ALWAYS_A) for answer in scores.answers.values())
 
 
@@ -428,7 +428,7 @@ def _calibrated_on(scores: Scores) -> str:
 
 
 def _too_few(scores: Scores, risk: float) -> str:
-    """Say why there can be no threshold, whatever the model; empty if there can."""
+    """Return why no model can have a threshold on these labels; empty if one can."""
     measured = hold_out_calibration(scores)
     on = measured.calibration
     labelled = ~np.isnan(np.concatenate([measured.success, on.success if on is not None else []]))

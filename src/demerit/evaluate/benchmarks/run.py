@@ -71,7 +71,7 @@ def load_data(benchmark: Benchmark, data: str | Path | Dataset, options: RunOpti
 
     Args:
         benchmark: the benchmark.
-        data: `format:path`, a path, or an open dataset; an empty string raises an error that says where to get it.
+        data: `format:path`, a path, or an open dataset; an empty string raises an error that names where to get it.
         options: limit, camera, reader options, categories, settings.
     """
     options = options or RunOptions()
@@ -303,7 +303,7 @@ def _check_probability(answer: float) -> tuple[float, str]:
 
 
 def _describe_unscored(report: Report) -> Iterator[str]:
-    """Say how much each model left unscored, and why."""
+    """Count the episodes that each model left unscored, with the reasons."""
     for card in report.cards:
         mine = [scored for scored in report.rewards if scored.reward.model == card.name]
         for perturbation in dict.fromkeys(scored.perturbation for scored in mine):
@@ -318,7 +318,7 @@ def _describe_unscored(report: Report) -> Iterator[str]:
 
 
 def _describe_unanswered(answers: Sequence[PairAnswer]) -> Iterator[str]:
-    """Say how many pairs each comparer left open, and why."""
+    """Count the pairs that each comparer left open, with the reasons."""
     for model in dict.fromkeys(answer.model for answer in answers):
         mine = [answer for answer in answers if answer.model == model]
         missing = [answer.why_missing for answer in mine if answer.why_missing]

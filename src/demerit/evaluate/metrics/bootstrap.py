@@ -296,7 +296,7 @@ def mean_tally(
 
 
 def by_row_if_alone(codes: Ints, size: int, resampling: Resampling) -> tuple[Ints, int]:
-    """Split a single cluster into its rows if the settings say so."""
+    """Split a single cluster into its rows if `resampling.alone` is "rows"."""
     if size == 1 and resampling.alone == "rows":
         return np.arange(len(codes), dtype=np.int64), len(codes)
     return codes, size

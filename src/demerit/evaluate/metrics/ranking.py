@@ -186,7 +186,7 @@ def diagonal_share(matrix: npt.ArrayLike, *, clusters: Labels | None = None) -> 
     if square.ndim != 2 or square.shape[0] != square.shape[1]:  # noqa: PLR2004
         raise BadInput("confusion matrix", "as many videos as instructions", f"shape {square.shape}")
     if bool((square < 0).any()):
-        raise BadInput("confusion matrix", "rewards of at least 0 (of negative ones there is no share)", "one below")
+        raise BadInput("confusion matrix", "rewards of at least 0 (negative ones have no share)", "one below")
     shares = np.diagonal(_by_column(square)).astype(np.float64)
     unscored = np.isnan(square).any(axis=0)
     keep = ~np.isnan(shares)
@@ -324,9 +324,9 @@ class PairCounts:
     concordant: int
     discordant: int
     model_ties: int
-    """pairs with equal values, whatever their levels"""
+    """pairs with equal values, at any levels"""
     level_ties: int
-    """pairs of one level, whatever their values"""
+    """pairs with equal levels, at any values"""
     pairs: int
 
     def tau(self, variant: Variant) -> float:

@@ -75,7 +75,7 @@ def f1(
     Args:
         scores: one number per episode, NaN = unscored.
         success: whether people accepted it, NaN = unknown.
-        threshold: a score at or above it says success, below it failure.
+        threshold: a score at or above it means success, below it failure.
         positive: which of the two is to be detected.
         clusters: the task of each episode; None resamples episodes.
     """

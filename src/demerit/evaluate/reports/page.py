@@ -65,7 +65,7 @@ DIAGRAM_RESAMPLING = Resampling(resamples=2000, alone="rows")
 SIDE, LARGEST, SMALLEST = 180.0, 9.0, 2.5
 """of a reliability diagram: its side, and the largest and smallest radius of a point"""
 LEAST_P = 0.001
-WRITERS = {"people": "from what people wrote", "records": "from recorded kinds of failure, as nobody wrote anything"}
+WRITERS = {"people": "from what people wrote", "records": "from recorded kinds of failure, as there are no remarks"}
 """sources of the failure descriptions that prompted models write into `Reward.given`"""
 
 

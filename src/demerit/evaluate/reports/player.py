@@ -34,7 +34,7 @@ SLOWEST, FASTEST = 4.0, 30.0
 # No B-frames: each frame is shown exactly at k / fps, without an edit list that browsers read differently.
 CLIP = Encoding(gop=8, options={"crf": "27", "preset": "slow", "bf": "0"})
 MAX_POINTS = 512
-"""points of a curve beside a video; without a video a curve has as many as a clip has frames"""
+"""points of a curve next to a video; without a video a curve has as many as a clip has frames"""
 WIDE_RANGE = 10
 
 Json = dict[str, Any]
@@ -138,7 +138,7 @@ class ReportClip:
     """A video to embed; `problem` says why there is none.
 
     It plays at an even rate, frame k from k / fps on, and lists the episode's frames that it shows, so a place on the
-    curve and a moment of the video correspond, whatever the original timing.
+    curve and a moment of the video correspond, for any original timing.
     """
 
     video: str = ""
@@ -210,7 +210,7 @@ def _shrink(image: Images, widest: int) -> Images:
 
 
 def script_json(facts: object) -> str:
-    """Return JSON that is safe inside a script element, whatever the texts contain.
+    """Return JSON that is safe inside a script element, for any texts.
 
     The HTML parser ends a script at "</script" even inside quotes, so the letters that it knows are escaped.
     """

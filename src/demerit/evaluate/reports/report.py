@@ -26,7 +26,7 @@ from demerit.models.protocol import ModelCard
 FORMAT_NAME = "demerit-report"
 FORMAT_VERSION = 1
 AS_RECORDED = "as recorded"
-"""the episode as it is; other perturbations are `reversed`, `shuffled` and `told: <other instruction>`"""
+"""the unchanged episode; other perturbations are `reversed`, `shuffled` and `told: <other instruction>`"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ TextEncoder are split into known pieces (greedy, longest first, as BERT does), e
 convolutions mix neighbours, four attention heads pool the pieces, and a linear map gives the parts.
 
 Distilled from sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0); most pieces are from BERT's uncased vocabulary
-(Apache-2.0). The file's own `about` says the same.
+(Apache-2.0). The file's own `about` names them too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bad behaviour in a prompt: failure descriptions, images of failed rollouts, images with values per step.
 
-Descriptions are distilled from people's remarks by one request per task and set of remarks. Where nobody wrote
-anything, as in a simulator, the recorded kinds of failure stand in for remarks, and the result says so.
+Descriptions are distilled from people's remarks by one request per task and set of remarks. Where there
+are none, as in a simulator, the recorded kinds of failure replace them, and the result records this.
 """
 
 from __future__ import annotations

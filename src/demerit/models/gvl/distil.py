@@ -94,7 +94,7 @@ class Distillation:
         for record in records:
             if isinstance(record, Episode) and record.id in self.curves:
                 new = self.curves[record.id]
-                others = (one for one in record.outcomes if not (is_distilled(one) and one.by == new.by))
+                others = (label for label in record.outcomes if not (is_distilled(label) and label.by == new.by))
                 yield replace(record, outcomes=(*others, new))
             else:
                 yield record

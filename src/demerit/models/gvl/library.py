@@ -55,7 +55,7 @@ class Library:
 
     @classmethod
     def open(cls, examples: Library | Iterable[Record] | str | Path) -> Library:
-        """Make a library from a dataset folder or from records; a library stays as it is."""
+        """Make a library from a dataset folder or from records; a library is returned unchanged."""
         if isinstance(examples, Library):
             return examples
         if isinstance(examples, str | Path):
@@ -83,7 +83,7 @@ class Library:
     def identity(self) -> str:
         """Hash all instructions, labels and curves: rewards made with another library are stale."""
         facts = sorted(
-            repr((episode.id, episode.instruction, episode.origin.group, [_facts(one) for one in episode.outcomes]))
+            repr((episode.id, episode.instruction, episode.origin.group, [_facts(label) for label in episode.outcomes]))
             for episodes in self._tasks.values()
             for episode in episodes
         )

@@ -146,7 +146,9 @@ class GVL:
             given |= _describe_spread(deviation, count, len(samples))
         at = samples[0].at
         missing = {
-            int(index): "; ".join(dict.fromkeys(one.why[int(index)] for one in samples if int(index) in one.why))
+            int(index): "; ".join(
+                dict.fromkeys(sample.why[int(index)] for sample in samples if int(index) in sample.why)
+            )
             for index in at[np.isnan(mean)]
         }
         return Reward(name, episode.id, at, mean.astype(np.float32), None, group_reasons(missing), given)
@@ -191,7 +193,7 @@ def _make_card(config: GVLConfig, library: Library | None) -> ModelCard:
 
 
 def _reasons(samples: Sequence[SampledCurve]) -> str:
-    """Say why no sample has a value."""
+    """Return why no sample has a value."""
     reasons: dict[str, None] = {}
     for sample in samples:
         different = set(sample.why.values())
@@ -204,7 +206,7 @@ def _describe_spread(deviation: Any, count: Any, samples: int) -> dict[str, Any]
     known = deviation[1:][~np.isnan(deviation[1:])]
     found: dict[str, Any] = {
         "spread": round(float(known.mean()), DIGITS) if known.size else None,
-        "spread per frame": [None if np.isnan(one) else round(float(one), DIGITS) for one in deviation],
+        "spread per frame": [None if np.isnan(value) else round(float(value), DIGITS) for value in deviation],
     }
     if bool(np.any(count < samples)):
         found["answers per frame"] = count.tolist()

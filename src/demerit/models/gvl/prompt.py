@@ -1,7 +1,7 @@
 """The text and images of the prompts: prompt files, image labels, and which frames are shown in which order.
 
-A changed prompt is another model: a hash of all prompt files is on the card. Whoever edits a file in
-`assets/prompts/gvl` gives it the next number, in its name and in `VERSIONS`.
+A changed prompt is another model: a hash of all prompt files is on the card. After editing a file in
+`assets/prompts/gvl`, give it the next number, in its name and in `VERSIONS`.
 """
 
 from __future__ import annotations

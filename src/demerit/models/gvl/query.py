@@ -70,7 +70,7 @@ class FrameAnswers(BaseModel):
 
 
 class FrameRatings(NamedTuple):
-    """What one answer says of each frame, by frame number."""
+    """The values of one answer, by frame number."""
 
     value: npt.NDArray[np.float64]
     """0 to 1, NaN = unscored; frame number n is value[n - 1]"""
@@ -215,9 +215,9 @@ class Prompter:
         if self.library is None or self.config.context == "none":
             return [self._builder.build(None, None) for _ in episodes]
         allowed = [self.library.allowed_examples(episode) for episode in episodes]
-        remarks = [gather_remarks(one) for one in allowed]
+        remarks = [gather_remarks(examples) for examples in allowed]
         described = self._cached_descriptions(remarks) if offline else describe_failures(self.client, remarks)
-        return [self._builder.build(one, described[said]) for one, said in zip(allowed, remarks, strict=True)]
+        return [self._builder.build(examples, described[said]) for examples, said in zip(allowed, remarks, strict=True)]
 
     def description_requests(self, episodes: Sequence[Episode]) -> list[ChatRequest]:
         """The requests for failure descriptions that these episodes' contexts need, each once."""
@@ -287,7 +287,7 @@ def read_percent(given: Any) -> float | None:
 
 
 def group_reasons(why: Mapping[int, str]) -> str:
-    """Say why frames are unscored: `frames 3, 7: missing from the answer; frame 9: ...`."""
+    """Describe why frames are unscored: `frames 3, 7: missing from the answer; frame 9: ...`."""
     by_reason: dict[str, list[int]] = {}
     for index, reason in sorted(why.items()):
         by_reason.setdefault(reason, []).append(index)
@@ -319,7 +319,7 @@ def _leave_unscored(count: int, reason: str) -> FrameRatings:
 
 
 def _find_doubt(times: Counter[int | None], percents: list[Any], count: int) -> str:
-    """Say why the answer as a whole cannot be trusted; empty if it can."""
+    """Return why the whole answer cannot be trusted; empty if it can."""
     if times[0] and not times[count] and sum(times.values()) == count:
         return f"the answer counts from 0 to {count - 1}, the frames were 1 to {count}"
     known = [value for value in map(read_percent, percents) if value is not None]

@@ -6,7 +6,7 @@ Rewards are stored under the name of the checkpoint that was asked for:
 
     robometer                              robometer              a published checkpoint: its published name
     robometer:path=runs/ra/model           ra                     a folder: its own name, or its parent's
-    robometer:path=someone/Robometer-ft    someone-Robometer-ft   anybody else's on the hub
+    robometer:path=someone/Robometer-ft    someone-Robometer-ft   another one on the hub
     roboreward:8b,adapter=runs/mine/model  roboreward-8b+mine     with an adapter
 """
 
@@ -32,7 +32,7 @@ NEEDED = ("torch", "transformers", "safetensors", "tokenizers")
 OUTPUT = "model"
 """the folder that every training writes; its parent has the name that the user chose"""
 GENERIC = re.compile(r"(checkpoint|step|epoch)s?[-_]?\d*|ckpt|best|last|latest|final|merged|adapter|weights")
-"""folder names that say little; the parent's name is put first"""
+"""generic folder names; the parent's name is put first"""
 
 
 def load_engine(model: str, attribute: str) -> Any:
@@ -81,7 +81,7 @@ def read_options(
 
 
 def placement(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that say which weights to load and where."""
+    """Return the options that choose the weights and the device."""
     return {name: given.get(name) for name in PLACEMENT}
 
 

@@ -95,7 +95,7 @@ def parse_percent(text: str) -> float | None:
 def dopamine_step(before: float, hop: float) -> float:
     """Gain a fraction of what remains, or lose a fraction of what there is: p + (1 - p) h, or p + p h for h < 0.
 
-    Robo-Dopamine's public code takes a negative first hop as it is, so that progress starts below 0; here there is
+    Robo-Dopamine's public code takes a negative first hop unchanged, so that progress starts below 0; here there is
     nothing to lose at the start.
     """
     return before + (1 - before) * hop if hop >= 0 else before + before * hop
@@ -351,7 +351,7 @@ class VLAC:
         return make(self.backbone, self._prompts["prompt"], self._prompts["system"], self._at_once)
 
     def _read_images(self, episode: Episode) -> Images:
-        """Resize the frames to a square, as the authors do, whatever their shape."""
+        """Resize the frames to a square, as the authors do, from any shape."""
         read_instruction(episode)
         _check_two_frames(episode)
         size = (int(self._prompts["side"]),) * 2

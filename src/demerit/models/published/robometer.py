@@ -71,7 +71,7 @@ class Robometer:
         Args:
             options: `authors` (the default) or `lerobot`, then name=value options, separated by commas.
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
-                computed together; fewer take less memory), stride (score every so many frames).
+                computed together; fewer take less memory), stride (score every N-th frame).
         """
         opener = load_engine("robometer", "robometer:RobometerCheckpoint")
         given = read_options("robometer", options, changes, OWN, "size")

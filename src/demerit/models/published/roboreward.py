@@ -76,7 +76,7 @@ class RoboReward:
             options: `8b` or `4b`, then name=value options, separated by commas.
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
                 computed together; fewer take less memory); how (`logits`: the distribution of the grade, `decode`:
-                the decoded answer), frames (at most so many), fps, trust (the least probability of the five grades
+                the decoded answer), frames (at most N), fps, trust (the least probability of the five grades
                 together; below it the episode is unscored).
         """
         opener = load_engine("roboreward", "backbone:Backbone")

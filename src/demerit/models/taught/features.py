@@ -1,7 +1,7 @@
 """The features of a taught model: numbers per frame, computed by a fixed network.
 
-A `FeatureNetwork` has a tower that turns single frames (beside the episode's first) into features, and a recurrent part
-that follows an episode. The parts below are concatenated, camera by camera:
+A `FeatureNetwork` has a tower that turns a frame and the episode's first frame into features, and a recurrent part that
+follows an episode. The parts below are concatenated, camera by camera:
 
     tower     the tower's pooled vector
     change    the same minus its value at the first frame: removes the scene, keeps what happened

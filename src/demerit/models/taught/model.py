@@ -1,7 +1,7 @@
 """A taught model: the shipped network and a head fitted to the user's own episodes.
 
 The folder that `demerit teach` writes holds `model.json`, `head-*.npz` (named by its hash, so a crash never leaves one
-model's description beside another's arrays), `report.html` and `report.json`. The network is not in the folder:
+model's description with another's arrays), `report.html` and `report.json`. The network is not in the folder:
 model.json holds its hash, and another network is refused.
 """
 

@@ -40,7 +40,7 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_HEADS = (
     "custom_heads.safetensors",
 )
 TRAINING = "training.json"
-"""written beside a trained model; holds the fingerprint of the weights that training started from"""
+"""written next to a trained model; holds the fingerprint of the weights that training started from"""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 DTYPES = ("F32", "BF16", "F16")
 """allowed dtypes of weights; others are quantised"""
@@ -78,10 +78,10 @@ Layout = Literal["qwen", "robometer", "robometer-lerobot"]
 
 @dataclass(frozen=True)
 class RobometerFacts:
-    """What a Robometer checkpoint says about itself beyond the backbone."""
+    """Facts of a Robometer checkpoint beyond the backbone."""
 
     base: str
-    """hub id or folder of the backbone it was trained from: has the tokenizer, and perhaps the config"""
+    """hub id or folder of the backbone it was trained from: has the tokenizer, and may have the config"""
     bins: int
     frames: int
     """frames in a window"""
@@ -116,7 +116,7 @@ class WeightSource(StoredTensor):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights on disk under our names, and the facts beside them."""
+    """Weights on disk under our names, and the facts stored with them."""
 
     folder: Path
     layout: Layout
@@ -209,9 +209,9 @@ def read_checkpoint(
     checkpoint = _read_adapter_alone(folder) if is_adapter(folder) else _read_whole(folder)
     if adapter is None:
         return checkpoint
-    beside = locate_checkpoint(adapter)
-    merged = _add_adapter(checkpoint, beside)
-    check_adapter_base(beside, checkpoint, LoraSettings.from_folder(beside).base)
+    place = locate_checkpoint(adapter)
+    merged = _add_adapter(checkpoint, place)
+    check_adapter_base(place, checkpoint, LoraSettings.from_folder(place).base)
     return merged
 
 
@@ -235,10 +235,10 @@ def _locate_small_files(place: str) -> Path:
 def _read_whole(folder: Path) -> Checkpoint:
     layout, config, facts = _read_config(folder)
     sources = _rename(_list_model(folder), str(folder))
-    beside = [name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_HEADS) if (folder / name).is_file()]
-    if beside:
-        advice = "move the adapter to a folder of its own; give that as the adapter if it is not merged yet"
-        raise BadInput(str(folder), f"a whole model or an adapter ({advice})", f"both ({', '.join(beside)})")
+    present = [name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_HEADS) if (folder / name).is_file()]
+    if present:
+        advice = "move the adapter to its own folder; give that as the adapter if it is not merged yet"
+        raise BadInput(str(folder), f"a whole model or an adapter ({advice})", f"both ({', '.join(present)})")
     if config is None and facts is not None:
         config = read_json(_locate_small_files(facts.base) / CONFIG)
     if config is None or not isinstance(config.get("text_config"), dict):

@@ -11,7 +11,7 @@ from demerit.errors import BadInput
 
 WHERE = "config.json"
 DEFAULT_SECTIONS = (24, 20, 20)
-"""rotary frequencies for time, height and width when a config does not say"""
+"""rotary frequencies for time, height and width when a config has none"""
 
 
 @dataclass(frozen=True)

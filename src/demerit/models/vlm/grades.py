@@ -60,7 +60,7 @@ def split_choices(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the tokens that all answers start with, and the one token of each that follows.
 
-    A space before a digit may be a token of its own or part of the digit's, so whole answers are tokenized.
+    A space before a digit may be a separate token or part of the digit's, so whole answers are tokenized.
     """
     whole = [tokens.ids(lead + begin + option) for option in options]
     length = 0

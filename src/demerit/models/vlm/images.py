@@ -67,7 +67,7 @@ def grid_size(height: int, width: int, *, factor: int, low: int, high: int) -> t
 def resize_frames(frames: Images, size: tuple[int, int], how: How) -> Images:
     """Resize (N, H, W, 3) uint8 frames to (N, *size, 3), in parallel; the same array comes back at the same size.
 
-    Each frame is resized by itself, so its pixels do not depend on the batch.
+    Each frame is resized separately, so its pixels do not depend on the batch.
     """
     if how not in get_args(How):
         raise BadInput("resizing", f"one of {list(get_args(How))}", repr(how))

@@ -49,7 +49,7 @@ class VLMNetwork:
     """Computes exactly what the checkpoint defines; every image and every shared prefix once."""
 
     def __init__(self, shape: VLMShape, weights: Mapping[str, Tensor], *, compiled: bool | None = None) -> None:
-        """Take canonical weights (`language_model.*`, `visual.*`, perhaps `lm_head.weight`), all on one device.
+        """Take canonical weights (`language_model.*`, `visual.*`, optionally `lm_head.weight`), all on one device.
 
         Args:
             shape: from config.json.

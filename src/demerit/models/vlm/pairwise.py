@@ -120,7 +120,7 @@ class PairwiseCritic:
 
 
 def keep_images(images: ImageFeatures, sizes: Mapping[Hashable, int]) -> ImageFeatures | None:
-    """Copy some images, each of so many rows, so that the others' memory is freed."""
+    """Copy some images (`sizes`: rows of each), so that the others' memory is freed."""
     if not sizes:
         return None
     features = images.features

@@ -1,7 +1,7 @@
 """Prompts as blocks of tokens: text, and slots for images.
 
 The chat template is our own, so that a library update cannot change what a checkpoint reads; tests compare it with the
-tokens of the whole text. Blocks end where the caller says, always next to a special token, so that no word is split.
+tokens of the whole text. Blocks end where the caller chooses, always next to a special token, so that no word is split.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class RobometerEngine:
         Args:
             frames: (frames, height, width, 3), or batches of that, read in the background.
             instruction: the task.
-            stride: score only every so many frames, and the last.
+            stride: score only every N-th frame, and the last.
             what: names the work in an out-of-memory error.
         """
         with within_memory(what):

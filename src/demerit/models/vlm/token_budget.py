@@ -24,7 +24,7 @@ ON_A_CPU = 8192
 SHARE = 0.6
 """of the free memory that tokens may take"""
 CPU_OUT_OF_MEMORY = "can't allocate memory"
-"""how torch says it on a CPU"""
+"""torch's message on a CPU"""
 
 Made = TypeVar("Made")
 
@@ -78,7 +78,7 @@ class TokenBudget:
 
     @classmethod
     def choose(cls, network: VLMNetwork, *, asked: int | None = None, keeping: bool = False) -> TokenBudget:
-        """Choose what fits in a GPU's memory beside the weights; few tokens on a CPU.
+        """Choose what fits in a GPU's memory next to the weights; few tokens on a CPU.
 
         Args:
             network: its weights are on the device already.

@@ -71,7 +71,7 @@ def undo(episode: Episode, rng: np.random.Generator) -> Episode:
 
 @negative("freeze", grades=UNFINISHED_GRADES)
 def freeze(episode: Episode, rng: np.random.Generator, *, grade: int | None = None, at: int | None = None) -> Episode:
-    """Forward to frame `at`, which is repeated up to the original's length, so that length is no cue."""
+    """Forward to frame `at`, which is repeated up to the original's length, so that the length is not a cue."""
     targets = targets_of(episode)
     at = pick(targets.ends(grade), rng, at, grade, "the stop")
     event = Event("incomplete", at + 1, len(targets) - 1, "stands still")

@@ -36,7 +36,7 @@ NO_ANSWER = ("failed", "not asked")
 Answer = TypeVar("Answer", bound=BaseModel)
 Stage = Literal["analyse", "plan", "command", "clip"]
 CheckedBy = Literal["", "code", "model", "answer"]
-"""who rejected a candidate: a rule in code, the validator, or nobody because the answer was unusable"""
+"""who rejected a candidate: a rule in code, the validator, or none because the answer was unusable"""
 
 
 class Unanswered(DemeritError):

@@ -160,7 +160,7 @@ def _assume(dataset: Dataset, config: RelabelConfig) -> Iterator[Episode]:
 
 
 def _choose(dataset: Dataset, config: RelabelConfig, summary: RelabelSummary, assigner: SplitAssigner) -> set[str]:
-    """Read a dataset once and choose the originals: successes with an instruction, at most so many of each dataset."""
+    """Read a dataset once and choose the originals: successes with an instruction, at most `per_dataset`."""
     originals = Originals(Mix({"clip": 1.0}, config.seed, per_dataset=config.per_dataset))
     seen: list[Episode] = []
     for episode in _assume(dataset, config):
@@ -287,7 +287,7 @@ class _RelabelRun:
 
 
 def make_episodes(record: RelabelRecord, episode: Episode, keep_original: bool) -> Iterator[Episode]:
-    """Make the episodes of a record: accepted commands and clips by grade, then perhaps the original.
+    """Make the episodes of a record: accepted commands and clips by grade, then the original if it is kept.
 
     Nothing is copied: they are views of the original's video. Episodes of an evaluation split get the tag
     `human_check: due`, because a model's grades are good enough to train on, not to measure by.

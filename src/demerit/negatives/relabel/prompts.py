@@ -1,6 +1,6 @@
 """Prompts, answer schemas and requests of relabelling.
 
-The prompts are text files in `assets/prompts/relabel`. Whoever edits one gives it the next number, in its name and in
+The prompts are text files in `assets/prompts/relabel`. After editing one, give it the next number, in its name and in
 VERSIONS. `prompt_version` covers all of them and is stored with every label.
 """
 

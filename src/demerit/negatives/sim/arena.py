@@ -277,7 +277,7 @@ class SimCamera:
 
 
 AZIMUTHS = {"varied": (120.0, 166.0), "held-out": (196.0, 222.0)}
-"""training cameras stand beside the arm; held-out ones face it from across the table"""
+"""training cameras are next to the arm; held-out ones face it from across the table"""
 
 
 def draw_camera(setting: Setting, rng: np.random.Generator) -> SimCamera:

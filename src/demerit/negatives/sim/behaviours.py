@@ -2,7 +2,7 @@
 
 A behaviour is a class made from a `Stage` that answers each `Moment` with an action. It decides only what the arm
 tries; the result is measured. Experts can be unsteady, lazy, hesitant, violent or random, wrong about the world, or
-unable to stop. At the end, `Ending` says what the arm does when its behaviour is over.
+unable to stop. At the end, `Ending` decides what the arm does when its behaviour is over.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Hesitate(Expert):
 
 
 class Slam(Expert):
-    """Drive the hand down or aside at full speed into whatever is there; then continue or stop."""
+    """Drive the hand down or aside at full speed into anything that is there; then continue or stop."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
@@ -142,7 +142,7 @@ class Slam(Expert):
         aside = self.rng.uniform(-1, 1, size=2)
         self.push = np.array([*aside, -1.0])
         self.left = int(self.rng.integers(20, 40))
-        self.goes_on = bool(self.rng.random() < 0.5)  # noqa: PLR2004
+        self.continues = bool(self.rng.random() < 0.5)  # noqa: PLR2004
 
     def act(self, now: Moment) -> Floats:
         """Push at the drawn progress."""
@@ -150,7 +150,7 @@ class Slam(Expert):
             return super().act(now)
         self.when = 0.0
         self.left -= 1
-        self.over = self.left == 0 and not self.goes_on
+        self.over = self.left == 0 and not self.continues
         return np.array([*self.push, 1.0])
 
 
@@ -222,17 +222,17 @@ class _EmptyHanded(Expert):
 
 
 class MissedGrasp(_EmptyHanded):
-    """Grasp beside the object and carry nothing to the goal."""
+    """Grasp next to the object and carry nothing to the goal."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         angle = self.rng.uniform(0, 2 * np.pi)
-        self.beside = self.rng.uniform(0.05, 0.09) * np.array([np.cos(angle), np.sin(angle), 0.0])
+        self.offset = self.rng.uniform(0.05, 0.09) * np.array([np.cos(angle), np.sin(angle), 0.0])
         self.closing = 0
 
     def act(self, now: Moment) -> Floats:
-        """Act as if the object were beside its true position."""
-        thing = now.facts.object + self.beside
+        """Act as if the object were next to its true position."""
+        thing = now.facts.object + self.offset
         action = self.carry_on(now, thing)
         near = float(np.linalg.norm(now.facts.hand - thing)) < AT_HAND
         self.closing = self.closing + 1 if near and action[3] > 0 else 0

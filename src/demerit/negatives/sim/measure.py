@@ -242,8 +242,8 @@ def _hesitation(measured: Measured) -> Iterator[Event]:
         begin, end = first // measured.stride, -(-last // measured.stride)
         is_long = last - first >= measured.task.long_pause and first > LONG_GRIP
         if is_long and last < len(still) - 1 and not measured.success[begin : end + 1].any():
-            goes_on = measured.progress[end:].max() > measured.progress[end] + MORE_DONE
-            if goes_on:
+            continues = measured.progress[end:].max() > measured.progress[end] + MORE_DONE
+            if continues:
                 yield _event(measured, "hesitation", first, last, f"{(last - first) / 80:.1f} s without motion")
 
 

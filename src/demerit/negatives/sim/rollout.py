@@ -27,7 +27,7 @@ ROOM = 2.5
 LATEST_START = 0.2
 """the longest wait before the start, as a share of the time that the expert needs"""
 STUCK_STEPS, STUCK_METRES = 18, 0.002
-"""a hand that moves less than this in so many steps is stuck"""
+"""a hand that moves less than this in these steps is stuck"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Rollout:
 def random_numbers(spec: EpisodeSpec, purpose: str) -> np.random.Generator:
     """A generator for one purpose. Only that for the behaviour depends on the behaviour.
 
-    So scene, camera, length and ending say nothing about the outcome.
+    So scene, camera, length and ending are independent of the outcome.
     """
     known = spec.behaviour if purpose == "behaviour" else ""
     words = "/".join([spec.task, spec.setting, str(spec.seed), purpose, known])

@@ -84,7 +84,7 @@ class FittedCalibration:
 
     @property
     def guarantee(self) -> str:
-        """The guarantee of the threshold, as a sentence."""
+        """The guarantee of the threshold, as text."""
         if not self.bound.enough:
             return f"No false-positive risk is promised: {too_few(self.bound.n, self.bound.alpha)}."
         return (
@@ -97,7 +97,7 @@ class FittedCalibration:
 
 
 def labelled_episodes(episodes: Iterable[Episode]) -> dict[str, tuple[Episode, EpisodeLabels]]:
-    """Return the episodes whose success or progress is labelled by anybody but a model, by id."""
+    """Return the episodes whose success or progress is labelled by a source other than a model, by id."""
     found = {}
     for episode in episodes:
         labels = labels_of(episode)
@@ -213,7 +213,7 @@ def fit(
 
 
 def too_few(count: int, risk: float) -> str:
-    """Say how many failures are missing, and which risk could be guaranteed instead."""
+    """Describe how many failures are missing, and which risk could be guaranteed instead."""
     needed = failures_needed(risk)
     instead = f", or promise --risk {affordable_risk(count):g}" if count else ""
     return (

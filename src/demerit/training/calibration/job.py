@@ -34,7 +34,7 @@ from demerit.training.calibration.fit import (
 )
 
 WORK_SUFFIX = ".calibrating"
-"""of the folder beside the model folder that keeps the inner model's rewards"""
+"""of the folder next to the model folder that keeps the inner model's rewards"""
 RESAMPLING = Resampling(resamples=2000)
 
 
@@ -63,7 +63,7 @@ class CalibrateOptions:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationResult:
-    """A calibrated model, and what it was measured to be worth on held-out tasks."""
+    """A calibrated model, and its measures on held-out tasks."""
 
     model: Calibrated
     counts: dict[str, int]
@@ -83,9 +83,9 @@ def calibrate(
     """Calibrate a model on the labelled episodes of a dataset and write it to a folder.
 
     Args:
-        dataset: with success or progress labelled on some episodes, by anybody but a model.
+        dataset: with success or progress labelled on some episodes, by a source other than a model.
         model: its name, or a model object (which must then be given again to load the folder).
-        out: the folder; the model's own rewards are kept beside it, in OUT.calibrating, so an interrupted run resumes.
+        out: the folder; the model's own rewards are kept next to it, in OUT.calibrating, so an interrupted run resumes.
         options: method, risk, speed.
         on_progress: called after each batch.
     """

@@ -33,7 +33,7 @@ class TrainingClip:
     success: Floats
     """1, 0, or NaN where unknown"""
     own: Floats
-    """progress at the task that was really done, whatever the instruction"""
+    """progress at the task that was really done, under any instruction"""
     instruction: str
     """empty: no instruction"""
     task: str
@@ -94,7 +94,7 @@ class ClipSampler:
             instruction=other or instruction,
             task=row.task if row.kind == "measured" else "",
             weight=weight * (config.wrong_weight if other else 1.0),
-            # without an instruction only measured progress says which clip is better
+            # without an instruction only measured progress tells which clip is better
             comparable=bool(instruction) or row.kind == "measured",
         )
 

@@ -139,7 +139,7 @@ class CompactTrainer:
             clips = augment(self.frames.take(batch.frames), generator)
         features = tower_features(self.network, clips)
         start = torch.zeros(len(features), self.network.shape.memory, device=self.device)
-        output = self.network.head(features, batch.words, batch.told, start)
+        output = self.network.head(features, batch.words, batch.instructed, start)
         try:
             losses = compute_losses(self.network, features, output, batch, self.config)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
@@ -202,7 +202,7 @@ class CompactTrainer:
         def column(values: Sequence[object]) -> Tensor:
             return torch.from_numpy(np.stack(values)).to(self.device, non_blocking=True)  # type: ignore[arg-type]
 
-        words, told = self.instructions.take([clip.instruction for clip in clips])
+        words, instructed = self.instructions.take([clip.instruction for clip in clips])
         frames = column([clip.frames for clip in clips])
         return ClipBatch(
             frames=frames,
@@ -211,7 +211,7 @@ class CompactTrainer:
             own=column([clip.own for clip in clips]),
             facts=self.facts[frames],
             words=words,
-            told=told,
+            instructed=instructed,
             task=column([np.int64(self.tasks.get(clip.task, -1)) for clip in clips]),
             weight=column([np.float32(clip.weight) for clip in clips]),
             comparable=column([np.bool_(clip.comparable) for clip in clips]),

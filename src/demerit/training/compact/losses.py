@@ -26,7 +26,8 @@ class ClipBatch:
     own: Tensor
     facts: Tensor
     words: Tensor
-    told: Tensor
+    instructed: Tensor
+    """(n, 1), 1 where there is an instruction"""
     task: Tensor
     """(n,), -1 where there is none"""
     weight: Tensor

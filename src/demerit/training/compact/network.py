@@ -1,4 +1,4 @@
-"""The compact network in torch, for training: an image tower that sees each frame beside the first one, and a head.
+"""The compact network in torch, for training: an image tower that sees each frame together with the first, and a head.
 
 The head's memory is a running maximum of non-negative activations: a repeated frame changes nothing, so the frame rate
 does not matter, no clock can hide in it, and every frame costs the same.
@@ -92,7 +92,7 @@ class ImageTower(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.head = nn.Sequential(nn.Conv2d(inside, HEAD_WIDTH, 1, bias=False), _normal(HEAD_WIDTH), nn.ReLU6())
         side = shape.size // 32
-        # Where things are matters (is the lid on the pot or beside it?), so a narrow map that keeps places is added to
+        # Where things are matters (is the lid on the pot or next to it?), so a narrow map that keeps places is added to
         # the average over the image.
         self.places = nn.Conv2d(inside, 32, 1)
         self.project = nn.Linear(HEAD_WIDTH + 32 * side * side, shape.features)
@@ -141,15 +141,15 @@ class CompactHead(nn.Module):
         """Start with random weights."""
         super().__init__()
         self.shape = shape
-        told = 64
-        self.unsaid = nn.Parameter(torch.zeros(told))
-        self.read = nn.Sequential(nn.Linear(shape.words, told), nn.GELU(), nn.Linear(told, told))
-        self.film = nn.Linear(told, 2 * shape.features)
+        width = 64
+        self.unsaid = nn.Parameter(torch.zeros(width))
+        self.read = nn.Sequential(nn.Linear(shape.words, width), nn.GELU(), nn.Linear(width, width))
+        self.film = nn.Linear(width, 2 * shape.features)
         nn.init.zeros_(self.film.weight)
         nn.init.zeros_(self.film.bias)
         self.notice = nn.Linear(shape.features, shape.memory)
         self.trunk = nn.Sequential(
-            nn.Linear(shape.features + shape.memory + told, 384),
+            nn.Linear(shape.features + shape.memory + width, 384),
             nn.GELU(),
             nn.Dropout(0.1),
             nn.Linear(384, shape.hidden),
@@ -159,16 +159,16 @@ class CompactHead(nn.Module):
         self.success = nn.Linear(shape.hidden, 1)
         self.rank = nn.Linear(shape.hidden, 1)
 
-    def forward(self, features: Tensor, words: Tensor, told: Tensor, state: Tensor) -> HeadOutput:
+    def forward(self, features: Tensor, words: Tensor, instructed: Tensor, state: Tensor) -> HeadOutput:
         """Compute the outputs of every frame.
 
         Args:
             features: (n, frames, features).
             words: (n, words), the instruction's vector.
-            told: (n, 1), 1 where there is an instruction.
+            instructed: (n, 1), 1 where there is an instruction.
             state: (n, memory), the running maxima so far; zeros at the start.
         """
-        meaning = told * self.read(words) + (1 - told) * self.unsaid
+        meaning = instructed * self.read(words) + (1 - instructed) * self.unsaid
         scale, shift = self.film(meaning).unsqueeze(1).chunk(2, dim=-1)
         seen = features * (1 + scale) + shift
         memory = running_maximum(functional.relu(self.notice(seen)), state)
@@ -192,7 +192,7 @@ class CompactNetwork(nn.Module):
     """ImageTower, head, and what is asked of the tower in training only."""
 
     def __init__(self, shape: CompactShape, tasks: int = 0) -> None:
-        """Start with random weights; each of `tasks` has a linear output of its own while training."""
+        """Start with random weights; each of `tasks` has its own linear output while training."""
         super().__init__()
         self.shape = shape
         self.tower = ImageTower(shape)

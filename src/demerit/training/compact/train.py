@@ -159,8 +159,8 @@ class _HeadGraph(nn.Module):
         super().__init__()
         self.head = head
 
-    def forward(self, features: Tensor, words: Tensor, told: Tensor, state: Tensor) -> tuple[Tensor, ...]:
-        output = self.head(features[:, :, : self.head.shape.features], words, told, state)
+    def forward(self, features: Tensor, words: Tensor, instructed: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+        output = self.head(features[:, :, : self.head.shape.features], words, instructed, state)
         bins = output.bins.softmax(-1)
         success = output.success.sigmoid()
         return (progress(output.bins), bins, success, output.rank, output.hidden, output.memory[:, -1])

@@ -80,7 +80,7 @@ def build_corpus(
 
 
 def estimate_cost(plan: CorpusPlan, chat: Mapping[str, Any] | None = None, strict: bool = False) -> str:
-    """Estimate what the chat model would cost, as a sentence. Nothing is written or sent."""
+    """Estimate what the chat model would cost, as text. Nothing is written or sent."""
     client = _open_client(plan.config, chat or {})
     if plan.config.counterfactuals is None:
         return "no chat model is needed"

@@ -237,7 +237,7 @@ def _label_success(episode: Episode, source: CorpusSource) -> Episode:
     require_success(episode)
     if graded_outcome(episode) is not None:
         return episode
-    # Its label source says that it succeeded. That this means grade 5 is a rule.
+    # Its label source calls it a success. Grade 5 follows by a rule.
     rule = Outcome("rule", success=True, grade=DONE_GRADE, by="a success is grade 5")
     return replace(episode, outcomes=(*episode.outcomes, rule))
 

@@ -99,7 +99,7 @@ UNLABELLED = TeachLabel()
 
 
 def label_of(episode: Episode) -> TeachLabel:
-    """Combine what people, simulators, rules and edits say. A model's opinion is not a label."""
+    """Combine the labels of people, simulators, rules and edits. A model's opinion is not a label."""
     outcomes = sorted(_trusted_outcomes(episode), key=lambda outcome: LABEL_SOURCES.index(outcome.source))
 
     def first(name: str) -> Any:
@@ -119,7 +119,7 @@ def _trusted_outcomes(episode: Episode) -> Iterable[Outcome]:
 
 
 def _source_conflict(episode: Episode) -> str:
-    """Say how equally trusted sources contradict each other on success; empty when they do not."""
+    """Describe how equally trusted sources contradict each other on success; empty when they do not."""
     by_source: dict[str, set[bool]] = defaultdict(set)
     for outcome in _trusted_outcomes(episode):
         if outcome.success is not None:

@@ -31,7 +31,7 @@ IMPROVEMENT = 0.02
 PRIOR_SLOPE = 0.1
 """relative error reduction needed for a penalty ten times off the prior, per prior group and group"""
 FEWEST_PER_TASK = 4
-"""groups a task needs for a correction of its own"""
+"""groups a task needs for its own correction"""
 MOST_HELD_OUT = 64
 """groups held out to choose a penalty by, at most"""
 SMALLEST = 1e-12

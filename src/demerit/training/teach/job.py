@@ -66,7 +66,7 @@ CURVE_GROUPS = 60
 UNLABELLED_EPISODES = (20, 200)
 """unlabelled episodes considered for suggestions: as many as are labelled, within these bounds"""
 CACHE_SUFFIX = ".teaching"
-"""the feature cache lies beside the model folder, under its name with this suffix"""
+"""suffix of the feature cache, a folder next to the model folder"""
 
 
 @dataclass(frozen=True, eq=False)

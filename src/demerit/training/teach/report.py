@@ -1,4 +1,4 @@
-"""TeachResults: held-out figures beside controls, what they mean, what to label next; as JSON and as an HTML page."""
+"""TeachResults: held-out figures and controls, what they mean, what to label next; as JSON and as an HTML page."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def build_results(
     suggestions: Sequence[LabelSuggestion],
     notes: tuple[str, ...],
 ) -> TeachResults:
-    """Measure the held-out predictions beside the controls and describe the result."""
+    """Measure the held-out predictions and the controls, and describe the result."""
     report = _build_report(data, training_set, held_out, model)
     title, text = _summarize(report, training_set, calibration)
     caveats = (*_caveats(training_set, held_out), *notes, *report.warnings)
@@ -299,7 +299,7 @@ def _advice(
     elif calibration.threshold is None:
         yield calibration.note
     elif failures < successes / 2:
-        yield f"Label more failures ({failures} beside {successes} successes): fewer failures are then rewarded."
+        yield f"Label more failures ({failures} against {successes} successes): fewer failures are then rewarded."
     if successes == 0:
         yield "Label a success or two: the level of a finished task is not known, only the order."
     if not any(label.curve is not None for label in training_set.labels):

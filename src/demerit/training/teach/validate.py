@@ -40,7 +40,7 @@ CLIP_WEIGHT = 0.25
 CUES = "taught-cues"
 CUE_FRAMES = 100.0
 """frames that count as one unit of elapsed time"""
-NOT_HELD_OUT = "it was not left out: the lesson was too small or was interrupted"
+NOT_HELD_OUT = "it was not held out: the training set was too small, or teaching was interrupted"
 
 
 # Cross-validation
@@ -108,7 +108,7 @@ def cross_validate(
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Quality on held-out groups after teaching on so many groups."""
+    """Quality on held-out groups after teaching on `groups` groups."""
 
     groups: int
     auroc: float

@@ -1,6 +1,6 @@
 """Checkpoints at both ends of a run: the weights it starts with, and the folder it writes.
 
-A trained Robometer has its authors' layout (config.json, config.yaml, safetensors) with the tokenizer beside it; a
+A trained Robometer has its authors' layout (config.json, config.yaml, safetensors) with the tokenizer next to it; a
 RoboReward is a plain Qwen3-VL. Both load like any published checkpoint.
 """
 
@@ -180,7 +180,7 @@ def make_heads(shapes: Mapping[str, tuple[int, ...]], config: VLMTrainConfig) ->
 
 
 def resize_vocabulary(config: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Return the config of a network with so many embeddings."""
+    """Return the config of a network with `rows` embeddings."""
     return {**config, "text_config": {**config["text_config"], "vocab_size": rows}}
 
 
@@ -280,7 +280,7 @@ def _write_model(folder: Path, trained: Mapping[str, Tensor], start: VLMStart, c
 
 
 def _write_adapter(folder: Path, trained: Mapping[str, Tensor], start: VLMStart, config: VLMTrainConfig) -> None:
-    """Write the adapters, and whatever was trained as a whole: heads and parts of the vision tower."""
+    """Write the adapters, and everything that was trained in full: heads and parts of the vision tower."""
     tensors, heads = {}, {}
     for name, value in trained.items():
         if LORA.fullmatch(name):

@@ -110,7 +110,7 @@ class VLMTrainConfig:
         return asdict(self)
 
     def updates(self, examples: int) -> int:
-        """Return the number of updates for so many examples in an epoch."""
+        """Return the number of updates when an epoch has this many examples."""
         return self.steps or max(1, round(self.epochs * examples / self.batch))
 
 

@@ -52,7 +52,7 @@ class VLMCorpusPlan:
         return spread(len(episode), self.config.most_frames)
 
     def label(self, episode: Episode, frames: Indices, part: CorpusPart) -> CorpusRow | str:
-        """Label an episode, or say why it cannot be trained on."""
+        """Label an episode, or return why it cannot be trained on."""
         rule = (Outcome("rule", success=True, by="demonstration"),) if part.use == "demonstrations" else ()
         outcomes = [*(outcome for outcome in episode.outcomes if outcome.source in NOT_A_MODEL), *rule]
         judged = (outcome for outcome in outcomes if outcome.success is not None or outcome.progress is not None)

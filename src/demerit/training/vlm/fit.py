@@ -121,7 +121,7 @@ def train_vlm(
         report: Called after every update, in the main process.
         device: `cpu` or `cuda`; by default a GPU if there is one.
         save: `merged` writes a whole model, `adapter` the adapters alone.
-        metrics: Trackers of accelerate (`tensorboard`, `wandb`), beside run/metrics.jsonl.
+        metrics: Trackers of accelerate (`tensorboard`, `wandb`), in addition to run/metrics.jsonl.
     """
     out = Path(out)
     check_vlm_options(config, save, metrics, device)

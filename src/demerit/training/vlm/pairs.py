@@ -6,7 +6,7 @@ The first four are those of section II-D of the paper:
     instruction   the instruction of one task: a success at it is better, a success at another task has progress 0
     rewind        one success, forward and with its end undone: [t1 .. t3] against [t1 .. t3 .. t2]
     reverse       one success, forward and backward: [t1 .. t3] against [t3 .. t1]
-    people        two episodes that somebody compared
+    people        two episodes that a person compared
 
 Which of the two comes first is random. Unknown targets are NaN.
 """

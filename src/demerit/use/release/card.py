@@ -92,7 +92,7 @@ def failure_kinds(episode: Episode) -> list[str]:
 
 
 def count_tables(episodes: Sequence[Episode], preferences: Iterable[Preference]) -> list[Table]:
-    """Count what is in a release; tables without rows are left out."""
+    """Count what is in a release; tables without rows are skipped."""
     parts: dict[tuple[str, str], list[Episode]] = {}
     progress: dict[int, list[Episode]] = {}
     for episode in episodes:

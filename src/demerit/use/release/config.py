@@ -84,7 +84,7 @@ def combine_licences(counts: Mapping[str, int], changed: bool = False) -> str:
 
 
 def licence_doubts(counts: Mapping[str, int]) -> list[str]:
-    """Name licences whose terms the table does not know, a sentence each."""
+    """Name the licences whose terms are not in the table, one text each."""
     unknown = {part: count for licence, count in counts.items() for part in _parts(licence) if part not in TERMS}
     return [
         f"demerit does not know the terms of {name} ({count} episodes): check that it allows sharing, and add its text."

@@ -3,7 +3,7 @@
 .NAME.release/plan.json    hash of the source and the config; a run with the same plan resumes
 .NAME.release/records/     how each video was made
 .NAME.release/tree/        the release; becomes DEST in one rename
-NAME-private.json          beside DEST, for the owner alone: source ids, annotators, groups, dropped fields
+NAME-private.json          next to DEST, for the owner alone: source ids, annotators, groups, dropped fields
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _find_existing(dest: Path, private: Path, plan: str, on_progress: Progress) 
         check_free(dest)
         return None
     existing = open_release(dest)
-    place = dest.resolve()  # the private file lies beside the release, not beside a link to it
+    place = dest.resolve()  # the private file is next to the release, not next to a link to it
     owned = _read_json(private if private.exists() else place.with_name(f"{place.name}-private.json"))
     if owned.get("release_id") != existing.facts.get("release_id"):
         raise StoreError(dest, f"it holds a release, but not the one of {private.name}; nothing is overwritten")

@@ -1,6 +1,6 @@
 """Videos of a release: the image stream alone, remuxed bit-exact, or re-encoded where remuxing fails or pixels change.
 
-Beside the finished files lie records of how each was made, so a killed run resumes; they are not part of the release.
+Records of how each file was made are kept next to the files, so a killed run resumes; they are not part of the release.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReleasedVideo:
     hidden: int = 0
     """frames in which the detector found something"""
     exists: bool = True
-    """False: the source cannot be remuxed, so each clip of it is encoded by itself"""
+    """False: the source cannot be remuxed, so each clip of it is encoded separately"""
 
 
 @dataclass(frozen=True, eq=False)
