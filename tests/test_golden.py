@@ -4,8 +4,6 @@ The files in `golden` were made by an earlier version with `golden/make.py`. A f
 something. Make the files again only when a format changes on purpose.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
@@ -30,7 +28,19 @@ PROSE = (
     *("*text", "*title", "*promise", "*outcomes.*.events.*.note", "*preferences.*.why"),
 )
 MACHINE = tuple(f"environment.{name}" for name in ("demerit", "python", "platform", "numpy", "date"))
-EXACT = ("cards", "checks", "inspect", "schemas", "files", "rows", "materialize", "taught head", "teach", "scores")
+EXACT = (
+    "cards",
+    "checks",
+    "export",
+    "inspect",
+    "schemas",
+    "files",
+    "rows",
+    "materialize",
+    "taught head",
+    "teach",
+    "scores",
+)
 STORED = ("store/episodes", "judged/episodes", "judged/preferences", "judged/problems", "negatives/episodes")
 REWARDS = sorted(path.parent.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("rewards.json"))
 
@@ -182,12 +192,6 @@ def test_output_is_unchanged(fresh: tuple[Path, dict[str, Any]], what: str) -> N
     assert not differences(golden(what), fresh[1][what])
 
 
-def test_card_hashes_are_unchanged(fresh: tuple[Path, dict[str, Any]]) -> None:
-    hashes = {name: facts["hash"] for name, facts in golden("cards").items()}
-    assert list(hashes) == list(make.MODELS)
-    assert {name: facts["hash"] for name, facts in fresh[1]["cards"].items()} == hashes
-
-
 def test_manifests_and_models_have_the_same_fields(fresh: tuple[Path, dict[str, Any]]) -> None:
     before, now = golden("manifests"), fresh[1]["manifests"]
     assert list(before) == list(now)
@@ -200,10 +204,6 @@ def test_every_listed_name_still_exists(fresh: tuple[Path, dict[str, Any]]) -> N
     for what, names in golden("lists").items():
         assert names
         assert not set(names) - set(fresh[1]["lists"][what]), what
-
-
-def test_the_lerobot_export_is_the_same(fresh: tuple[Path, dict[str, Any]]) -> None:
-    assert not differences(golden("export"), fresh[1]["export"])
 
 
 @pytest.mark.parametrize("table", STORED)

@@ -1,7 +1,5 @@
 """The structure of the package: import direction, public names, what an import loads, unique class names."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import subprocess

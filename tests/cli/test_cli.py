@@ -1,7 +1,5 @@
 """The command line on real files, mostly as real processes."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

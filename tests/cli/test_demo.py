@@ -1,7 +1,5 @@
 """The demo: once, again, and interrupted."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

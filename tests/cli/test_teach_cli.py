@@ -1,7 +1,5 @@
 """The teach command: real processes, real files, a tiny network, kills and Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

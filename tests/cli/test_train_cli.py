@@ -1,7 +1,5 @@
 """The train commands of vision-language models."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -8,8 +8,6 @@ that ships (MIT). Everything else is made from it. Make it again only when a for
 Files hold absolute paths. They are stored as if everything lay in PLACE and are rewritten in the test's own copy.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -73,16 +71,7 @@ SIMULATED = (
 INSPECTED = ("videos", "store", "judged", "negatives", "lerobot:exported", "videos:materialized")
 
 # Pages, locks and files that are cheap to make again.
-NOT_KEPT = (
-    "*.html",
-    ".lock",
-    "__pycache__",
-    "taught.teaching",
-    "calibrated.calibrating",
-    "exported",
-    "materialized",
-    "simulated",
-)
+NOT_KEPT = "*.html .lock __pycache__ taught.teaching calibrated.calibrating exported materialized simulated".split()
 
 
 def run_demerit(*words: str, inside: Path) -> str:
@@ -106,7 +95,10 @@ def make(folder: Path) -> dict[str, Any]:
     said = {name: run_demerit(*words, inside=folder) for name, words in COMMANDS.items()}
     printed = {
         "cards": {name: card_facts(name) for name in MODELS},
-        "checks": {name: check_facts(name) for name in CHECKED},
+        "checks": {
+            name: {clause.name: clause.status for clause in demerit.check_model(demerit.load_model(name)).clauses}
+            for name in CHECKED
+        },
         "lists": {what: names_listed(run_demerit("list", what, inside=folder)) for what in LISTS},
         "inspect": {name: json.loads(run_demerit("inspect", name, "--json", inside=folder)) for name in INSPECTED},
         "teach": json.loads(said["teach"]),
@@ -116,7 +108,7 @@ def make(folder: Path) -> dict[str, Any]:
         "rows": {name: store_facts(folder / name) for name in STORES},
         "scores": scores_of_models(folder),
         "export": export_facts(folder / "exported"),
-        "materialize": json_lines(folder / "materialized" / "labels.jsonl"),
+        "materialize": [json.loads(line) for line in (folder / "materialized" / "labels.jsonl").open()],
         "taught head": head_facts(folder / "taught"),
     }
     return dict(json.loads(json.dumps(printed).replace(str(folder.resolve()), PLACE)))
@@ -189,20 +181,10 @@ def _judged_episode(number: int, path: Path, grade: int) -> demerit.Episode:
     )
 
 
-def json_lines(path: Path) -> list[Any]:
-    """Read a JSON lines file."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
 def card_facts(name: str) -> dict[str, Any]:
     """A model's card and its hash."""
     card = demerit.load_model(name).card
     return {"hash": card.hash(), **dataclasses.asdict(card)}
-
-
-def check_facts(name: str) -> dict[str, str]:
-    """Status of each clause of the model check."""
-    return {clause.name: clause.status for clause in demerit.check_model(demerit.load_model(name)).clauses}
 
 
 def names_listed(table: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from demerit.data.frames import Frames
 from demerit.evaluate.reports import Report, build_leaderboard, write_page
 from demerit.evaluate.reports.player import pick_examples
-from fakes.page_fixture import make_report, shading_frames
+from fakes.page_fixture import make_large_report, make_report, shading_frames
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:
@@ -23,6 +23,13 @@ pytestmark = pytest.mark.slow
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "device_scale_factor": 2}
 EVIL = "</script><script>window.evil = 1</script><img src=x onerror='window.evil = 2'>"
+CONTRAST = """(selector) => {
+  const light = (colour) => { const [r, g, b] = colour.match(/[\\d.]+/g).map((part) => part / 255)
+    .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const ink = light(getComputedStyle(document.querySelector(selector)).color);
+  const paper = light(getComputedStyle(document.body).backgroundColor);
+  return [paper, (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05)]; }"""
 GREY = """() => { const video = document.getElementById('player-video');
   const canvas = new OffscreenCanvas(8, 8); const pen = canvas.getContext('2d');
   pen.drawImage(video, 0, 0, 8, 8); return pen.getImageData(4, 4, 1, 1).data[0]; }"""
@@ -189,6 +196,40 @@ def test_episodes_sort_filter_and_open(path: Path, made: Made, visit: Visit) -> 
     assert 0 < rows.count() < 50
 
 
+def test_tables_sort_with_controls_apart(path: Path, made: Made, visit: Visit, tmp_path: Path) -> None:
+    page = visit(path)
+    rates = {name: made[0].line(name, "over_reward_rate") for name in ("careful", "eager", "grades")}
+    rising = sorted(rates, key=lambda name: rates[name].value if rates[name] else 0.0)
+    page.locator("table.headline th", has_text="Over reward rate").locator("button").click()
+    names = page.locator("table.headline tbody th[scope=row] .model").all_inner_texts()
+    assert names[:3] == rising and set(names[3:]) == {"clock", "constant", "random"}
+    details = page.locator("table.headline .details").first
+    assert details.is_hidden()
+    page.locator("button[data-details]").click()
+    assert details.is_visible()
+    page = visit(build_leaderboard([made[0]], tmp_path))
+    table = page.locator("#roboreward_table_10 table")
+    table.locator("th", has_text="RoboArena").locator("button").click()
+    values = [float(text) for text in table.locator("tbody td:nth-child(3)").all_inner_texts()]
+    assert values == sorted(values)
+
+
+def test_keyboard_reaches_everything_in_order(path: Path, visit: Visit) -> None:
+    page = visit(path)
+    seen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        name = "document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)"
+        seen.append(page.evaluate(name))
+    assert seen[0] == "Skip to the numbers"
+    assert seen.index("Headline") < seen.index("AUROC") < seen.index("player-play") < seen.index("player-chart")
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll('button, a, input, select, [role=slider]')].filter((part) =>
+        !(part.textContent.trim() || part.getAttribute('aria-label') || part.labels?.length)).length"""
+    )
+    assert unnamed == 0
+
+
 def test_phone_scrolls_only_downwards_and_seeks_by_touch(path: Path, made: Made, visit: Visit, tmp_path: Path) -> None:
     for file in (build_leaderboard([made[0]], tmp_path), path):
         page = visit(file, **PHONE)
@@ -203,6 +244,15 @@ def test_phone_scrolls_only_downwards_and_seeks_by_touch(path: Path, made: Made,
     assert 13 <= now(page) <= 19
 
 
+@pytest.mark.parametrize(("scheme", "is_dark"), [("dark", True), ("light", False)])
+def test_text_is_readable_in_light_and_dark_mode(scheme: str, is_dark: bool, path: Path, visit: Visit) -> None:
+    page = visit(path, color_scheme=scheme)
+    for selector in ("h1", "h1 em", ".muted", ".tag.good", ".tag.bad", "#episodes-table .no", ".direction"):
+        paper, ratio = page.evaluate(CONTRAST, selector)
+        assert (paper < 0.1) is is_dark
+        assert ratio >= 4.5, (scheme, selector, ratio)
+
+
 def test_texts_from_a_dataset_do_not_run(made: Made, visit: Visit, tmp_path: Path) -> None:
     bad = tuple(replace(row, instruction=EVIL, note=EVIL, category=EVIL) for row in made[0].episodes)
     page = visit(write_page(replace(made[0], episodes=bad, warnings=(EVIL,)), tmp_path / "evil.html"))
@@ -210,3 +260,12 @@ def test_texts_from_a_dataset_do_not_run(made: Made, visit: Visit, tmp_path: Pat
     assert page.locator("#player-title").inner_text() == EVIL
     page.wait_for_timeout(200)
     assert page.evaluate("window.evil") is None
+
+
+def test_rows_of_a_large_report_are_drawn_on_demand(visit: Visit, tmp_path: Path) -> None:
+    file = write_page(make_large_report(), tmp_path / "large.html")
+    assert file.stat().st_size < 6_000_000
+    page = visit(file)
+    assert page.locator("#episodes-table tbody tr").count() == 50
+    page.locator("#episodes-scroller").evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    until(page, "document.querySelectorAll('#episodes-table tbody tr').length > 50")
