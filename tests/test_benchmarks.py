@@ -15,14 +15,9 @@ SCRIPTS = sorted(path for path in (REPO / "benchmarks").glob("*.py") if not path
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_small_mode_runs(script: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "NO_COLOR": "1", "TMPDIR": str(tmp_path)}
+    command = [sys.executable, str(script), "--small"]
     run = subprocess.run(
-        [sys.executable, str(script), "--small"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=200
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.strip()

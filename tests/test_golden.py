@@ -28,19 +28,7 @@ PROSE = (
     *("*text", "*title", "*promise", "*outcomes.*.events.*.note", "*preferences.*.why"),
 )
 MACHINE = tuple(f"environment.{name}" for name in ("demerit", "python", "platform", "numpy", "date"))
-EXACT = (
-    "cards",
-    "checks",
-    "export",
-    "inspect",
-    "schemas",
-    "files",
-    "rows",
-    "materialize",
-    "taught head",
-    "teach",
-    "scores",
-)
+EXACT = "cards,checks,export,inspect,schemas,files,rows,materialize,taught head,teach,scores".split(",")
 STORED = ("store/episodes", "judged/episodes", "judged/preferences", "judged/problems", "negatives/episodes")
 REWARDS = sorted(path.parent.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("rewards.json"))
 
@@ -179,9 +167,7 @@ def test_an_old_report_is_recomputed_to_the_same_numbers(old: Path, folder: str)
 
 def test_the_leaderboard_reads_an_old_report(old: Path) -> None:
     run_demerit("leaderboard", "bench", "--out", "site", inside=old)
-    pages = "".join(path.read_text("utf-8") for path in (old / "site").rglob("*.html"))
-    assert "own@1" in pages
-    assert "change" in pages
+    assert "own@1" in "".join(path.read_text("utf-8") for path in (old / "site").rglob("*.html"))
 
 
 # Files and output of this version

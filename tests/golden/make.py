@@ -108,7 +108,9 @@ def make(folder: Path) -> dict[str, Any]:
         "rows": {name: store_facts(folder / name) for name in STORES},
         "scores": scores_of_models(folder),
         "export": export_facts(folder / "exported"),
-        "materialize": [json.loads(line) for line in (folder / "materialized" / "labels.jsonl").open()],
+        "materialize": [
+            json.loads(line) for line in (folder / "materialized" / "labels.jsonl").read_text().splitlines()
+        ],
         "taught head": head_facts(folder / "taught"),
     }
     return dict(json.loads(json.dumps(printed).replace(str(folder.resolve()), PLACE)))
