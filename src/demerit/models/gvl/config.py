@@ -120,7 +120,9 @@ class GVLConfig:
         missing = [name for name in ("url", "model") if not getattr(self, name)]
         if missing:
             wanted = " and ".join(f"{ENVIRONMENT[name]} (or option {name})" for name in missing)
-            raise BadInput("gvl", f"an OpenAI-compatible server with a vision-language model: set {wanted}", "none")
+            raise BadInput(
+                "chat model", f"an OpenAI-compatible server with a vision-language model: set {wanted}", "none"
+            )
         prices = self.price_in, self.price_out
         return Endpoint(self.url, self.model, self.key_env, *prices, self.schema_mode, self.send_seed)
 
