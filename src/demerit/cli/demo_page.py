@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,15 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from demerit.data.files import write_atomic
-from demerit.data.frames import Frames, Images, spread
+from demerit.data.frames import Frames
 from demerit.data.labels import Event
 from demerit.evaluate.metrics import Measure
 from demerit.evaluate.reports.headline import Lead, headline, lead
 from demerit.evaluate.reports.page import model_styles, player_parts, render
-from demerit.evaluate.reports.player import LISTED, pick_examples
+from demerit.evaluate.reports.player import LISTED, make_film, pick_examples
 from demerit.evaluate.reports.report import EpisodeLabels, Report
 
 TAUGHT, UNTAUGHT = "taught", "default"
@@ -190,7 +187,7 @@ def _make_strip(report: Report, title: str, episode: EpisodeLabels, frames: Fram
             curves.append(StripCurve(model, _points(reward.at, reward.value, length), float(reward.final)))
     truth = "" if episode.curve is None else _points(np.arange(len(episode.curve)), episode.curve, length)
     marks = [_mark(event, length) for event in episode.events if event.first is not None and event.last is not None]
-    film = _film(frames.take(spread(length, FRAMES_SHOWN)))
+    film = make_film(frames, FRAMES_SHOWN, SIDE)
     return FilmStrip(title, episode, film, tuple(curves), truth, tuple(marks))
 
 
@@ -212,12 +209,3 @@ def _points(at: Sequence[int] | npt.NDArray[np.integer], values: Floats, length:
         for frame, value in zip(at, values, strict=True)
         if not np.isnan(value)
     )
-
-
-def _film(images: Images) -> str:
-    film = Image.new("RGB", (SIDE * len(images), SIDE))
-    for place, image in enumerate(images):
-        film.paste(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.LANCZOS), (SIDE * place, 0))
-    buffer = io.BytesIO()
-    film.save(buffer, "JPEG", quality=82)
-    return base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -92,7 +92,13 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
     for advice in results.advice:
         if advice != results.calibration.note:
             out.print(f"[bold]next[/bold]  {escape(advice)}")
+    if results.suggestions:
+        out.print(f"[bold]label next[/bold]  {len(results.suggestions)} episodes, with pictures in the report:")
     for suggestion in results.suggestions[:SHOWN]:
-        out.print(f"  label {escape(suggestion.episode)}: {escape(suggestion.reason)}")
+        out.print(f"  {escape(suggestion.episode)}: {escape(suggestion.reason)}")
+        if suggestion.video:
+            out.print(f"    {escape(suggestion.video)}")
+    if results.no_suggestion:
+        out.print(f"[bold]label next[/bold]  {escape(results.no_suggestion)}")
     out.print(f"Model: {escape(str(folder))} (use it with --model ./{escape(folder.name)})")
     out.print(f"Report: {escape(str(folder / 'report.html'))}")

@@ -1,6 +1,9 @@
 """teach as a whole, on a fake network."""
 
+import base64
+import io
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import demerit
 from demerit.data.dataset import Record
@@ -148,9 +152,28 @@ def test_another_network_and_damaged_folders_are_refused(model: tuple[TeachOutco
 
 def test_unlabelled_episodes_are_suggested(model: tuple[TeachOutcome, Path]) -> None:
     suggestions = model[0].results.suggestions
-    assert {one.episode for one in suggestions} == {"good-20", "good-21", "bad-20", "bad-21"}
+    assert {one.episode for one in suggestions} == {"bad-20", "bad-21"}  # from the successes little would be learned
     assert all(one.reason and 0 <= one.probability <= 1 for one in suggestions)
-    assert taught(data.episodes(3, 3)).results.every_labelled
+    assert not model[0].results.no_suggestion
+
+
+def test_every_suggestion_has_pictures_and_a_file_to_open(tmp_path: Path) -> None:
+    videos = data.write_videos(tmp_path / "videos", 3, 3, blank=4)
+    results = teach(videos, tmp_path / "one", network=FakeNetwork(), config=QUICK, workers=0).results
+    assert results.suggestions
+    assert {Path(one.video) for one in results.suggestions} <= set(videos.resolve().iterdir())
+    section = (tmp_path / "one" / "report.html").read_text("utf-8").split('id="next"')[1].split("</section>")[0]
+    films = re.findall(r"data:image/jpeg;base64,([\w+/=]+)", section)
+    sizes = [Image.open(io.BytesIO(base64.b64decode(film))).size for film in films]
+    assert sizes == [(4 * 96, 96)] * len(results.suggestions)
+
+
+def test_nothing_is_suggested_that_would_teach_little() -> None:
+    copies = [replace(one, id=f"copy-{one.id}", outcomes=()) for one in data.episodes(2, 0)]
+    results = taught([*data.episodes(4, 4), *copies]).results
+    labelled = taught(data.episodes(3, 3)).results
+    assert results.suggestions == labelled.suggestions == ()
+    assert results.no_suggestion and labelled.no_suggestion and results.no_suggestion != labelled.no_suggestion
 
 
 def test_the_report_is_one_page_without_requests(model: tuple[TeachOutcome, Path], tmp_path: Path) -> None:
@@ -158,11 +181,11 @@ def test_the_report_is_one_page_without_requests(model: tuple[TeachOutcome, Path
     page = (folder / "report.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
     assert "http" not in page.split("<body>")[1].replace("http://www.w3.org/2000/svg", "")
-    for name in ("good-20", "taught-cues", "untaught"):
+    for name in ("bad-20", "taught-cues", "untaught"):
         assert name in page
     assert Report.read(folder / "report.json").about.name == "taught@1"
     facts = json.loads((folder / "report.json").read_text())["teaching"]
-    assert facts["calibration"]["failures"] == 6 and len(facts["label next"]) == 4
+    assert facts["calibration"]["failures"] == 6 and len(facts["label next"]) == 2
     write_teach_page(outcome.results, tmp_path / "page.html")  # without videos
     with pytest.raises(BadInput, match="embed"):
         write_teach_page(outcome.results, tmp_path / "page.html", embed=-1)
@@ -268,9 +291,9 @@ def test_two_tasks_are_told_apart_by_instruction() -> None:
 
 @pytest.mark.slow
 def test_videos_lerobot_and_the_sample_teach(tmp_path: Path) -> None:
-    videos = data.write_videos(tmp_path / "videos", 3, 3, blank=2)
+    videos = data.write_videos(tmp_path / "videos", 3, 3, blank=4)
     outcome = teach(videos, tmp_path / "one", network=FakeNetwork(), config=QUICK, workers=2)
-    assert outcome.model.config.taught_on["episodes"] == 6 and len(outcome.results.suggestions) == 2
+    assert outcome.model.config.taught_on["episodes"] == 6 and outcome.results.suggestions
     write_lerobot(open_dataset(f"videos:{videos}"), tmp_path / "robot")
     again = teach(f"lerobot:{tmp_path / 'robot'}", tmp_path / "two", network=FakeNetwork(), config=QUICK, workers=1)
     assert again.model.config.taught_on["episodes"] == 6

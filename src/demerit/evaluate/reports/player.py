@@ -196,6 +196,20 @@ def _make_clip(episode: EpisodeLabels, frames: Frames, path: Path) -> ReportClip
     )
 
 
+def make_film(frames: Frames, count: int, height: int) -> str:
+    """Return `count` frames from the first to the last, side by side: one JPEG, base64. Empty if there is no frame."""
+    images = [Image.fromarray(image) for image in frames.take(spread(len(frames), count))]
+    if not images:
+        return ""
+    width = max(1, round(images[0].width * height / images[0].height))
+    film = Image.new("RGB", (width * len(images), height))
+    for place, image in enumerate(images):
+        film.paste(image.resize((width, height), Image.Resampling.LANCZOS), (width * place, 0))
+    buffer = io.BytesIO()
+    film.save(buffer, "JPEG", quality=82)
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
 def _shrink(image: Images, widest: int) -> Images:
     """Scale down to a width, with even sides (yuv420p halves the colour planes)."""
     height, width = image.shape[:2]

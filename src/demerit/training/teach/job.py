@@ -179,7 +179,7 @@ class _TeachJob:
             # an earlier model with figures is better than this one without
             self._write(training_set, head, calibrate_success(training_set, held_out, self.risk))
         curve: list[CurvePoint] = []
-        suggestions: list[LabelSuggestion] = []
+        suggestions: list[LabelSuggestion] | None = None
         try:
             cross_validate(
                 training_set, held_out, lambda done, total: self.on_progress("cross-validating", done, total)
@@ -271,7 +271,8 @@ class _TeachJob:
             return
         self.on_progress("writing the report", 0, 1)
         camera = self.spec.cameras[0]
-        frames = {episode.id: episode.views[camera] for episode in self.data.taught if camera in episode.views}
+        episodes = (*self.data.taught, *self.data.unlabelled)
+        frames = {episode.id: episode.views[camera] for episode in episodes if camera in episode.views}
         try:
             results.write(self.out / "report.json")
             write_teach_page(results, self.out / "report.html", frames, 0 if self.stopped else 8)

@@ -6,6 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -18,7 +19,7 @@ from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
 from demerit.data.instructions import task_name
 from demerit.data.reward import Reward
-from demerit.errors import BadInput
+from demerit.errors import BadInput, DemeritError
 from demerit.evaluate.benchmarks import Benchmark, MeasureSettings, MetricSpec, Scores, labels_of
 from demerit.evaluate.benchmarks.metric_specs import CALIBRATION, DETECTION, GRADES, JUDGEMENT, MOMENT, RANKED, TRUTH
 from demerit.evaluate.benchmarks.results import compute_results
@@ -27,7 +28,7 @@ from demerit.evaluate.metrics import Measure, Resampling, Tally
 from demerit.evaluate.metrics.ranking import preference_ordering
 from demerit.evaluate.reports.headline import Lead, headline, number
 from demerit.evaluate.reports.page import player_parts, render, report_facts
-from demerit.evaluate.reports.player import LISTED, pick_examples
+from demerit.evaluate.reports.player import LISTED, make_film, pick_examples
 from demerit.evaluate.reports.report import About, EpisodeLabels, Report, ScoredUnder
 from demerit.models.baselines import Change, Clock, Constant, Length, Motion, Noise
 from demerit.models.protocol import RewardModel
@@ -52,12 +53,14 @@ FORMAT = 1
 TEMPLATE = "teaching.html.j2"
 WIDTH, HEIGHT, PAD = 420, 150, 28
 """of the learning curve's drawing"""
+FILM_FRAMES, FILM_HEIGHT = 4, 96
+"""of the pictures of an episode to label next"""
 MOST_SUGGESTIONS = 20
 SUGGESTION_WEIGHTS = {"torn": 0.4, "near": 0.3, "novel": 0.3}
 NEAR = 0.2
 """distance from the threshold at which a probability is still near it"""
 LITTLE = 0.15
-"""a suggestion with a lower score would teach little"""
+"""an episode with a lower score would teach little and is not suggested"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +78,8 @@ class TeachResults:
     calibration: SuccessCalibration
     curve: tuple[CurvePoint, ...]
     suggestions: tuple[LabelSuggestion, ...]
-    every_labelled: bool
-    """nothing is left to label"""
+    no_suggestion: str
+    """why nothing is suggested; empty when something is"""
 
     def measure(self, name: str, model: str | None = None) -> Measure | None:
         """Return one figure, of the taught model unless another is named."""
@@ -111,16 +114,21 @@ def build_results(
     calibration: SuccessCalibration,
     model: TaughtModel,
     curve: Sequence[CurvePoint],
-    suggestions: Sequence[LabelSuggestion],
+    suggestions: Sequence[LabelSuggestion] | None,
     notes: tuple[str, ...],
 ) -> TeachResults:
-    """Measure the held-out predictions and the controls, and describe the result."""
+    """Measure the held-out predictions and the controls, and describe the result.
+
+    `suggestions` is None when the unlabelled episodes were not looked at.
+    """
     report = _build_report(data, training_set, held_out, model)
     title, text = _summarize(report, training_set, calibration)
     caveats = (*_caveats(training_set, held_out), *notes, *report.warnings)
     advice = tuple(_advice(data, training_set, calibration, report))
-    labelled = not data.unlabelled
-    return TeachResults(report, title, text, advice, caveats, calibration, tuple(curve), tuple(suggestions), labelled)
+    nothing = _describe_no_suggestion(data, suggestions)
+    return TeachResults(
+        report, title, text, advice, caveats, calibration, tuple(curve), tuple(suggestions or ()), nothing
+    )
 
 
 # The benchmark behind the report
@@ -346,6 +354,8 @@ class LabelSuggestion:
     novel: float
     """distance to all taught episodes, 0 to 1"""
     reason: str
+    video: str = ""
+    """the file to open, with the second at which the episode starts if the file holds several"""
 
 
 def suggest_labels(
@@ -355,7 +365,10 @@ def suggest_labels(
     calibration: SuccessCalibration,
     unlabelled: Sequence[EmbeddedEpisode],
 ) -> list[LabelSuggestion]:
-    """Rank unlabelled episodes by what a label would teach, penalising likeness to earlier suggestions."""
+    """Rank unlabelled episodes by what a label would teach, penalising likeness to earlier suggestions.
+
+    Episodes from which little would be learned are left out.
+    """
     if not unlabelled:
         return []
     calibrated = [replace(fold, steep=calibration.steep, middle=calibration.middle) for fold in (heads or [head])]
@@ -375,11 +388,15 @@ def suggest_labels(
         "novel": _novelty(ends, taught),
     }
     score = np.sum([SUGGESTION_WEIGHTS[name] * values for name, values in parts.items()], axis=0)
-    chosen = _pick_diverse(score, ends, min(MOST_SUGGESTIONS, len(unlabelled)))
-    return [_suggestion(unlabelled[i], float(mean[i]), {k: float(v[i]) for k, v in parts.items()}) for i in chosen]
+    chosen = _pick_diverse(score, ends, min(MOST_SUGGESTIONS, int((score >= LITTLE).sum())))
+    camera = training_set.spec.cameras[0]
+    return [
+        _suggestion(unlabelled[i], camera, float(mean[i]), {name: float(values[i]) for name, values in parts.items()})
+        for i in chosen
+    ]
 
 
-def _suggestion(embedded: EmbeddedEpisode, probability: float, parts: dict[str, float]) -> LabelSuggestion:
+def _suggestion(embedded: EmbeddedEpisode, camera: str, probability: float, parts: dict[str, float]) -> LabelSuggestion:
     reasons = {
         "torn": f"the heads of different folds disagree ({parts['torn']:.2f})",
         "near": f"it is near the line between success and failure ({probability:.2f})",
@@ -387,10 +404,33 @@ def _suggestion(embedded: EmbeddedEpisode, probability: float, parts: dict[str, 
     }
     weighted = {name: SUGGESTION_WEIGHTS[name] * value for name, value in parts.items()}
     reason = reasons[max(weighted, key=lambda name: weighted[name])]
-    if sum(weighted.values()) < LITTLE:
-        reason = "little would be learned from it: similar episodes were taught"
     rounded = {name: round(value, 4) for name, value in parts.items()}
-    return LabelSuggestion(embedded.id, embedded.episode.instruction, round(probability, 4), reason=reason, **rounded)
+    return LabelSuggestion(
+        embedded.id,
+        embedded.episode.instruction,
+        round(probability, 4),
+        reason=reason,
+        video=_video_file(embedded.episode.views[camera]),
+        **rounded,
+    )
+
+
+def _video_file(frames: Frames) -> str:
+    if frames.source.kind == "array":
+        return ""
+    facts = frames.source.describe()
+    path, start = str(facts.get("path", "")), facts.get("start")
+    return f"{path} from {start:.1f} s" if start else path
+
+
+def _describe_no_suggestion(data: TeachData, suggestions: Sequence[LabelSuggestion] | None) -> str:
+    if suggestions:
+        return ""
+    if not data.unlabelled:
+        return "Every episode of the dataset is labelled. New episodes would help, failures above all."
+    if suggestions is None:
+        return "The run was interrupted before the unlabelled episodes were looked at; run the same command to resume."
+    return "No unlabelled episode stands out: the model is sure about each, and similar ones are labelled."
 
 
 def _describe_episode(head: TaughtHead, x: np.ndarray[Any, Any]) -> Floats:
@@ -417,7 +457,7 @@ def _pick_diverse(score: Floats, ends: Floats, count: int) -> Iterator[int]:
     apart = _distances(ends, ends)
     usual = max(float(np.median(apart)), 1e-9)
     to_chosen = np.full(len(score), np.inf)
-    left = np.ones(len(score), dtype=bool)
+    left = score >= LITTLE
     for _ in range(count):
         value = np.where(left, score * (0.5 + 0.5 * np.minimum(1, to_chosen / usual)), -np.inf)
         best = int(np.argmax(value))
@@ -437,7 +477,7 @@ def write_teach_page(
     Args:
         results: what to show.
         path: the file; its folder must exist.
-        frames: videos by episode id; without them only curves are shown.
+        frames: videos by episode id, also of suggested episodes; without them only curves are shown.
         embed: number of videos to embed, worst episodes first.
     """
     if embed < 0:
@@ -454,10 +494,21 @@ def write_teach_page(
         facts=report_facts(report, "independent recordings"),
         table=headline(report),
         points=_learning_dots(results.curve),
+        films=_make_films(results.suggestions, frames or {}),
         size=(WIDTH, HEIGHT, PAD),
     )
     write_atomic(path, page.encode())
     return path
+
+
+def _make_films(suggestions: Sequence[LabelSuggestion], frames: Mapping[str, Frames]) -> dict[str, str]:
+    """Return a film per suggested episode whose video can be read."""
+    films = {}
+    for episode in (suggestion.episode for suggestion in suggestions):
+        if episode in frames:
+            with suppress(DemeritError):  # it was readable a moment ago, or its features are cached
+                films[episode] = make_film(frames[episode], FILM_FRAMES, FILM_HEIGHT)
+    return films
 
 
 def _learning_dots(curve: tuple[CurvePoint, ...]) -> list[dict[str, Any]]:
