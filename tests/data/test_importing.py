@@ -1,16 +1,22 @@
 """Importing: every problem is counted, and nothing is dropped silently."""
 
 import errno
+import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from demerit.data.dataset import Dataset, ListReader, Problem, Record
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Origin
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.data.importing import ImportProgress, import_dataset
@@ -18,6 +24,8 @@ from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.store import Store
 from demerit.data.video import VideoClip
 from demerit.errors import BadEpisode, StoreError
+from demerit.models import load_model
+from demerit.models.score import ScoreJob, score
 from fakes.tiny_video import problem_facts, write_video
 
 
@@ -39,6 +47,135 @@ def test_a_good_dataset(sample: Path, tmp_path: Path) -> None:
         assert before.outcomes == after.outcomes
     again = import_dataset(open_dataset(f"videos:{sample}"), tmp_path / "set")
     assert (again.added, again.kept, len(Store(tmp_path / "set"))) == (0, 15, 15)
+
+
+def label(success: bool | None = None, by: str = "", **more: Any) -> Outcome:
+    return Outcome("human", success=success, by=by, **more)
+
+
+def relabelled(episode: Episode, *outcomes: Outcome, **more: Any) -> Episode:
+    return replace(episode, outcomes=outcomes, **more)
+
+
+def test_labels_follow_the_source(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    new, changed, gone, same = (make_episode(name) for name in ("new", "changed", "gone", "same"))
+    curve = np.linspace(0, 1, len(new))
+    before = [new, relabelled(changed, label(False)), relabelled(gone, label(True)), relabelled(same, label(True))]
+    after = [relabelled(new, label(True, curve=curve)), relabelled(changed, label(True)), gone, before[3]]
+    imported(tmp_path, *before)
+    rewards = score(ScoreJob(load_model("clock"), Dataset(Store(tmp_path / "set")), tmp_path / "rewards", workers=0))
+    files = {path: path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file()}
+    counts = {"label added": 1, "label changed": 1, "label removed": 1}
+    dry = import_dataset(Dataset(ListReader("given", after), "given:x"), tmp_path / "set", dry_run=True)
+    assert (dry.added, dry.unchanged, dict(dry.changes), len(dry.examples)) == (0, 1, counts, 3)
+    assert {path: path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file()} == files
+    progress, store = imported(tmp_path, *after)
+    assert (progress.added, progress.unchanged, dict(progress.changes)) == (0, 1, counts)
+    assert [episode.outcomes for episode in store.episodes()] == [episode.outcomes for episode in after]
+    assert store.ids({"success": True}) == ["new", "changed", "same"]  # the columns to filter by follow
+    assert store.columns(["has_curve"])["has_curve"].to_pylist() == [True, False, False, False]
+    kept = [json.loads(line) for line in (tmp_path / "set" / "replaced_labels.jsonl").read_text().splitlines()]
+    assert [(row["episode"], row["success"]) for row in kept] == [("changed", False), ("gone", True)]
+    again = score(ScoreJob(load_model("clock"), Dataset(store), tmp_path / "rewards", workers=0))
+    assert (rewards.scored, again.scored, again.kept) == (4, 0, 4)  # a reward does not depend on labels
+    progress, _ = imported(tmp_path, *after)
+    assert (progress.unchanged, progress.changes.total()) == (4, 0)
+
+
+def test_a_dry_run_creates_nothing(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    records = Dataset(ListReader("given", [make_episode("a")]), "given:x")
+    progress = import_dataset(records, tmp_path / "set", copy=True, dry_run=True)
+    assert (progress.added, (tmp_path / "set").exists()) == (1, False)
+
+
+def test_labels_given_in_the_folder_stay(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    a, b = make_episode("a"), make_episode("b")
+    _, store = imported(tmp_path, relabelled(a, label(True), label(True, "Ada")), b)
+    mine = label(False, "Ada", note="it slipped")
+    with store.writer() as writer:
+        writer.relabel({"a": (label(True), mine), "b": (mine,)})
+    # the source changes what it brought, contradicts what was given, and drops a label
+    progress, store = imported(tmp_path, relabelled(a, label(True, "Ada"), label(None, "Bob", grade=2)), b)
+    assert store.episode("a").outcomes == (mine, label(None, "Bob", grade=2))
+    assert store.episode("b").outcomes == (mine,)
+    assert dict(progress.changes) == {"label changed": 1}
+    with store.writer() as writer, pytest.raises(BadEpisode):
+        writer.relabel({"c": (mine,)})
+
+
+def test_instructions_and_splits_follow_the_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    episode = Episode("a", "push", {"main": Frames(VideoClip(str(make_video("v.mp4"))))}, (label(True),))
+    import_dataset(Dataset(ListReader("given", [episode]), "given:x"), tmp_path / "set", licence="CC0")
+    new = replace(episode, instruction="pull", origin=Origin(split="test", tags={"policy": "p"}))
+    progress, store = imported(tmp_path, new)
+    assert (progress.unchanged, dict(progress.changes)) == (0, {"description changed": 1})
+    assert store.columns(["fingerprint"])["fingerprint"].to_pylist() == [new.fingerprint()]
+    assert store.episode("a").instruction == "pull"
+    assert store.episode("a").origin == replace(new.origin, licence="CC0")
+    assert imported(tmp_path, new)[0].unchanged == 1
+
+
+def test_preferences_and_problems_follow_the_source(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    a, b = make_episode("a"), make_episode("b")
+    before, after = Preference("a", "b", "a", "human", by="Ada"), Preference("a", "b", "b", "human", by="Ada")
+    empty = Problem("empty instruction", "a", "it has none", kept=True)
+    _, store = imported(tmp_path, empty, a, b, before)
+    mine = Preference("b", "a", "tie", "human", by="me")
+    with store.writer() as writer:
+        writer.add(mine)
+    progress, store = imported(tmp_path, a, b, after)
+    assert list(store.preferences()) == [after, mine]
+    assert list(store.problems()) == []
+    assert dict(progress.changes) == {"label changed": 1}
+
+
+def test_episodes_that_left_the_source_stay(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    imported(tmp_path, make_episode("a"), make_episode("b"))
+    progress, store = imported(tmp_path, make_episode("b"))
+    assert (progress.absent, progress.unchanged, store.ids()) == (1, 1, ["a", "b"])
+
+
+DIE = """
+import os, signal, sys
+from demerit.data.formats import open_dataset
+from demerit.data.importing import import_dataset
+replace, left = os.replace, [int(sys.argv[3])]
+def count(*arguments):
+    left[0] -= 1
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*arguments)
+os.replace = count
+import_dataset(open_dataset(sys.argv[1]), sys.argv[2])
+"""
+
+
+def test_a_kill_leaves_the_old_labels_or_the_new_ones(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    videos, names = tmp_path / "videos", ("a", "b", "c")
+    for name in names:
+        make_video(f"videos/{name}.mp4")
+
+    def write(success: str) -> None:
+        (videos / "labels.csv").write_text("file,success,instruction\n" + "".join(f"{n},{success},x\n" for n in names))
+
+    write("perhaps")  # a problem, which the second import forgets
+    import_dataset(open_dataset(f"videos:{videos}"), tmp_path / "first")
+    write("yes")
+    states = []
+    for renames in range(20):
+        folder = tmp_path / f"set{renames}"
+        shutil.copytree(tmp_path / "first", folder)
+        command = [sys.executable, "-c", DIE, f"videos:{videos}", str(folder), str(renames)]
+        run = subprocess.run(command, check=False, timeout=60)
+        store = Store(folder)
+        states.append((*store.columns(["success"])["success"].to_pylist(), len(list(store.problems()))))
+        assert import_dataset(open_dataset(f"videos:{videos}"), folder).durable == 3
+        assert Store(folder).ids({"success": True}) == list(names)
+        if run.returncode == 0:
+            break
+        assert run.returncode == -signal.SIGKILL
+    assert states == [(None, None, None, 3)] * (len(states) - 1) + [(True, True, True, 0)]
+    assert len(states) > 1
 
 
 def test_videos_that_cannot_be_read_in_full(tmp_path: Path, make_video: Callable[..., Path]) -> None:

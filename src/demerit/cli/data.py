@@ -27,9 +27,10 @@ from demerit.errors import BadInput
 
 def import_(
     source: DatasetArgument,
-    dest: Annotated[Path, typer.Argument(help="The folder to create; run again to resume.")],
+    dest: Annotated[Path, typer.Argument(help="The folder to create; run again to resume or to update labels.")],
     copy: Annotated[bool, typer.Option("--copy", help="Copy the videos; otherwise they are used in place.")] = False,
     licence: Annotated[str, typer.Option(help="Recorded where the dataset has none.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change and write nothing.")] = False,
     camera: CameraOption = None,
     strict: StrictOption = False,
     options: SourceOptions = None,
@@ -46,13 +47,28 @@ def import_(
     dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, trust_pickles))
     with bar("importing", dataset.expected()) as shown:
         progress = import_dataset(
-            dataset, dest, copy=copy, licence=licence, on_progress=lambda progress: shown.update(progress.seen)
+            dataset,
+            dest,
+            copy=copy,
+            licence=licence,
+            dry_run=dry_run,
+            on_progress=lambda progress: shown.update(progress.seen),
         )
-    kept = f", {progress.kept} imported before" if progress.kept else ""
+    counts = [f"{progress.added} new"]
+    counts += [f"{count} {change}" for change, count in progress.changes.items()]
+    counts += [f"{progress.unchanged} unchanged"] if progress.kept else []
+    counts += [f"{progress.absent} not in the source, kept"] if progress.absent else []
     preferences = f", {progress.preferences} preferences" if progress.preferences else ""
-    out.print(f"[bold]{dest}[/bold]: {progress.durable} episodes ({progress.added} new{kept}){preferences}")
+    state = "[bold]dry run, nothing is written[/bold]: " if dry_run else ""
+    out.print(
+        f"{state}[bold]{escape(str(dest))}[/bold]: {progress.durable} episodes ({', '.join(counts)}){preferences}"
+    )
+    for example in progress.examples:
+        out.print(f"  {escape(example)}")
+    if sum(progress.changes.values()) > len(progress.examples):
+        out.print(f"  ... {sum(progress.changes.values())} changes in all")
     print_problems(progress.problems.rows())
-    if progress.durable:
+    if progress.durable and not dry_run:
         out.print(f"Next: demerit inspect {dest}; demerit score {dest} --model clock")
 
 

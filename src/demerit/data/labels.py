@@ -73,6 +73,16 @@ class Outcome:
 
     __hash__ = None  # type: ignore[assignment]  # curves are arrays
 
+    def __str__(self) -> str:
+        """The label in a few words: 'human Ada: success, grade 5'."""
+        known = {None: [], True: ["success"], False: ["failure"]}[self.success]
+        known += [f"progress {self.progress:g}"] if self.progress is not None else []
+        known += [f"grade {self.grade}"] if self.grade is not None else []
+        known += ["a curve"] if self.curve is not None else []
+        known += [f"{event.kind} at {event.first}" for event in self.events]
+        known += ["a note"] if self.note else []
+        return f"{self.source} {self.by}".strip() + f": {', '.join(known) or 'nothing'}"
+
     def _facts(self) -> tuple[object, ...]:
         return (self.source, self.success, self.progress, self.grade, self.events, self.note, self.by)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,8 +26,8 @@ import pyarrow.parquet as pq
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Edit, Episode, Origin
 from demerit.data.files import atomic_file, check_free, lock_folder, make_folder, write_json
-from demerit.data.frames import Frames, FrameSource, frame_source
-from demerit.data.labels import Event, Outcome, Preference
+from demerit.data.frames import Frames, FrameSource, frame_source, short_hash
+from demerit.data.labels import Event, Outcome, Preference, most_trusted
 from demerit.errors import BadEpisode, StoreError, UnknownName
 
 FORMAT_VERSION = 1
@@ -104,6 +105,18 @@ class PartWriter:
         new = {name: (*self.manifest.tables.get(name, ()), part) for name, part in added.items()}
         self._replace(new, header)
 
+    def update(
+        self, table: str, key: str, rows: Mapping[str, Mapping[str, Any]], tables: Mapping[str, pa.Table]
+    ) -> None:
+        """Change columns of some rows of `table`, found by their `key`, and replace other tables, in one commit."""
+        parts: dict[str, tuple[TablePart, ...]] = {
+            name: (self._write_part(name, [new]),) if new.num_rows else () for name, new in tables.items()
+        }
+        if rows:
+            parts[table] = tuple(self._update_part(table, part, key, rows) for part in self.manifest.tables[table])
+        self._replace(parts, None)
+        self._remove_orphans()
+
     def compact(self) -> None:
         """Merge adjacent small parts if there are many."""
         merged: dict[str, tuple[TablePart, ...]] = {}
@@ -127,6 +140,12 @@ class PartWriter:
         if len(group) == 1:
             return group[0]
         return self._write_part(name, (table for part in group for table in read_batches(self.root, part, None)))
+
+    def _update_part(self, name: str, part: TablePart, key: str, rows: Mapping[str, Mapping[str, Any]]) -> TablePart:
+        keys = chain.from_iterable(table.column(key).to_pylist() for table in read_batches(self.root, part, [key]))
+        if rows.keys().isdisjoint(keys):
+            return part
+        return self._write_part(name, (_update_rows(table, key, rows) for table in read_batches(self.root, part, None)))
 
     def _write_part(self, name: str, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> TablePart:
         folder = make_folder(self.root / name)
@@ -157,6 +176,17 @@ def _write_parquet(path: Path, tables: Sequence[pa.Table] | Iterator[pa.Table]) 
         if writer is not None:
             writer.close()
     return rows
+
+
+def _update_rows(table: pa.Table, key: str, rows: Mapping[str, Mapping[str, Any]]) -> pa.Table:
+    new = {place: rows[value] for place, value in enumerate(table.column(key).to_pylist()) if value in rows}
+    for name in dict.fromkeys(chain.from_iterable(new.values())):
+        values = table.column(name).to_pylist()
+        for place, cells in new.items():
+            values[place] = cells.get(name, values[place])
+        column = table.schema.get_field_index(name)
+        table = table.set_column(column, table.schema.field(column), pa.array(values, table.schema.field(column).type))
+    return table
 
 
 def read_batches(root: Path, part: TablePart, columns: Sequence[str] | None) -> Iterator[pa.Table]:
@@ -243,9 +273,11 @@ FILTER_COLUMNS = ("id", "instruction", *ORIGIN_COLUMNS, "success", "grade", "vou
 
 PREFERENCES = pa.schema([(name, pa.string()) for name in ("a", "b", "verdict", "source", "why", "by")])
 PROBLEMS = pa.schema({"kind": _TEXT, "episode": _TEXT, "detail": _TEXT, "kept": _FLAG, "episodes": _INT})
+GIVEN = pa.schema({"label": _TEXT})
+"""hashes of the outcomes that were given with `relabel`; an import keeps them"""
 FORMAT_NAME = "demerit-dataset"
 MANIFEST = "dataset.json"
-SCHEMAS = {"episodes": EPISODES, "preferences": PREFERENCES, "problems": PROBLEMS}
+SCHEMAS = {"episodes": EPISODES, "preferences": PREFERENCES, "problems": PROBLEMS, "given": GIVEN}
 COMMIT_ROWS = 5_000
 COMMIT_SECONDS = 2.0
 
@@ -306,14 +338,14 @@ class Store:
         where = where or {}
         _check_columns(where)
         found: list[str] = []
-        for table in self._columns("episodes", ["id", *(name for name in where if name != "id")]):
+        for table in self.batches("episodes", ["id", *(name for name in where if name != "id")]):
             found += table.column("id").take(match_rows(table, where)).to_pylist()
         return found
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Read flat columns of all episodes."""
         schema = pa.schema([EPISODES.field(name) for name in names])
-        return pa.concat_tables([schema.empty_table(), *self._columns("episodes", list(names))])
+        return pa.concat_tables([schema.empty_table(), *self.batches("episodes", list(names))])
 
     def episode(self, id: str) -> Episode:
         """Find an episode by id."""
@@ -323,19 +355,24 @@ class Store:
 
     def preferences(self) -> Iterator[Preference]:
         """Stream preferences."""
-        for table in self._columns("preferences", None):
+        for table in self.batches("preferences", None):
             yield from (Preference(**row) for row in table.to_pylist())
 
     def problems(self) -> Iterator[Problem]:
         """Stream the problems found when the data was imported."""
-        for table in self._columns("problems", None):
+        for table in self.batches("problems", None):
             yield from (Problem(**row) for row in table.to_pylist())
+
+    def given(self) -> set[str]:
+        """Read the hashes of the outcomes that were given with `relabel`."""
+        return {label for table in self.batches("given", None) for label in table.column("label").to_pylist()}
 
     def writer(self) -> StoreWriter:
         """Open the dataset for appending: `with store.writer() as writer: writer.add(episode)`."""
         return StoreWriter(self.root)
 
-    def _columns(self, table: str, columns: list[str] | None) -> Iterator[pa.Table]:
+    def batches(self, table: str, columns: list[str] | None) -> Iterator[pa.Table]:
+        """Stream the rows of a table, only the given columns."""
         for part in self.manifest.tables.get(table, ()):
             yield from read_batches(self.root, part, columns)
 
@@ -352,20 +389,24 @@ def open_or_create(dest: str | Path, name: str, licence: str, source: str) -> St
 
 
 class StoreWriter:
-    """Appends records; durable once `commit` returns. One writer at a time."""
+    """Appends records; durable once `commit` returns. One writer at a time. A dry run writes nothing."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, dry_run: bool = False) -> None:
+        self.root, self.dry_run = root, dry_run
         self._stack = ExitStack()
         self._pending: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
         self._last_commit = time.monotonic()
         self.written: set[str] = set()
 
     def __enter__(self) -> StoreWriter:
-        self._stack.enter_context(lock_folder(self.root))
+        if self.dry_run and not Store.is_at(self.root):
+            return self
+        if not self.dry_run:
+            self._stack.enter_context(lock_folder(self.root))
         try:
             store = Store(self.root)  # opened under the lock: another writer may just have finished
-            self._parts = PartWriter(self.root / MANIFEST, FORMAT_NAME, store.manifest)
+            if not self.dry_run:
+                self._parts = PartWriter(self.root / MANIFEST, FORMAT_NAME, store.manifest)
             self.written = set(store.ids())
             self._known = {tuple(problem_row(problem).values()) for problem in store.problems()}
             self._known |= {tuple(preference_row(preference).values()) for preference in store.preferences()}
@@ -377,7 +418,7 @@ class StoreWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         with self._stack:
             self.commit()
-            if kind is None:
+            if kind is None and not self.dry_run:
                 self._parts.compact()
 
     def __contains__(self, id: object) -> bool:
@@ -397,8 +438,30 @@ class StoreWriter:
         if self._is_time():
             self.commit()
 
+    def relabel(self, labels: Mapping[str, Sequence[Outcome]]) -> None:
+        """Replace the labels of episodes, by id, in one commit. A later import keeps those that are new."""
+        for id in labels:
+            if id not in self.written:
+                raise BadEpisode(id, "an id that is in the dataset", "one that is not")
+        self.commit()
+        store, columns = Store(self.root), {id: label_columns(outcomes) for id, outcomes in labels.items()}
+        new = {label_hash(id, label) for id, cells in columns.items() for label in cells["outcomes"]}
+        for table in store.batches("episodes", ["id", "outcomes"]):
+            for row in table.to_pylist():
+                new -= {label_hash(row["id"], label) for label in row["outcomes"]}
+        self.update(columns, given=[{"label": label} for label in sorted(store.given() | new)])
+
+    def update(self, episodes: Mapping[str, Mapping[str, Any]], **tables: Sequence[Mapping[str, Any]]) -> None:
+        """Change columns of episodes, by id, and replace whole tables, in one commit."""
+        self.commit()
+        if not self.dry_run:
+            new = {name: pa.Table.from_pylist(list(rows), SCHEMAS[name]) for name, rows in tables.items()}
+            self._parts.update("episodes", "id", episodes, new)
+
     def commit(self) -> int:
         """Write pending records; return the number of episodes in the dataset."""
+        if self.dry_run:
+            return len(self.written)
         if any(self._pending.values()):
             tables = {name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in self._pending.items()}
             self._parts.commit(tables)
@@ -427,10 +490,10 @@ def episode_row(episode: Episode, root: Path) -> dict[str, Any]:
     """Turn an episode into a row; paths below `root` become relative."""
     return {
         **flat_columns(episode),
+        **label_columns(episode.outcomes),
         "tags": list(episode.origin.tags.items()),
         "fingerprint": episode.fingerprint(),
         "views": [_view_row(camera, frames, root) for camera, frames in episode.views.items()],
-        "outcomes": [_outcome_row(outcome) for outcome in episode.outcomes],
         "edits": [
             {"name": edit.name, "params": json.dumps(dict(edit.params), sort_keys=True), "seed": edit.seed}
             for edit in episode.edits
@@ -439,9 +502,25 @@ def episode_row(episode: Episode, root: Path) -> dict[str, Any]:
     }
 
 
+def label_columns(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The columns of an episode that hold its labels."""
+    return {**flat_labels(outcomes), "outcomes": [outcome_row(outcome) for outcome in outcomes]}
+
+
+def flat_labels(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The columns of an episode that hold its most trusted label as plain values."""
+    best = most_trusted(outcomes)
+    return {
+        "success": best and best.success,
+        "progress": best and best.progress,
+        "grade": best and best.grade,
+        "vouched_by": best and best.source,
+        "has_curve": any(label.curve is not None for label in outcomes),
+    }
+
+
 def flat_columns(episode: Episode) -> dict[str, Any]:
     """The columns of an episode that are plain values: what can be counted and filtered."""
-    outcome = episode.outcome
     times = episode.main.times()
     return {
         "id": episode.id,
@@ -450,11 +529,7 @@ def flat_columns(episode: Episode) -> dict[str, Any]:
         "cameras": list(episode.views),
         "frames": len(episode),
         "seconds": float(times[-1]) if len(times) else 0.0,
-        "success": outcome and outcome.success,
-        "progress": outcome and outcome.progress,
-        "grade": outcome and outcome.grade,
-        "vouched_by": outcome and outcome.source,
-        "has_curve": any(label.curve is not None for label in episode.outcomes),
+        **flat_labels(episode.outcomes),
     }
 
 
@@ -540,10 +615,18 @@ def _row_view(view: Mapping[str, Any], root: Path) -> Frames:
     return Frames(source, None if indices is None else np.asarray(indices, dtype=np.int32))
 
 
-def _outcome_row(outcome: Outcome) -> dict[str, Any]:
+def outcome_row(outcome: Outcome) -> dict[str, Any]:
+    """Turn a label into a row."""
     row = {name: getattr(outcome, name) for name in ("source", "by", "success", "progress", "grade", "note", "curve")}
     row["events"] = [vars(event) for event in outcome.events]
     return row
+
+
+def label_hash(id: str, row: Mapping[str, Any]) -> str:
+    """Hash the row of an outcome of an episode."""
+    curve = row["curve"]
+    plain = {**row, "curve": None if curve is None else np.asarray(curve, dtype=np.float32).tolist()}
+    return short_hash(json.dumps([id, plain], sort_keys=True).encode())
 
 
 def _row_outcome(row: Mapping[str, Any]) -> Outcome:
