@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
+from demerit.data.dataset import Dataset, ListReader
+from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.evaluate.reports import Report, build_leaderboard, write_page
 from demerit.evaluate.reports.player import pick_examples
+from demerit.training.teach import teach
+from demerit.use.release import ReleaseConfig, release
+from fakes import lesson_data as data
+from fakes.fake_network import FakeNetwork
 from fakes.page_fixture import make_large_report, make_report, shading_frames
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -33,6 +39,22 @@ CONTRAST = """(selector) => {
 GREY = """() => { const video = document.getElementById('player-video');
   const canvas = new OffscreenCanvas(8, 8); const pen = canvas.getContext('2d');
   pen.drawImage(video, 0, 0, 8, 8); return pen.getImageData(4, 4, 1, 1).data[0]; }"""
+BROKEN_WORDS = """() => {
+  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (const part of document.querySelectorAll('section')) part.style.contentVisibility = 'visible';
+  for (const part of document.querySelectorAll('details')) part.open = true;
+  while (walker.nextNode()) {
+    const node = walker.currentNode, parent = node.parentElement;
+    if (!parent.checkVisibility() || parent.closest('script, svg, .unseen, .id, dd code')) continue;
+    for (const match of node.data.matchAll(/[^\\s-]+/g)) {
+      const range = document.createRange();
+      range.setStart(node, match.index); range.setEnd(node, match.index + match[0].length);
+      const boxes = [...range.getClientRects()].filter((box) => box.width > 0);
+      if (new Set(boxes.map((box) => Math.round(box.top))).size > 1) found.push(match[0]);
+    }
+  }
+  return found; }"""
+"""words that stand on two lines; paths and ids may"""
 LOADED = "document.getElementById('player-video').readyState >= 2"
 
 Made = tuple[Report, dict[str, Frames]]
@@ -242,6 +264,27 @@ def test_phone_scrolls_only_downwards_and_seeks_by_touch(path: Path, made: Made,
     box = chart.bounding_box()
     page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + 60)
     assert 13 <= now(page) <= 19
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_word_is_broken(width: int, path: Path, made: Made, visit: Visit, tmp_path: Path) -> None:
+    lesson = [replace(one, id=f"{one.id}-{'recorded_' * 9}") for one in data.episodes(3, 3)]
+    rest = data.episodes(2, 2, data.unlabelled, first=20)
+    teach(data.dataset([*lesson, *rest]), tmp_path / "coffee-model", network=FakeNetwork(), workers=0)
+    videos = open_dataset(f"videos:{data.write_videos(tmp_path / 'videos', 2, 2)}")
+    licensed = [replace(one, origin=replace(one.origin, licence="MIT")) for one in videos]
+    release(Dataset(ListReader("squares", licensed), "squares"), tmp_path / "shared", ReleaseConfig())
+    pages = (
+        path,
+        build_leaderboard([made[0]], tmp_path),
+        tmp_path / "coffee-model/report.html",
+        tmp_path / "shared/card.html",
+    )
+    for file in pages:
+        page = visit(file, viewport={"width": width, "height": 800}, is_mobile=width < 600)
+        page.wait_for_timeout(200)
+        assert page.evaluate(BROKEN_WORDS) == [], file
+        assert page.evaluate("document.documentElement.scrollWidth") == width, file
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("dark", True), ("light", False)])

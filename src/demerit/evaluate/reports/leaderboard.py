@@ -50,7 +50,7 @@ def build_leaderboard(reports: Sequence[Report], out: Path) -> Path:
 
 def _board(report: Report, number: int) -> Board:
     data = f" of {report.about.data}" if report.about.data else ""
-    made = ", ".join(f"{name} {value}" for name, value in report.environment.items())
+    made = ", ".join(f"{name} {value}" for name, value in report.environment.items() if value)
     source = f"measured by demerit on {len(report.episodes)} episodes{data}" + (f" ({made})" if made else "")
     # Two reports of one benchmark may rest on different data, so each has its own table.
     anchor = f"measured-{number}-{safe_name(report.about.name)}"

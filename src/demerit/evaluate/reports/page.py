@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
@@ -183,8 +184,13 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters.update(label=label, meaning=meaning, number=number, join_words=join_words)
+    env.filters.update(label=label, meaning=meaning, number=number, join_words=join_words, keep_options=keep_options)
     return env
+
+
+def keep_options(text: str) -> Markup:
+    """Escape a sentence in which a line must not end inside an option such as `--risk 0.1`."""
+    return Markup(re.sub(r"--[a-z][\w-]*(?: [\d.]*\d)?", r'<span class="option">\g<0></span>', str(escape(text))))
 
 
 @cache
