@@ -81,7 +81,7 @@ class BadInput(DemeritError):
     def __init__(self, what: str, expected: str, got: object) -> None:
         """`what` names the input; `expected` and `got` describe it."""
         self.what, self.expected, self.got = what, expected, got
-        super().__init__(f"{what}: expected {expected}, got {got}.")
+        super().__init__(f"{what}: expected {expected}, got {_shorten(got)}.")
 
 
 class BadEpisode(DemeritError):
@@ -90,7 +90,7 @@ class BadEpisode(DemeritError):
     def __init__(self, episode: str, expected: str, got: object) -> None:
         """`episode` is the id; `expected` is the rule."""
         self.episode, self.expected, self.got = episode, expected, got
-        super().__init__(f"Episode {episode!r}: expected {expected}, got {got}.")
+        super().__init__(f"Episode {_shorten(repr(episode))}: expected {expected}, got {_shorten(got)}.")
 
 
 class BadReward(DemeritError):
@@ -206,6 +206,12 @@ class StoreBusy(StoreError):
         """`holder` is the process that holds the lock."""
         self.holder = holder
         super().__init__(path, f"another process is writing to this folder ({holder}); wait until it ends or stop it")
+
+
+def _shorten(value: object, most: int = 400) -> str:
+    """Cut a long text: files can hold values of any length."""
+    text = str(value)
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _some(label: str, names: Sequence[str], most: int = 5) -> str:

@@ -1,6 +1,9 @@
 """Atomic files and folders, and the write lock."""
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,26 @@ def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
         check_free(dest)
     with pytest.raises(StoreError), atomic_folder(dest):
         pass
+
+
+LEFT = """
+import os, signal, sys
+from demerit.data.files import atomic_folder
+with atomic_folder(sys.argv[1]) as partial:
+    (partial / "half").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    dest = tmp_path / "out"
+    assert subprocess.run([sys.executable, "-c", LEFT, dest], check=False).returncode == -signal.SIGKILL
+    assert not dest.exists() and len(list(tmp_path.rglob("half"))) == 1
+    with atomic_folder(dest) as partial:
+        (partial / "whole").touch()
+        with pytest.raises(StoreBusy), atomic_folder(dest):
+            pass
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == ["out", "out/whole"]
 
 
 def test_a_copy_of_the_handle_does_not_keep_the_lock(tmp_path: Path) -> None:

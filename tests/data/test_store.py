@@ -1,11 +1,14 @@
 """The folder on disk: what was stored is read back, one writer at a time, nothing is overwritten."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from demerit.data import store as parts_module
@@ -14,7 +17,7 @@ from demerit.data.episode import Edit, Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.reward import Reward
-from demerit.data.store import Store
+from demerit.data.store import EPISODES, Store, episode_row, row_episode
 from demerit.errors import BadEpisode, BadInput, StoreBusy, StoreError, UnknownName
 from demerit.models.protocol import example_card
 from demerit.models.reward_store import RewardStore
@@ -156,6 +159,10 @@ def test_other_folders_are_not_touched(tmp_path: Path) -> None:
         Store(tmp_path / "mine")
 
 
+def manifest(tables: object, header: object = {"name": "set"}) -> str:
+    return json.dumps({"format": "demerit-dataset", "version": 1, "header": header, "tables": tables})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -163,12 +170,58 @@ def test_other_folders_are_not_touched(tmp_path: Path) -> None:
         ('{"format": "other", "version": 1}', "not a"),
         ("[]", "not a"),
         ("{", "read"),
+        ("[" * 100_000, "read"),
+        (manifest(None), "damaged"),
+        (manifest({"episodes": 3}), "damaged"),
+        (manifest({"episodes": [{"file": "episodes/part-000000.parquet", "rows": "many"}]}), "damaged"),
+        (manifest({"episodes": [{"rows": 1}]}), "damaged"),
+        (manifest({}, header={}), "name"),
     ],
 )
 def test_bad_manifests(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "dataset.json").write_text(text)
     with pytest.raises(StoreError, match=message):
         Store(tmp_path)
+
+
+@pytest.mark.parametrize("leave", ["parent", "absolute", "link", "table"])
+def test_a_manifest_names_only_parts_in_its_folder(
+    tmp_path: Path, make_episode: Callable[..., Episode], leave: str
+) -> None:
+    for name in ("mine", "downloaded"):
+        with Store.create(tmp_path / name, name).writer() as writer:
+            writer.add(make_episode("one"))
+    root, part = tmp_path / "downloaded", tmp_path / "mine/episodes/part-000000.parquet"
+    file = {"parent": "../mine/episodes/part-000000.parquet", "absolute": str(part)}
+    file |= {"link": "episodes/part-000000.parquet", "table": "../mine/part-000000.parquet"}
+    if leave == "link":
+        (root / file["link"]).unlink()
+        (root / file["link"]).symlink_to(part)
+    facts = json.loads((root / "dataset.json").read_text())
+    facts["tables"] = {"../mine" if leave == "table" else "episodes": [{"file": file[leave], "rows": 1}]}
+    (root / "dataset.json").write_text(json.dumps(facts))
+    with pytest.raises(StoreError) as refused:
+        Store(root)
+    assert refused.value.path == str(root / "dataset.json")
+    assert file[leave] in refused.value.reason
+
+
+@pytest.mark.parametrize("view", [{"path": "../clip.mp4"}, {"fields": "[" * 100_000}, {"fields": '{"width": 3}'}])
+def test_damaged_rows_are_refused(tmp_path: Path, make_episode: Callable[..., Episode], view: dict[str, str]) -> None:
+    with Store.create(tmp_path / "set", "set").writer() as writer:
+        writer.add(make_episode("one"))
+    path = next((tmp_path / "set" / "episodes").iterdir())
+    rows = pq.read_table(path).to_pylist()
+    rows[0]["views"][0] |= view
+    pq.write_table(pa.Table.from_pylist(rows, EPISODES), path)
+    with pytest.raises(StoreError):
+        list(Store(tmp_path / "set").episodes())
+
+
+def test_a_row_cannot_replace_the_path_of_its_frames(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    row = episode_row(make_episode("one"), tmp_path)
+    row["views"][0]["fields"] = json.dumps({"path": "http://localhost:1/a.mp4"})
+    assert row_episode(row, tmp_path, {}).main.source.describe()["path"] == str(make_episode("one").main.source.path)
 
 
 def test_a_damaged_part(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:

@@ -1,4 +1,4 @@
-"""Crash-safe files and folders, and the write lock of a folder.
+"""Crash-safe files and folders, paths that stay inside a folder, and the write lock of a folder.
 
 Files are written next to their destination and renamed when complete, so a crash leaves the old file or the new one.
 """
@@ -11,10 +11,10 @@ import os
 import shutil
 import socket
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from demerit.errors import StoreBusy, StoreError
@@ -62,28 +62,32 @@ def copy_atomic(source: str | Path, target: str | Path) -> None:
 def atomic_folder(dest: str | Path, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder to fill; sync it and rename it to `dest` on success, delete it otherwise.
 
+    It is `.NAME.part/tree` next to `dest`. One process at a time may write there; it deletes what a killed one left.
     Unless `overwrite`, `dest` must be absent or an empty folder (`check_free`).
     """
     dest = Path(dest)
     if not overwrite:
         check_free(dest)
-    partial = dest.with_name(f".{dest.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        make_folder(partial)
-        yield partial
-        sync_tree(partial)
-        if overwrite:
-            shutil.rmtree(dest, ignore_errors=True)
-        else:
-            check_free(dest)
-            if dest.exists():
-                dest.rmdir()
-        partial.rename(dest)
-        sync_path(dest.parent)
-    except OSError as error:
-        raise StoreError(dest, f"it cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    stage = make_folder(dest.with_name(f".{dest.name}.part"))
+    with lock_folder(stage):
+        partial = stage / "tree"
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            make_folder(partial)
+            yield partial
+            sync_tree(partial)
+            if overwrite:
+                shutil.rmtree(dest, ignore_errors=True)
+            else:
+                check_free(dest)
+                if dest.exists():
+                    dest.rmdir()
+            partial.rename(dest)
+            sync_path(dest.parent)
+        except OSError as error:
+            raise StoreError(dest, f"it cannot be written ({error.strerror or error})") from error
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
 
 
 def check_free(dest: str | Path) -> None:
@@ -116,6 +120,34 @@ def sync_path(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def path_inside(root: Path, relative: str) -> Path | None:
+    """Join a relative path to a folder; None if it leaves the folder."""
+    pure = PurePosixPath(relative.replace("\\", "/"))  # manifests written on Windows
+    if pure.is_absolute() or ".." in pure.parts:
+        return None
+    joined = root.joinpath(*pure.parts)
+    try:
+        resolved = joined.resolve()
+    except (OSError, RuntimeError, ValueError):  # loops of links, null bytes
+        return None
+    return joined if any(resolved.is_relative_to(home) for home in _homes(root)) else None
+
+
+@lru_cache(maxsize=64)
+def _homes(root: Path) -> tuple[Path, ...]:
+    # The Hugging Face cache keeps files in blobs/ and links to them from snapshots/<revision>/.
+    blobs = [place.parent.parent / "blobs" for place in (root, *root.parents) if place.parent.name == "snapshots"]
+    return (root, *blobs[:1])
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path is a file; False for names that the file system cannot have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, a null byte
+        return False
 
 
 @contextmanager

@@ -7,6 +7,8 @@ after a commit; a crash leaves at most files that no manifest lists, and the nex
 from __future__ import annotations
 
 import json
+import operator
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +27,7 @@ import pyarrow.parquet as pq
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Edit, Episode, Origin
-from demerit.data.files import atomic_file, check_free, lock_folder, make_folder, write_json
+from demerit.data.files import atomic_file, check_free, lock_folder, make_folder, path_inside, write_json
 from demerit.data.frames import Frames, FrameSource, frame_source, short_hash
 from demerit.data.labels import Event, Outcome, Preference, most_trusted
 from demerit.errors import BadEpisode, StoreError, UnknownName
@@ -33,6 +35,7 @@ from demerit.errors import BadEpisode, StoreError, UnknownName
 FORMAT_VERSION = 1
 ROW = "row in its group"
 ROWS_PER_GROUP = 2048
+PART_FILE = re.compile(r"[a-z_]+/part-\d{6,9}\.parquet")
 # Parts smaller than this are merged when a writer closes; larger ones are never rewritten.
 FULL_PART_ROWS = 50_000
 MOST_SMALL_PARTS = 8
@@ -66,7 +69,7 @@ def read_manifest(path: Path, format_name: str) -> Manifest:
         facts = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise StoreError(path.parent, f"it has no {path.name}, so it is not a {format_name} folder") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(path, f"it cannot be read ({error})") from error
     if not isinstance(facts, dict) or facts.get("format") != format_name:
         raise StoreError(path, f"it is not a {format_name} manifest")
@@ -75,8 +78,23 @@ def read_manifest(path: Path, format_name: str) -> Manifest:
         raise StoreError(
             path, f"its format is {version}, and this demerit reads up to {FORMAT_VERSION}: upgrade demerit"
         )
-    tables = {name: tuple(TablePart(**part) for part in parts) for name, parts in facts["tables"].items()}
-    return Manifest(facts["header"], tables)
+    try:
+        tables = {
+            name: tuple(_read_part(path, name, **part) for part in parts) for name, parts in facts["tables"].items()
+        }
+        return Manifest({**facts["header"]}, tables)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            path, f"it is damaged: expected a header and tables of parts (file, rows), {error!r}"
+        ) from None
+
+
+def _read_part(manifest: Path, table: str, file: str, rows: int) -> TablePart:
+    """Check a part: a file of its table's folder. A downloaded manifest must not name other files."""
+    is_named = PART_FILE.fullmatch(file) and file.startswith(f"{table}/")
+    if not is_named or path_inside(manifest.parent, file) is None:
+        raise StoreError(manifest, f"expected parts such as {table}/part-000000.parquet in this folder, got {file!r}")
+    return TablePart(file, operator.index(rows))
 
 
 def write_manifest(path: Path, format_name: str, manifest: Manifest) -> None:
@@ -288,6 +306,8 @@ class Store:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
         self.manifest = read_manifest(self.root / MANIFEST, FORMAT_NAME)
+        if not isinstance(self.manifest.header.get("name"), str):
+            raise StoreError(self.root / MANIFEST, "it is damaged: its header has no name")
 
     @classmethod
     def create(cls, root: str | Path, name: str, licence: str = "", source: str = "") -> Store:
@@ -330,8 +350,7 @@ class Store:
             for first_row, table in read_matching(self.root, part, LIGHT_COLUMNS, where):
                 for row in table.to_pylist():
                     place = first_row + row.pop(ROW)
-                    signals = StoredSignals(str(self.root / part.file), place)
-                    yield row_episode(row, self.root, signals)
+                    yield self._episode(part, place, row)
 
     def ids(self, where: Mapping[str, Any] | None = None) -> list[str]:
         """List the ids of matching episodes. Reads only the needed columns."""
@@ -370,6 +389,13 @@ class Store:
     def writer(self) -> StoreWriter:
         """Open the dataset for appending: `with store.writer() as writer: writer.add(episode)`."""
         return StoreWriter(self.root)
+
+    def _episode(self, part: TablePart, place: int, row: Mapping[str, Any]) -> Episode:
+        path = str(self.root / part.file)
+        try:
+            return row_episode(row, self.root, StoredSignals(path, place))
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise StoreError(path, f"row {place} is damaged ({error!r})") from error
 
     def batches(self, table: str, columns: list[str] | None) -> Iterator[pa.Table]:
         """Stream the rows of a table, only the given columns."""
@@ -610,7 +636,10 @@ def _address(source: FrameSource, root: Path) -> tuple[str, str]:
 
 
 def _row_view(view: Mapping[str, Any], root: Path) -> Frames:
-    source = frame_source(view["kind"], {"path": str(root / view["path"]), **json.loads(view["fields"])})
+    address = Path(view["path"])  # absolute when the data is used in place
+    if ".." in address.parts:
+        raise StoreError(root, f"expected frames in this folder or at an absolute path, got {view['path']!r}")
+    source = frame_source(view["kind"], {**json.loads(view["fields"]), "path": str(root / address)})
     indices = view["indices"]
     return Frames(source, None if indices is None else np.asarray(indices, dtype=np.int32))
 

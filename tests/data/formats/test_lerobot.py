@@ -247,6 +247,47 @@ def test_bad_folders(tmp_path: Path) -> None:
             LeRobotReader(root)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        "{episode_index:0999999999d}",
+        "{episode_index:0100d}",
+        "{episode_index:>9}",
+        "{episode_index:{episode_chunk}}",
+        "{episode_index.__class__}",
+        "{episode_index!r}",
+        "{video_key:99}",
+        "{file_index}",
+        "{}",
+        "{",
+    ],
+)
+def test_templates_take_known_fields_only(tmp_path: Path, field: str) -> None:
+    root = write_v21(tmp_path / "d", [2])
+    template = f"videos/{field}.mp4"
+    edit_json(root / "meta/info.json", video_path=template)
+    with pytest.raises(BadInput) as refused:
+        LeRobotReader(root)
+    assert refused.value.what.startswith("video_path") and refused.value.got == repr(template)
+
+
+def test_a_message_never_holds_a_whole_file(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [2])
+    edit_json(root / "meta/info.json", data_path="{" * 999_999)
+    with pytest.raises(BadInput) as refused:
+        LeRobotReader(root)
+    assert len(str(refused.value)) < 2000
+
+
+@pytest.mark.parametrize("key", ["k" * 5000, "nul\0"])
+def test_names_that_no_file_can_have(tmp_path: Path, key: str) -> None:
+    root = write_v21(tmp_path / "d", [2, 2])
+    features = json.loads((root / "meta/info.json").read_text())["features"]
+    edit_json(root / "meta/info.json", features={**features, key: {"dtype": "video", "shape": [32, 48, 3]}})
+    episodes, problems = read(root)
+    assert (len(episodes), facts(problems)) == (2, [("missing video", True)] * 2)
+
+
 # Writing version 3
 
 

@@ -5,10 +5,10 @@ import pytest
 
 import demerit.data.video
 from demerit.data.dataset import SOURCES, Dataset, DatasetReader
+from demerit.data.files import path_inside
 from demerit.data.formats.videos import (
     VideosReader,
     count_rows,
-    path_inside,
     read_rows,
     text,
 )

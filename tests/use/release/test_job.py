@@ -300,7 +300,7 @@ def test_killed_it_leaves_nothing_that_looks_complete_and_resumes(messy: Path, t
             names: list[str] = []
             if layout == "lerobot" and stop_after < 99:
                 until = time.monotonic() + 60
-                while not list(tmp_path.glob(".out.release/.tree.*.part/videos")) and time.monotonic() < until:
+                while not list(tmp_path.glob(".out.release/.tree.part/tree/videos")) and time.monotonic() < until:
                     time.sleep(0.005)
             else:
                 for line in run.stdout:

@@ -22,13 +22,13 @@ import yaml
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin
+from demerit.data.files import path_inside
 from demerit.data.formats.videos import (
     FolderReader,
     build_episode,
     check_label,
     detail_of,
     find_video,
-    path_inside,
     printable,
     read_fraction,
     read_success,

@@ -12,8 +12,8 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from pathlib import Path, PurePosixPath
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
+from demerit.data.files import is_file, path_inside
 from demerit.data.frames import Frames
 from demerit.data.labels import LABEL_SOURCES, Event, LabelSource, Outcome
 from demerit.data.video import VideoClip
@@ -398,7 +399,7 @@ def find_video(root: Path, given: object, episode: str) -> Path | Problem:
                 f"{wanted!r} is not a path inside the dataset folder (no '..', no absolute path, no link out of it)"
             )
             return Problem("path leaves the folder", episode, detail, kept=False)
-        if not _is_file(found):
+        if not is_file(found):
             continue
         if found.suffix.lower() not in VIDEO_SUFFIXES:
             other = f"; the file of that name is not a video ({', '.join(VIDEO_SUFFIXES)})"
@@ -407,19 +408,6 @@ def find_video(root: Path, given: object, episode: str) -> Path | Problem:
         else:
             return found
     return Problem("missing video", episode, f"there is no video {wanted!r} in the dataset folder{other}", kept=False)
-
-
-def path_inside(root: Path, relative: str) -> Path | None:
-    """Join a relative path to a folder; None if it leaves the folder."""
-    pure = PurePosixPath(relative.replace("\\", "/"))  # manifests written on Windows
-    if pure.is_absolute() or ".." in pure.parts:
-        return None
-    joined = root.joinpath(*pure.parts)
-    try:
-        resolved = joined.resolve()
-    except (OSError, RuntimeError, ValueError):  # loops of links, null bytes
-        return None
-    return joined if any(resolved.is_relative_to(home) for home in _homes(root)) else None
 
 
 def video_id(root: Path, path: Path) -> str:
@@ -487,20 +475,6 @@ def _number(name: str, value: object, allowed: str) -> float | None:
         return float(value)
     except (ValueError, OverflowError):
         raise BadInput(name, allowed, printable(repr(value))) from None
-
-
-@lru_cache(maxsize=64)
-def _homes(root: Path) -> tuple[Path, ...]:
-    # The Hugging Face cache keeps files in blobs/ and links to them from snapshots/<revision>/.
-    blobs = [place.parent.parent / "blobs" for place in (root, *root.parents) if place.parent.name == "snapshots"]
-    return (root, *blobs[:1])
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long for the file system
-        return False
 
 
 def _json_lines(path: Path) -> Iterator[LabelRow | Problem]:

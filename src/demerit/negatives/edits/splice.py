@@ -141,7 +141,7 @@ class SplicedFrames:
         places = [path, *(os.path.normpath(folder / str(part["path"])) for part in rest)]
         return cls(
             tuple(
-                (frame_source(part["kind"], {"path": place, **part["fields"]}), part["start"], part["stop"])
+                (frame_source(part["kind"], {**part["fields"], "path": place}), part["start"], part["stop"])
                 for place, part in zip(places, [first, *rest], strict=True)
             )
         )

@@ -107,7 +107,7 @@ def shipped_words() -> Path:
 def list_credits(rows: Iterable[CorpusRow]) -> list[str]:
     """Credit the datasets as their licences ask."""
     counts = Counter(row.source for row in rows)
-    return [CREDITS.get(name, name).format(count=count) for name, count in sorted(counts.items())]
+    return [CREDITS[name].format(count=n) if name in CREDITS else name for name, n in sorted(counts.items())]
 
 
 def export_compact(

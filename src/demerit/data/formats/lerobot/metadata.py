@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ FRAME_SUCCESS = "next.success"
 NOT_SIGNALS = frozenset(
     {"timestamp", "frame_index", "episode_index", "index", "task_index", "next.done", FRAME_SUCCESS}
 )
+PADDED = re.compile(r"(0\d{1,2})?d?")
+"""format of a number in a path"""
 NUMBERS = re.compile(r"(float|int|uint)\d+|bool")
 CARD_LICENCE = re.compile(r"^license:[ \t]*['\"]?([^\s'\"\[]+)", re.MULTILINE)
 CARD_LICENCE_NAME = re.compile(r"^license_name:[ \t]*['\"]?([^\n'\"]+?)['\"]?[ \t]*$", re.MULTILINE)
@@ -181,15 +184,19 @@ def _field(raw: Mapping[str, Any], root: Path, name: str, kind: type | tuple[typ
 
 
 def _template(raw: Mapping[str, Any], root: Path, name: str, version: str) -> str:
-    template = _field(raw, root, name, str)
-    fields: dict[str, Any] = {"video_key": "k"}
-    fields |= {"chunk_index": 0, "file_index": 0} if version == "v3.0" else {"episode_chunk": 0, "episode_index": 0}
+    """Read a template that is safe to format: known fields only, numbers with at most two digits of width."""
+    template = str(_field(raw, root, name, str))
+    numbers = ("chunk_index", "file_index") if version == "v3.0" else ("episode_chunk", "episode_index")
     try:
-        template.format(**fields)
-    except (KeyError, IndexError, ValueError, AttributeError):
-        allowed = f"a path with {', '.join('{' + field + '}' for field in fields)} in it"
-        raise BadInput(f"{name} in {root / 'meta/info.json'}", allowed, repr(template)) from None
-    return str(template)
+        parts = [(key, spec, conversion) for _, key, spec, conversion in Formatter().parse(template)]
+    except ValueError:  # a single brace
+        parts = [("", "", "")]
+    for key, spec, conversion in parts:
+        is_number = key in numbers and PADDED.fullmatch(spec or "")
+        if key is not None and (conversion or not (is_number or (key == "video_key" and not spec))):
+            allowed = f"a path with {{video_key}}, {{{numbers[0]}:03d}}, {{{numbers[1]}:03d}} in it"
+            raise BadInput(f"{name} in {root / 'meta/info.json'}", allowed, repr(template))
+    return template
 
 
 def _splits(raw: object) -> tuple[dict[str, range], tuple[str, ...]]:

@@ -22,6 +22,7 @@ from PIL import Image
 
 from demerit.data.dataset import Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
+from demerit.data.files import is_file
 from demerit.data.formats.lerobot.metadata import (
     FRAME_SUCCESS,
     LABEL_COLUMNS,
@@ -97,7 +98,7 @@ class _ReadPass:
         self._reader, self._info, self._tasks, self._files = reader, reader.info, tasks, files
         self._name, self._cameras = reader.name, reader.info.cameras()
         # Episodes of version 3 share video files: check each file once.
-        self._is_file = lru_cache(maxsize=1024)(Path.is_file)
+        self._is_file = lru_cache(maxsize=1024)(is_file)
 
     def episode(self, entry: LeRobotEntry) -> Iterator[Record]:
         """Yield the problems of an episode, then the episode unless it must be skipped."""
