@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ from PIL import Image
 from demerit.cli import COMMANDS
 from demerit.cli.train import TrainGroup
 from demerit.registry import load_attribute
-from fakes.command import demerit, demerit_here, error_sentence
+from fakes.command import COMMAND, demerit, demerit_here, error_sentence
+from fakes.processes import running
 
 
 @pytest.fixture
@@ -105,6 +107,61 @@ def test_export_and_read_back(folder: Path) -> None:
     facts = json.loads(demerit_here("inspect", "lerobot:robot", "--json", cwd=folder).stdout)
     assert (facts["episodes"], facts["frames"]) == (15, 480)
     assert "robot" in error_sentence(demerit_here("export", "blocks", "robot", cwd=folder))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_export_starts_over_and_leaves_nothing(folder: Path, how: signal.Signals) -> None:
+    with running([*COMMAND, "export", "blocks", "robot"], cwd=folder, stderr=subprocess.PIPE) as run:
+        while not list(folder.glob(".robot.part/tree/videos/**/*.mp4")):
+            assert run.poll() is None
+        run.send_signal(how)
+        assert run.stderr is not None
+        said = run.stderr.read()
+        run.wait(timeout=60)
+    left = [path.name for path in folder.iterdir()]
+    if how == signal.SIGINT:
+        assert run.returncode == 130 and "Nothing was written" in said and "resume" not in said
+        assert left == ["blocks"]
+    else:
+        assert sorted(left) == [".robot.part", "blocks"]
+    assert demerit_here("export", "blocks", "robot", cwd=folder).returncode == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["blocks", "robot"]
+    assert not (folder / "robot/.lock").exists()
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2Jpick [/bold] \x9b31m\u202eup :apple: ü桌"
+
+
+def test_text_from_data_never_controls_the_terminal(folder: Path) -> None:
+    rows = [json.loads(line) for line in (folder / "blocks/labels.jsonl").read_text().splitlines()]
+    rows = [{**row, "instruction": HOSTILE, "success": HOSTILE, "source": "human"} for row in rows]
+    (folder / "blocks/labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "blocks/\x1b[31m.mp4").write_bytes(b"")
+    name = "\x1b[1m[/x]"
+    (folder / name).mkdir(parents=True)
+    commands = [["inspect", "blocks"], ["inspect", "blocks", "--json"], ["import", "blocks", f"{name}/set"]]
+    commands += [
+        ["inspect", f"{name}/set"],
+        ["inspect", name],
+        ["inspect", "blocks", "--episode", name, "--sheet", "x"],
+    ]
+    commands += [["score", "blocks", "--model", "clock", "--out", f"{name}/r"], ["export", "blocks", f"{name}/robot"]]
+    commands += [["negatives", f"{name}/set", f"{name}/n"]]
+    for command in commands:
+        run = demerit_here(*command, cwd=folder)
+        assert "Traceback" not in run.stderr
+        assert not re.search(r"[^\n\t\x20-\x7e\xa0-\u2029\u202f-\ud7ff\ue000-\U0010ffff]", run.stdout + run.stderr)
+        if command[0] == "inspect" and "ü桌" in run.stdout:
+            assert ":apple: ü桌" in run.stdout
+    facts = json.loads(demerit_here("inspect", "blocks", "--json", cwd=folder).stdout)
+    assert list(facts["instructions"]["most"]) == [HOSTILE]
+
+
+def test_a_sheet_comes_with_the_overview(folder: Path) -> None:
+    run = demerit_here("inspect", "blocks", "--sheet", "look.png", cwd=folder)
+    assert "15 episodes, 480 frames" in run.stdout and "look.png" in run.stdout
+    run = demerit_here("inspect", "blocks", "--json", "--sheet", "more.png", cwd=folder)
+    assert json.loads(run.stdout)["episodes"] == 15 and (folder / "more.png").is_file()
 
 
 FAILURES = {

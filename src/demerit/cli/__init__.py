@@ -17,10 +17,13 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from demerit.cli.terminal import escape_controls
 from demerit.errors import WRITE_ERRNOS, DemeritError, DemeritWarning, StoppedByUser
 from demerit.registry import load_attribute
 
 INTERRUPTED = 130
+SAVE_NOTHING = frozenset({"inspect", "export", "leaderboard", "check", "list"})
+"""commands that start over after an interruption; all others resume"""
 
 # name: (module:function below demerit.cli, help line; the function's docstring begins with the same line)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -66,7 +69,7 @@ def load_command(table: Mapping[str, tuple[str, str]], name: str) -> Any:
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
     app = typer.Typer(rich_markup_mode="rich", add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(report_errors(found))
+    app.command(name)(report_errors(found, resumes=name not in SAVE_NOTHING))
     return typer.main.get_command(app)
 
 
@@ -80,8 +83,9 @@ def make_app(group: type[LazyGroup], **options: Any) -> typer.Typer:
     return app
 
 
-def report_errors(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn an expected error into one sentence on stderr and an exit code."""
+def report_errors(command: Callable[..., Any], resumes: bool = True) -> Callable[..., Any]:
+    """Turn an expected error into one sentence on stderr and an exit code. `resumes`: a second run continues."""
+    kept, again = ("Progress is saved.", "rerun to resume") if resumes else ("Nothing was written.", "rerun")
 
     @wraps(command)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -89,21 +93,24 @@ def report_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             with _plain_warnings():
                 return command(*arguments, **options)
         except DemeritError as error:
-            print(f"demerit: {error}", file=sys.stderr)
+            _print_error(f"demerit: {error}")
             raise typer.Exit(1) from error
         except OSError as error:
             if error.errno not in WRITE_ERRNOS:
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            saved = "Progress is saved. Free some disk space and rerun to resume."
-            print(f"demerit: {where}cannot write ({error.strerror}). {saved}", file=sys.stderr)
+            _print_error(f"demerit: {where}cannot write ({error.strerror}). {kept} Free some disk space and {again}.")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as stop:
-            saved = str(stop) if isinstance(stop, StoppedByUser) else "Progress is saved. Rerun to resume."
-            print(f"\ndemerit: interrupted. {saved}", file=sys.stderr)
+            saved = str(stop) if isinstance(stop, StoppedByUser) else f"{kept} {again.capitalize()}."
+            _print_error(f"\ndemerit: interrupted. {saved}")
             raise typer.Exit(INTERRUPTED) from stop
 
     return run
+
+
+def _print_error(text: str) -> None:
+    print(escape_controls(text), file=sys.stderr)
 
 
 @contextmanager
@@ -113,7 +120,7 @@ def _plain_warnings() -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, DemeritWarning):
-            print(f"demerit: {message}", file=sys.stderr)
+            _print_error(f"demerit: {message}")
         else:
             usual(message, category, *rest, **more)
 

@@ -13,14 +13,26 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
+
+from demerit.cli.terminal import escape_controls
 
 if TYPE_CHECKING:
     from demerit.evaluate.metrics import Measure
     from demerit.evaluate.reports import Report
 
+
+class DataConsole(Console):
+    """A console that prints text from data as it is: no control characters, no emoji codes."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a text: every string that is printed, alone or in a table."""
+        return super().render_str(escape_controls(text), **options)
+
+
 # Lines are not wrapped, so that piped and copied output stays intact.
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False)
+out = DataConsole(highlight=False, soft_wrap=True, emoji=False)
+err = DataConsole(stderr=True, highlight=False, emoji=False)
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -36,7 +48,7 @@ class Bar:
 
     def update(self, done: int, note: str = "") -> None:
         """Show how many are done."""
-        now = time.monotonic()
+        now, note = time.monotonic(), escape_controls(note)
         rate = done / (now - self.started) if now > self.started else 0.0
         if self.progress is not None:
             self.progress.update(self.task, completed=done, rate=f"{rate:.1f}/s", note=note)
@@ -54,13 +66,13 @@ def bar(title: str, total: int | None) -> Iterator[Bar]:
         yield Bar(title, total, None)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=err, refresh_per_second=8) as progress:
         yield Bar(title, total, progress)
@@ -90,13 +102,15 @@ class StageBars:
 def report_table(report: Report, title: str) -> Table:
     """Return a report's headline figures, a row per model; controls are dimmed."""
     lower = set(report.about.lower_is_better)
-    table = Table(title=title)
+    table = Table(title=escape(title))
     for column in ("model", *(f"{name} {'↓' if name in lower else '↑'}" for name in report.about.headline)):
         table.add_column(column, overflow="fold")
     for card in report.cards:
         is_control = card.name in report.controls
         cells = [_format_measure(report.line(card.name, name)) for name in report.about.headline]
-        table.add_row(f"{card.name} (control)" if is_control else card.name, *cells, style="dim" if is_control else "")
+        table.add_row(
+            escape(f"{card.name} (control)" if is_control else card.name), *cells, style="dim" if is_control else ""
+        )
     return table
 
 

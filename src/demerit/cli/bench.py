@@ -109,8 +109,8 @@ def bench(
     made.write(folder / "report.json")
     print_report(made)
     page = write_page(made, folder / "report.html", loaded.frames(), embed)
-    out.print(f"The report: {page}", soft_wrap=True)
-    out.print(f"Its numbers: {folder / 'report.json'}", soft_wrap=True)
+    out.print(escape(f"The report: {page}"))
+    out.print(escape(f"Its numbers: {folder / 'report.json'}"))
     for spent in dict.fromkeys(str(scorer.spent) for scorer in prompted):  # models of one server share a client
         out.print(escape(f"Requests: {spent}"))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Column, Table
 
 from demerit.cli.bars import Bar, bar, out, print_problems
@@ -84,13 +85,13 @@ def _print_plan(plan: CorpusPlan, cost: str) -> None:
     config, splits = plan.config, sorted({split for _, split in plan.counts})
     if config.splits.by == "task":
         splits = list(config.splits.shares)
-    out.print(f"[bold]{config.name}[/bold]: the plan; nothing was written")
+    out.print(f"[bold]{escape(config.name)}[/bold]: the plan; nothing was written")
     table = Table("source", "role", "found", "usable", "tasks", "drawn", *(split or "no split" for split in splits))
     for draw in plan.drawn:
         role = draw.source.role if draw.source.role == "successes" else f"graded, {draw.source.vouched_by}"
         numbers = [draw.found, draw.usable, draw.tasks, len(draw.ids)]
         numbers += [plan.counts[draw.source.name, split] for split in splits]
-        table.add_row(draw.source.name, role, *map(str, numbers))
+        table.add_row(escape(draw.source.name), role, *map(str, numbers))
     out.print(table)
     _print_skipped(plan.drawn)
     if config.negatives is not None:
@@ -107,36 +108,37 @@ def _print_plan(plan: CorpusPlan, cost: str) -> None:
 
 def _print_summary(summary: CorpusSummary, dest: Path) -> None:
     counts = summary.counts
-    out.print(f"[bold]{dest}[/bold]: {counts.total} examples of {len(counts.drawn)} sources ({summary.added} new)")
+    place, sources = escape(str(dest)), len(counts.drawn)
+    out.print(f"[bold]{place}[/bold]: {counts.total} examples of {sources} sources ({summary.added} new)")
     header, rows = counts.table()
     table = Table(*(Column(title, overflow="fold") for title in header))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     out.print(table)
     _print_skipped(counts.drawn)
     _print_leaks(counts.leaks)
     if counts.due:
         out.print(f"  [bold]{counts.due} examples need a person's check[/bold] (tag human_check)")
     for sentence in summary.missing:
-        out.print(f"  [yellow]not done[/yellow]: {sentence}")
+        out.print(f"  [yellow]not done[/yellow]: {escape(sentence)}")
     for sentence in summary.notes:
-        out.print(f"  {sentence}")
+        out.print(escape(f"  {sentence}"))
     print_problems(summary.problems)
-    out.print(f"  composition: {dest / 'composition.md'}")
+    out.print(escape(f"  composition: {dest / 'composition.md'}"))
 
 
 def _print_skipped(drawn: Sequence[DrawnSource]) -> None:
     for draw in drawn:
         for reason, count in draw.skipped.most_common():
-            out.print(f"  [yellow]{draw.source.name}[/yellow]: {count} skipped, {reason}")
+            out.print(f"  [yellow]{escape(draw.source.name)}[/yellow]: {count} skipped, {escape(reason)}")
         if draw.over:
-            out.print(f"  {draw.source.name}: {draw.over} not drawn (cap)")
+            out.print(escape(f"  {draw.source.name}: {draw.over} not drawn (cap)"))
 
 
 def _print_leaks(leaks: LeakReport) -> None:
     for sentence in leaks.leaks:
-        out.print(f"  [yellow]leak[/yellow]: {sentence}")
+        out.print(f"  [yellow]leak[/yellow]: {escape(sentence)}")
     if not leaks.leaks:
         out.print("  no task, video, recording or original is in two splits")
     for sentence in leaks.remarks:
-        out.print(f"  {sentence}")
+        out.print(escape(f"  {sentence}"))

@@ -12,15 +12,15 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, out, print_problems
+from demerit.cli.bars import bar, err, out, print_problems
 from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, SourceOptions, StrictOption, reader_options
+from demerit.cli.terminal import escape_controls
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.export import contact_sheet
 from demerit.data.formats import open_dataset
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.importing import import_dataset
-from demerit.data.store import Store
 from demerit.data.summary import DatasetSummary, summarize
 from demerit.errors import BadInput
 
@@ -69,14 +69,14 @@ def import_(
         out.print(f"  ... {sum(progress.changes.values())} changes in all")
     print_problems(progress.problems.rows())
     if progress.durable and not dry_run:
-        out.print(f"Next: demerit inspect {dest}; demerit score {dest} --model clock")
+        out.print(escape(f"Next: demerit inspect {dest}; demerit score {dest} --model clock"))
 
 
 def inspect(
     dataset: DatasetArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     sheet: Annotated[
-        Path | None, typer.Option("--sheet", metavar="PNG", help="Draw a contact sheet of one episode.")
+        Path | None, typer.Option("--sheet", metavar="PNG", help="Also draw a contact sheet of one episode.")
     ] = None,
     episode: Annotated[str | None, typer.Option("--episode", metavar="ID", help="Its id (default: the first).")] = None,
     camera: CameraOption = None,
@@ -91,18 +91,18 @@ def inspect(
       demerit inspect my_set --sheet look.png --episode so101/episode_000003
     """
     reader = open_dataset(dataset, camera=camera, **reader_options(options, False))
-    if sheet is not None:
-        _draw_sheet(reader, episode, sheet)
-        return
     with bar("reading", reader.expected()) as shown:
         summary = summarize(reader, shown.update)
     if as_json:
-        print(json.dumps(summary.as_dict(), indent=2, ensure_ascii=False))
-        return
-    _print_summary(summary)
-    print_problems(summary.problems)
-    if summary.episodes == 0:
-        out.print("It has no episode to score.")
+        print(escape_controls(json.dumps(summary.as_dict(), indent=2, ensure_ascii=False)))
+    else:
+        _print_summary(summary)
+        print_problems(summary.problems)
+        if summary.episodes == 0:
+            out.print("It has no episode to score.")
+    if sheet is not None:
+        # stdout is one JSON document
+        (err if as_json else out).print(escape(_draw_sheet(reader, episode, sheet)))
 
 
 def export(
@@ -133,18 +133,15 @@ def export(
                 shown.update(written)
 
         write_lerobot(episodes(), dest, fps=fps)
-    out.print(f"[bold]{dest}[/bold]: {written} episodes as LeRobot v3.0")
+    out.print(f"[bold]{escape(str(dest))}[/bold]: {written} episodes as LeRobot v3.0")
     print_problems(reader.problems.rows())
 
 
-def _draw_sheet(dataset: Dataset, id: str | None, path: Path) -> None:
-    if id is None:
-        episode = next(iter(dataset), None)
-    else:
-        episode = dataset.reader.episode(id) if isinstance(dataset.reader, Store) else dataset[id]
+def _draw_sheet(dataset: Dataset, id: str | None, path: Path) -> str:
+    episode = next(iter(dataset), None) if id is None else dataset[id]
     if episode is None:
         raise BadInput(dataset.address, "a dataset with an episode", "an empty one")
-    out.print(escape(f"{contact_sheet(episode, path)}: {episode.id}"))
+    return f"{contact_sheet(episode, path)}: {episode.id}"
 
 
 def _print_summary(summary: DatasetSummary) -> None:
@@ -166,6 +163,6 @@ def _print_summary(summary: DatasetSummary) -> None:
 
 
 def _most_common(counter: Counter[str], most: int = 4) -> str:
-    shown = ", ".join(f"{name or '(none)'} ({count})" for name, count in counter.most_common(most))
+    shown = ", ".join(f"{' '.join(name.split()) or '(none)'} ({count})" for name, count in counter.most_common(most))
     more = f", ... {len(counter)} in all" if len(counter) > most else ""
     return (shown or "none") + more

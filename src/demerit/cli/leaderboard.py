@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from demerit.cli.bars import out as console
 from demerit.evaluate.reports import Report, build_leaderboard
@@ -27,4 +28,4 @@ def leaderboard(
     """
     files = [path / "report.json" if path.is_dir() else path for path in reports or []]
     page = build_leaderboard([Report.read(path) for path in files], out)
-    console.print(f"The leaderboard: {page} ({len(files)} reports)", soft_wrap=True)
+    console.print(escape(f"The leaderboard: {page} ({len(files)} reports)"))

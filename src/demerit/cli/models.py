@@ -74,7 +74,7 @@ def score(
         for reason, count in progress.reasons.most_common(5):
             out.print(f"  [yellow]unscored[/yellow] {count}: {escape(reason)}")
         if len(opened.problems):
-            out.print(f"  {len(opened.problems)} problems in the dataset: see demerit inspect {dataset}")
+            out.print(f"  {len(opened.problems)} problems in the dataset: see demerit inspect {escape(str(dataset))}")
         out.print(f"  rewards: {escape(str(folder))}")
 
 
@@ -120,7 +120,7 @@ def check(
     colours = {"kept": "green", "broken": "red", "not checkable": "yellow"}
     table = Table("clause", "", "facts", title=report.model)
     for clause in report.clauses:
-        table.add_row(clause.name, f"[{colours[clause.status]}]{clause.status}[/]", clause.facts)
+        table.add_row(clause.name, f"[{colours[clause.status]}]{clause.status}[/]", escape(clause.facts))
     out.print(table)
     if report.broken:
         raise typer.Exit(1)

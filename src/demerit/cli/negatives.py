@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from demerit.cli.bars import bar, out, print_problems
@@ -60,10 +61,11 @@ def negatives(
         )
     total = sum(progress.made.values())
     kept = f", {progress.kept} originals" if progress.kept else ""
-    out.print(f"[bold]{dest}[/bold]: {total} negatives of {progress.originals} episodes{kept} ({progress.added} new)")
+    place, originals = escape(str(dest)), progress.originals
+    out.print(f"[bold]{place}[/bold]: {total} negatives of {originals} episodes{kept} ({progress.added} new)")
     _print_grades(progress)
     for (name, reason), count in progress.skipped.most_common():
-        out.print(f"  [yellow]{name}[/yellow]: {count} not made, {reason}")
+        out.print(f"  [yellow]{name}[/yellow]: {count} not made, {escape(reason)}")
     if progress.over:
         out.print(f"  {progress.over} successes not used: over the limit per dataset (--per-dataset)")
     if not progress.originals and not assume_success:
@@ -87,7 +89,7 @@ def materialize(
     dataset = open_dataset(source, camera=camera, **reader_options(options, False))
     with bar("writing videos", dataset.expected()) as shown:
         written = write_videos(dataset, dest, shown.update)
-    out.print(f"[bold]{dest}[/bold]: {written} episodes as mp4 with labels.jsonl")
+    out.print(f"[bold]{escape(str(dest))}[/bold]: {written} episodes as mp4 with labels.jsonl")
     print_problems(dataset.problems.rows())
 
 

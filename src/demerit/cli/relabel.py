@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from demerit.cli.bars import bar, out, print_problems
@@ -105,7 +106,7 @@ def _parse_grades(option: str, text: str) -> tuple[int, ...]:
 def _print_summary(summary: RelabelSummary, dest: Path) -> None:
     kept = f", {summary.kept} originals kept" if summary.kept else ""
     out.print(
-        f"[bold]{dest}[/bold]: {summary.labels} labels of {summary.settled} originals{kept} "
+        f"[bold]{escape(str(dest))}[/bold]: {summary.labels} labels of {summary.settled} originals{kept} "
         f"({summary.added} episodes new)"
     )
     if summary.labels:
@@ -114,18 +115,19 @@ def _print_summary(summary: RelabelSummary, dest: Path) -> None:
             table.add_row(name, *(str(counts[grade] or "") for grade in (1, 2, 3, 4)), str(counts.total()))
         out.print(table)
     if summary.splits:
-        out.print("  splits: " + ", ".join(f"{name or '(none)'} {count}" for name, count in summary.splits.items()))
+        listed = ", ".join(f"{name or '(none)'} {count}" for name, count in summary.splits.items())
+        out.print(escape(f"  splits: {listed}"))
     if summary.to_check:
         out.print(f"  [bold]{summary.to_check} episodes need a person's check[/bold] (tag human_check)")
     for (stage, by), count in summary.rejected.most_common():
         out.print(f"  {stage}: {count} rejected {REJECTED_BY[by]}")
     for reason, count in summary.skipped.most_common():
-        out.print(f"  [yellow]{count} not used[/yellow]: {reason}")
+        out.print(f"  [yellow]{count} not used[/yellow]: {escape(reason)}")
     if summary.over:
         out.print(f"  {summary.over} successes not used: their dataset has enough (--per-dataset)")
     for leak in summary.leaks:
-        out.print(f"  [yellow]{leak}[/yellow] (--split task makes new splits)")
+        out.print(f"  [yellow]{escape(str(leak))}[/yellow] (--split task makes new splits)")
     for reason, count in summary.unfinished.most_common():
-        out.print(f"  [yellow]{count} without an answer[/yellow]: {reason}; run the same command again")
+        out.print(f"  [yellow]{count} without an answer[/yellow]: {escape(reason)}; run the same command again")
     out.print(f"  {summary.spent}")
     print_problems(summary.problems.rows())

@@ -125,6 +125,12 @@ def _print(released: Released, problems: list[dict[str, Any]]) -> None:
     notes = [*facts["licence_doubts"], *facts["leaks"]]
     notes += [f"--replace: no text is {text!r}" for text in released.unused]
     notes += [] if facts["masks"] or facts["blurred"] else ["no pixel was changed (--mask, --blur)"]
+    kept = sum(released.own_licences.values())
+    if kept:
+        own = ", ".join(f"{name} ({count})" for name, count in released.own_licences.most_common())
+        notes.insert(
+            0, f"--licence was not applied to {kept} of {facts['episodes']} episodes, which have their own: {own}"
+        )
     for line in notes:
         out.print(f"  [yellow]note[/yellow]  {escape(line)}")
     print_problems(problems)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
+from rich.markup import escape
 
 from demerit.cli.bars import bar, out
 from demerit.errors import BadInput, UnknownName
@@ -51,14 +52,14 @@ def simulate(
         progress = run_simulation(dest, specs, workers, lambda progress: shown.update(progress.seen))
     kept = f", {progress.kept} from an earlier run" if progress.kept else ""
     out.print(
-        f"[bold]{dest}[/bold]: {progress.made} episodes simulated, {progress.successes} successes{kept}; "
+        f"[bold]{escape(str(dest))}[/bold]: {progress.made} episodes simulated, {progress.successes} successes{kept}; "
         f"{progress.preferences} preferences"
     )
     if progress.made:
         out.print(f"  {progress.made / progress.seconds * 60:.0f} episodes a minute")
     for reason, count in sorted(progress.not_applicable.items()):
-        out.print(f"  [yellow]skipped[/yellow]: {count} ({reason})")
-    out.print(f"Next: demerit inspect {dest}")
+        out.print(f"  [yellow]skipped[/yellow]: {count} ({escape(reason)})")
+    out.print(escape(f"Next: demerit inspect {dest}"))
 
 
 def _benchmark_specs(benchmark: str, split: str, size: int) -> list[EpisodeSpec]:

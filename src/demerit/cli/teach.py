@@ -20,6 +20,7 @@ from demerit.cli.options import (
     reader_options,
     split_names,
 )
+from demerit.cli.terminal import escape_controls
 from demerit.data.formats import open_dataset
 from demerit.training.teach import TeachOutcome
 from demerit.training.teach import teach as teach_model
@@ -71,7 +72,8 @@ def teach(
             on_progress=bars.update,
         )
     if as_json:
-        print(json.dumps(outcome.results.as_dict()["teaching"] | {"model": str(out_folder)}, ensure_ascii=False))
+        facts = outcome.results.as_dict()["teaching"] | {"model": str(out_folder)}
+        print(escape_controls(json.dumps(facts, ensure_ascii=False)))
     else:
         _print_outcome(outcome, out_folder)
     if outcome.stopped:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from itertools import islice
+from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
 
 from demerit.data.episode import Episode
 from demerit.data.labels import Preference
-from demerit.errors import BadEpisode
+from demerit.data.notebook import SHOWN_EPISODES, dataset_html
+from demerit.errors import BadEpisode, BadInput, DemeritError
 from demerit.registry import Registry
 
 SOURCES = Registry(
@@ -69,6 +71,23 @@ class DatasetReader(Protocol):
         ...
 
 
+@runtime_checkable
+class IndexedReader(Protocol):
+    """A reader that knows its number of episodes and finds one without reading the others."""
+
+    def __len__(self) -> int:
+        """The number of episodes."""
+        ...
+
+    def episode(self, id: str) -> Episode:
+        """Find an episode by id."""
+        ...
+
+    def episode_at(self, index: int) -> Episode:
+        """Find an episode by its place, from 0."""
+        ...
+
+
 @dataclass
 class Problems:
     """Problems counted by kind, with the first few of each kept."""
@@ -112,7 +131,11 @@ class Problems:
 
 
 class Dataset:
-    """A reader whose problems are counted. Iterate over it to get the episodes."""
+    """A reader whose problems are counted. Iterate over it to get the episodes, or index it by place, slice or id.
+
+    `len` and places need every episode: a demerit folder has an index; any other format is read once, without decoding,
+    and its episodes are then kept for `len`, indexing and iteration. `records` always reads again.
+    """
 
     def __init__(
         self, reader: DatasetReader, address: str = "", strict: bool = False, camera: str | None = None
@@ -120,6 +143,7 @@ class Dataset:
         """`strict` raises at the first problem; `camera` becomes every episode's main camera."""
         self.reader, self.address, self.strict, self.camera = reader, address, strict, camera
         self.problems = Problems()
+        self._episodes: list[Episode] | None = None
         self.on_problem: Callable[[Problem], None] = lambda problem: None
 
     @classmethod
@@ -156,10 +180,72 @@ class Dataset:
         self.on_problem(problem)
 
     def __iter__(self) -> Iterator[Episode]:
-        return (record for record in self.records() if isinstance(record, Episode))
+        if self._episodes is None:
+            yield from (record for record in self.records() if isinstance(record, Episode))
+        else:
+            yield from self._episodes
 
-    def __getitem__(self, id: str) -> Episode:
-        """Find an episode by id; reads until it is found."""
+    def __len__(self) -> int:
+        index = self._index()
+        return len(self._list() if index is None else index)
+
+    @overload
+    def __getitem__(self, which: str | int) -> Episode: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> Dataset: ...
+
+    def __getitem__(self, which: str | int | slice) -> Episode | Dataset:
+        """Find an episode by id or place, or make a dataset of a slice."""
+        if isinstance(which, str):
+            return self._find(which)
+        places = range(len(self))
+        if isinstance(which, slice):
+            wanted = places[which]
+            stream = enumerate(islice(self, max(wanted, default=-1) + 1))
+            found = {place: episode for place, episode in stream if place in wanted}
+            return Dataset.from_episodes([found[place] for place in wanted], self.name)
+        try:
+            place = places[which]
+        except IndexError:
+            raise BadInput(f"place in dataset {self.name!r}", f"at most {len(places) - 1}", which) from None
+        return self._at(place)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.address or self.name!r}, {self._count()})"
+
+    def _repr_html_(self) -> str:
+        # Straight from the reader: showing a dataset must not reset its problem counts.
+        records = (record for record in self.reader.records() if isinstance(record, Episode))
+        return dataset_html(self.name, self._count(), islice(records, SHOWN_EPISODES))
+
+    def _count(self) -> str:
+        if self._index() is not None or self._episodes is not None:
+            return f"{len(self)} episodes"
+        try:
+            expected = self.expected()
+        except DemeritError:
+            expected = None
+        return "episodes not counted yet" if expected is None else f"{expected} episodes expected"
+
+    def _index(self) -> IndexedReader | None:
+        # A main camera that some episodes lack makes the dataset smaller than its index.
+        return self.reader if self.camera is None and isinstance(self.reader, IndexedReader) else None
+
+    def _list(self) -> list[Episode]:
+        if self._episodes is None:
+            self._episodes = [record for record in self.records() if isinstance(record, Episode)]
+        return self._episodes
+
+    def _at(self, place: int) -> Episode:
+        index = self._index()
+        return self._list()[place] if index is None else index.episode_at(place)
+
+    def _find(self, id: str) -> Episode:
+        """Find an episode by id; without an index, reads until it is found."""
+        index = self._index()
+        if index is not None:
+            return index.episode(id)
         for episode in self:
             if episode.id == id:
                 return episode

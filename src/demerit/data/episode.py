@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from demerit.data.frames import Frames, short_hash
 from demerit.data.labels import Outcome, most_trusted
+from demerit.data.notebook import episode_html
 from demerit.errors import BadEpisode, BadInput, UnknownName
 
 
@@ -123,6 +124,9 @@ class Episode:
         outcome = self.outcome
         label = "" if outcome is None else f", success={outcome.success} ({outcome.source})"
         return f"Episode({self.id!r}, {self.instruction!r}, cameras={list(self.views)}{label})"
+
+    def _repr_html_(self) -> str:
+        return episode_html(self)
 
 
 def safe_name(text: str) -> str:

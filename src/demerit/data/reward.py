@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.notebook import RewardPlot, draw_reward
 from demerit.errors import BadReward
 
 
@@ -51,6 +52,10 @@ class Reward:
     def final(self) -> float:
         """The value at the last index; NaN when it is unscored."""
         return float(self.value[-1]) if len(self.value) else float("nan")
+
+    def plot(self) -> RewardPlot:
+        """Draw values (and probabilities of success) over frames; unscored frames are gaps. Notebooks show it."""
+        return RewardPlot(draw_reward(self))
 
     def __repr__(self) -> str:
         if not self.scored:

@@ -372,6 +372,16 @@ class Store:
             return found
         raise BadEpisode(id, f"an id of dataset {self.name!r}", "an id that is not in it")
 
+    def episode_at(self, index: int) -> Episode:
+        """Find an episode by its place, from 0."""
+        place = index
+        for part in self.manifest.tables.get("episodes", ()):
+            if place < part.rows:
+                row = _read_row(str(self.root / part.file), place, tuple(LIGHT_COLUMNS))
+                return self._episode(part, place, row)
+            place -= part.rows
+        raise StoreError(self.root, f"it has no episode {index}")
+
     def preferences(self) -> Iterator[Preference]:
         """Stream preferences."""
         for table in self.batches("preferences", None):
@@ -605,21 +615,18 @@ class StoredSignals(Mapping[str, npt.NDArray[Any]]):
         return len(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
-        return _signals_of(self.path, self.row)
+        return list(_read_row(self.path, self.row, ("signals",))["signals"])
 
 
 @lru_cache(maxsize=16)
-def _signals_of(path: str, row: int) -> list[dict[str, Any]]:
-    try:
-        with pq.ParquetFile(path) as file:
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                if row < rows:
-                    column = file.read_row_group(group, columns=["signals"]).column(0)
-                    return list(column.slice(row, 1).to_pylist()[0])
-                row -= rows
-    except (OSError, pa.ArrowException) as error:
-        raise StoreError(path, f"its signals cannot be read ({error})") from error
+def _read_row(path: str, row: int, columns: tuple[str, ...]) -> dict[str, Any]:
+    with _readable(Path(path)) as file:
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if row < rows:
+                table = file.read_row_group(group, columns=list(columns), use_threads=False)
+                return dict(table.slice(row, 1).to_pylist()[0])
+            row -= rows
     raise StoreError(path, f"it has no row {row}")
 
 

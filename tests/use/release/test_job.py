@@ -399,3 +399,17 @@ def test_the_command(messy: Path, tmp_path: Path, api: type[FakeApi]) -> None:
         (["x", "--keep", "names"], "--keep"),
     ):
         assert word in error_sentence(demerit_here("release", messy, *wrong, cwd=tmp_path))
+
+
+def test_a_licence_that_was_not_applied_is_counted(tmp_path: Path, make_episode: Any) -> None:
+    licences = {"a": "MIT", "b": "MIT", "c": ""}
+    episodes = [replace(make_episode(id), origin=Origin(licence=licence)) for id, licence in licences.items()]
+    with Store.create(tmp_path / "set", "set").writer() as writer:
+        for episode in episodes:
+            writer.add(episode)
+    for licence, kept in (("Apache-2.0", {"MIT": 2}), ("MIT", {})):
+        out = tmp_path / licence
+        for _ in range(2):  # made, then found
+            assert release(open_dataset(tmp_path / "set"), out, ReleaseConfig(licence=licence)).own_licences == kept
+        said = demerit_here("release", tmp_path / "set", out, "--licence", licence).stdout
+        assert ("2 of 3 episodes" in said) == bool(kept)

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ class Released:
     """fields that were not released"""
     unused: tuple[str, ...] = ()
     """texts of --replace that occur nowhere"""
+    own_licences: Counter[str] = field(default_factory=Counter)
+    """licences of episodes that keep theirs, where the config names another one: licence to number of episodes"""
 
     @property
     def bytes(self) -> int:
@@ -75,6 +77,8 @@ class ReleaseSource:
     doubts: list[str]
     left_out: int
     """episodes whose videos cannot be read"""
+    own_licences: Counter[str]
+    """of episodes to which the licence of the config does not apply"""
     plan: str
     """hash of episodes, labels and config. Private: it covers dropped fields, so guesses could be tested against it"""
 
@@ -105,7 +109,7 @@ def release(
     if existing is not None:
         if stage.is_dir() and not (stage / "tree").exists():  # killed right after the rename
             shutil.rmtree(stage, ignore_errors=True)
-        return existing
+        return replace(existing, own_licences=source.own_licences)
     plans = {source.plan, _read_json(stage / "plan.json").get("plan", source.plan)}
     if private.exists() and _read_json(private).get("plan") not in plans:
         raise StoreError(private, "it belongs to another release and would be lost; move it or choose another folder")
@@ -118,7 +122,8 @@ def release(
         sync_path(dest.parent)
     shutil.rmtree(stage, ignore_errors=True)
     seconds = time.monotonic() - started
-    return Released(dest, facts, seconds, private, tuple(sorted(+fields.dropped)), tuple(sorted(fields.unused)))
+    dropped, unused = tuple(sorted(+fields.dropped)), tuple(sorted(fields.unused))
+    return Released(dest, facts, seconds, private, dropped, unused, source.own_licences)
 
 
 def open_release(folder: str | Path) -> Released:
@@ -241,7 +246,9 @@ def _read_source(dataset: Dataset, config: ReleaseConfig) -> ReleaseSource:
     licences = Counter(episode.origin.licence for episode in listed)
     changed = config.changes_pixels or config.layout == "lerobot" or any(episode.edits for episode in listed)
     whole = combine_licences(licences, changed)
-    return ReleaseSource(listed, pairs, whole, licence_doubts(licences), left_out, digest.hexdigest()[:32])
+    own = Counter({name: count for name, count in licences.items() if name != parse_licence(config.licence)})
+    doubts, plan = licence_doubts(licences), digest.hexdigest()[:32]
+    return ReleaseSource(listed, pairs, whole, doubts, left_out, own if config.licence else Counter(), plan)
 
 
 def _columns(episode: Episode, config: ReleaseConfig) -> dict[str, str]:
