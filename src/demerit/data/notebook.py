@@ -48,10 +48,9 @@ class RewardPlot:
 def dataset_html(name: str, count: str, episodes: Iterable[Episode]) -> str:
     """Describe a dataset by its name, its size and its first episodes."""
     rows = [(episode.id, episode.instruction, _outcome(episode), ", ".join(episode.views)) for episode in episodes]
-    table = [("id", "instruction", "outcome", "cameras"), *rows]
-    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in table)
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<b>{escape(name)}</b>: {escape(count)}, the first {len(rows)}:<table>{body}</table>"
+    head = "".join(f"<th>{title}</th>" for title in ("id", "instruction", "outcome", "cameras"))
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<b>{escape(name)}</b>: {escape(count)}, the first {len(rows)}:<table><tr>{head}</tr>{body}</table>"
 
 
 def episode_html(episode: Episode) -> str:
