@@ -1,5 +1,6 @@
 """Datasets as sequences, and what a notebook shows."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,14 @@ def test_datasets_are_sequences(tmp_path: Path, sample: Path, kind: str) -> None
     with pytest.raises(BadEpisode):
         dataset["nobody"]
     assert "15 episodes" in repr(dataset)
+
+
+def test_a_folder_made_again_is_read_again(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    for id in ("old", "new"):
+        shutil.rmtree(tmp_path / "set", ignore_errors=True)
+        with Store.create(tmp_path / "set", "set").writer() as writer:
+            writer.add(make_episode(id))
+        assert open_dataset(tmp_path / "set")[0].id == id
 
 
 def test_len_and_list_read_a_dataset_once(make_episode: Callable[..., Episode]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -618,8 +619,17 @@ class StoredSignals(Mapping[str, npt.NDArray[Any]]):
         return list(_read_row(self.path, self.row, ("signals",))["signals"])
 
 
-@lru_cache(maxsize=16)
 def _read_row(path: str, row: int, columns: tuple[str, ...]) -> dict[str, Any]:
+    """Read one row; the last ones are remembered while their file stays the same."""
+    try:
+        state = os.stat(path)
+    except OSError as error:
+        raise StoreError(path, f"it cannot be read ({error.strerror})") from None
+    return _read_row_once(path, row, columns, (state.st_ino, state.st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _read_row_once(path: str, row: int, columns: tuple[str, ...], _state: tuple[int, int]) -> dict[str, Any]:
     with _readable(Path(path)) as file:
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
