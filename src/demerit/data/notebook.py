@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +90,9 @@ def draw_reward(reward: Reward) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {style}>{background}{"".join(marks)}</svg>'
 
 
-def _runs(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> Iterable[tuple[list[float], list[float]]]:
+def _runs(
+    x: npt.NDArray[np.floating[Any]], y: npt.NDArray[np.floating[Any]]
+) -> Iterable[tuple[list[float], list[float]]]:
     """The stretches without a gap."""
     for is_known, run in groupby(range(len(x)), key=lambda i: bool(np.isfinite(y[i]))):
         places = list(run)
