@@ -58,7 +58,7 @@ def main(store: str) -> None:
     sheet = Image.new("RGB", (rows[0].width, sum(one.height for one in rows)), BACKGROUND)
     for place, one in enumerate(rows):
         sheet.paste(one, (0, place * one.height))
-    path = Path(__file__).parent / "images" / "failures.png"
+    path = Path(__file__).parents[1] / "docs" / "images" / "failures.png"
     sheet.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     absent = [kind.name for kind in kinds() if kind.name not in found]
     print(f"{path}: {len(rows)} kinds; the simulator does not show: {', '.join(absent)}")

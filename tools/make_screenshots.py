@@ -1,8 +1,9 @@
-"""Take the screenshots of report and leaderboard that the documentation shows.
+"""Take the screenshots of reports that the documentation shows.
 
-    python tools/make_screenshots.py bench/own/report.json [--out docs/images]
+    demerit demo DIR
+    python tools/make_screenshots.py DIR [--out docs/images]
 
-The page is the `report.html` beside the file; if there is none, one without videos is written.
+The sample is taught once more with labels for the first episodes only, so that the report says what to label next.
 Needs `pip install playwright` and a Chromium (Debian: `apt-get install chromium`).
 """
 
@@ -12,53 +13,55 @@ import argparse
 import io
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from demerit.evaluate.reports import Report, build_leaderboard, write_page
+import demerit
+from demerit.data.dataset import Dataset, ListReader
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-SHOTS: dict[str, dict[str, Any]] = {
-    "report-desktop": {"viewport": {"width": 1280, "height": 900}},
-    "report-phone": {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True},
-    "report-dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
-}
+SHORTEN = (
+    "document.querySelectorAll('code.id').forEach((path) => { path.textContent = path.textContent.split('/').pop(); })"
+)
+"""leaves only the file's name of paths on this machine"""
+LABELLED = 12
+"""labelled episodes, of all that the demo has"""
 
 
 def main() -> None:
     """Parse and shoot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("report", type=Path)
+    parser.add_argument("demo", type=Path)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
     wanted = parser.parse_args()
-    wanted.out.mkdir(parents=True, exist_ok=True)
-    report = Report.read(wanted.report)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        page = wanted.report.with_suffix(".html")
-        page = page if page.exists() else write_page(report, Path(folder) / "report.html")
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        for name, options in SHOTS.items():
-            # The dark picture shows another part of the page: the player and its curves.
-            shoot(browser, page, wanted.out / f"{name}.png", options, at_player="dark" in name)
-        board = build_leaderboard([report], Path(folder) / "site")
-        shoot(browser, board, wanted.out / "leaderboard.png", SHOTS["report-desktop"])
+        shoot(browser, wanted.demo / "report" / "report.html", "", wanted.out / "report.png")
+        page = teach_some(wanted.demo / "videos", Path(folder) / "my-model")
+        shoot(browser, page, "#next", wanted.out / "label_next.png")
         browser.close()
 
 
-def shoot(browser: Browser, file: Path, picture: Path, options: dict[str, Any], at_player: bool = False) -> None:
-    """Open a page and save what a person would see."""
-    page = browser.new_context(**options).new_page()
-    page.goto(file.resolve().as_uri())
+def teach_some(videos: Path, out: Path) -> Path:
+    """Teach on some episodes and leave the others unlabelled; return the page of the report."""
+    episodes = list(demerit.open_dataset(str(videos)))
+    rest = [replace(episode, outcomes=()) for episode in episodes[LABELLED:]]
+    demerit.teach(Dataset(ListReader("videos", [*episodes[:LABELLED], *rest]), "videos"), out)
+    return out / "report.html"
+
+
+def shoot(browser: Browser, page_file: Path, part: str, picture: Path) -> None:
+    """Save the first screen of a page, or a part of it."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(page_file.resolve().as_uri())
     page.wait_for_timeout(600)
-    if at_player:
-        page.locator("#examples").evaluate("element => element.scrollIntoView({behavior: 'instant'})")
-        page.locator("#player-chart").click(position={"x": 420, "y": 80})
-        page.wait_for_timeout(500)
-    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(picture, optimize=True)
-    page.context.close()
+    page.evaluate(SHORTEN)
+    content = page.locator(part).screenshot() if part else page.screenshot()
+    Image.open(io.BytesIO(content)).convert("RGB").save(picture, optimize=True)
+    page.close()
     print(f"{picture}: {picture.stat().st_size // 1024} KB")
 
 

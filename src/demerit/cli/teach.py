@@ -97,7 +97,9 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
     if results.suggestions:
         out.print(f"[bold]label next[/bold]  {len(results.suggestions)} episodes, with pictures in the report:")
     for suggestion in results.suggestions[:SHOWN]:
-        out.print(f"  {escape(suggestion.episode)}: {escape(suggestion.reason)}")
+        out.print(
+            f"  {escape(suggestion.episode)}: {escape(suggestion.reason)}, p(success) {suggestion.probability:.2f}"
+        )
         if suggestion.video:
             out.print(f"    {escape(suggestion.video)}")
     if results.no_suggestion:

@@ -398,8 +398,8 @@ def suggest_labels(
 
 def _suggestion(embedded: EmbeddedEpisode, camera: str, probability: float, parts: dict[str, float]) -> LabelSuggestion:
     reasons = {
-        "torn": f"the heads of different folds disagree ({parts['torn']:.2f})",
-        "near": f"it is near the line between success and failure ({probability:.2f})",
+        "torn": "models taught on different episodes disagree about it",
+        "near": "it is close to the line between success and failure",
         "novel": "it looks unlike anything that was taught",
     }
     weighted = {name: SUGGESTION_WEIGHTS[name] * value for name, value in parts.items()}
