@@ -124,8 +124,15 @@ def _format_measure(measure: Measure | None) -> str:
     return f"{measure.value:.3f} ({measure.low:.3f} to {measure.high:.3f})"
 
 
-def print_problems(rows: list[dict[str, Any]]) -> None:
+def print_table(table: Table) -> None:
+    """Print a table that fits the terminal: cells break between words, and a longer word goes on in the next line."""
+    for column in table.columns:
+        column.overflow = "fold"
+    out.print(table, soft_wrap=False)
+
+
+def print_problems(rows: list[dict[str, Any]], console: Console = out) -> None:
     """Print a line per kind of problem."""
     for row in rows:
         fate = "kept" if row["kept"] else "skipped"
-        out.print(f"  [yellow]{row['problem']}[/yellow]: {row['episodes']} ({fate}), e.g. {escape(row['first'])}")
+        console.print(f"  [yellow]{row['problem']}[/yellow]: {row['episodes']} ({fate}), e.g. {escape(row['first'])}")

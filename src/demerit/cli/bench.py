@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from demerit.cli.bars import bar, out, report_table
-from demerit.cli.options import CameraOption, PickleOption, SourceOptions, reader_options
+from demerit.cli.options import CameraOption, InstructionOption, PickleOption, SourceOptions, reader_options
 from demerit.errors import BadInput
 from demerit.evaluate.benchmarks import (
     BENCHMARKS,
@@ -31,8 +31,15 @@ def bench(
     benchmark: Annotated[
         str, typer.Argument(metavar="[BENCHMARK]", help="name@version (see: demerit list benchmarks); own = your data.")
     ] = "",
-    model: Annotated[list[str] | None, typer.Option("--model", "-m", help="A model's name; repeatable.")] = None,
-    data: Annotated[str, typer.Option(metavar="PATH", help="The benchmark's episodes: a folder, or FORMAT:PATH.")] = "",
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", metavar="NAME", help="A model's name or folder; may be repeated."),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="The episodes: a folder, a video or FORMAT:PATH; may be repeated."),
+    ] = None,
+    instruction: InstructionOption = "",
     out_folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the report (default: bench/BENCHMARK).")
     ] = None,
@@ -85,14 +92,14 @@ def bench(
         workers=workers,
         camera=camera,
         settings=MeasureSettings(Resampling(resamples=resamples), calibrate_on),
-        reader=reader_options(options, trust_pickles),
+        reader=reader_options(options, trust_pickles, instruction),
         categories={} if categories is None else read_categories(categories),
     )
     if not benchmark:
         raise BadInput("benchmark", f"one of {', '.join(BENCHMARKS)}", "none")
     chosen = load_benchmark(benchmark)
     folder = out_folder or Path("bench") / chosen.name
-    loaded = load_data(chosen, data, run_options)
+    loaded = load_data(chosen, data or [], run_options)
     models = [load_model(name) for name in model or []]
     prompted: list[Any] = [scorer for scorer in models if hasattr(scorer, "estimate")]
     for scorer in prompted:

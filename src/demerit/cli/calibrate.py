@@ -10,15 +10,22 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, out
-from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, SourceOptions, StrictOption, reader_options
+from demerit.cli.bars import bar, out, print_table
+from demerit.cli.options import (
+    CameraOption,
+    DatasetsArgument,
+    PickleOption,
+    SourceOptions,
+    StrictOption,
+    reader_options,
+)
 from demerit.data.formats import open_dataset
 from demerit.training.calibration import CalibrateOptions, CalibrationResult
 from demerit.training.calibration import calibrate as run
 
 
 def calibrate(
-    dataset: DatasetArgument,
+    datasets: DatasetsArgument,
     model: Annotated[str, typer.Option("--model", "-m", help="The model to calibrate, by name or folder.")],
     out_folder: Annotated[
         Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder to write the calibrated model to.")
@@ -50,7 +57,7 @@ def calibrate(
     """
     given: dict[str, Any] = {"method": method, "risk": risk, "batch": batch, "workers": workers, "limit": limit}
     chosen = CalibrateOptions(**given)
-    opened = open_dataset(dataset, strict=strict, camera=camera, **reader_options(options, trust_pickles))
+    opened = open_dataset(datasets, strict=strict, camera=camera, **reader_options(options, trust_pickles))
     with bar(f"scoring with {model}", limit) as shown:
         result = run(opened, model, out_folder, chosen, lambda progress: shown.update(progress.seen))
     _print(result, escape(str(out_folder)))
@@ -70,7 +77,7 @@ def _print(result: CalibrationResult, folder: str) -> None:
         for name, measure in result.measures.items():
             span = "unknown" if math.isnan(measure.low) else f"{measure.low:.3f} to {measure.high:.3f}"
             table.add_row(name, f"{measure.value:.3f}", span, f"{measure.n} {measure.unit}")
-        out.print(table)
+        print_table(table)
     for note in result.notes:
         out.print(f"[yellow]note[/yellow]  {escape(note)}")
     out.print(f"The model: {folder}. Use it as --model calibrated:{folder}")

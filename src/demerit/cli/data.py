@@ -13,7 +13,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from demerit.cli.bars import bar, err, out, print_problems
-from demerit.cli.options import CameraOption, DatasetArgument, PickleOption, SourceOptions, StrictOption, reader_options
+from demerit.cli.options import (
+    CameraOption,
+    DatasetArgument,
+    DatasetsArgument,
+    InstructionOption,
+    PickleOption,
+    SourceOptions,
+    StrictOption,
+    reader_options,
+)
 from demerit.cli.terminal import escape_controls
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
@@ -31,6 +40,7 @@ def import_(
     copy: Annotated[bool, typer.Option("--copy", help="Copy the videos; otherwise they are used in place.")] = False,
     licence: Annotated[str, typer.Option(help="Recorded where the dataset has none.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change and write nothing.")] = False,
+    instruction: InstructionOption = "",
     camera: CameraOption = None,
     strict: StrictOption = False,
     options: SourceOptions = None,
@@ -44,7 +54,7 @@ def import_(
       demerit import roboarena:~/data/roboarena arena --copy
       demerit import roboreward:~/data/RoboReward bench --with split=test
     """
-    dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, trust_pickles))
+    dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, trust_pickles, instruction))
     with bar("importing", dataset.expected()) as shown:
         progress = import_dataset(
             dataset,
@@ -73,12 +83,13 @@ def import_(
 
 
 def inspect(
-    dataset: DatasetArgument,
+    datasets: DatasetsArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     sheet: Annotated[
         Path | None, typer.Option("--sheet", metavar="PNG", help="Also draw a contact sheet of one episode.")
     ] = None,
     episode: Annotated[str | None, typer.Option("--episode", metavar="ID", help="Its id (default: the first).")] = None,
+    instruction: InstructionOption = "",
     camera: CameraOption = None,
     options: SourceOptions = None,
 ) -> None:
@@ -87,10 +98,11 @@ def inspect(
     [bold]Examples[/bold]
 
       demerit inspect my_set
+      demerit inspect a.mp4 runs/ more_runs/
       demerit inspect lerobot:~/data/so101 --json
       demerit inspect my_set --sheet look.png --episode so101/episode_000003
     """
-    reader = open_dataset(dataset, camera=camera, **reader_options(options, False))
+    reader = open_dataset(datasets, camera=camera, **reader_options(options, False, instruction))
     with bar("reading", reader.expected()) as shown:
         summary = summarize(reader, shown.update)
     if as_json:

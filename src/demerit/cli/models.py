@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, out
+from demerit.cli.bars import bar, err, out, print_problems, print_table
 from demerit.cli.options import (
     CameraOption,
-    DatasetArgument,
+    DatasetsArgument,
+    InstructionOption,
     LimitOption,
     PickleOption,
     SourceOptions,
@@ -22,22 +26,41 @@ from demerit.cli.options import (
     WorkersOption,
     reader_options,
 )
-from demerit.data.formats import open_dataset
+from demerit.data.dataset import Dataset
+from demerit.data.formats import open_parts
+from demerit.data.joined import distinct_names
 from demerit.errors import BadInput
-from demerit.models import RewardModel, find_model, load_model
+from demerit.models import MODELS, RewardModel, find_model, load_model
 from demerit.models.check import check_model
+from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, ScoreProgress, rewards_folder
 from demerit.models.score import score as score_dataset
+from demerit.models.score_summary import EpisodeScore, ScoreSummary, check_table_file, match_scores, write_table
+
+SHOWN = 5
+"""reasons of unscored episodes to print"""
 
 
 def score(
-    dataset: DatasetArgument,
-    model: Annotated[list[str], typer.Option("--model", "-m", help="A model's name or folder; may be repeated.")],
+    datasets: DatasetsArgument,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", "-m", metavar="NAME", help="A model's name or folder; may be repeated (default: default)."
+        ),
+    ] = None,
+    instruction: InstructionOption = "",
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Also write a table with a row per episode.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON, and nothing else.")] = False,
     out_folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the rewards (default: next to the dataset).")
     ] = None,
-    frames: Annotated[int | None, typer.Option(help="Score N frames of each episode, spread evenly.")] = None,
-    batch: Annotated[int, typer.Option(help="Episodes per batch.")] = 8,
+    frames: Annotated[
+        int | None, typer.Option(metavar="N", help="Score N frames of each episode, spread evenly.")
+    ] = None,
+    batch: Annotated[int, typer.Option(metavar="N", help="Episodes per batch.")] = 8,
     workers: WorkersOption = None,
     limit: LimitOption = None,
     retry: Annotated[bool, typer.Option("--retry", help="Retry what an earlier run could not score.")] = False,
@@ -48,34 +71,100 @@ def score(
 ) -> None:
     """Score every episode of a dataset. Run it again to resume.
 
+    Ends with the final values, the worst episodes, and what was not scored and why. A video is scored as part of its
+    folder: its rewards are stored with those of the folder, and nothing is scored twice.
+
     [bold]Examples[/bold]
 
       demerit score my_set --model default --model clock
-      demerit score my_set --model default:all --model ./my-model
+      demerit score a.mp4 b.mp4 --instruction "put the cup on the plate"
+      demerit score runs/ more_runs/ --model ./my-model --csv scores.csv
       demerit score lerobot:~/data/so101 --model clock --camera top --frames 16
       demerit score my_set --model my_package.rewards:MyModel --out rewards/mine
     """
-    waiting = _load_models(model)
+    for name in datasets:
+        if name in MODELS and not Path(name).exists():
+            raise BadInput(name, "a dataset or a video", f"the name of a model (write --model {name})")
+    if csv is not None:
+        check_table_file(csv)
+    say = err if as_json else out
+    waiting = _load_models(model or ["default"])
+    parts = open_parts(datasets, strict=strict, camera=camera, **reader_options(options, trust_pickles, instruction))
+    given: dict[str, Any] = {"frames": frames, "batch": batch, "retry": retry}
+    given |= {} if workers is None else {"workers": workers}
+    rows: list[EpisodeScore] = []
+    found: list[dict[str, Any]] = []
     while waiting:
         loaded = waiting.pop(0)  # free one model before the next one reads its weights
-        opened = open_dataset(dataset, strict=strict, camera=camera, **reader_options(options, trust_pickles))
-        folder = rewards_folder(opened, loaded.card.name, frames)
+        summary, folders = _score_parts(loaded, parts, out_folder, limit, given, say)
+        rows += summary.rows
+        found.append(summary.as_dict() | {"rewards": [str(folder.resolve()) for folder in folders]})
+        if not as_json:
+            print_summary(summary, len(parts) > 1)
+            for folder in folders:
+                out.print(escape(f"Rewards, in Python: list(demerit.RewardStore({str(folder)!r}))"))
+    if csv is not None:
+        write_table(rows, csv)
+        say.print(f"Table: {escape(str(csv))}", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"models": found}, ensure_ascii=False, allow_nan=False))
+
+
+def _score_parts(
+    model: RewardModel,
+    parts: list[Dataset],
+    out_folder: Path | None,
+    limit: int | None,
+    given: dict[str, Any],
+    say: Console,
+) -> tuple[ScoreSummary, list[Path]]:
+    """Score each dataset; the rewards of each are stored next to it."""
+    card, rows, folders = model.card, list[EpisodeScore](), list[Path]()
+    for name, part in zip(distinct_names([part.address for part in parts]), parts, strict=True):
+        left = None if limit is None else limit - len(rows)
+        if left == 0 and folders:
+            break
+        folder = rewards_folder(part, card.name, given["frames"])
         if out_folder is not None:
-            folder = out_folder / folder.name
-        given: dict[str, Any] = {} if workers is None else {"workers": workers}
-        job = ScoreJob(loaded, opened, folder, frames=frames, batch=batch, retry=retry, limit=limit, **given)
-        if (estimate := getattr(loaded, "estimate", None)) is not None:
-            out.print(f"[bold]{loaded.card.name}[/bold]: {escape(str(estimate(islice(opened, limit))))}")
-        with bar(f"scoring with {loaded.card.name}", limit or opened.expected()) as shown:
+            folder = (out_folder if len(parts) == 1 else out_folder / name) / folder.name
+        job = ScoreJob(model, part, folder, limit=left, **given)
+        if (estimate := getattr(model, "estimate", None)) is not None:
+            say.print(f"[bold]{card.name}[/bold]: {escape(str(estimate(islice(part, left))))}")
+        with bar(f"scoring with {card.name}", left or part.expected()) as shown:
             progress = score_dataset(job, lambda progress, shown=shown: shown.update(progress.seen, _note(progress)))  # type: ignore[misc]
-        out.print(f"[bold]{loaded.card.name}[/bold]: {_summarize(progress)}")
-        if (spent := getattr(loaded, "spent", None)) is not None:
-            out.print(f"  requests: {escape(str(spent))}")
-        for reason, count in progress.reasons.most_common(5):
-            out.print(f"  [yellow]unscored[/yellow] {count}: {escape(reason)}")
-        if len(opened.problems):
-            out.print(f"  {len(opened.problems)} problems in the dataset: see demerit inspect {escape(str(dataset))}")
-        out.print(f"  rewards: {escape(str(folder))}")
+        where = f" ({escape(name)})" if len(parts) > 1 else ""
+        say.print(f"[bold]{card.name}[/bold]: {_summarize(progress)}{where}", soft_wrap=True)
+        print_problems(part.problems.rows(), say)
+        rows += match_scores(RewardStore(folder), progress.episodes, part.address)
+        folders.append(folder)
+    if (spent := getattr(model, "spent", None)) is not None:
+        say.print(f"  requests: {escape(str(spent))}")
+    return ScoreSummary(card, rows), folders
+
+
+def print_summary(summary: ScoreSummary, several: bool = False) -> None:
+    """Print the figures over all episodes, what is unscored and why, and the worst episodes."""
+    card, facts, finals, verdicts = summary.card, summary.as_dict(), summary.finals, summary.verdicts
+    table = Table(show_header=False, title=f"{card.name}: {len(summary.rows)} episodes", title_justify="left")
+    if finals:
+        bounds = "" if card.low is None or card.high is None else f", {card.low:g} to {card.high:g}"
+        value = f"mean {facts['final']['mean']:.3f}, median {facts['final']['median']:.3f}"
+        table.add_row("final value", escape(f"{value} ({card.quantity}{bounds})"))
+    if verdicts:
+        table.add_row("called a success", f"{sum(verdicts)} of {len(verdicts)} ({facts['success_rate']:.0%})")
+    elif any(not math.isnan(row.success_probability) for row in summary.rows):
+        table.add_row("called a success", "unknown: the model has no success threshold (see demerit calibrate)")
+    for reason, ids in list(summary.reasons().items())[:SHOWN]:
+        table.add_row("[yellow]unscored[/yellow]", escape(f"{len(ids)}: {reason}, e.g. {ids[0]}"))
+    print_table(table)
+    if finals and not card.comparable:
+        out.print("Its values depend on the episode: do not compare episodes by them.")
+    if worst := summary.worst():
+        lowest = Table("value", "episode and instruction", title="The lowest final values", title_justify="left")
+        for row in worst:
+            dataset = f"{Path(row.dataset.partition(':')[2]).name}/" if several else ""
+            lowest.add_row(f"{row.final:.3f}", escape(f"{dataset}{row.id}\n{row.instruction or '(no instruction)'}"))
+        print_table(lowest)
 
 
 def _load_models(names: list[str]) -> list[RewardModel]:
@@ -121,6 +210,6 @@ def check(
     table = Table("clause", "", "facts", title=report.model)
     for clause in report.clauses:
         table.add_row(clause.name, f"[{colours[clause.status]}]{clause.status}[/]", escape(clause.facts))
-    out.print(table)
+    print_table(table)
     if report.broken:
         raise typer.Exit(1)

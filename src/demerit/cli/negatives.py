@@ -23,7 +23,12 @@ def negatives(
     source: DatasetArgument,
     dest: Annotated[Path, typer.Argument(help="The folder to create; run again to resume.")],
     mix: Annotated[
-        str, typer.Option(metavar="NAME=SHARE,...", help="What to make (demerit list negatives).")
+        str,
+        typer.Option(
+            metavar="NAME=SHARE,...",
+            help="What to make (demerit list negatives).",
+            show_default=DEFAULT_MIX.replace(",", ", "),
+        ),
     ] = DEFAULT_MIX,
     seed: Annotated[int, typer.Option(help="The same seed makes the same negatives.")] = 0,
     per_episode: Annotated[int, typer.Option(help="Most negatives from one episode.")] = PER_EPISODE,

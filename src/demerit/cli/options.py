@@ -10,12 +10,27 @@ from demerit.errors import BadInput
 
 DatasetArgument = Annotated[
     str,
-    typer.Argument(metavar="DATASET", help="A dataset folder, or FORMAT:PATH (see: demerit list sources)."),
+    typer.Argument(metavar="DATASET", help="A dataset folder, a video, or FORMAT:PATH (see: demerit list sources)."),
+]
+DatasetsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DATASET...",
+        help="Dataset folders, videos, or FORMAT:PATH (see: demerit list sources); one or several.",
+    ),
+]
+InstructionOption = Annotated[
+    str,
+    typer.Option(
+        "--instruction", metavar="TEXT", help="The task, for episodes that have no instruction; others keep theirs."
+    ),
 ]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first problem instead of counting it.")]
 CameraOption = Annotated[str | None, typer.Option("--camera", help="The camera to use.", metavar="NAME")]
-LimitOption = Annotated[int | None, typer.Option(help="Use only the first N episodes.")]
-WorkersOption = Annotated[int | None, typer.Option(help="Decoding processes (default: one per core; 0 = none).")]
+LimitOption = Annotated[int | None, typer.Option(metavar="N", help="Use only the first N episodes.")]
+WorkersOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Decoding processes (default: one per core; 0 = none).")
+]
 SourceOptions = Annotated[
     list[str] | None,
     typer.Option("--with", metavar="KEY=VALUE", help="An option of the format's reader, e.g. --with split=test."),
@@ -29,9 +44,11 @@ PickleOption = Annotated[
 ]
 
 
-def reader_options(pairs: list[str] | None, trust_pickles: bool) -> dict[str, Any]:
-    """Turn KEY=VALUE pairs into keyword arguments of a reader."""
+def reader_options(pairs: list[str] | None, trust_pickles: bool, instruction: str = "") -> dict[str, Any]:
+    """Turn KEY=VALUE pairs and the instruction into keyword arguments of `open_dataset`."""
     options: dict[str, Any] = {"allow_pickle": True} if trust_pickles else {}
+    if instruction.strip():
+        options["instruction"] = instruction
     for pair in pairs or []:
         key, equals, value = pair.partition("=")
         if not equals:

@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from demerit.cli.bars import StageBars, out, report_table
 from demerit.cli.options import (
-    DatasetArgument,
+    DatasetsArgument,
+    InstructionOption,
     LimitOption,
     PickleOption,
     SourceOptions,
@@ -30,12 +31,13 @@ SHOWN = 5
 
 
 def teach(
-    dataset: DatasetArgument,
+    datasets: DatasetsArgument,
     out_folder: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="The model folder to write.")],
     risk: Annotated[float, typer.Option(help="Share of failures that may be called a success.")] = 0.05,
     cameras: Annotated[
         str, typer.Option(metavar="NAMES", help="Cameras to use: top,wrist (default: all common ones).")
     ] = "",
+    instruction: InstructionOption = "",
     limit: LimitOption = None,
     seed: Annotated[int, typer.Option(help="Seed for folds and negatives.")] = 0,
     network: Annotated[
@@ -55,10 +57,11 @@ def teach(
     [bold]Examples[/bold]
 
       demerit teach lerobot:~/data/so101 -o my-model
+      demerit teach monday/ tuesday/ -o my-model --instruction "put the cup on the plate"
       demerit teach my_videos -o my-model --risk 0.1 --cameras top,wrist
       demerit score new_episodes --model ./my-model
     """
-    opened = open_dataset(dataset, strict=strict, **reader_options(options, trust_pickles))
+    opened = open_dataset(datasets, strict=strict, **reader_options(options, trust_pickles, instruction))
     with StageBars() as bars:
         outcome = teach_model(
             opened,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
 
@@ -32,6 +32,9 @@ SOURCES = Registry(
     },
     "demerit.sources",
 )
+
+
+NO_INSTRUCTION = "empty instruction"
 
 
 @dataclass(frozen=True)
@@ -138,10 +141,24 @@ class Dataset:
     """
 
     def __init__(
-        self, reader: DatasetReader, address: str = "", strict: bool = False, camera: str | None = None
+        self,
+        reader: DatasetReader,
+        address: str = "",
+        strict: bool = False,
+        camera: str | None = None,
+        instruction: str = "",
     ) -> None:
-        """`strict` raises at the first problem; `camera` becomes every episode's main camera."""
+        """Open a reader.
+
+        Args:
+            reader: what reads the files.
+            address: `format:path`.
+            strict: raise at the first problem.
+            camera: every episode's main camera.
+            instruction: for episodes that have none.
+        """
         self.reader, self.address, self.strict, self.camera = reader, address, strict, camera
+        self.instruction = instruction.strip()
         self.problems = Problems()
         self._episodes: list[Episode] | None = None
         self.on_problem: Callable[[Problem], None] = lambda problem: None
@@ -166,7 +183,8 @@ class Dataset:
         seen: set[str] = set()
         for record in self.reader.records():
             if isinstance(record, Problem):
-                self.report(record)
+                if not (self.instruction and record.kind == NO_INSTRUCTION):
+                    self.report(record)
             elif isinstance(record, Episode):
                 yield from self._check(record, seen)
             else:
@@ -229,8 +247,9 @@ class Dataset:
         return "episodes not counted yet" if expected is None else f"{expected} episodes expected"
 
     def _index(self) -> IndexedReader | None:
-        # A main camera that some episodes lack makes the dataset smaller than its index.
-        return self.reader if self.camera is None and isinstance(self.reader, IndexedReader) else None
+        # A main camera that some episodes lack makes the dataset smaller than its index; an instruction changes episodes.
+        changed = self.camera is not None or self.instruction
+        return self.reader if not changed and isinstance(self.reader, IndexedReader) else None
 
     def _list(self) -> list[Episode]:
         if self._episodes is None:
@@ -262,6 +281,11 @@ class Dataset:
                 self.report(Problem("missing camera", episode.id, f"no {self.camera!r} among {known}", kept=False))
                 return
             episode = episode.with_camera(self.camera)
+        if self.instruction and not episode.instruction.strip():
+            episode = replace(episode, instruction=self.instruction)
+        elif self.instruction and episode.instruction.strip() != self.instruction:
+            detail = f"{episode.instruction!r} stays: the given instruction is for episodes that have none"
+            self.report(Problem("instruction of its own", episode.id, detail, kept=True))
         yield episode
 
 

@@ -80,7 +80,11 @@ class DatasetSummary:
 def summarize(dataset: Dataset, on_progress: Callable[[int], None] = lambda seen: None) -> DatasetSummary:
     """Count a dataset's episodes: a demerit folder by its columns, others by reading them once."""
     summary = DatasetSummary(dataset.name)
-    rows = _stored_rows if isinstance(dataset.reader, Store) and dataset.camera is None else _read_rows
+    rows = (
+        _stored_rows
+        if isinstance(dataset.reader, Store) and not (dataset.camera or dataset.instruction)
+        else _read_rows
+    )
     for row in rows(dataset, summary):
         summary.add(row)
         on_progress(summary.episodes)

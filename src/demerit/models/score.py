@@ -21,6 +21,7 @@ from demerit.data.store import Store
 from demerit.errors import BadInput, BadReward, DemeritError, UnreadableVideo
 from demerit.models.protocol import ModelCard, Prepares, RewardModel
 from demerit.models.reward_store import RewardStore, RewardWriter
+from demerit.models.score_summary import SeenEpisode
 
 COMMIT_SECONDS = 2.0
 # Abort if the first 20 episodes all fail.
@@ -45,6 +46,8 @@ class ScoreProgress:
     seconds: float = 0.0
     reasons: Counter[str] = field(default_factory=Counter)
     """why episodes are unscored"""
+    episodes: dict[str, SeenEpisode] = field(default_factory=dict)
+    """every episode of the job by id, also the kept ones"""
 
     @property
     def seen(self) -> int:
@@ -132,6 +135,7 @@ class _ScoreQueue:
         for count, episode in enumerate(self.job.dataset):
             if self.job.limit is not None and count >= self.job.limit:
                 return
+            self.progress.episodes[episode.id] = SeenEpisode.of(episode)
             fingerprint = _fingerprint(episode)
             if self._is_done(episode.id, fingerprint):
                 self.progress.kept += 1

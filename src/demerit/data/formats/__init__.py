@@ -1,34 +1,102 @@
 """Readers of dataset formats, one module each.
 
-`open_dataset("lerobot:/path")` names the format; `open_dataset("/path")` detects it by the files in the folder.
+`open_dataset("lerobot:/path")` names the format; `open_dataset("/path")` detects it by the files in the folder. A video
+file is read as part of its folder: with its row in the folder's label file, and the id that it has there.
 """
 
 from __future__ import annotations
 
+import glob
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from demerit.data.dataset import SOURCES, Dataset
+from demerit.data.dataset import SOURCES, Dataset, DatasetReader
 from demerit.data.formats.videos import VIDEO_SUFFIXES
+from demerit.data.joined import JoinedReader, distinct_names
 from demerit.errors import BadInput, UnknownName
 
 HDF5_SUFFIXES = {".hdf5", ".h5"}
 
 
-def open_dataset(address: str | Path, *, strict: bool = False, camera: str | None = None, **options: Any) -> Dataset:
+def open_dataset(
+    address: str | Path | Sequence[str | Path],
+    *,
+    strict: bool = False,
+    camera: str | None = None,
+    instruction: str = "",
+    **options: Any,
+) -> Dataset:
     """Open a dataset in place; nothing is copied or converted.
 
     Args:
-        address: `format:path`, or a path whose format is detected.
+        address: `format:path`, a path whose format is detected, a video, a pattern (`runs/*.mp4`), or several of them.
+            The episodes of several datasets get their dataset's name before their id.
         strict: raise at the first problem instead of counting it.
         camera: the main camera; others stay available.
+        instruction: for episodes that have none; episodes that have one keep it and are counted.
         **options: options of the format's reader (see its class).
     """
-    kind, path = split_address(str(address))
+    addresses = [address] if isinstance(address, (str, Path)) else address
+    parts = open_parts(addresses, strict=strict, camera=camera, instruction=instruction, **options)
+    if len(parts) == 1:
+        return parts[0]
+    names = distinct_names([part.address for part in parts])
+    joined = JoinedReader(dict(zip(names, [part.reader for part in parts], strict=True)))
+    return Dataset(joined, ", ".join(part.address for part in parts), strict, camera, instruction)
+
+
+def open_parts(
+    addresses: Sequence[str | Path],
+    *,
+    strict: bool = False,
+    camera: str | None = None,
+    instruction: str = "",
+    **options: Any,
+) -> list[Dataset]:
+    """Open several datasets, each for itself; videos of one folder are one dataset. Takes what `open_dataset` takes."""
+    chosen: dict[tuple[str, Path], list[Path]] = {}
+    whole: set[tuple[str, Path]] = set()
+    for address in addresses:
+        for found in _expand(str(address)):
+            kind, path = split_address(found)
+            is_video = kind == "videos" and path.is_file() and path.suffix.lower() in VIDEO_SUFFIXES
+            videos = chosen.setdefault((kind, path.parent if is_video else path), [])
+            if not is_video:
+                whole.add((kind, path))
+            elif path not in videos:
+                videos.append(path)
+    if not chosen:
+        raise BadInput("dataset", "at least one", "none")
+    for (kind, path), (other, again) in combinations(chosen, 2):
+        if path == again:
+            raise BadInput(str(path), "one format", f"two ({kind} and {other})")
+    parts = []
+    for (kind, path), videos in chosen.items():
+        selection = {} if (kind, path) in whole else {"only": tuple(videos)}
+        reader = _open_reader(kind, path, **options, **selection)
+        parts.append(Dataset(reader, f"{kind}:{path}", strict, camera, instruction))
+    return parts
+
+
+def _expand(address: str) -> Iterator[str]:
+    """Yield the paths that match a pattern (a shell leaves a quoted one as it is), or the address itself."""
+    if not glob.has_magic(address) or Path(address).exists():
+        yield address
+        return
+    kind, colon, rest = address.partition(":")
+    prefix, pattern = (f"{kind}:", rest) if colon and kind in SOURCES else ("", address)
+    found = sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True))
+    if not found and not Path(pattern).exists():
+        raise BadInput(address, "a pattern that matches a file or folder", "one that matches nothing")
+    yield from (prefix + path for path in found or [pattern])
+
+
+def _open_reader(kind: str, path: Path, **options: Any) -> DatasetReader:
     try:
-        reader = SOURCES.factory(kind)(str(path), **options)
+        reader: DatasetReader = SOURCES.factory(kind)(str(path), **options)
     except TypeError as error:
         unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unexpected is None:
@@ -36,7 +104,7 @@ def open_dataset(address: str | Path, *, strict: bool = False, camera: str | Non
         raise BadInput(
             f"option {unexpected[1]!r}", f"an option of the {kind} format", "one that it does not have"
         ) from error
-    return Dataset(reader, address=f"{kind}:{path}", strict=strict, camera=camera)
+    return reader
 
 
 def split_address(address: str) -> tuple[str, Path]:
@@ -51,7 +119,10 @@ def split_address(address: str) -> tuple[str, Path]:
         kind = ""
     if not path.exists():
         raise BadInput(address, "an existing folder or file", "a path that does not exist")
-    return kind or detect(path), path.resolve()
+    resolved = path.resolve()
+    if path.suffix.lower() in VIDEO_SUFFIXES and resolved.suffix.lower() not in VIDEO_SUFFIXES:
+        resolved = path.parent.resolve() / path.name  # a link into a cache whose files have no extension
+    return kind or detect(path), resolved
 
 
 def detect(path: Path) -> str:
@@ -76,6 +147,6 @@ DETECTORS: dict[str, Callable[[Path], bool]] = {
     "roboreward": lambda path: any((path / split / "metadata.jsonl").is_file() for split in ("train", "val", "test")),
     "rlds": lambda path: path.is_dir() and any([*path.glob("features.json"), *path.glob("*/features.json")]),
     "hdf5": lambda path: path.suffix in HDF5_SUFFIXES or (path.is_dir() and _has_file(path, HDF5_SUFFIXES)),
-    "videos": lambda path: path.is_dir() and _has_file(path, set(VIDEO_SUFFIXES)),
+    "videos": lambda path: path.suffix.lower() in VIDEO_SUFFIXES or _has_file(path, set(VIDEO_SUFFIXES)),
 }
 """In order: the first match wins. `rbm` cannot be detected and must be named."""

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from h5py import Group, h5l
 
-from demerit.data.dataset import Problem, Record
+from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
 from demerit.data.frames import IMAGES_DIMENSIONS, RGB, Frames, Images, Times, file_identity, short_hash
 from demerit.data.labels import Outcome
@@ -111,9 +111,9 @@ class Hdf5Frames:
 class Hdf5Reader:
     """A robomimic or LIBERO file, or a folder of them."""
 
-    def __init__(self, path: str | Path, *, instruction: str | None = None, upside_down: bool | None = None) -> None:
-        """`instruction` is used for every episode; `upside_down` None flips only LIBERO's images."""
-        self.path, self.instruction, self.upside_down = Path(path), instruction, upside_down
+    def __init__(self, path: str | Path, *, upside_down: bool | None = None) -> None:
+        """`upside_down` None flips only LIBERO's images."""
+        self.path, self.upside_down = Path(path), upside_down
         self.files = _files(self.path)
         self._name = _id_part(self.path.resolve().name if self.path.is_dir() else self.path.stem)
 
@@ -178,17 +178,14 @@ class Hdf5Reader:
         if declared is not None and not np.array_equal(declared, contents.steps):
             detail = f"the attribute says {declared}, there are {contents.steps} rows"
             problems.append(Problem("wrong num_samples", episode, detail, kept=True))
-        instruction = summary.instruction if self.instruction is None else self.instruction
-        if not instruction:
-            problems.append(
-                Problem("empty instruction", episode, "the file has none (instruction= gives one)", kept=True)
-            )
+        if not summary.instruction:
+            problems.append(Problem(NO_INSTRUCTION, episode, "the file has none", kept=True))
         yield from problems
         flip = summary.libero if self.upside_down is None else self.upside_down
         path, fps, steps = str(summary.path.resolve()), summary.fps, contents.steps
         yield Episode(
             episode,
-            instruction,
+            summary.instruction,
             {name: Frames(Hdf5Frames(path, key, flip, fps, steps)) for name, key in contents.cameras.items()},
             _outcomes(contents.signals.get("rewards"), summary.libero),
             Origin(self.name, embodiment=summary.embodiment, split=summary.splits.get(demo, ""), tags=summary.tags),

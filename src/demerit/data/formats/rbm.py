@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from demerit.data.dataset import Problem, Record
+from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Origin
 from demerit.data.formats.videos import (
     FolderReader,
@@ -101,7 +101,7 @@ class RbmReader(FolderReader):
             )
         instruction = text(row.fields.get("task"))
         if not instruction:
-            problems.append(Problem("empty instruction", printable(episode), f"{row.where} has no task", kept=True))
+            problems.append(Problem(NO_INSTRUCTION, printable(episode), f"{row.where} has no task", kept=True))
         outcomes = _outcomes(row, printable(episode), problems)
         origin = _origin(self.name, row, printable(episode), problems)
         yield from problems

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from demerit.data.dataset import Problem, Record
+from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
 from demerit.data.formats.tfrecord import Example, Feature, parse_example, read_record, record_spans, stored_checksum
 from demerit.data.frames import Frames, Images, Times, file_identity, short_hash
@@ -225,7 +225,7 @@ class RldsReader:
         yield from (Problem(fault[0], episode, f"{name}: {fault[1]}", True) for name, fault in faults.items() if fault)
         texts = _instructions(example)
         if not texts:
-            yield Problem("empty instruction", episode, f"none of {', '.join(INSTRUCTIONS)} has text", kept=True)
+            yield Problem(NO_INSTRUCTION, episode, f"none of {', '.join(INSTRUCTIONS)} has text", kept=True)
         elif len(texts) > 1:
             yield Problem(
                 "several instructions", episode, f"the first of {len(texts)} is used: {texts[0]!r}", kept=True

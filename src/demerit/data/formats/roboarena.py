@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from demerit.data.dataset import Problem, Record
+from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.files import path_inside
 from demerit.data.formats.videos import (
@@ -139,7 +139,7 @@ class RoboArenaReader(FolderReader):
         instruction = text(session.metadata.get("language_instruction"))
         if not instruction:
             detail = "metadata.yaml has no language_instruction"
-            problems.append(Problem("empty instruction", printable(episode), detail, kept=True))
+            problems.append(Problem(NO_INSTRUCTION, printable(episode), detail, kept=True))
         signals = self._signals(folder, printable(episode), problems)
         yield from problems
         origin = _origin(self.name, session, letter, folder)

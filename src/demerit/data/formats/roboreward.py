@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from demerit.data.dataset import Problem, Record
+from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Origin
 from demerit.data.formats.videos import (
     HIGHEST_GRADE,
@@ -102,7 +102,7 @@ class RoboRewardReader(FolderReader):
             return
         seen[episode] = (row.where, grade)
         if not instruction:
-            problems.append(Problem("empty instruction", episode, f"{row.where} has no task", kept=True))
+            problems.append(Problem(NO_INSTRUCTION, episode, f"{row.where} has no task", kept=True))
         yield from problems
         origin = _origin(self.name, split, stem)
         yield build_episode(episode, instruction, {"main": video}, _outcomes(split, grade, row), origin)

@@ -10,7 +10,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demerit.data.dataset import Problem, Record
+from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
 from demerit.data.files import is_file, path_inside
 from demerit.data.frames import Frames
@@ -94,6 +94,8 @@ class VideosReader(FolderReader):
 
     format = "videos"
     labels: str | None = field(default=None, kw_only=True)
+    only: Sequence[Path] | None = field(default=None, kw_only=True)
+    """read only these videos of the folder, with their rows; absolute paths"""
 
     def __post_init__(self) -> None:
         if not self.root.is_dir() or (self.labels is not None and not self._label_files):
@@ -102,6 +104,8 @@ class VideosReader(FolderReader):
 
     def expected(self) -> int:
         """The number of rows of the label file; without one, the number of videos."""
+        if self.only is not None:
+            return len(self.only)
         return count_rows(self._label_files[0]) if self._label_files else sum(1 for _ in videos_under(self.root))
 
     def records(self) -> Iterator[Record]:
@@ -115,7 +119,7 @@ class VideosReader(FolderReader):
                 yield row
             else:
                 yield from self._read_labelled(row, used)
-        for path in videos_under(self.root):
+        for path in videos_under(self.root) if self.only is None else self.only:
             if path not in used:
                 yield from self._read_unlabelled(path)
 
@@ -136,7 +140,7 @@ class VideosReader(FolderReader):
             detail = f"{self._label_files[0].name} has no row for it: instruction and outcome are unknown"
             yield Problem("video without a row", printable(episode), detail, kept=True)
         else:
-            yield Problem("empty instruction", printable(episode), "there is no label file", kept=True)
+            yield Problem(NO_INSTRUCTION, printable(episode), "there is no label file", kept=True)
         yield build_episode(episode, "", {"main": video}, (), Origin(dataset=self.name))
 
     def _read_labelled(self, row: LabelRow, used: dict[Path, str]) -> Iterator[Record]:
@@ -150,6 +154,8 @@ class VideosReader(FolderReader):
                 videos[camera] = video
             else:
                 problems.append(video)
+        if self.only is not None and not set(self.only) & set(videos.values()):
+            return
         if not videos:
             yield problems[0]
             return
@@ -163,7 +169,7 @@ class VideosReader(FolderReader):
         used.update(dict.fromkeys(videos.values(), row.where))
         instruction = text(cells.take(*INSTRUCTION))
         if not instruction:
-            problems.append(Problem("empty instruction", printable(episode), f"{row.where} gives none", kept=True))
+            problems.append(Problem(NO_INSTRUCTION, printable(episode), f"{row.where} gives none", kept=True))
         outcomes = read_outcomes(cells, printable(episode), problems)
         yield from problems
         yield build_episode(episode, instruction, videos, outcomes, _origin(self.name, cells))

@@ -66,16 +66,18 @@ class RunOptions:
     """category by task name (see `read_categories`), instead of by verb"""
 
 
-def load_data(benchmark: Benchmark, data: str | Path | Dataset, options: RunOptions | None = None) -> BenchmarkData:
+def load_data(
+    benchmark: Benchmark, data: str | Path | Sequence[str] | Dataset, options: RunOptions | None = None
+) -> BenchmarkData:
     """Read a benchmark's episodes and their labels; no frame is decoded.
 
     Args:
         benchmark: the benchmark.
-        data: `format:path`, a path, or an open dataset; an empty string raises an error that names where to get it.
+        data: `format:path`, a path, several of them, or an open dataset; the error for none names where to get it.
         options: limit, camera, reader options, categories, settings.
     """
     options = options or RunOptions()
-    dataset = data if isinstance(data, Dataset) else _open(benchmark, str(data), options)
+    dataset = data if isinstance(data, Dataset) else _open(benchmark, data, options)
     episodes: list[Episode] = []
     preferences: list[Preference] = []
     for record in dataset.records():
@@ -202,14 +204,15 @@ def _is_measured(benchmark: Benchmark, options: RunOptions, episode: Episode) ->
     return not benchmark.splits or not split or split in (*benchmark.splits, options.settings.calibrate_on)
 
 
-def _open(benchmark: Benchmark, data: str, options: RunOptions) -> Dataset:
-    address = benchmark.address(data)
+def _open(benchmark: Benchmark, data: str | Path | Sequence[str], options: RunOptions) -> Dataset:
+    given = [str(data)] if isinstance(data, (str, Path)) else data
+    addresses = [benchmark.address(one) for one in given or [""]]
     chosen = {**benchmark.options, **options.reader}
     if options.settings.calibrate_on:
         chosen.pop("split", None)  # the calibration split is needed as well
-    if benchmark.reads and not address.startswith(f"{benchmark.reads}:"):
+    if benchmark.reads and not all(address.startswith(f"{benchmark.reads}:") for address in addresses):
         chosen = dict(options.reader)  # the benchmark's options are for another format
-    return open_dataset(address, camera=options.camera, **chosen)
+    return open_dataset(addresses, camera=options.camera, **chosen)
 
 
 def _with_controls(models: list[RewardModel], options: RunOptions) -> tuple[list[RewardModel], tuple[str, ...]]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from demerit.data.dataset import Problem, Record
+from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
 from demerit.data.files import is_file
 from demerit.data.formats.lerobot.metadata import (
@@ -126,7 +126,7 @@ class _ReadPass:
     ) -> Episode:
         tasks = entry.tasks or self._tasks_of(rows)
         if not tasks:
-            problems.append(Problem("empty instruction", id, "neither the metadata nor the data names a task", True))
+            problems.append(Problem(NO_INSTRUCTION, id, "neither the metadata nor the data names a task", True))
         key = self._reader._frame_key
         columns = {} if rows is None else rows.columns
         labels = read_labels(entry.labels, self._reader._success_key, columns.get(key or ""), key)

@@ -1,0 +1,179 @@
+"""What a scoring job found: a row per episode, and the figures over them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from demerit.data.episode import Episode
+from demerit.data.files import atomic_file, make_folder
+from demerit.data.reward import Reward
+from demerit.errors import BadInput
+from demerit.models.protocol import ModelCard
+
+NAN = float("nan")
+WORST = 5
+PATH = re.compile(r"^.*?\.(mp4|mkv|webm|mov|avi|hdf5|h5|parquet): ", re.IGNORECASE)
+"""the file that an unscored episode's reason begins with; without it, equal reasons are counted together"""
+
+
+@dataclass(frozen=True)
+class SeenEpisode:
+    """What is shown of an episode beside its reward."""
+
+    instruction: str
+    label: str = ""
+    """success, failure, 'grade 3' or 'progress 0.4'; empty = no label"""
+    label_source: str = ""
+
+    @classmethod
+    def of(cls, episode: Episode) -> SeenEpisode:
+        """Take instruction and most trusted label of an episode."""
+        outcome = episode.outcome
+        if outcome is None:
+            return cls(episode.instruction)
+        label = ""
+        if outcome.success is not None:
+            label = "success" if outcome.success else "failure"
+        elif outcome.grade is not None:
+            label = f"grade {outcome.grade}"
+        elif outcome.progress is not None:
+            label = f"progress {outcome.progress:g}"
+        return cls(episode.instruction, label, outcome.source if label else "")
+
+
+@dataclass(frozen=True)
+class EpisodeScore:
+    """One row: an episode and its reward. The names of the fields are the columns of the CSV file."""
+
+    model: str
+    dataset: str
+    """`format:path`"""
+    id: str
+    instruction: str
+    label: str
+    label_source: str
+    final: float
+    """value at the last scored frame; NaN = unscored"""
+    max: float
+    success: bool | None
+    """whether the model calls it a success; None where it does not say"""
+    success_probability: float
+    unscored: str
+    """why it, or its last frame, has no value"""
+
+    @classmethod
+    def of(cls, reward: Reward, seen: SeenEpisode, dataset: str) -> EpisodeScore:
+        """Make the row of a reward."""
+        succeeds = reward.given.get("succeeds")
+        return cls(
+            model=reward.model,
+            dataset=dataset,
+            id=reward.episode,
+            instruction=seen.instruction,
+            label=seen.label,
+            label_source=seen.label_source,
+            final=reward.final,
+            max=float(np.nanmax(reward.value)) if reward.scored else NAN,
+            success=succeeds if isinstance(succeeds, bool) else None,
+            success_probability=NAN if reward.success is None or not len(reward.success) else float(reward.success[-1]),
+            unscored="" if not math.isnan(reward.final) else reward.why_missing,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values; None = unknown."""
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in asdict(self).items()
+        }
+
+
+COLUMNS = [field.name for field in fields(EpisodeScore)]
+
+
+@dataclass(frozen=True)
+class ScoreSummary:
+    """The figures of one model over the episodes of a call."""
+
+    card: ModelCard
+    rows: Sequence[EpisodeScore]
+
+    @property
+    def finals(self) -> list[float]:
+        """The final values that are known."""
+        return [row.final for row in self.rows if not math.isnan(row.final)]
+
+    @property
+    def verdicts(self) -> list[bool]:
+        """Success as the model says it, where it does."""
+        return [row.success for row in self.rows if row.success is not None]
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Return the ids of unscored episodes by reason (without the file's name), most frequent first."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.unscored:
+                found.setdefault(PATH.sub("", row.unscored).removesuffix("."), []).append(row.id)
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+    def worst(self, most: int = WORST) -> list[EpisodeScore]:
+        """Return the episodes with the lowest final values; none where all are equal or cannot be compared."""
+        if not self.card.comparable or len(set(self.finals)) == 1 < len(self.rows):
+            return []
+        return sorted((row for row in self.rows if not math.isnan(row.final)), key=lambda row: row.final)[:most]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        finals, verdicts = self.finals, self.verdicts
+        return {
+            "model": self.card.name,
+            "quantity": self.card.quantity,
+            "low": self.card.low,
+            "high": self.card.high,
+            "episodes": len(self.rows),
+            "final": {"mean": fmean(finals), "median": median(finals)} if finals else None,
+            "success_rate": fmean(verdicts) if verdicts else None,
+            "unscored": [
+                {"reason": reason, "episodes": len(ids), "ids": ids} for reason, ids in self.reasons().items()
+            ],
+            "worst": [row.id for row in self.worst()],
+            "scores": [row.as_dict() for row in self.rows],
+        }
+
+
+def match_scores(rewards: Iterable[Reward], seen: Mapping[str, SeenEpisode], dataset: str) -> list[EpisodeScore]:
+    """Return the rows of the episodes that a job has seen, in its order."""
+    found = {
+        reward.episode: EpisodeScore.of(reward, seen[reward.episode], dataset)
+        for reward in rewards
+        if reward.episode in seen
+    }
+    return [found[id] for id in seen if id in found]
+
+
+def check_table_file(path: Path) -> None:
+    """Raise if the file cannot be written, or is not a table of scores and would be overwritten."""
+    make_folder(path.parent)
+    if path.is_dir():
+        raise BadInput(str(path), "a file to write", "a folder")
+    if path.exists():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            if file.readline().rstrip("\r\n") != ",".join(COLUMNS):
+                raise BadInput(str(path), "a new file, or one that `demerit score --csv` wrote", "another file")
+
+
+def write_table(rows: Iterable[EpisodeScore], path: Path) -> None:
+    """Write a CSV file with a row per episode; empty cells are unknown."""
+    check_table_file(path)
+    with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        table.writeheader()
+        table.writerows(row.as_dict() for row in rows)

@@ -1,0 +1,90 @@
+"""Several datasets, single videos and an instruction for episodes without one."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demerit.data.dataset import ListReader
+from demerit.data.episode import Episode
+from demerit.data.formats import open_dataset, open_parts
+from demerit.data.importing import import_dataset
+from demerit.data.joined import JoinedReader, distinct_names
+from demerit.data.labels import Preference
+from demerit.errors import BadEpisode, BadInput
+
+
+@pytest.fixture
+def runs(tmp_path: Path, sample: Path) -> Path:
+    """Two folders of the same videos; `b/runs` has no label file."""
+    shutil.copytree(sample, tmp_path / "a" / "runs")
+    (tmp_path / "b" / "runs").mkdir(parents=True)
+    for video in sorted(sample.rglob("*.mp4"))[:2]:
+        shutil.copy(video, tmp_path / "b" / "runs" / video.name)
+    return tmp_path
+
+
+def test_a_video_is_an_episode_of_its_folder(runs: Path) -> None:
+    folder = open_dataset(runs / "a" / "runs")
+    first, *_ = folder
+    video = open_dataset(first.main.source.path)
+    (episode,) = video
+    assert (video.address, video.expected()) == (folder.address, 1)
+    assert (episode.id, episode.fingerprint(), episode.outcomes) == (first.id, first.fingerprint(), first.outcomes)
+
+
+def test_videos_of_one_folder_are_one_dataset(runs: Path) -> None:
+    folder = runs / "b" / "runs"
+    first, second = sorted(folder.glob("*.mp4"))
+    for addresses in ([first, second, first], [str(folder / "*.mp4")], [f"videos:{folder}/*.mp4"], [second, folder]):
+        (part,) = open_parts(addresses)
+        assert part.address == f"videos:{folder}"
+        assert {episode.id for episode in part} == {first.stem, second.stem}
+    assert [episode.id for episode in open_dataset(second)] == [second.stem]
+
+
+def test_ids_of_several_datasets_are_distinct(runs: Path) -> None:
+    addresses = [runs / "a" / "runs", runs / "b" / "runs"]
+    joined = open_dataset(addresses)
+    ids = [episode.id for episode in joined]
+    parts = open_parts(addresses)
+    assert ids == [f"{name}/runs/{e.id}" for name, part in zip("ab", parts, strict=True) for e in part]
+    assert len(set(ids)) == 17 and len(joined.problems) == len(parts[0].problems) + len(parts[1].problems)
+    with pytest.raises(BadInput):
+        open_parts([runs / "a" / "runs", f"rbm:{runs / 'a' / 'runs'}"])
+    for nothing in ([], [str(runs / "*.nothing")], [str(runs / "c")]):
+        with pytest.raises(BadInput):
+            open_parts(nothing)
+
+
+def test_references_between_episodes_are_kept() -> None:
+    episode = Episode.from_array(np.zeros((1, 8, 8, 3), np.uint8), id="x")
+    choice = Preference("x", "y", "a", "human")
+    reader = JoinedReader({"n": ListReader("n", [episode, choice]), "m": ListReader("m", [])})
+    found = list(reader.records())
+    assert isinstance(found[1], Preference)
+    assert (found[0].id, found[1].a, found[1].better) == ("n/x", "n/x", "n/x")
+    assert (reader.expected(), reader.name) == (1, "n+m")
+
+
+def test_distinct_names() -> None:
+    assert distinct_names(["videos:/a/runs", "videos:/b/runs", "lerobot:/c"]) == ["a/runs", "b/runs", "c"]
+    assert distinct_names(["videos:/runs", "videos:/x/runs"]) == ["runs", "x/runs"]
+
+
+def test_an_instruction_fills_gaps_only(runs: Path) -> None:
+    bare = open_dataset(runs / "b" / "runs", instruction="stack the blocks", strict=True)
+    assert {episode.instruction for episode in bare} == {"stack the blocks"}
+    own = open_dataset(runs / "a" / "runs", instruction="stack the blocks")
+    before = [episode.instruction for episode in open_dataset(runs / "a" / "runs")]
+    assert [episode.instruction for episode in own] == before
+    assert own.problems.counts["instruction of its own", True] == 15
+    own.strict = True
+    with pytest.raises(BadEpisode):
+        list(own)
+
+
+def test_an_instruction_reaches_indexed_episodes(runs: Path) -> None:
+    import_dataset(open_dataset(runs / "b" / "runs"), runs / "set")
+    assert [open_dataset(runs / "set", instruction="stack")[place].instruction for place in (0, 1)] == ["stack"] * 2
