@@ -13,7 +13,7 @@ import demerit
 ROOT = Path(demerit.__file__).parent
 
 # A room imports only rooms that stand before it here.
-ORDER = "errors registry config data llm models negatives evaluate training use cli __init__".split()
+ORDER = "errors registry config data llm models negatives evaluate training use cli __main__ __init__".split()
 LEVELS = {name: level for level, name in enumerate(ORDER)}
 
 
