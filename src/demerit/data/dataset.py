@@ -247,7 +247,7 @@ class Dataset:
         return "episodes not counted yet" if expected is None else f"{expected} episodes expected"
 
     def _index(self) -> IndexedReader | None:
-        # A main camera that some episodes lack makes the dataset smaller than its index; an instruction changes episodes.
+        # A main camera that some episodes lack makes the dataset smaller than its index; an instruction changes it.
         changed = self.camera is not None or self.instruction
         return self.reader if not changed and isinstance(self.reader, IndexedReader) else None
 
