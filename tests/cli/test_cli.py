@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,31 @@ def test_help_has_examples(command: list[str]) -> None:
     if command:
         assert "Examples" in run.stdout
         assert f"demerit {' '.join(command)}" in run.stdout
+    assert "<bool>" not in run.stdout and "…" not in run.stdout
+
+
+def test_version() -> None:
+    run = demerit_here("--version")
+    assert (run.returncode, run.stdout) == (0, f"demerit {version('demerit')}\n")
+
+
+def test_python_runs_the_package() -> None:
+    run = subprocess.run([sys.executable, "-m", "demerit", "--version"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, f"demerit {version('demerit')}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["scor", "blocks"], "score"),
+        (["train", "compct"], "compact"),
+        (["score", "blocks", "--modle", "clock"], "--model"),
+        (["bench", "own", "--dta", "blocks"], "--data"),
+    ],
+)
+def test_a_typo_names_the_nearest(arguments: list[str], meant: str) -> None:
+    run = demerit_here(*arguments)
+    assert run.returncode == 2 and meant in run.stderr.partition("Error")[2]
 
 
 @pytest.mark.parametrize(("table", "name"), [(table, name) for table in (COMMANDS, TrainGroup.table) for name in table])

@@ -12,11 +12,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from demerit import __version__
 from demerit.cli.terminal import escape_controls
 from demerit.errors import WRITE_ERRNOS, DemeritError, DemeritWarning, StoppedByUser
 from demerit.registry import load_attribute
@@ -48,10 +49,22 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+class PlainCommand(TyperCommand):
+    """A command whose flags have no type in the help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters."""
+        return hide_flag_types(super().get_params(ctx))
+
+
 class LazyGroup(TyperGroup):
     """A command group that imports a command only when it runs. Subclasses set `table`."""
 
     table: Mapping[str, tuple[str, str]]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters."""
+        return hide_flag_types(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of the table."""
@@ -63,21 +76,29 @@ class LazyGroup(TyperGroup):
         return name, stub if name is None else report_errors(load_command)(self.table, name), rest
 
 
+def hide_flag_types(params: list[Any]) -> list[Any]:
+    """Remove `<bool>` from flags: they take no value."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
 def load_command(table: Mapping[str, tuple[str, str]], name: str) -> Any:
     """Import a command and prepare it to run."""
     found = load_attribute(f"demerit.cli.{table[name][0]}", f"demerit {name}")
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
     app = typer.Typer(rich_markup_mode="rich", add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(report_errors(found, resumes=name not in SAVE_NOTHING))
+    app.command(name, cls=PlainCommand)(report_errors(found, resumes=name not in SAVE_NOTHING))
     return typer.main.get_command(app)
 
 
-def make_app(group: type[LazyGroup], **options: Any) -> typer.Typer:
-    """Create a Typer app with a stub for each command of the group's table."""
+def make_app(group: type[LazyGroup], callback: Callable[..., None] = lambda: None, **options: Any) -> typer.Typer:
+    """Create a Typer app with a stub for each command of the group's table; `callback` has the options of the group."""
     settings = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
     app = typer.Typer(cls=group, **settings, **options)  # type: ignore[arg-type]
-    app.callback()(lambda: None)
+    app.callback()(callback)
     for name, (_, line) in group.table.items():
         app.command(name, help=line)(lambda: None)
     return app
@@ -137,8 +158,24 @@ class RootGroup(LazyGroup):
     table = COMMANDS
 
 
+def print_version(wanted: bool) -> None:
+    """Print the version and stop."""
+    if wanted:
+        print(f"demerit {__version__}")
+        raise typer.Exit
+
+
+def root_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 app = make_app(
     RootGroup,
+    root_options,
     name="demerit",
     help="Robot rewards that recognise bad behaviour.",
     context_settings={"help_option_names": ["-h", "--help"]},
