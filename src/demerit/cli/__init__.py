@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from demerit import __version__
 from demerit.cli.terminal import escape_controls
 from demerit.errors import WRITE_ERRNOS, DemeritError, DemeritWarning, StoppedByUser
 from demerit.registry import load_attribute
@@ -161,7 +161,7 @@ class RootGroup(LazyGroup):
 def print_version(wanted: bool) -> None:
     """Print the version and stop."""
     if wanted:
-        print(f"demerit {__version__}")
+        print(f"demerit {metadata.version('demerit')}")
         raise typer.Exit
 
 

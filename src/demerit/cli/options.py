@@ -15,7 +15,7 @@ DatasetArgument = Annotated[
 DatasetsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="DATASET...",
+        metavar="DATASET",
         help="Dataset folders, videos, or FORMAT:PATH (see: demerit list sources); one or several.",
     ),
 ]
