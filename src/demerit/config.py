@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
+from itertools import islice
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -38,6 +39,9 @@ TYPE_NAMES: dict[type, str] = {
     float: "a number",
     bool: "true or false",
 }
+DEEPEST = 100
+"""Python itself gives up at about 1000, and some of what it can read it cannot write"""
+MOST_LISTS = 100_000
 
 
 def need(name: str, holds: bool, expected: str, got: object) -> None:
@@ -55,12 +59,17 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
             raise BadInput("--set", "NAME=VALUE", repr(pair))
         try:
             changes[name.replace("-", "_")] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             changes[name.replace("-", "_")] = value
     return changes
 
 
-def read_yaml(file: Path | Traversable, name: str = "", expected: str = "a recipe (YAML)") -> dict[str, Any]:
+def read_yaml(
+    file: Path | Traversable,
+    name: str = "",
+    expected: str = "a recipe (YAML)",
+    loader: type[yaml.SafeLoader] | None = None,
+) -> dict[str, Any]:
     """Read a YAML mapping from a file. Errors call it `name` (default: its path) and name what was `expected`."""
     name = name or str(file)
     try:
@@ -69,18 +78,40 @@ def read_yaml(file: Path | Traversable, name: str = "", expected: str = "a recip
         raise BadInput(name, expected, error.strerror or error) from error
     except UnicodeDecodeError as error:
         raise BadInput(name, expected, f"a file that is not text ({error})") from error
-    return parse_yaml(text, name)
+    return parse_yaml(text, name, expected, loader)
 
 
-def parse_yaml(text: str, name: str = "recipe") -> dict[str, Any]:
-    """Parse a YAML mapping; doubled keys and keys that are not text are refused."""
+def parse_yaml(
+    text: str, name: str = "recipe", expected: str = "a recipe (YAML)", loader: type[yaml.SafeLoader] | None = None
+) -> dict[str, Any]:
+    """Parse a YAML mapping; doubled keys and keys that are not text are refused, unless by another `loader`."""
     try:
-        found = yaml.load(text, _StrictLoader)
-    except yaml.YAMLError as error:
-        raise BadInput(name, "a recipe (YAML)", f"something else ({' '.join(str(error).split())})") from error
+        found = yaml.load(text, loader or _StrictLoader)
+        check_nesting(found, MOST_LISTS)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # bad dates are ValueErrors
+        raise BadInput(name, expected, f"something else ({' '.join(str(error).split())})") from error
     if not isinstance(found, dict):
         raise BadInput(name, "names with a value each", type(found).__name__)
     return found
+
+
+def check_nesting(value: Any, most: int | None = None) -> None:
+    """Raise ValueError for lists and mappings more than 100 deep or, aliases written out, more than `most`."""
+    level, count = [value], 0
+    for _ in range(DEEPEST):
+        inside = (
+            inner
+            for item in level
+            for inner in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+            if isinstance(inner, dict | list)
+        )
+        level = list(inside if most is None else islice(inside, most + 1))
+        count += len(level)
+        if not level:
+            return
+        if most is not None and count > most:
+            raise ValueError(f"it has more than {most} lists and mappings")
+    raise ValueError(f"it is nested more than {DEEPEST} deep")
 
 
 def build_config(kind: type[SomeConfig], values: Mapping[str, Any], where: str = "recipe") -> SomeConfig:

@@ -35,7 +35,8 @@ from demerit.data.files import write_atomic
 from demerit.data.formats import open_dataset
 from demerit.data.frames import short_hash
 from demerit.data.importing import import_dataset
-from demerit.errors import StoreError
+from demerit.data.untrusted import read_json
+from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks.data import labels_of
 from demerit.evaluate.benchmarks.run import RunOptions, load_data, run_benchmark
 from demerit.evaluate.benchmarks.scores import MeasureSettings
@@ -154,8 +155,8 @@ def _provenance(videos: Path) -> dict[str, Any]:
 def _is_done(folder: Path, facts: dict[str, Any]) -> bool:
     made = ("report/report.html", "report/report.json", f"{TAUGHT}/report.html", f"{TAUGHT}/report.json")
     try:
-        before = json.loads((folder / DONE).read_bytes())
-    except (OSError, ValueError):
+        before = read_json(folder / DONE)
+    except BadInput:
         return False
     return bool(before == facts) and all((folder / name).is_file() for name in made)
 

@@ -138,7 +138,7 @@ MAPS: dict[str, type[CalibrationMap]] = {kind.name: kind for kind in (Same, Isot
 
 def read_map(where: str, facts: object) -> CalibrationMap:
     """Read what `as_facts` wrote, strictly."""
-    if not isinstance(facts, Mapping) or facts.get("map") not in MAPS:
+    if not isinstance(facts, Mapping) or facts.get("map") not in tuple(MAPS):  # it may be a list
         raise BadInput(where, f"an object with a map of {', '.join(MAPS)}", repr(facts)[:80])
     kind, given = MAPS[facts["map"]], {name: value for name, value in facts.items() if name != "map"}
     names = {column.name for column in fields(kind)}

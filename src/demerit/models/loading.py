@@ -18,6 +18,7 @@ from typing import Any
 
 from demerit.data.episode import safe_name
 from demerit.data.files import write_atomic
+from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, UnknownName
 from demerit.models.protocol import RewardModel
 from demerit.registry import Registry, load_attribute
@@ -127,14 +128,7 @@ def load_folder(folder: Path, *argument: str, **options: Any) -> Any:
 def read_description(folder: Path) -> dict[str, Any]:
     """Read a folder's model.json; `format` and `kind` are checked, other fields belong to the kind."""
     path = folder / DESCRIPTION
-    try:
-        facts = json.loads(path.read_bytes())
-    except OSError as error:
-        raise BadInput(str(folder), f"a model folder with {DESCRIPTION} in it", error.strerror or error) from error
-    except ValueError as error:
-        raise BadInput(str(path), "JSON", f"something else ({error})") from error
-    if not isinstance(facts, dict):
-        raise BadInput(str(path), "an object", f"a {type(facts).__name__}")
+    facts = read_json(path, "the description of a model (JSON)")
     if facts.get("format") != FORMAT:
         raise BadInput(str(path), f"format {FORMAT} (another may need a newer demerit)", repr(facts.get("format")))
     if not isinstance(facts.get("kind"), str):
@@ -145,7 +139,10 @@ def read_description(folder: Path) -> dict[str, Any]:
 def checkpoint_hint(folder: Path) -> str:
     """Return how to load a vision-language checkpoint folder; empty for any other folder."""
     for place in (folder, folder / "model"):
-        config = _read_json(place / "config.json")
+        try:
+            config = read_json(place / "config.json")
+        except BadInput:
+            config = {}
         if (place / "config.yaml").is_file() or "vlm_config" in config or "RFM" in str(config.get("architectures")):
             return f"a Robometer checkpoint, which is robometer:path={place}"
         if str(config.get("model_type")).startswith("qwen"):
@@ -154,14 +151,6 @@ def checkpoint_hint(folder: Path) -> str:
             name = "robometer" if (place / "custom_heads.safetensors").is_file() else "roboreward"
             return f"an adapter of a vision-language model, which is {name}:path={place}"
     return ""
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def write_description(folder: Path, kind: str, **more: Any) -> None:

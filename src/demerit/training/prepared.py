@@ -32,6 +32,7 @@ from demerit.data.files import lock_folder, make_folder, write_atomic, write_jso
 from demerit.data.frames import RGB, Images, Indices, Prepare, short_hash
 from demerit.data.instructions import normalize_instruction
 from demerit.data.labels import LabelSource, Preference
+from demerit.data.untrusted import parse_json, read_json
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 
 FRAMES, EPISODES, PREFERENCES, PREPARED = "frames.raw", "episodes.jsonl", "preferences.jsonl", "prepared.json"
@@ -297,11 +298,7 @@ def open_corpus(folder: str | Path, plan: PreparePlan) -> PreparedCorpus:
 
 def read_provenance(folder: str | Path) -> dict[str, Any]:
     """Read what a corpus was made from."""
-    path = Path(folder) / PREPARED
-    try:
-        return dict(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise BadInput(str(path), "what a corpus was made from (JSON)", error) from error
+    return read_json(Path(folder) / PREPARED, "what a corpus was made from (JSON)")
 
 
 def count_skipped(folder: str | Path) -> dict[str, int]:
@@ -462,8 +459,8 @@ def _recover_rows(folder: Path) -> list[CorpusRow]:
     size = (folder / FRAMES).stat().st_size if (folder / FRAMES).exists() else 0
     for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else []:
         try:
-            row = CorpusRow.from_json(json.loads(line))
-        except (ValueError, TypeError, KeyError):
+            row = CorpusRow.from_json(parse_json(line, str(journal), nan=True))
+        except (BadInput, ValueError, TypeError, KeyError):
             break
         if not line.endswith(b"\n") or row.end > size:
             break
@@ -519,8 +516,8 @@ def _read_lines(path: Path, parse: Callable[[dict[str, Any]], LineT]) -> tuple[L
     found: list[LineT] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            found.append(parse(json.loads(line)))
-        except (ValueError, TypeError, KeyError) as error:
+            found.append(parse(parse_json(line, str(path), nan=True)))
+        except (BadInput, ValueError, TypeError, KeyError) as error:
             raise BadInput(f"{path}, line {number}", "a line of a prepared corpus (prepare it again)", error) from error
     return tuple(found)
 

@@ -10,8 +10,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +21,10 @@ import numpy.typing as npt
 from demerit.data.files import write_atomic
 from demerit.data.labels import Event, Preference
 from demerit.data.reward import Reward
-from demerit.errors import StoreError
+from demerit.data.untrusted import read_json
+from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.evaluate.metrics import Measure
+from demerit.evaluate.metrics.ranking import LEVELS
 from demerit.models.protocol import ModelCard
 
 FORMAT_NAME = "demerit-report"
@@ -210,14 +214,65 @@ class Report:
     def read(cls, path: str | Path) -> Report:
         """Read a report file; raises StoreError if it is not one."""
         try:
-            facts = json.loads(Path(path).read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise StoreError(path, f"it cannot be read as a report ({error})") from error
-        if not isinstance(facts, dict) or facts.get("format") != FORMAT_NAME:
+            facts = read_json(Path(path), "a demerit report", nan=True)
+        except BadInput as error:
+            raise StoreError(path, f"it cannot be read as a report ({error.got})") from error
+        if facts.get("format") != FORMAT_NAME:
             raise StoreError(path, "it is not a demerit report")
         if facts.get("version") != FORMAT_VERSION:
             raise StoreError(path, f"expected a report of version {FORMAT_VERSION}, got {facts.get('version')}")
-        return cls.from_dict(facts)
+        try:
+            found = cls.from_dict(facts)
+            _check_report(found)
+        except (DemeritError, AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            reason = str(error) if isinstance(error, DemeritError) else f"{type(error).__name__}: {error}"
+            raise StoreError(path, f"it is damaged, or another program wrote it ({reason})") from error
+        return found
+
+
+def _check_report(report: Report) -> None:
+    """Raise BadInput for fields of another type, and for what belongs to no model or no episode of the report."""
+    listed = (report.cards, report.episodes, report.preferences, report.choices, report.comparisons, report.lines)
+    things: list[Any] = [report.about, *(item for group in listed for item in group)]
+    things += [event for episode in report.episodes for event in episode.events]
+    things += [line.measure for line in report.lines]
+    for thing in things:
+        for name, kinds in _plain_fields(thing.__class__).items():
+            _check_type(f"{name} of {type(thing).__name__}", getattr(thing, name), kinds)
+    if unknown := {episode.quality for episode in report.episodes} - {"", *LEVELS}:
+        raise BadInput("quality", f"one of {', '.join(LEVELS)}", min(unknown))
+    texts = (*report.controls, *report.warnings, *report.about.headline, *report.about.lower_is_better)
+    spoken = (sentence for sentences in report.verdicts.values() for sentence in sentences)
+    for text in (*texts, *spoken, *report.environment.values(), *(scored.perturbation for scored in report.rewards)):
+        _check_type("a text", text, (str,))
+    rewards = [scored.reward for scored in report.rewards]
+    pairs: list[Any] = [*report.preferences, *report.choices]
+    owned: list[Any] = [*rewards, *report.choices, *report.lines]
+    episodes = {reward.episode for reward in rewards} | {id for pair in pairs for id in (pair.a, pair.b)}
+    models = {name for versus in report.comparisons for name in (versus.first, versus.second)}
+    models |= {item.model for item in owned} | {*report.controls, *report.verdicts}
+    for what, names, known in (
+        ("an episode", episodes, {episode.id for episode in report.episodes}),
+        ("a model", models, {card.name for card in report.cards}),
+    ):
+        if names - known:
+            raise BadInput(what, "one of the report", min(map(str, names - known)))
+
+
+@cache
+def _plain_fields(kind: Any) -> dict[str, tuple[type, ...]]:
+    """Return the fields of a dataclass that are texts, numbers, true or false, or None."""
+    found = {}
+    for name, hint in get_type_hints(kind).items():
+        kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        if all(one in (str, int, float, bool, NoneType) for one in kinds):
+            found[name] = (*kinds, int) if float in kinds else kinds
+    return found
+
+
+def _check_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
+    if type(value) not in kinds:
+        raise BadInput(name, " or ".join(kind.__name__ for kind in kinds), type(value).__name__)
 
 
 def _labels_dict(episode: EpisodeLabels) -> dict[str, Any]:

@@ -9,7 +9,6 @@ threads or on which episodes are scored together.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.frames import RGB, Images, Prepare, short_hash
+from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, WeightsMismatch
 from demerit.models.compact.resize import resize_square
 from demerit.models.compact.text import TextEncoder
@@ -76,17 +76,12 @@ class NetworkInfo:
         if not path.is_file():
             found = "a folder without it" if folder.is_dir() else "no such folder"
             raise BadInput(str(folder), f"a trained network with {INFO}", found)
-        try:
-            facts = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise BadInput(str(path), f"JSON ({AGAIN})", f"something else ({error})") from error
-        return cls._parse(path, facts)
+        return cls._parse(path, read_json(path, f"the fields of a network (JSON; {AGAIN})"))
 
     @classmethod
-    def _parse(cls, path: Path, facts: Any) -> NetworkInfo:
-        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-            found = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
-            raise BadInput(str(path), f"format {FORMAT} (another may need a newer demerit)", found)
+    def _parse(cls, path: Path, facts: Mapping[str, Any]) -> NetworkInfo:
+        if facts.get("format") != FORMAT:
+            raise BadInput(str(path), f"format {FORMAT} (another may need a newer demerit)", facts.get("format"))
         needed = {"format", *SIZES, *TEXTS, "trained_on", "sha256"}
         if set(facts) != needed:
             missing, extra = sorted(needed - set(facts)), sorted(set(facts) - needed)
@@ -287,9 +282,10 @@ def _check_nodes(path: Path, nodes: Sequence[Any], expected: Shapes) -> None:
     for name, shape in expected.items():
         kind = "tensor(uint8)" if name in ("frames", "first") else "tensor(float)"
         actual = found[name].shape
-        # a dynamic axis is a text or None in the graph
+        # A dynamic axis is a text or None in the graph. A size may not be dynamic: it would change the rewards, and
+        # the network's hash does not cover network.json.
         fits = len(actual) == len(shape) and all(
-            not isinstance(size, int) or size == want for size, want in zip(actual, shape, strict=True)
+            size == want if isinstance(size, int) else want is None for size, want in zip(actual, shape, strict=True)
         )
         if not fits or found[name].type != kind:
             wanted = [size if size is not None else "any" for size in shape]

@@ -18,12 +18,7 @@ Distilled from sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0); most pieces 
 
 from __future__ import annotations
 
-import io
 import json
-import lzma
-import struct
-import zipfile
-import zlib
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.instructions import plain_words
+from demerit.data.untrusted import parse_json, read_npz
 from demerit.errors import BadInput
 
 Floats = npt.NDArray[np.float32]
@@ -55,11 +51,8 @@ WEIGHTS: dict[str, tuple[int, ...]] = {
     "out_bias": (WIDTH,),
 }
 _NAMES = {"about", "pieces", "vectors", "scales", *WEIGHTS}
-# What zipfile and numpy raise on damaged files.
-_UNREADABLE = (
-    *(OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error),
-    *(struct.error, lzma.LZMAError),
-)
+UNDAMAGED = "an undamaged text encoder (reinstall demerit, or copy words.npz again)"
+MOST_BYTES = 64 * 1024 * 1024
 
 
 def split_word(word: str, known: Container[str], longest: int) -> list[str]:
@@ -99,14 +92,12 @@ class TextEncoder:
         """Read a file; refuse missing or extra arrays and other shapes."""
         arrays = _read_arrays(Path(path))
         try:
-            about = json.loads(arrays.pop("about").tobytes())
+            about = parse_json(arrays.pop("about").tobytes(), str(path), UNDAMAGED)
             pieces = arrays.pop("pieces").tobytes().decode("ascii").split("\n")
         except ValueError as error:
             raise _damage_error(path, f"text that cannot be read ({error})") from error
-        if not isinstance(about, dict) or about.get("format") != FORMAT:
-            raise _damage_error(
-                path, f"format {about.get('format') if isinstance(about, dict) else about!r}, not {FORMAT}"
-            )
+        if about.get("format") != FORMAT:
+            raise _damage_error(path, f"format {about.get('format')}, not {FORMAT}")
         if len(set(pieces)) != len(pieces):
             raise _damage_error(path, "a piece that is listed twice")
         wanted = {"vectors": (len(pieces), PIECE), "scales": (len(pieces),), **WEIGHTS}
@@ -190,26 +181,11 @@ def _convolve(rows: Floats, weight: Floats) -> Floats:
 
 
 def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        data = io.BytesIO(path.read_bytes())
-    except OSError as error:
-        got = "no such file" if isinstance(error, FileNotFoundError) else error
-        raise BadInput(str(path), "the text encoder of a network (words.npz)", got) from error
-    try:
-        with zipfile.ZipFile(data) as file:  # reading members whole verifies their checksums
-            names = {name.removesuffix(".npy"): name for name in file.namelist()}
-            if set(names) != _NAMES:
-                odd = ", ".join(sorted(set(names) ^ _NAMES))
-                raise _damage_error(path, f"other arrays (missing or extra: {odd})")
-            return {name: _array(file.read(member)) for name, member in names.items()}
-    except _UNREADABLE as error:
-        raise _damage_error(path, f"a file that cannot be read ({str(error).rstrip('.')})") from error
-
-
-def _array(data: bytes) -> npt.NDArray[Any]:
-    array: npt.NDArray[Any] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    return array
+    arrays = read_npz(path, MOST_BYTES, UNDAMAGED)
+    if set(arrays) != _NAMES:
+        raise _damage_error(path, f"other arrays (missing or extra: {', '.join(sorted(set(arrays) ^ _NAMES))})")
+    return arrays
 
 
 def _damage_error(path: str | Path, got: str) -> BadInput:
-    return BadInput(str(path), "an undamaged text encoder (reinstall demerit, or copy words.npz again)", got)
+    return BadInput(str(path), UNDAMAGED, got)

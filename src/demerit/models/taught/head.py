@@ -18,16 +18,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.untrusted import read_npz
 from demerit.errors import BadInput, StoreError
 
 Floats = npt.NDArray[np.float64]
 OUTPUTS = 2
 ROWS_AT_ONCE = 4096
+MOST_BYTES = 1024**3
+"""a head of 4096 landmarks and three cameras has less"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +157,10 @@ class TaughtHead:
     def load(cls, path: Path) -> TaughtHead:
         """Read a head file; refuse missing, damaged or non-finite arrays."""
         try:
-            # from memory: numpy leaves a damaged file open
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-                return cls._from_arrays({name: file[name] for name in file.files})
-        except FileNotFoundError:
-            raise StoreError(path, "the file is missing, so the model cannot be loaded") from None
-        except (OSError, ValueError, KeyError, EOFError, IndexError, BadInput, BadZipFile) as error:
+            return cls._from_arrays(read_npz(path, MOST_BYTES))
+        except (BadInput, ValueError, TypeError, LookupError) as error:
+            if not path.exists():
+                raise StoreError(path, "the file is missing, so the model cannot be loaded") from None
             raise StoreError(path, f"damaged, or not the head of a taught model ({error})") from error
 
     @classmethod

@@ -8,6 +8,7 @@ model.json holds its hash, and another network is refused.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from demerit.config import build_config
 from demerit.data.episode import Episode
 from demerit.data.frames import Images, Prepare, short_hash
 from demerit.data.instructions import normalize_instruction
 from demerit.data.reward import Reward
 from demerit.errors import BadEpisode, BadInput, DemeritError, StoreError
-from demerit.models.loading import name_of, only_these, read_description
+from demerit.models.loading import DESCRIPTION, name_of, read_description
 from demerit.models.protocol import ModelCard
 from demerit.models.taught.features import (
     FeatureNetwork,
@@ -31,10 +33,12 @@ from demerit.models.taught.features import (
     load_network,
     stream_features,
     stride_indices,
+    validate_parts,
 )
 from demerit.models.taught.head import TaughtHead, success_score
 
 KIND = "taught"
+IDENTITY = 2
 AT_ONCE = 1024
 """resized frames held in memory at once"""
 ONE_IMAGE = 3
@@ -63,33 +67,43 @@ class TaughtConfig:
     """sha256 of the head file, which is named by it"""
     lesson: Mapping[str, Any] = field(default_factory=dict)
     """how it was fitted; for people"""
+    identity: int = 1
+    """what the model's hash covers. 1: network, head and threshold; 2: also cameras, parts, stride, risk and tasks"""
 
     @classmethod
     def read(cls, folder: Path) -> TaughtConfig:
         """Read and validate a folder's model.json."""
-        path = folder / "model.json"
-        facts = read_description(folder)
-        names = tuple(cls.__dataclass_fields__)
-        only_these(folder, facts, *names)
-        missing = [name for name in names if name not in facts]
-        if missing:
-            raise BadInput(str(path), f"the fields {', '.join(names)}", f"none of {missing}")
-        kept = {name: facts[name] for name in names}
-        for name in ("cameras", "parts"):
-            if not isinstance(kept[name], list) or not kept[name]:
-                raise BadInput(f"{path}, {name}", "a list of names", repr(kept[name]))
-            kept[name] = tuple(str(value) for value in kept[name])
-        if not isinstance(kept["head"], str) or not kept["head"].isalnum():
-            raise BadInput(f"{path}, head", "a hash", repr(kept["head"]))
-        if type(kept["stride"]) is not int or kept["stride"] < 1:
-            raise BadInput(f"{path}, stride", "a whole number, 1 or more", repr(kept["stride"]))
-        if kept["threshold"] is not None and not 0 <= float(kept["threshold"]) <= 1:
-            raise BadInput(f"{path}, threshold", "a number from 0 to 1, or null", kept["threshold"])
-        return cls(**kept)
+        facts = {name: value for name, value in read_description(folder).items() if name not in ("format", "kind")}
+        path = folder / DESCRIPTION
+        found = build_config(cls, facts, str(path))
+        validate_parts(found.parts)
+        tasks = found.taught_on.get("tasks", {})
+        for name, holds, expected in (
+            ("cameras", bool(found.cameras) and len(set(found.cameras)) == len(found.cameras), "different names"),
+            ("parts", len(set(found.parts)) == len(found.parts), "different names"),
+            ("head", found.head.isalnum(), "a hash"),
+            ("stride", found.stride >= 1, "a whole number, 1 or more"),
+            ("threshold", found.threshold is None or 0 <= found.threshold <= 1, "a number from 0 to 1, or null"),
+            ("risk", 0 <= found.risk <= 1, "a number from 0 to 1"),
+            ("identity", 1 <= found.identity <= IDENTITY, f"1 to {IDENTITY} (another may need a newer demerit)"),
+            ("taught_on", isinstance(tasks, dict) and all(isinstance(x, str) for x in tasks.values()), "tasks by name"),
+        ):
+            if not holds:
+                raise BadInput(f"{path}, {name}", expected, repr(facts[name])[:80])
+        return found
 
     def as_facts(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {**vars(self), "cameras": list(self.cameras), "parts": list(self.parts)}
+
+    def hash(self, pooled: int) -> str:
+        """Hash everything that changes a reward; `pooled` is the width at which the network's features are split."""
+        known = [self.head.encode(), self.network.encode(), repr(self.threshold).encode()]
+        if self.identity > 1:
+            tasks = self.taught_on.get("tasks", {})
+            more = [self.cameras, self.parts, self.stride, self.risk, tasks, pooled, self.identity]
+            known.append(json.dumps(more, sort_keys=True).encode())
+        return short_hash(*known)
 
 
 class TaughtModel:
@@ -233,7 +247,7 @@ class TaughtModel:
             causal=True,
             comparable=True,
             reads_instruction=bool({"hidden", "outputs"} & set(config.parts)) or bool(self.head.tasks),
-            weights_hash=short_hash(config.head.encode(), config.network.encode(), repr(config.threshold).encode()),
+            weights_hash=config.hash(self.network.pooled_width),
             about=about,
         )
 

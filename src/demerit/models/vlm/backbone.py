@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from demerit.data.frames import short_hash
+from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, PerformanceWarning
 from demerit.models.vlm.checkpoint import CONFIG, Checkpoint, is_adapter, read_checkpoint, tokenizer_path
 from demerit.models.vlm.config import VLMShape
-from demerit.models.vlm.hub import locate_checkpoint, read_json
+from demerit.models.vlm.hub import locate_checkpoint
 from demerit.models.vlm.network import VLMNetwork
 from demerit.models.vlm.prompt import TEMPLATE, PromptTokenizer, check_tokenizer
 from demerit.models.vlm.token_budget import within_memory

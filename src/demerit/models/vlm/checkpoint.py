@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 import re
 import warnings
@@ -29,8 +28,10 @@ import torch
 import yaml
 from safetensors import SafetensorError, safe_open
 
+from demerit.config import read_yaml
+from demerit.data.untrusted import parse_json, read_json
 from demerit.errors import AmbiguityWarning, BadInput, DemeritError, WeightsMismatch
-from demerit.models.vlm.hub import INCOMPLETE, hub_id, hub_revision, locate_checkpoint, read_json
+from demerit.models.vlm.hub import INCOMPLETE, hub_id, hub_revision, locate_checkpoint
 
 CONFIG, YAML, TOKENIZER = "config.json", "config.yaml", "tokenizer.json"
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -339,7 +340,7 @@ def _read_config(folder: Path) -> tuple[Layout, dict[str, Any] | None, Robometer
         return "robometer-lerobot", _backbone_config(config["vlm_config"]), facts
     architectures = config.get("architectures")
     if (isinstance(architectures, list) and "RFM" in architectures) or (folder / YAML).is_file():
-        said = _read_yaml(folder / YAML)
+        said = read_yaml(folder / YAML, expected="a Robometer's config.yaml", loader=yaml.SafeLoader)
         sections = (said.get(name) for name in ("model", "loss", "data", "training"))
         facts = _robometer_facts(folder / YAML, *(part if isinstance(part, dict) else {} for part in sections))
         return "robometer", _backbone_config(config), facts
@@ -357,8 +358,8 @@ def _backbone_config(config: Any) -> dict[str, Any] | None:
     """Return a config that describes a network, also one stored as text; None for any other."""
     if isinstance(config, str):
         try:
-            config = json.loads(config)
-        except ValueError:
+            config = parse_json(config, "vlm_config")
+        except BadInput:
             return None
     whole = isinstance(config, dict) and isinstance(config.get("text_config"), dict) and config.get("vision_config")
     return config if whole else None
@@ -382,16 +383,6 @@ def _robometer_facts(
             raise BadInput(str(source), f"{name}, a whole number >= 1", repr(value))
     also_progress = training.get("predict_pref_progress", True) is not False
     return RobometerFacts(base, int(bins or 0), int(frames or 0), also_progress)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(str(path), "a Robometer's config.yaml", str(error).partition("\n")[0]) from error
-    if not isinstance(said, dict):
-        raise BadInput(str(path), "sections model, loss and data", type(said).__name__)
-    return said
 
 
 def _file_hash(file: Path) -> str:
@@ -549,7 +540,7 @@ def check_adapter_base(folder: Path, checkpoint: Checkpoint, named: str | None) 
         checkpoint: the model it is merged into.
         named: the base model in its config; None if that is the one it is merged into.
     """
-    facts = read_json(folder / TRAINING) if (folder / TRAINING).is_file() else {}
+    facts = read_json(folder / TRAINING, nan=True) if (folder / TRAINING).is_file() else {}
     wanted, source = facts.get("start_fingerprint"), f"{facts.get('start')} when {folder / TRAINING} was written"
     if not isinstance(wanted, str):
         if not named or _is_called(checkpoint, named):

@@ -6,11 +6,9 @@ Only configuration, tokenizer and safetensors files are downloaded, never pickle
 from __future__ import annotations
 
 import errno
-import json
 import re
 import warnings
 from pathlib import Path
-from typing import Any
 
 from demerit.errors import AmbiguityWarning, BadInput, DemeritError, MissingExtra, StoreError
 
@@ -70,19 +68,6 @@ def hub_id(folder: Path) -> str | None:
     cached = folder.absolute().parent.parent.name
     owner, _, name = cached.removeprefix("models--").partition("--")
     return f"{owner}/{name}" if hub_revision(folder) and cached.startswith("models--") and name else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
-    try:
-        facts = json.loads(path.read_bytes())
-    except OSError as error:
-        raise BadInput(str(path), "a readable file", error.strerror or error) from error
-    except ValueError as error:
-        raise BadInput(str(path), "JSON", f"something else ({error})") from error
-    if not isinstance(facts, dict):
-        raise BadInput(str(path), "an object", f"a {type(facts).__name__}")
-    return facts
 
 
 def _download(name: str, revision: str | None, weights: bool) -> Path:

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from demerit.data.frames import Images, Times
+from demerit.data.untrusted import read_json
 from demerit.errors import BadInput
-from demerit.models.vlm.hub import read_json
 from demerit.models.vlm.images import MOST_STRETCHED, resize_frames, to_pinned
 from demerit.models.vlm.network import ImageFeatures, VLMNetwork
 from demerit.models.vlm.prompt import CUT, VIDEO, ImageSlot, Piece

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,8 @@ from demerit.data.files import write_atomic
 from demerit.data.frames import short_hash
 from demerit.data.instructions import normalize_instruction
 from demerit.data.reward import Reward
-from demerit.errors import BadEpisode, DemeritError, StoreError
+from demerit.data.untrusted import read_npz
+from demerit.errors import BadEpisode, DemeritError
 from demerit.models.baselines import Change, Motion
 from demerit.models.taught.features import (
     FeatureLayout,
@@ -142,16 +142,14 @@ class FeatureCache:
     def get(self, episode: Episode, cameras: Sequence[str]) -> EmbeddedEpisode | None:
         """Return cached features; None when there are none or the file is damaged."""
         try:
-            # from memory: numpy leaves a damaged file open
-            with np.load(io.BytesIO(self.path(episode).read_bytes()), allow_pickle=False) as file:
-                found = {name: file[name] for name in file.files}
+            found = read_npz(self.path(episode), self.path(episode).stat().st_size)  # it is not compressed
             tower = {camera: found[f"tower.{number}"] for number, camera in enumerate(cameras)}
             names = sorted({name.split(".")[1] for name in found if name.startswith("control.")})
             controls = tuple(
                 Reward(name, episode.id, found[f"control.{name}.at"], found[f"control.{name}.value"]) for name in names
             )
             return EmbeddedEpisode(episode, int(found["length"][0]), found["at"], tower, controls)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, StoreError):
+        except (OSError, ValueError, LookupError, DemeritError):
             return None
 
 

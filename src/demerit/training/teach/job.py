@@ -30,7 +30,7 @@ from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
 from demerit.models.taught.features import FeatureNetwork, load_network
 from demerit.models.taught.head import TaughtHead
-from demerit.models.taught.model import KIND, TaughtConfig, TaughtModel, head_file
+from demerit.models.taught.model import IDENTITY, KIND, TaughtConfig, TaughtModel, head_file
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.data import TeachData, gather_data
 from demerit.training.teach.features import (
@@ -249,6 +249,7 @@ class _TeachJob:
             licence=_combine_licences(spec.network, training_set),
             head=hashlib.sha256(content).hexdigest(),
             lesson={"head": dict(head.about), "settings": spec.config.as_facts(), "stopped": self.stopped},
+            identity=IDENTITY,
         )
         if self.out is not None:
             _write_model(self.out, config, content)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from demerit.data.files import lock_folder, make_folder, sync_tree, write_atomic, write_json
 from demerit.data.frames import short_hash
+from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, Diverged, StoppedByUser, UnknownName
 from demerit.models.vlm.token_budget import within_memory
 from demerit.models.vlm.video import VideoBounds
@@ -522,7 +523,7 @@ def _find_checkpoints(folder: Path) -> list[Path]:
 
 def _read_state(folder: Path) -> dict[str, Any]:
     try:
-        state = json.loads((folder / STATE).read_text("utf-8"))
+        state = read_json(folder / STATE, nan=True)
         return {"identity": state["identity"], "step": int(state["step"]), "error": state.get("error")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (BadInput, ValueError, KeyError, TypeError) as error:
         raise BadInput(str(folder), "a complete checkpoint (remove it to start again)", error) from error
