@@ -65,7 +65,7 @@ def test_labels_follow_the_source(tmp_path: Path, make_episode: Callable[..., Ep
     imported(tmp_path, *before)
     rewards = score(ScoreJob(load_model("clock"), Dataset(Store(tmp_path / "set")), tmp_path / "rewards", workers=0))
     files = {path: path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file()}
-    counts = {"label added": 1, "label changed": 1, "label removed": 1}
+    counts = {"labels added": 1, "labels changed": 1, "labels removed": 1}
     dry = import_dataset(Dataset(ListReader("given", after), "given:x"), tmp_path / "set", dry_run=True)
     assert (dry.added, dry.unchanged, dict(dry.changes), len(dry.examples)) == (0, 1, counts, 3)
     assert {path: path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file()} == files
@@ -98,7 +98,7 @@ def test_labels_given_in_the_folder_stay(tmp_path: Path, make_episode: Callable[
     progress, store = imported(tmp_path, relabelled(a, label(True, "Ada"), label(None, "Bob", grade=2)), b)
     assert store.episode("a").outcomes == (mine, label(None, "Bob", grade=2))
     assert store.episode("b").outcomes == (mine,)
-    assert dict(progress.changes) == {"label changed": 1}
+    assert dict(progress.changes) == {"labels changed": 1}
     with store.writer() as writer, pytest.raises(BadEpisode):
         writer.relabel({"c": (mine,)})
 
@@ -108,7 +108,7 @@ def test_instructions_and_splits_follow_the_source(tmp_path: Path, make_video: C
     import_dataset(Dataset(ListReader("given", [episode]), "given:x"), tmp_path / "set", licence="CC0")
     new = replace(episode, instruction="pull", origin=Origin(split="test", tags={"policy": "p"}))
     progress, store = imported(tmp_path, new)
-    assert (progress.unchanged, dict(progress.changes)) == (0, {"description changed": 1})
+    assert (progress.unchanged, dict(progress.changes)) == (0, {"descriptions changed": 1})
     assert store.columns(["fingerprint"])["fingerprint"].to_pylist() == [new.fingerprint()]
     assert store.episode("a").instruction == "pull"
     assert store.episode("a").origin == replace(new.origin, licence="CC0")
@@ -126,7 +126,7 @@ def test_preferences_and_problems_follow_the_source(tmp_path: Path, make_episode
     progress, store = imported(tmp_path, a, b, after)
     assert list(store.preferences()) == [after, mine]
     assert list(store.problems()) == []
-    assert dict(progress.changes) == {"label changed": 1}
+    assert dict(progress.changes) == {"labels changed": 1}
 
 
 def test_episodes_that_left_the_source_stay(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:

@@ -58,7 +58,7 @@ class ImportProgress:
     unchanged: int = 0
     """kept episodes with the same labels, instruction and origin as before"""
     changes: Counter[str] = field(default_factory=Counter)
-    """episodes and preferences by change: label added, label changed, label removed, description changed"""
+    """episodes and preferences by change: labels added, labels changed, labels removed, descriptions changed"""
     examples: list[str] = field(default_factory=list)
     """the first changes, a line each"""
     problems: Problems = field(default_factory=Problems)
@@ -206,7 +206,7 @@ class _FolderUpdate:
                 return {}
             columns["instruction"] = instruction
             detail = f"instruction {stored.instruction!r} -> {instruction!r}"
-        self.progress.count("description changed", stored.id, detail)
+        self.progress.count("descriptions changed", stored.id, detail)
         return columns
 
     def _merge_preferences(self, replaced: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -238,7 +238,7 @@ class _FolderUpdate:
         return {"problems": stays + new}
 
     def _count(self, what: str, gone: str, fresh: str) -> None:
-        change = "label changed" if gone and fresh else "label added" if fresh else "label removed"
+        change = "labels changed" if gone and fresh else "labels added" if fresh else "labels removed"
         self.progress.count(change, what, " -> ".join(filter(None, (gone, fresh))))
 
 

@@ -1,4 +1,6 @@
+import csv
 import os
+import re
 
 import numpy as np
 import pytest
@@ -7,6 +9,10 @@ import demerit.data.video
 from demerit.data.dataset import SOURCES, Dataset, DatasetReader
 from demerit.data.files import path_inside
 from demerit.data.formats.videos import (
+    COLUMNS,
+    FALSE_WORDS,
+    TRUE_WORDS,
+    UNKNOWN_WORDS,
     VideosReader,
     count_rows,
     read_rows,
@@ -14,6 +20,7 @@ from demerit.data.formats.videos import (
 )
 from demerit.data.labels import Event
 from demerit.errors import BadInput
+from fakes.paths import REPO
 from fakes.tiny_video import bright_below, problem_facts, put_video, read_records, write_lines
 
 
@@ -120,19 +127,110 @@ def test_sources_of_curves(tmp_path):
         put_video(tmp_path / f"{name}.mp4")
     write_lines(
         tmp_path / "labels.jsonl",
-        {"file": "a", "instruction": "push", "success": 1, "curve": [0, None, 1], "curve_by": "gvl"},
+        {"file": "a", "instruction": "push", "success": 1, "curve": [0, None, 1], "curve_source": "model"},
         {"file": "b", "instruction": "push", "progress_curve": "[0.5, 1]", "curve_source": "human", "curve_by": "Ada"},
         {"file": "c", "instruction": "push", "robometer_progress": [-0.01, 0.5, 1.02]},
     )
     episodes, problems = read(tmp_path)
     label, curve = episodes["a"].outcomes
     assert (label.source, label.success, label.curve) == ("human", True, None)
-    assert (curve.source, curve.by) == ("model", "gvl")
+    assert (curve.source, curve.by) == ("model", "")
     np.testing.assert_array_equal(curve.curve, [0, np.nan, 1])
     assert (episodes["b"].outcome.source, episodes["b"].outcome.by) == ("human", "Ada")
     np.testing.assert_array_equal(episodes["c"].outcome.curve, np.float32([0, 0.5, 1]))
     assert (episodes["c"].outcome.source, episodes["c"].outcome.by) == ("model", "robometer")
     assert problem_facts(problems) == [("clipped curve", "c", True)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "source", "by"),
+    [
+        ({}, "human", ""),
+        ({"by": "Ada", "success": True}, "human", "Ada"),
+        ({"source": "simulator", "success": True}, "simulator", ""),
+        ({"curve_by": "Ada"}, "human", "Ada"),
+        ({"curve_source": "model", "by": "Ada", "success": True}, "model", ""),
+    ],
+)
+def test_a_curve_is_by_whoever_gave_the_labels(tmp_path, cells, source, by):
+    episode, problems = read_row(tmp_path, curve=[0, None, 1], **cells)
+    (curve,) = [outcome for outcome in episode.outcomes if outcome.curve is not None]
+    assert (curve.source, curve.by, problems) == (source, by, [])
+
+
+@pytest.mark.parametrize("moments", ["0:0 2:0.5 -1:1", "0:0, 0.2s:0.5; -1:1", {"0": 0, "2": 0.5, "-1": 1}])
+def test_marked_moments(tmp_path, moments):
+    episode, problems = read_row(tmp_path, curve=moments)
+    assert problems == []
+    expected = np.full(len(episode), np.nan)
+    expected[[0, 2, -1]] = [0, 0.5, 1]
+    np.testing.assert_array_equal(episode.outcome.curve, expected)
+
+
+@pytest.mark.parametrize("moments", ["0:0 999:1", "0:0 x:1", "0:0 1:high", "0:5", "0:"])
+def test_bad_moments(tmp_path, moments):
+    episode, problems = read_row(tmp_path, curve=moments)
+    assert (episode.outcomes, problem_facts(problems)) == ((), [("bad label", "a", True)])
+
+
+@pytest.mark.parametrize("file", ["file", *COLUMNS["file"], "id", "File_Name"])
+@pytest.mark.parametrize("success", ["success", *COLUMNS["success"]])
+def test_every_name_of_the_main_columns(tmp_path, file, success):
+    put_video(tmp_path / "a.mp4")
+    (tmp_path / "labels.csv").write_text(f"{file},task,{success}\na.mp4,push,Failed\n")
+    episodes, problems = read(tmp_path)
+    assert (episodes["a"].outcome.success, episodes["a"].origin.tags, problems) == (False, {}, [])
+
+
+def test_the_page_lists_every_column():
+    rows = [
+        line.split("|")[1:3] for line in (REPO / "docs" / "labels.md").read_text().splitlines() if line[:3] == "| `"
+    ]
+    listed = {name: tuple(others) for name, *others in (re.findall(r"`([a-z_]+)`", "".join(row)) for row in rows)}
+    assert listed == dict(COLUMNS)
+    words = set(re.findall(r"`([^`\n]+)`", (REPO / "docs" / "labels.md").read_text()))
+    assert TRUE_WORDS | FALSE_WORDS | UNKNOWN_WORDS - {""} <= words
+
+
+def test_a_misspelt_column_is_mentioned_once(tmp_path):
+    for name in "ab":
+        put_video(tmp_path / f"{name}.mp4")
+    (tmp_path / "labels.csv").write_text("file,instuction,sucess,lamp,files\na,push,1,on,x\nb,push,0,on,x\n")
+    episodes, problems = read(tmp_path)
+    mentioned = [problem for problem in problems if problem.kind == "unknown column"]
+    assert [("'instuction'" in p.detail, "'instruction'" in p.detail, p.kept) for p in mentioned] == [
+        (True, True, True),
+        (False, False, True),
+    ]
+    assert "'sucess'" in mentioned[1].detail and "'success'" in mentioned[1].detail
+    assert episodes["a"].origin.tags == {"instuction": "push", "sucess": "1", "lamp": "on", "files": "x"}
+
+
+def test_a_bad_value_is_reported_with_its_row_and_column(tmp_path):
+    put_video(tmp_path / "a.mp4")
+    (tmp_path / "labels.csv").write_text("file,task,is_success\na,push,perhaps\n")
+    _, (problem,) = read(tmp_path)
+    assert problem.kind == "bad label"
+    assert "labels.csv:2" in problem.detail and "'is_success'" in problem.detail and "'perhaps'" in problem.detail
+
+
+def test_a_long_cell(tmp_path):
+    put_video(tmp_path / "a.mp4")
+    (tmp_path / "labels.csv").write_text(f"file,task,note\na,push,{'x' * 200_000}\n")
+    limit = csv.field_size_limit()
+    episodes, _ = read(tmp_path)
+    assert (len(episodes["a"].outcome.note), csv.field_size_limit()) == (200_000, limit)
+
+
+def test_columns_of_further_cameras(tmp_path):
+    for name in ("0_left.mp4", "0_right.mp4", "0_wrist.mp4"):
+        put_video(tmp_path / name)
+    header, row = "file,other_view,cam_wrist,front_view,instruction", "0_left.mp4,0_right.mp4,0_wrist.mp4,blocked,push"
+    (tmp_path / "labels.csv").write_text(f"{header}\n{row}\n")
+    episodes, problems = read(tmp_path)
+    cameras = {id: list(episode.views) for id, episode in episodes.items()}
+    assert (cameras, problems) == ({"0_left": ["main", "other", "wrist"]}, [])
+    assert episodes["0_left"].origin.tags == {"front_view": "blocked"}
 
 
 def test_several_cameras(tmp_path):

@@ -63,6 +63,26 @@ def test_every_kind_of_label_teaches(labelled: data.Labelling) -> None:
     assert finals(outcome, good).mean() > 0.6
 
 
+def test_moments_marked_in_a_label_file_teach(tmp_path: Path) -> None:
+    """The advised way: add moments to labels.csv, teach again. The middle frame is then known, not interpolated."""
+    folder, middle = data.write_videos(tmp_path / "squares", 4, 4), data.FRAMES // 2
+    options = {"network": FakeNetwork(), "config": QUICK, "workers": 0}
+    flags = teach(open_dataset(str(folder)), **options)  # type: ignore[arg-type]
+    header, *rows = (folder / "labels.csv").read_text().splitlines()
+    with (folder / "labels.csv").open("w") as file:
+        file.write(f"{header},curve\n")
+        for row in rows:
+            (kind, seed) = row.split(".mp4")[0].split("-")
+            truth = data.course(kind == "good", int(seed))
+            file.write(f"{row},0:{truth[0]:.3f} {middle}:{truth[middle]:.3f} -1:{truth[-1]:.3f}\n")
+    marked = teach(open_dataset(str(folder)), **options)  # type: ignore[arg-type]
+    assert [any("0:0 40:0.5" in line for line in one.results.advice) for one in (flags, marked)] == [True, False]
+    wrong = data.episodes(0, 5, first=30)
+    truth = np.array([data.course(False, seed)[-1] for seed in range(30, 35)])
+    errors = [np.abs(finals(one, wrong) - truth).mean() for one in (flags, marked)]
+    assert errors[1] < errors[0]
+
+
 def test_successes_alone_teach_and_the_advice_is_to_label_failures() -> None:
     outcome = taught(data.episodes(4, 0))
     assert finals(outcome, data.episodes(5, 0, first=30)).mean() > 0.7

@@ -7,13 +7,17 @@ only within the dataset's folder.
 from __future__ import annotations
 
 import csv
+import difflib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -27,7 +31,7 @@ from demerit.data.files import is_file, path_inside
 from demerit.data.frames import Frames
 from demerit.data.labels import LABEL_SOURCES, Event, LabelSource, Outcome
 from demerit.data.video import VideoClip
-from demerit.errors import BadEpisode, BadInput, DemeritError
+from demerit.errors import BadEpisode, BadInput, DemeritError, UnreadableVideo
 
 LABEL_FILES = (
     "labels.csv",
@@ -38,9 +42,40 @@ LABEL_FILES = (
     "episodes.jsonl",
     "index.json",
 )
-FILE = ("file", "file_name", "path", "video", "id")
-INSTRUCTION = ("instruction", "task", "language_instruction", "prompt")
-GROUP = ("group", "session", "scene")
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "file": ("filename", "file_name", "filepath", "file_path", "path", "video", "video_file", "video_path"),
+    "id": (),
+    "videos": (),
+    "instruction": ("task", "language_instruction", "prompt"),
+    "success": (
+        "is_success",
+        "success_label",
+        "binary_success",
+        "successful",
+        "succeeded",
+        "label",
+        "outcome",
+        "result",
+    ),
+    "progress": ("partial_success",),
+    "grade": ("reward", "rating"),
+    "curve": ("progress_curve", "moments"),
+    "curve_source": (),
+    "curve_by": (),
+    "events": (),
+    "note": ("notes", "comment", "comments", "feedback"),
+    "by": ("labeler", "labeller", "annotator", "evaluator", "vouched_by"),
+    "source": ("label_source",),
+    "split": (),
+    "group": ("session", "scene"),
+    "site": ("location",),
+    "licence": ("license",),
+    "embodiment": ("robot",),
+}
+"""the columns of a label file and their other names; docs/labels.md explains them"""
+CAMERA_COLUMN = re.compile(r"camera:(.+)|(.+)_(?:view|camera|cam)|(?:view|camera|cam)_(.+)")
+NEAR = 0.8
+"""how similar an unknown column must be to a known one to be mentioned"""
 SPLIT_WORDS = frozenset({"train", "training", "val", "valid", "validation", "test"})
 
 
@@ -73,23 +108,11 @@ class FolderReader:
 class VideosReader(FolderReader):
     """Reads every video under a folder; a label file adds instructions and labels.
 
-    `labels` is a CSV, JSON or JSON lines file; the default is the first of LABEL_FILES in the folder. A row names its
-    video in `file` (also file_name, path, video or id; the extension is optional), or several cameras in `videos`, a
-    mapping from camera to file, or in columns `camera:NAME`. The other columns are optional:
+    `labels` is a CSV, JSON or JSON lines file; the default is the first of LABEL_FILES in the folder. docs/labels.md
+    describes its columns: COLUMNS, and further cameras. Other columns become tags.
 
-        instruction (task, language_instruction, prompt)
-        success (binary_success)      true or false
-        progress (partial_success)    0 to 1; percentages are refused
-        grade (reward)                1 to 5
-        note (feedback)               free text
-        by (vouched_by)               name of the labeller
-        source                        human (default), simulator, rule, edit or model
-        curve (progress_curve)        progress at every frame, by `curve_by` (`curve_source`, default model)
-        events                        [{"kind": "dropped", "first": 12, "last": 14}, ...]
-        split, group (session, scene), site (location), licence (license), embodiment (robot)
-
-    Other columns become tags. Rows come first, in order, then videos without a row, by path. Nothing is guessed from
-    file names: a video without an instruction gets an empty one and is counted. Hidden files and folders are ignored.
+    Rows come first, in order, then videos without a row, by path. Nothing is guessed from file names: a video without
+    an instruction gets an empty one and is counted. Hidden files and folders are ignored.
     """
 
     format = "videos"
@@ -111,6 +134,7 @@ class VideosReader(FolderReader):
     def records(self) -> Iterator[Record]:
         """Stream the rows, then the videos without a row."""
         used: dict[Path, str] = {}
+        columns: set[str] = set()
         for extra in self._label_files[1:]:
             detail = f"ignored, because {self._label_files[0].name} exists; choose with labels="
             yield Problem("second label file", extra.name, detail, kept=True)
@@ -118,7 +142,9 @@ class VideosReader(FolderReader):
             if isinstance(row, Problem):
                 yield row
             else:
-                yield from self._read_labelled(row, used)
+                cells = LabelCells(row)
+                yield from cells.misspelt(columns)
+                yield from self._read_labelled(row, cells, used)
         for path in videos_under(self.root) if self.only is None else self.only:
             if path not in used:
                 yield from self._read_unlabelled(path)
@@ -143,10 +169,13 @@ class VideosReader(FolderReader):
             yield Problem(NO_INSTRUCTION, printable(episode), "there is no label file", kept=True)
         yield build_episode(episode, "", {"main": video}, (), Origin(dataset=self.name))
 
-    def _read_labelled(self, row: LabelRow, used: dict[Path, str]) -> Iterator[Record]:
-        cells = LabelCells(row.fields)
+    def _read_labelled(self, row: LabelRow, cells: LabelCells, used: dict[Path, str]) -> Iterator[Record]:
         problems: list[Problem] = []
         named, cameras = _cameras(cells)
+        if not cameras:
+            names = ", ".join(("file", *COLUMNS["file"]))
+            yield Problem("missing video", row.where, f"no column names its video (one of {names})", kept=False)
+            return
         videos: dict[str, Path] = {}
         for camera, given in cameras.items():
             video = find_video(self.root, given, printable(named or text(given) or row.where))
@@ -167,10 +196,10 @@ class VideosReader(FolderReader):
             yield Problem("second row for a video", printable(episode), detail, kept=False)
             return
         used.update(dict.fromkeys(videos.values(), row.where))
-        instruction = text(cells.take(*INSTRUCTION))
+        instruction = text(cells.take("instruction"))
         if not instruction:
             problems.append(Problem(NO_INSTRUCTION, printable(episode), f"{row.where} gives none", kept=True))
-        outcomes = read_outcomes(cells, printable(episode), problems)
+        outcomes = read_outcomes(cells, Frames(VideoClip(str(first))), printable(episode), problems)
         yield from problems
         yield build_episode(episode, instruction, videos, outcomes, _origin(self.name, cells))
 
@@ -208,25 +237,29 @@ def build_episode(
 
 
 def _cameras(cells: LabelCells) -> tuple[str, dict[str, Any]]:
-    """Return the row's id (used only for several cameras) and the video of each camera."""
+    """Return the row's id (used only without a file) and the video of each camera."""
     several = parse_cell(cells.take("videos"))
-    cameras = {str(camera): path for camera, path in several.items()} if isinstance(several, dict) else {}
-    cameras |= cells.cameras()
-    if cameras:
-        return text(cells.take("id")), cameras
-    return "", {"main": cells.take(*FILE)}
+    others = {str(camera): path for camera, path in several.items()} if isinstance(several, dict) else {}
+    others |= cells.cameras()
+    file = cells.take("file")
+    if file is not None:
+        return "", {"main": file, **others}
+    name = cells.take("id")
+    if others:
+        return text(name), others
+    return "", {} if name is None else {"main": name}
 
 
 def _origin(dataset: str, cells: LabelCells) -> Origin:
-    split, group = text(cells.take("split")), text(cells.take(*GROUP))
+    split, group = text(cells.take("split")), text(cells.take("group"))
     if not split and group.lower() in SPLIT_WORDS:
         # A group called "test" is a split.
         split, group = group, ""
     return Origin(
         dataset=dataset,
-        licence=text(cells.take("licence", "license")),
-        embodiment=text(cells.take("embodiment", "robot")),
-        site=text(cells.take("site", "location")),
+        licence=text(cells.take("licence")),
+        embodiment=text(cells.take("embodiment")),
+        site=text(cells.take("site")),
         split=split,
         group=group,
         tags=cells.tags(),
@@ -242,87 +275,165 @@ CURVE_SLACK = 0.02
 class LabelCells:
     """The cells of a row, each taken once; column names are case-insensitive."""
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._cells = {str(name).strip().lower(): value for name, value in fields.items()}
+    def __init__(self, row: LabelRow) -> None:
+        self.where = row.where
+        self._cells = {str(name).strip().lower(): value for name, value in row.fields.items()}
 
-    def take(self, *names: str) -> Any:
-        """Take the first of these columns that is not empty."""
-        for name in names:
-            if self._cells.get(name) not in (None, ""):
-                return self._cells.pop(name)
-        return None
+    def take(self, name: str) -> Any:
+        """Take a column of COLUMNS: the first of its names that is not empty."""
+        return self.take_named(name)[1]
+
+    def take_named(self, name: str) -> tuple[str, Any]:
+        """Take a column; return also its place, for messages."""
+        for known in (name, *COLUMNS[name]):
+            if self._cells.get(known) not in (None, ""):
+                return f"{self.where}, column {known!r}", self._cells.pop(known)
+        return f"{self.where}, column {name!r}", None
+
+    def take_model_curve(self, name: str) -> Any:
+        """Take a column of MODEL_CURVES."""
+        return self._cells.pop(name, None)
 
     def cameras(self) -> dict[str, Any]:
-        """Take the columns `camera:NAME`."""
-        marked = [name for name in self._cells if name.startswith("camera:")]
-        return {name.removeprefix("camera:").strip(): value for name in marked if (value := self._cells.pop(name))}
+        """Take the columns with the videos of further cameras."""
+        found = {}
+        for name, value in list(self._cells.items()):
+            match = CAMERA_COLUMN.fullmatch(name)
+            is_marked = name.startswith("camera:") and bool(value)
+            if match and (is_marked or str(value).strip().lower().endswith(VIDEO_SUFFIXES)):
+                found[next(filter(None, match.groups())).strip()] = self._cells.pop(name)
+        return found
+
+    def misspelt(self, seen: set[str]) -> Iterator[Problem]:
+        """Report each unknown column that resembles a known one which the row lacks, unless it is in `seen`."""
+        columns = [(name, *others) for name, others in COLUMNS.items()]
+        lacking = [name for names in columns if self._cells.keys().isdisjoint(names) for name in names]
+        known = {*chain.from_iterable(columns), *MODEL_CURVES}
+        for name in sorted(self._cells.keys() - known - seen):
+            near = difflib.get_close_matches(name, lacking, n=1, cutoff=NEAR)
+            if near and not CAMERA_COLUMN.fullmatch(name):
+                detail = f"{printable(repr(name))} is unknown and becomes a tag; did you mean {near[0]!r}?"
+                yield Problem("unknown column", self.where, detail, kept=True)
+        seen.update(self._cells)
 
     def tags(self) -> dict[str, str]:
         """The remaining cells as text, without lists and objects."""
         return {name: words for name, value in self._cells.items() if name and (words := text(value))}
 
 
-def read_outcomes(cells: LabelCells, episode: str, problems: list[Problem]) -> tuple[Outcome, ...]:
-    """Read the outcomes of a row: its own, and one for each curve of another source."""
-    curves = tuple(_curves(cells, episode, problems))
-    events = tuple(_events(cells.take("events"), episode, problems))
-    success = check_label(read_success, "success", cells.take("success", "binary_success"), episode, problems)
-    progress = check_label(read_fraction, "progress", cells.take("progress", "partial_success"), episode, problems)
-    grade = check_label(read_grade, "grade", cells.take("grade", "reward"), episode, problems)
-    note = text(cells.take("note", "feedback"))
-    if success is None and progress is None and grade is None and not note and not events:
-        return curves
-    source, by = text(cells.take("source")), text(cells.take("by", "vouched_by"))
-    if not source and by in LABEL_SOURCES:
+def read_outcomes(cells: LabelCells, frames: Frames, episode: str, problems: list[Problem]) -> tuple[Outcome, ...]:
+    """Read the outcomes of a row: its own, and one for each curve of another source.
+
+    `frames` are needed only to place marked moments.
+    """
+
+    def read(reader: Callable[[str, object], T | None], name: str) -> T | None:
+        return check_label(reader, *cells.take_named(name), episode, problems)
+
+    curves = [
+        Outcome("model", curve=values, by=model)
+        for name, model in MODEL_CURVES.items()
+        if (values := _curve(cells.where, cells.take_model_curve(name), frames, episode, problems)) is not None
+    ]
+    curve = _curve(*cells.take_named("curve"), frames, episode, problems)
+    events = tuple(_events(*cells.take_named("events"), episode, problems))
+    success, progress, grade = read(read_success, "success"), read(read_fraction, "progress"), read(read_grade, "grade")
+    note = text(cells.take("note"))
+    has_labels = success is not None or progress is not None or grade is not None or bool(note or events)
+    if not has_labels and curve is None:
+        return tuple(curves)
+    (place, source), by = cells.take_named("source"), text(cells.take("by"))
+    if source is None and by in LABEL_SOURCES:
         source, by = by, ""
-    known: LabelSource | None = check_label(_read_source, "source", source or "human", episode, problems)
-    if known is None:
-        return curves
-    outcome = Outcome(known, success=success, progress=progress, grade=grade, events=events, note=note, by=by)
-    if curves and (curves[0].source, curves[0].by) == (known, by):
-        return (replace(outcome, curve=curves[0].curve), *curves[1:])
-    return (outcome, *curves)
+    known: LabelSource | None = check_label(_read_source, place, source or "human", episode, problems)
+    # without a source of its own, a curve is by whoever gave the other labels
+    curve_source, curve_by = known, text(cells.take("curve_by"))
+    place, source = cells.take_named("curve_source")
+    if source is not None:
+        curve_source = check_label(_read_source, place, source, episode, problems)
+    elif not curve_by:
+        curve_by = by
+    if curve is not None and (curve_source, curve_by) != (known, by):
+        curves[:0] = [] if curve_source is None else [Outcome(curve_source, curve=curve, by=curve_by)]
+        curve = None
+    if known is None or (curve is None and not has_labels):
+        return tuple(curves)
+    return (Outcome(known, success, progress, grade, curve, events, note, by), *curves)
 
 
-def _events(cell: Any, episode: str, problems: list[Problem]) -> Iterator[Event]:
+def _events(place: str, cell: Any, episode: str, problems: list[Problem]) -> Iterator[Event]:
     listed = parse_cell(cell) if cell is not None else []
     for event in listed if isinstance(listed, list) else [listed]:
         try:
             yield Event(str(event["kind"]), int(event["first"]), int(event["last"]), str(event.get("note", "")))
         except BadInput as bad:
-            problems.append(Problem("bad label", episode, detail_of(bad), kept=True))
+            problems.append(Problem("bad label", episode, f"{place}: {detail_of(bad)}", kept=True))
         except (KeyError, TypeError, ValueError, AttributeError):
-            detail = f"events: expected a list of {{kind, first, last}}, got {printable(repr(event))[:60]}"
+            detail = f"{place}: expected a list of {{kind, first, last}}, got {printable(repr(event))[:60]}"
             problems.append(Problem("bad label", episode, detail, kept=True))
 
 
-def _read_source(name: str, value: object) -> LabelSource:
+def _read_source(place: str, value: object) -> LabelSource:
     if value not in LABEL_SOURCES:
         hint = f"one of {', '.join(LABEL_SOURCES)} (rename the column if it means something else)"
-        raise BadInput(f"{name} of the labels, which are skipped", hint, printable(repr(value)))
+        raise BadInput(f"{place}, the labels of which are skipped", hint, printable(repr(value)))
     return value
 
 
-def _curves(cells: LabelCells, episode: str, problems: list[Problem]) -> Iterator[Outcome]:
-    by, source = text(cells.take("curve_by")), text(cells.take("curve_source")) or "model"
-    given = [("curve", cells.take("curve", "progress_curve"), by, source)]
-    given += [(name, cells.take(name), model, "model") for name, model in MODEL_CURVES.items()]
-    for name, cell, who, kind in given:
-        if cell is None:
-            continue
-        try:
-            values = np.array(parse_cell(cell), dtype=np.float32)  # None becomes NaN
-            beyond = np.fmax(-values, values - 1)
-            if np.any(beyond > 0) and not np.any(beyond > CURVE_SLACK):
-                detail = f"{name} leaves 0 to 1 at {np.sum(beyond > 0)} of {values.size} frames, clipped"
-                problems.append(Problem("clipped curve", episode, f"{detail} (by {np.nanmax(beyond):.3f})", kept=True))
-                values = np.clip(values, 0, 1)
-            yield Outcome(_read_source("curve_source", kind), curve=values, by=who)
-        except BadInput as bad:
-            problems.append(Problem("bad label", episode, detail_of(bad), kept=True))
-        except (ValueError, TypeError):
-            detail = f"{name}: expected a list of numbers, got {printable(repr(cell))[:60]}"
-            problems.append(Problem("bad label", episode, detail, kept=True))
+def _curve(
+    place: str, cell: Any, frames: Frames, episode: str, problems: list[Problem]
+) -> npt.NDArray[np.float32] | None:
+    """Read progress at every frame, or at a few marked moments; None = unknown or a problem."""
+    if cell is None or cell == "":
+        return None
+    try:
+        moments = _moments(cell)
+        given = parse_cell(cell) if moments is None else _place_moments(place, moments, frames)
+        values = np.array(given, dtype=np.float32)  # None becomes NaN
+        beyond = np.fmax(-values, values - 1)
+        if np.any(beyond > 0) and not np.any(beyond > CURVE_SLACK):
+            detail = f"{place}: outside 0 to 1 at {np.sum(beyond > 0)} of {values.size} frames, clipped"
+            problems.append(Problem("clipped curve", episode, f"{detail} (by {np.nanmax(beyond):.3f})", kept=True))
+            values = np.clip(values, 0, 1)
+        return Outcome("human", curve=values).curve  # checks it
+    except UnreadableVideo:
+        return None  # reported when the video is used
+    except BadInput as bad:
+        detail = detail_of(bad)
+        problems.append(Problem("bad label", episode, detail if place in detail else f"{place}: {detail}", kept=True))
+    except (ValueError, TypeError):
+        detail = (
+            f"{place}: expected a list of numbers, or moments like 0:0 40:0.5 -1:1, got {printable(repr(cell))[:60]}"
+        )
+        problems.append(Problem("bad label", episode, detail, kept=True))
+    return None
+
+
+def _moments(cell: Any) -> list[tuple[str, Any]] | None:
+    """Read marked moments, {"40": 0.5} or 40:0.5, as (frame, progress); None if the cell is something else."""
+    parsed = parse_cell(cell)
+    if isinstance(parsed, dict):
+        return [(str(moment), value) for moment, value in parsed.items()]
+    if isinstance(parsed, str) and ":" in parsed:
+        return [
+            (moment, value)
+            for moment, _, value in (pair.partition(":") for pair in re.split(r"[\s,;]+", parsed.strip()))
+        ]
+    return None
+
+
+def _place_moments(place: str, moments: list[tuple[str, Any]], frames: Frames) -> npt.NDArray[np.float32]:
+    """Make a curve of marked moments: a frame (-1 is the last), or seconds (2.5s)."""
+    values = np.full(len(frames), np.nan, dtype=np.float32)
+    for moment, value in moments:
+        if moment.endswith("s"):
+            frame = int(np.argmin(np.abs(frames.times() - float(moment[:-1]))))
+        else:
+            frame = int(moment)
+        if not -len(values) <= frame < len(values):
+            raise BadInput(place, f"a frame from 0 to {len(values) - 1}", frame)
+        values[frame] = float(value)
+    return values
 
 
 def parse_cell(value: Any) -> Any:
@@ -338,10 +449,12 @@ def parse_cell(value: Any) -> Any:
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".mov", ".avi")
 MANIFEST_SUFFIXES = (".csv", ".jsonl", ".json", ".parquet")
 
-TRUE_WORDS = frozenset({"true", "yes", "1", "1.0", "success", "successful"})
-FALSE_WORDS = frozenset({"false", "no", "0", "0.0", "failure", "failed", "fail"})
+TRUE_WORDS = frozenset("true t yes y 1 1.0 success successful succeeded pass passed".split())
+FALSE_WORDS = frozenset("false f no n 0 0.0 failure failed fail unsuccessful".split())
 UNKNOWN_WORDS = frozenset({"", "nan", "none", "null", "unknown", "n/a", "na"})
 HIGHEST_GRADE = 5
+LONGEST_CELL = 100_000_000
+_LIMIT_LOCK = Lock()
 
 T = TypeVar("T")
 
@@ -525,7 +638,7 @@ def _csv_rows(path: Path) -> Iterator[LabelRow | Problem]:
             # many spreadsheets separate with semicolons
             delimiter = max(",;\t", key=header.count)
             table = csv.DictReader(file, delimiter=delimiter, strict=True)
-            for fields in table:
+            while (fields := _next_row(table)) is not None:
                 where = f"{path.name}:{table.line_num}"
                 if None in fields:
                     detail = f"more values than the {len(table.fieldnames or ())} columns of the first line"
@@ -534,6 +647,16 @@ def _csv_rows(path: Path) -> Iterator[LabelRow | Problem]:
                     yield LabelRow(where, fields)
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"the label file {path.name!r}", "CSV in UTF-8", printable(error)) from None
+
+
+def _next_row(table: csv.DictReader[str]) -> dict[str, Any] | None:
+    """Read a row with cells longer than the csv module's limit, which holds for the whole process."""
+    with _LIMIT_LOCK:
+        limit = csv.field_size_limit(LONGEST_CELL)
+        try:
+            return next(table, None)
+        finally:
+            csv.field_size_limit(limit)
 
 
 def _parquet_file(path: Path) -> Any:

@@ -312,8 +312,8 @@ def _advice(
         yield "Label a success or two: the level of a finished task is not known, only the order."
     if not any(label.curve is not None for label in training_set.labels):
         yield (
-            "Mark a few moments in each episode (grasped, lifted, placed: progress at those frames). Progress labels "
-            "teach more than a verdict about the end."
+            "Mark a few moments in each episode (grasped, lifted, placed): frame:progress in the column `curve` of the "
+            "label file, such as 0:0 40:0.5 -1:1. Progress labels teach more than a verdict about the end."
         )
     rival = _rival(report)
     if rival:
