@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -26,7 +27,8 @@ from demerit.data.video import VideoClip
 from demerit.errors import BadEpisode, StoreError
 from demerit.models import load_model
 from demerit.models.score import ScoreJob, score
-from fakes.tiny_video import problem_facts, write_video
+from fakes.lerobot_fixture import write_v21
+from fakes.tiny_video import problem_facts, put_video, write_lines, write_video
 
 
 def imported(tmp_path: Path, *records: Record, copy: bool = False) -> tuple[ImportProgress, Store]:
@@ -133,6 +135,57 @@ def test_episodes_that_left_the_source_stay(tmp_path: Path, make_episode: Callab
     imported(tmp_path, make_episode("a"), make_episode("b"))
     progress, store = imported(tmp_path, make_episode("b"))
     assert (progress.absent, progress.unchanged, store.ids()) == (1, 1, ["a", "b"])
+
+
+def change_roboreward(folder: Path, change: bool) -> str:
+    put_video(folder / "test" / "a.mp4")
+    write_lines(
+        folder / "test" / "metadata.jsonl", {"file_name": "a.mp4", "task": "push", "reward": 5 if change else 1}
+    )
+    return f"roboreward:{folder}"
+
+
+def change_roboarena(folder: Path, change: bool) -> str:
+    session = folder / "evaluation_sessions" / "s1"
+    put_video(session / "A_pi0" / "left_shoulder.mp4")
+    entry = f"{{policy_name: pi0, binary_success: {int(change)}, partial_success: 0.5}}"
+    (session / "metadata.yaml").write_text(f"language_instruction: push\npolicies: {{A: {entry}}}\n")
+    return f"roboarena:{folder}"
+
+
+def change_rbm(folder: Path, change: bool) -> str:
+    put_video(folder / "a.mp4")
+    quality = "successful" if change else "failure"
+    write_lines(folder / "rows.jsonl", {"id": "a", "task": "push", "frames": "a.mp4", "quality_label": quality})
+    return f"rbm:{folder}"
+
+
+def change_lerobot(folder: Path, change: bool) -> str:
+    shutil.rmtree(folder, ignore_errors=True)
+    write_v21(folder, [5], success=[[False] * 4 + [change]])
+    return f"lerobot:{folder}"
+
+
+def change_hdf5(folder: Path, change: bool) -> str:
+    folder.mkdir(exist_ok=True)
+    with h5py.File(folder / "lift.hdf5", "w") as file:
+        demo = file.create_group("data/demo_0")
+        demo["rewards"], demo["obs/agentview_image"] = [0.0] * 4 + [float(change)], np.zeros((5, 4, 6, 3), np.uint8)
+        demo["actions"], demo.attrs["num_samples"] = np.zeros((5, 7)), 5
+        file["data"].attrs["env_args"] = json.dumps({"env_name": "Lift", "type": 1, "env_kwargs": {}})
+    return f"hdf5:{folder}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [change_roboreward, change_roboarena, change_rbm, change_lerobot, change_hdf5],
+    ids=lambda one: one.__name__,
+)
+def test_labels_of_every_format_follow(tmp_path: Path, change: Callable[[Path, bool], str]) -> None:
+    import_dataset(open_dataset(change(tmp_path / "data", False)), tmp_path / "set")
+    progress = import_dataset(open_dataset(change(tmp_path / "data", True)), tmp_path / "set")
+    assert (progress.added, progress.changes["labels changed"]) == (0, 1)
+    assert Store(tmp_path / "set").columns(["success"])["success"].to_pylist() == [True]
 
 
 DIE = """
