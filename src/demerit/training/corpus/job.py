@@ -195,7 +195,7 @@ class _Build:
         write_json(store.root / "composition.json", {"recipe": config.digest, **counts.as_dict()})
         empty = [split for split in counts.splits if not counts.count("split")[split]]
         if empty:
-            sentence = f"{', '.join(empty)}: empty, because tasks that share a video or recording are not parted"
+            sentence = f"{', '.join(empty)}: empty, because tasks that share a video or recording stay in one split"
             self.summary.notes.append(sentence)
 
 
