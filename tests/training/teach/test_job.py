@@ -185,7 +185,7 @@ def test_every_suggestion_has_pictures_and_a_file_to_open(tmp_path: Path) -> Non
     section = (tmp_path / "one" / "report.html").read_text("utf-8").split('id="next"')[1].split("</section>")[0]
     films = re.findall(r"data:image/jpeg;base64,([\w+/=]+)", section)
     sizes = [Image.open(io.BytesIO(base64.b64decode(film))).size for film in films]
-    assert sizes == [(4 * 96, 96)] * len(results.suggestions)
+    assert sizes == [(4 * 112, 112)] * len(results.suggestions)
 
 
 def test_nothing_is_suggested_that_would_teach_little() -> None:

@@ -53,7 +53,7 @@ FORMAT = 1
 TEMPLATE = "teaching.html.j2"
 WIDTH, HEIGHT, PAD = 420, 150, 28
 """of the learning curve's drawing"""
-FILM_FRAMES, FILM_HEIGHT = 4, 96
+FILM_FRAMES, FILM_HEIGHT = 4, 112
 """of the pictures of an episode to label next"""
 MOST_SUGGESTIONS = 20
 SUGGESTION_WEIGHTS = {"torn": 0.4, "near": 0.3, "novel": 0.3}
