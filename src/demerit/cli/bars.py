@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from demerit.cli.terminal import escape_controls
@@ -125,10 +126,43 @@ def _format_measure(measure: Measure | None) -> str:
 
 
 def print_table(table: Table) -> None:
-    """Print a table that fits the terminal: cells break between words, and a longer word goes on in the next line."""
-    for column in table.columns:
+    """Print a table that fits the terminal, with no word cut: where the columns do not fit, each row is stacked.
+
+    Rich shrinks wide columns first, within words if need be; here every column keeps its longest word.
+    """
+    if _room(table) < 0 and len(table.columns) > len(("column", "value")):
+        table = _stack(table)
+    room, wanted = _room(table), [_widest(column, str.splitlines) for column in table.columns]
+    words = [_widest(column, str.split) for column in table.columns]
+    missing = sum(wanted) - sum(words)
+    for column, line, word in zip(table.columns, wanted, words, strict=True):
         column.overflow = "fold"
+        if 0 <= room < missing:
+            column.width = word + room * (line - word) // missing
     out.print(table, soft_wrap=False)
+
+
+def _room(table: Table) -> int:
+    """The characters left in a line when every column is as wide as its longest word."""
+    borders = 3 * len(table.columns) + 1
+    return out.width - borders - sum(_widest(column, str.split) for column in table.columns)
+
+
+def _widest(column: Column, split: Callable[[str], list[str]]) -> int:
+    texts = [Text.from_markup(str(cell)).plain for cell in (column.header, *column.cells)]
+    return max((cell_len(part) for text in texts for part in split(text)), default=0)
+
+
+def _stack(table: Table) -> Table:
+    """Turn each row into a section with a line per column that is not empty."""
+    stacked = Table(title=table.title, caption=table.caption, show_header=False)
+    cells = [list(column.cells) for column in table.columns]
+    for place, row in enumerate(table.rows):
+        for column, values in zip(table.columns, cells, strict=True):
+            if values[place]:
+                stacked.add_row(column.header, values[place], style=row.style)
+        stacked.add_section()
+    return stacked
 
 
 def print_problems(rows: list[dict[str, Any]], console: Console = out) -> None:

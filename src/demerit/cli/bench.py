@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from demerit.cli.bars import bar, out, report_table
+from demerit.cli.bars import bar, out, print_table, report_table
 from demerit.cli.options import CameraOption, InstructionOption, PickleOption, SourceOptions, reader_options
 from demerit.errors import BadInput
 from demerit.evaluate.benchmarks import (
@@ -135,7 +135,7 @@ def _recompute(path: Path) -> None:
 def print_report(report: Report) -> None:
     """Print the headline table, the verdicts and the warnings."""
     count = f"{len(report.episodes)} episodes, {len({episode.task for episode in report.episodes})} tasks"
-    out.print(report_table(report, f"{report.about.name}: {count}"))
+    print_table(report_table(report, f"{report.about.name}: {count}"))
     for model, sentences in report.verdicts.items():
         for sentence in sentences:
             out.print(f"[bold]{escape(model)}[/bold]  {escape(sentence)}")

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from demerit.cli.bars import Bar, bar, out, print_problems
+from demerit.cli.bars import Bar, bar, out, print_problems, print_table
 from demerit.cli.options import StrictOption
 from demerit.data.splits import LeakReport
 from demerit.errors import BadInput
@@ -92,7 +92,7 @@ def _print_plan(plan: CorpusPlan, cost: str) -> None:
         numbers = [draw.found, draw.usable, draw.tasks, len(draw.ids)]
         numbers += [plan.counts[draw.source.name, split] for split in splits]
         table.add_row(escape(draw.source.name), role, *map(str, numbers))
-    out.print(table)
+    print_table(table)
     _print_skipped(plan.drawn)
     if config.negatives is not None:
         most = plan.successes * config.negatives.per_episode
@@ -114,7 +114,7 @@ def _print_summary(summary: CorpusSummary, dest: Path) -> None:
     table = Table(*(Column(title, overflow="fold") for title in header))
     for row in rows:
         table.add_row(*map(escape, row))
-    out.print(table)
+    print_table(table)
     _print_skipped(counts.drawn)
     _print_leaks(counts.leaks)
     if counts.due:

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, err, out, print_problems
+from demerit.cli.bars import bar, err, out, print_problems, print_table
 from demerit.cli.options import (
     CameraOption,
     DatasetArgument,
@@ -162,12 +162,13 @@ def _print_summary(summary: DatasetSummary) -> None:
     out.print(f"  {summary.episodes} episodes, {summary.frames} frames{lengths}, {summary.seconds / 3600:.2f} hours")
     for title in ("instructions", "cameras", "embodiments", "splits", "licences"):
         out.print(f"  {title}: {escape(_most_common(getattr(summary, title)))}")
-    table = Table("label source", "episodes", "success", "failure", "unknown", "graded", "with progress", "with curve")
+    cells = ("episodes", "success", "failure", "success unknown", "graded", "with progress", "with curve")
+    used = [cell for cell in cells if any(counts[cell] for counts in summary.outcomes.values())]
+    table = Table("label source", *used)
     for source, counts in sorted(summary.outcomes.items()):
-        cells = ("episodes", "success", "failure", "success unknown", "graded", "with progress", "with curve")
-        table.add_row(escape(source), *(str(counts[cell]) for cell in cells))
+        table.add_row(escape(source), *(str(counts[cell]) for cell in used))
     if summary.outcomes:
-        out.print(table)
+        print_table(table)
     if summary.unlabelled:
         out.print(f"  {summary.unlabelled} episodes without an outcome")
     if summary.preferences:

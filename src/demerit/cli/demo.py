@@ -27,7 +27,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import StageBars, out
+from demerit.cli.bars import StageBars, out, print_table
 from demerit.cli.demo_page import TAUGHT, UNTAUGHT, describe_demo, write_demo_page
 from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode
@@ -243,7 +243,7 @@ def _print_result(result: DemoResult) -> None:
         out.print("[dim]Up to date: everything exists already.[/dim]")
     out.print(f"\n[bold]{escape(summary.title)}[/bold]")
     out.print(escape(summary.text))
-    out.print(_results_table(result.report))
+    print_table(_results_table(result.report))
     out.print(f"[yellow]note[/yellow]  {escape(result.report.warnings[0])}\n")
     out.print("[bold]See the reward rise and fall under the video[/bold]")
     out.print(f"  {escape(str(result.page.resolve()))}", style="cyan")

@@ -8,18 +8,20 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import out
+from demerit.cli.bars import print_table
 from demerit.data.dataset import SOURCES
 from demerit.data.taxonomy import kinds
-from demerit.errors import UnknownName
+from demerit.errors import MissingExtra, UnknownName
 from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, load_benchmark
 from demerit.models import MODELS
 from demerit.models.listing import Listing, describe_model
 from demerit.negatives import NEGATIVES, load_negative
 from demerit.negatives.sim.behaviours import BEHAVIOURS
 
-Rows = tuple[list[str], list[list[str]]]
-"""column titles and rows"""
+Rows = dict[str, list[str]]
+"""the lines about each name"""
+ABOUT_SOURCES = {"hdf5": "A robomimic or LIBERO file, or a folder of them."}
+"""shown where the extra that a reader imports is not installed"""
 
 
 def list_(
@@ -38,50 +40,62 @@ def list_(
     """
     if what not in LISTS:
         raise UnknownName("list", what, LISTS)
-    titles, rows = LISTS[what]()
-    table = Table(*titles)
+    table = Table(what.removesuffix("s"), "about")
     table.columns[0].no_wrap = True  # a broken name cannot be typed
-    for row in rows:
-        table.add_row(*map(escape, row))
-    out.print(table)
+    for name, lines in LISTS[what]().items():
+        table.add_row(escape(name), escape("\n".join(lines)))
+    print_table(table)
 
 
 def _model_rows() -> Rows:
-    rows = []
+    rows = {}
     for name in MODELS:
         found = describe_model(name)
         if isinstance(found, Listing):
-            gives = f"{found.quantity}\n{found.range}" + (", causal" if found.causal else "")
-            verified = [f"Verified here: {found.verified}."] if found.verified else []
-            needs = [f"Needs demerit[{found.extra}]."] if found.extra else []
-            about = "\n".join([found.about, *verified, f"Licence: {found.licence}.", *needs])
-            rows.append([name, gives, found.frames, about])
+            causal = ", causal" if found.causal else ""
+            facts = [f"Gives {found.quantity}, {found.range}{causal}. Frames: {found.frames}."]
+            facts += [f"Verified here: {found.verified}."] if found.verified else []
+            rows[name] = [found.about, *facts, f"Licence: {found.licence}.", *_needs(found.extra)]
+        elif isinstance(found, MissingExtra):
+            rows[name] = _needs(found.extra)
         else:
-            rows.append([name, "", "", found])
-    return ["model", "gives", "frames", "about"], rows
+            rows[name] = [f"Not available here: {found}"]
+    return rows
 
 
 def _source_rows() -> Rows:
-    rows = [[name, f"demerit inspect {name}:PATH", _first_line(SOURCES.factory(name))] for name in SOURCES]
-    return ["format", "use", "about"], rows
+    rows = {}
+    for name in SOURCES:
+        try:
+            about = [_first_line(SOURCES.factory(name))]
+        except MissingExtra as missing:
+            about = [*([ABOUT_SOURCES[name]] if name in ABOUT_SOURCES else []), *_needs(missing.extra)]
+        rows[name] = [*about, f"demerit inspect {name}:PATH"]
+    return rows
 
 
 def _negative_rows() -> Rows:
-    return ["negative", "about"], [[name, _first_line(load_negative(name).make)] for name in NEGATIVES]
+    return {name: [_first_line(load_negative(name).make)] for name in NEGATIVES}
 
 
 def _behaviour_rows() -> Rows:
-    return ["behaviour", "about"], [[name, _first_line(BEHAVIOURS.factory(name))] for name in BEHAVIOURS]
+    return {name: [_first_line(BEHAVIOURS.factory(name))] for name in BEHAVIOURS}
 
 
 def _failure_rows() -> Rows:
-    return ["failure", "definition"], [[kind.name, kind.definition] for kind in kinds()]
+    return {kind.name: [kind.definition] for kind in kinds()}
 
 
 def _benchmark_rows() -> Rows:
     known = [load_benchmark(name) for name in BENCHMARKS]
-    rows = [[benchmark.name, ", ".join(benchmark.headline), benchmark.data, benchmark.claim] for benchmark in known]
-    return ["benchmark", "headline", "data", "what a good score supports"], rows
+    return {
+        benchmark.name: [benchmark.claim, f"Data: {benchmark.data}.", f"Headline: {', '.join(benchmark.headline)}."]
+        for benchmark in known
+    }
+
+
+def _needs(extra: str) -> list[str]:
+    return [f"Needs demerit[{extra}]."] if extra else []
 
 
 LISTS = {

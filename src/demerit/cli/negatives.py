@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, out, print_problems
+from demerit.cli.bars import bar, out, print_problems, print_table
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
 from demerit.data.export import materialize as write_videos
 from demerit.data.formats import open_dataset
@@ -109,7 +109,7 @@ def _print_grades(progress: NegativesProgress) -> None:
             table.add_row(name, *(str(count or "") for count in counts), str(sum(counts)))
         table.add_section()
         table.add_row("all", *(f"{ladder[grade]} ({ladder[grade] / total:.0%})" for grade in columns), str(total))
-        out.print(table)
+        print_table(table)
     if total and not ladder[5]:
         out.print("  nothing has grade 5: keep the originals, or add stall, slow or jump to the mix")
     auroc = progress.length_auroc()

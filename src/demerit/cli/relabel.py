@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, out, print_problems
+from demerit.cli.bars import bar, out, print_problems, print_table
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput
@@ -113,7 +113,7 @@ def _print_summary(summary: RelabelSummary, dest: Path) -> None:
         table = Table("made by", *(f"grade {grade}" for grade in (1, 2, 3, 4)), "all")
         for name, counts in (("counterfactual", summary.commands), ("clip", summary.clips)):
             table.add_row(name, *(str(counts[grade] or "") for grade in (1, 2, 3, 4)), str(counts.total()))
-        out.print(table)
+        print_table(table)
     if summary.splits:
         listed = ", ".join(f"{name or '(none)'} {count}" for name, count in summary.splits.items())
         out.print(escape(f"  splits: {listed}"))

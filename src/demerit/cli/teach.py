@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from demerit.cli.bars import StageBars, out, report_table
+from demerit.cli.bars import StageBars, out, print_table, report_table
 from demerit.cli.options import (
     DatasetsArgument,
     InstructionOption,
@@ -90,7 +90,7 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
     out.print(f"[bold]{escape(results.title)}[/bold]")
     out.print(escape(results.text))
     if results.report.lines:
-        out.print(report_table(results.report, f"{len(results.report.episodes)} episodes, each held out once"))
+        print_table(report_table(results.report, f"{len(results.report.episodes)} episodes, each held out once"))
     out.print(escape(results.calibration.note))
     for note in results.notes[:SHOWN]:
         out.print(f"[yellow]note[/yellow]  {escape(note)}")

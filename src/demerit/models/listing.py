@@ -51,7 +51,7 @@ class Listing:
         return f"{'-∞' if self.low is None else f'{self.low:g}'} to {'∞' if self.high is None else f'{self.high:g}'}"
 
 
-WITH_ARGUMENT = {
+NOT_LOADED = {
     "calibrated": Listing(
         quantity="calibrated value of another model",
         low=0.0,
@@ -60,21 +60,32 @@ WITH_ARGUMENT = {
         licence="that of the other model",
         about="A model with calibrated values. Needs a folder made by `demerit calibrate`: calibrated:DIR.",
         frames="as the other model",
-    )
+    ),
+    "gvl": Listing(
+        quantity="progress",
+        low=0.0,
+        high=1.0,
+        causal=False,
+        licence="that of the model behind the server",
+        about="Any vision-language model behind an OpenAI-compatible server (DEMERIT_CHAT_URL, DEMERIT_CHAT_MODEL) "
+        "rates shuffled frames; with bad behaviour in the prompt: gvl:dense,examples=DIR.",
+        frames="16",
+        extra="chat",
+    ),
 }
-"""models that are functions and cannot be made without an argument"""
+"""models that cannot be made without an argument, or imported without an extra"""
 
 
-def describe_model(name: str) -> Listing | str:
-    """Return a model's entry, or the error message when it cannot be loaded.
+def describe_model(name: str) -> Listing | DemeritError:
+    """Return a model's entry, or the error when it cannot be loaded.
 
     A class with a `listing` attribute is not instantiated: large models would have to load their weights.
     """
-    if name in WITH_ARGUMENT:
-        return WITH_ARGUMENT[name]
+    if name in NOT_LOADED:
+        return NOT_LOADED[name]
     try:
         factory: Callable[..., Any] = MODELS.factory(name)
         known = getattr(factory, "listing", None)
         return known if isinstance(known, Listing) else Listing.of_card(load_model(name).card)
     except DemeritError as error:  # an extra or weights that are not installed
-        return str(error)
+        return error

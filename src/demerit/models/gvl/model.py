@@ -26,7 +26,6 @@ from demerit.models.gvl.distil import Distillation, DistillationConfig, distil
 from demerit.models.gvl.library import Library
 from demerit.models.gvl.prompt import prompts_hash
 from demerit.models.gvl.query import EpisodeAnswers, Prompter, SampledCurve, group_reasons, mean_and_spread
-from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
 from demerit.registry import load_attribute
 
@@ -58,18 +57,6 @@ class ScoringEstimate:
 
 class GVL:
     """Progress of shuffled frames, as a vision-language model sees it."""
-
-    listing = Listing(
-        quantity="progress",
-        low=0.0,
-        high=1.0,
-        causal=False,
-        licence="that of the model behind the server",
-        about="Any vision-language model behind an OpenAI-compatible server (DEMERIT_CHAT_URL, DEMERIT_CHAT_MODEL) "
-        "rates shuffled frames; with bad behaviour in the prompt: gvl:dense,examples=DIR.",
-        frames="16",
-        extra="chat",
-    )
 
     def __init__(
         self,
