@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +15,13 @@ import pytest
 from demerit.data import store as parts_module
 from demerit.data.dataset import Problem
 from demerit.data.episode import Edit, Episode, Origin
+from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.reward import Reward
 from demerit.data.store import EPISODES, Store, episode_row, row_episode
-from demerit.errors import BadEpisode, BadInput, StoreBusy, StoreError, UnknownName
+from demerit.data.summary import summarize
+from demerit.errors import BadEpisode, BadInput, DemeritError, StoreBusy, StoreError, UnknownName
 from demerit.models.protocol import example_card
 from demerit.models.reward_store import RewardStore
 
@@ -175,6 +178,8 @@ def manifest(tables: object, header: object = {"name": "set"}) -> str:
         (manifest({"episodes": 3}), "damaged"),
         (manifest({"episodes": [{"file": "episodes/part-000000.parquet", "rows": "many"}]}), "damaged"),
         (manifest({"episodes": [{"rows": 1}]}), "damaged"),
+        (manifest({"episodes": [{"file": "episodes/part-000000.parquet", "rows": 10**30}]}), "damaged"),
+        (manifest({"episodes": [{"file": "episodes/part-000000.parquet", "rows": -1}]}), "damaged"),
         (manifest({}, header={}), "name"),
     ],
 )
@@ -206,16 +211,52 @@ def test_a_manifest_names_only_parts_in_its_folder(
     assert file[leave] in refused.value.reason
 
 
-@pytest.mark.parametrize("view", [{"path": "../clip.mp4"}, {"fields": "[" * 100_000}, {"fields": '{"width": 3}'}])
-def test_damaged_rows_are_refused(tmp_path: Path, make_episode: Callable[..., Episode], view: dict[str, str]) -> None:
+def change_row(root: Path, view: dict[str, Any] | None = None, **cells: Any) -> None:
+    path = next((root / "episodes").iterdir())
+    rows = pq.read_table(path).to_pylist()
+    rows[0] |= cells
+    rows[0]["views"][0] |= view or {}
+    pq.write_table(pa.Table.from_pylist(rows, EPISODES), path)
+
+
+FIELDS = ("[" * 100_000, '{"width": 3}', '{"length": 4000000000000}', '{"length": "x"}', '{"start": NaN, "stop": 1}')
+
+
+@pytest.mark.parametrize(
+    "view",
+    [{"path": "../clip.mp4"}, {"indices": [-1]}, {"path": "a\0b"}, {"path": "/dev/zero"}, {"path": "/"}]
+    + [{"fields": text} for text in FIELDS]
+    + [{"indices": [2**31 - 1]}],
+)
+def test_damaged_frames_are_one_sentence(
+    tmp_path: Path, make_episode: Callable[..., Episode], view: dict[str, Any]
+) -> None:
     with Store.create(tmp_path / "set", "set").writer() as writer:
         writer.add(make_episode("one"))
-    path = next((tmp_path / "set" / "episodes").iterdir())
-    rows = pq.read_table(path).to_pylist()
-    rows[0]["views"][0] |= view
-    pq.write_table(pa.Table.from_pylist(rows, EPISODES), path)
+    change_row(tmp_path / "set", view)
+    with pytest.raises(DemeritError):
+        for episode in Store(tmp_path / "set").episodes():
+            episode.fingerprint()
+            episode.main.times()
+
+
+def test_damaged_cells_are_one_sentence(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    root = tmp_path / "set"
+    with Store.create(root, "set").writer() as writer:
+        writer.add(make_episode("one"))
+    for dtype, shape in (("<f8", [10**6, 10**3]), ("O", [1]), ("nonsense", [1])):
+        change_row(root, signals=[{"name": "a", "dtype": dtype, "shape": shape, "data": b"12345678"}])
+        with pytest.raises(StoreError):
+            next(Store(root).episodes()).signals["a"]
+    for cells in ({"frames": None}, {"instruction": None}):
+        change_row(root, **cells)
+        with pytest.raises(StoreError):
+            summarize(open_dataset(root))
+    with pytest.raises(BadEpisode):
+        next(Store(root).episodes())
+    pq.write_table(pa.table({"a": [1]}), next((root / "episodes").iterdir()))
     with pytest.raises(StoreError):
-        list(Store(tmp_path / "set").episodes())
+        summarize(open_dataset(root))
 
 
 def test_a_row_cannot_replace_the_path_of_its_frames(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
-from demerit.cli.terminal import escape_controls
+from demerit.cli.terminal import escape_controls, shorten
 
 if TYPE_CHECKING:
     from demerit.evaluate.metrics import Measure
@@ -169,4 +169,6 @@ def print_problems(rows: list[dict[str, Any]], console: Console = out) -> None:
     """Print a line per kind of problem."""
     for row in rows:
         fate = "kept" if row["kept"] else "skipped"
-        console.print(f"  [yellow]{row['problem']}[/yellow]: {row['episodes']} ({fate}), e.g. {escape(row['first'])}")
+        console.print(
+            f"  [yellow]{row['problem']}[/yellow]: {row['episodes']} ({fate}), e.g. {escape(shorten(row['first']))}"
+        )

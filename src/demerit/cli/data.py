@@ -23,7 +23,7 @@ from demerit.cli.options import (
     StrictOption,
     reader_options,
 )
-from demerit.cli.terminal import escape_controls
+from demerit.cli.terminal import escape_controls, shorten
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.export import contact_sheet
@@ -176,6 +176,8 @@ def _print_summary(summary: DatasetSummary) -> None:
 
 
 def _most_common(counter: Counter[str], most: int = 4) -> str:
-    shown = ", ".join(f"{' '.join(name.split()) or '(none)'} ({count})" for name, count in counter.most_common(most))
+    shown = ", ".join(
+        f"{shorten(' '.join(name.split())) or '(none)'} ({count})" for name, count in counter.most_common(most)
+    )
     more = f", ... {len(counter)} in all" if len(counter) > most else ""
     return (shown or "none") + more

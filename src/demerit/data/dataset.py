@@ -275,6 +275,9 @@ class Dataset:
             self.report(Problem("id used twice", episode.id, "a second episode of this id", kept=False))
             return
         seen.add(episode.id)
+        if not _is_encodable(episode):
+            self.report(Problem("broken text", episode.id, "a text of it cannot be written as UTF-8", kept=False))
+            return
         if self.camera is not None:
             if self.camera not in episode.views:
                 known = ", ".join(episode.views)
@@ -287,6 +290,19 @@ class Dataset:
             detail = f"{episode.instruction!r} stays: the given instruction is for episodes that have none"
             self.report(Problem("instruction of its own", episode.id, detail, kept=True))
         yield episode
+
+
+def _is_encodable(episode: Episode) -> bool:
+    """Whether all texts can be stored: JSON files may hold lone surrogates."""
+    origin = (value for value in vars(episode.origin).values() if isinstance(value, str))
+    texts = [episode.instruction, *episode.views, *origin]
+    texts += [text for outcome in episode.outcomes for text in (outcome.note, outcome.by)]
+    texts += [text for pair in episode.origin.tags.items() for text in pair]
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, eq=False)

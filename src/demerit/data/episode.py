@@ -63,6 +63,8 @@ class Episode:
     def __post_init__(self) -> None:
         if not self.id or not self.id.isprintable():
             raise BadEpisode(self.id, "a printable, non-empty id", repr(self.id))
+        if not isinstance(self.instruction, str):
+            raise BadEpisode(self.id, "an instruction (empty when unknown)", repr(self.instruction))
         if not self.views:
             raise BadEpisode(self.id, "at least one camera", "none")
 

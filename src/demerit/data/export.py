@@ -18,7 +18,7 @@ from demerit.data.frames import Frames, Images, short_hash, spread
 from demerit.data.labels import Outcome
 from demerit.data.reward import Reward
 from demerit.data.video import write_video
-from demerit.errors import StoreError, UnreadableVideo
+from demerit.errors import BadEpisode, StoreError, UnreadableVideo
 
 LABELS = "labels.jsonl"
 LONGEST_STEM = 100
@@ -93,6 +93,8 @@ def contact_sheet(
     episode: Episode, path: str | Path, rewards: Sequence[Reward] = (), frames: int = 16, width: int = 192
 ) -> Path:
     """Draw evenly spaced frames of every camera, the outcomes and the curves as an image file."""
+    if not all(map(len, episode.views.values())):
+        raise BadEpisode(episode.id, "at least one frame of every camera", "none")
     count = min(frames, len(episode))
     strips = [_strip(episode, camera, count, width) for camera in episode.views]
     columns = min(count, 8)
@@ -176,8 +178,8 @@ def _plot(curves: dict[str, tuple[list[int], list[float]]], episode: Episode, wi
     """Draw the curves on one scale, with gaps where values are unknown."""
     plot = Image.new("RGB", (width, PLOT_HEIGHT + 30), BACKGROUND)
     draw = ImageDraw.Draw(plot)
-    known = np.array([value for _, values in curves.values() for value in values if not np.isnan(value)])
-    low, high = min(0.0, float(known.min())), max(1.0, float(known.max()))
+    known = [value for _, values in curves.values() for value in values if not np.isnan(value)]
+    low, high = min([0.0, *known]), max([1.0, *known])
     draw.line([(0, PLOT_HEIGHT), (width, PLOT_HEIGHT)], FAINT)
     last = max(1, len(episode) - 1)
     for place, (name, (at, values)) in enumerate(curves.items()):

@@ -8,6 +8,8 @@ integers, never copies of the video.
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -156,6 +158,9 @@ class Frames:
         source_times = self.source.times()
         if self.indices is None:
             return source_times
+        if self.indices.size and int(self.indices.max()) >= len(source_times):
+            reason = f"frame {self.indices.max()} was requested, and only {len(source_times)} frames are there"
+            raise UnreadableVideo(repr(self.source), reason)
         chosen = source_times[self.indices]
         if len(chosen) < 2 or bool(np.all(np.diff(chosen) > 0)):  # noqa: PLR2004
             return np.asarray(chosen - chosen[:1])
@@ -252,11 +257,18 @@ def file_identity(path: str) -> str:
     Reading gigabytes to learn that nothing changed would be slow. Re-encoding, trimming or replacing a video changes
     the hash; a change that keeps the size and touches none of the blocks does not.
     """
+    return _file_identity(path, *file_state(path))
+
+
+def file_state(path: str) -> tuple[int, int]:
+    """Size and modification time of a regular file: a device or a pipe could be read for ever."""
     try:
-        status = Path(path).stat()
-    except OSError:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a null byte
         raise UnreadableVideo(path, "there is no such file") from None
-    return _file_identity(path, status.st_size, status.st_mtime_ns)
+    if not stat.S_ISREG(status.st_mode):
+        raise UnreadableVideo(path, "it is not a file")
+    return status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=1024)

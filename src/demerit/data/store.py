@@ -36,6 +36,7 @@ from demerit.errors import BadEpisode, StoreError, UnknownName
 FORMAT_VERSION = 1
 ROW = "row in its group"
 ROWS_PER_GROUP = 2048
+MOST_ROWS = 2**40
 PART_FILE = re.compile(r"[a-z_]+/part-\d{6,9}\.parquet")
 # Parts smaller than this are merged when a writer closes; larger ones are never rewritten.
 FULL_PART_ROWS = 50_000
@@ -95,7 +96,9 @@ def _read_part(manifest: Path, table: str, file: str, rows: int) -> TablePart:
     is_named = PART_FILE.fullmatch(file) and file.startswith(f"{table}/")
     if not is_named or path_inside(manifest.parent, file) is None:
         raise StoreError(manifest, f"expected parts such as {table}/part-000000.parquet in this folder, got {file!r}")
-    return TablePart(file, operator.index(rows))
+    if not 0 <= operator.index(rows) < MOST_ROWS:
+        raise StoreError(manifest, f"it is damaged: {file} cannot have {rows} rows")
+    return TablePart(file, rows)
 
 
 def write_manifest(path: Path, format_name: str, manifest: Manifest) -> None:
@@ -365,7 +368,10 @@ class Store:
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Read flat columns of all episodes."""
         schema = pa.schema([EPISODES.field(name) for name in names])
-        return pa.concat_tables([schema.empty_table(), *self.batches("episodes", list(names))])
+        try:
+            return pa.concat_tables([schema.empty_table(), *self.batches("episodes", list(names))])
+        except pa.ArrowException as error:
+            raise StoreError(self.root, f"its episodes have other columns ({str(error).splitlines()[0]})") from None
 
     def episode(self, id: str) -> Episode:
         """Find an episode by id."""
@@ -605,8 +611,11 @@ class StoredSignals(Mapping[str, npt.NDArray[Any]]):
         """Read one signal."""
         for signal in self._rows():
             if signal["name"] == name:
-                values = np.frombuffer(signal["data"], dtype=np.dtype(signal["dtype"]))
-                return values.reshape(signal["shape"])
+                try:
+                    values = np.frombuffer(signal["data"], dtype=np.dtype(signal["dtype"]))
+                    return values.reshape(signal["shape"])
+                except (TypeError, ValueError) as error:
+                    raise StoreError(self.path, f"signal {name!r} of row {self.row} is damaged ({error})") from None
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -658,6 +667,8 @@ def _row_view(view: Mapping[str, Any], root: Path) -> Frames:
         raise StoreError(root, f"expected frames in this folder or at an absolute path, got {view['path']!r}")
     source = frame_source(view["kind"], {**json.loads(view["fields"]), "path": str(root / address)})
     indices = view["indices"]
+    if indices and min(indices) < 0:
+        raise StoreError(root, f"expected frame indices from 0, got {min(indices)}")
     return Frames(source, None if indices is None else np.asarray(indices, dtype=np.int32))
 
 

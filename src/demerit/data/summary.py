@@ -10,7 +10,7 @@ from typing import Any
 from demerit.data.dataset import Dataset, Problem
 from demerit.data.episode import Episode
 from demerit.data.store import Store, flat_columns
-from demerit.errors import UnreadableVideo
+from demerit.errors import StoreError, UnreadableVideo
 
 COUNTED = {"dataset": "datasets", "embodiment": "embodiments", "licence": "licences", "split": "splits"}
 """column to the counter that counts it"""
@@ -99,7 +99,10 @@ def _stored_rows(dataset: Dataset, summary: DatasetSummary) -> Iterator[dict[str
         dataset.problems.add(problem)
     summary.preferences.update(preference.source for preference in store.preferences())
     for batch in store.columns(COLUMNS).to_batches(max_chunksize=10_000):
-        yield from batch.to_pylist()
+        for row in batch.to_pylist():
+            if None in (row["instruction"], row["frames"], row["seconds"], row["cameras"]):
+                raise StoreError(store.root, "it is damaged: an episode lacks its instruction, length or cameras")
+            yield row
 
 
 def _read_rows(dataset: Dataset, summary: DatasetSummary) -> Iterator[dict[str, Any]]:

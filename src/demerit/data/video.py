@@ -7,7 +7,8 @@ pixel, to decoding the whole file from its start.
 
 from __future__ import annotations
 
-import os
+import math
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
 from demerit.data.files import atomic_file
-from demerit.data.frames import Images, Prepare, Times, file_identity, new_images, short_hash
+from demerit.data.frames import Images, Prepare, Times, file_identity, file_state, new_images, short_hash
 from demerit.errors import BadInput, UnreadableVideo
 
 DECODER_ERRORS: tuple[type[Exception], ...] = (av.error.FFmpegError, ValueError)
@@ -39,6 +40,8 @@ DEEPEST_REORDERING = 16
 IN_ORDER = ("av1", "vp9", "vp8", "mjpeg", "png", "ffv1")
 # Fine enough for any camera clock, and divisible by the usual frame rates.
 TICKS_PER_SECOND = 90_000
+MOST_FRAMES = 10_000_000
+"""of a clip: a longer one is a damaged number"""
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,17 @@ class VideoClip:
     def __post_init__(self) -> None:
         if self.rotate % 90:
             raise BadInput("rotate", "a multiple of 90 degrees", self.rotate)
+        if any(end is not None and not math.isfinite(end) for end in (self.start, self.stop)):
+            raise BadInput("clip", "a start and a stop in seconds", (self.start, self.stop))
+        if self.length is not None and not 0 <= operator.index(self.length) <= MOST_FRAMES:
+            raise BadInput("clip", f"a length from 0 to {MOST_FRAMES} frames", self.length)
 
     def __len__(self) -> int:
         return self.length if self.length is not None else len(self.scan().pts)
 
     def scan(self) -> VideoIndex:
         """Find the clip's frames in the file without decoding them; cached for the last few clips."""
-        size, mtime = _file_state(self.path)
+        size, mtime = file_state(self.path)
         return scan_video(self.path, self.start, self.stop, size, mtime)
 
     def times(self) -> Times:
@@ -217,7 +224,7 @@ def open_video(path: str, fresh: bool) -> Iterator[tuple[InputContainer, VideoSt
 
     A container that is not `fresh` may be at any position: seek before reading.
     """
-    key = (path, *_file_state(path))
+    key = (path, *file_state(path))
     container, _last_opened.container = _last_opened.container, None
     if container is not None and (fresh or _last_opened.key != key):
         container.close()
@@ -243,14 +250,6 @@ def _open_container(path: str) -> InputContainer:
     # Clips are decoded in parallel processes: more threads per clip only add waiting.
     container.streams.video[0].codec_context.thread_count = 1
     return container
-
-
-def _file_state(path: str) -> tuple[int, int]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        raise UnreadableVideo(path, "there is no such file") from None
-    return status.st_size, status.st_mtime_ns
 
 
 # --- decoding

@@ -509,3 +509,44 @@ def test_real_version_3_with_videos_put_in_place(tmp_path: Path) -> None:
         seen = episode.main.take([0, last]).mean(axis=(1, 2, 3))
         np.testing.assert_allclose(seen, [20 + start // 8, 20 + (start + last) // 8], atol=2)
         np.testing.assert_array_equal(episode.signals["action"], actions[start : start + last + 1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"fps": 10**400}, {"fps": float("inf")}, {"fps": float("nan")}, {"data_path": "{episode_index:d}\0{video_key!s}"}],
+)
+def test_numbers_and_paths_that_cannot_be_true(tmp_path: Path, change: dict[str, Any]) -> None:
+    root = write_v21(tmp_path / "d", [2])
+    edit_json(root / "meta/info.json", **change)
+    with pytest.raises(BadInput):
+        LeRobotReader(root)
+
+
+def test_hostile_metadata_is_a_problem(tmp_path: Path) -> None:
+    root = write_v21(tmp_path / "d", [4, 4])
+    edit_json(root / "meta/info.json", splits={"train": "0:" + "9" * 5000})
+    write_jsonl(
+        root / "meta/episodes.jsonl",
+        [{"episode_index": 0, "length": 4, "tasks": ["\ud800"]}, {"episode_index": 1, "length": 4, "tasks": ["push"]}],
+    )
+    dataset = Dataset(LeRobotReader(root))
+    assert [episode.instruction for episode in dataset] == ["push"]
+    assert {row["problem"] for row in dataset.problems.rows()} == {"unreadable split", "broken text"}
+    (root / "data/chunk-000/episode_000001.parquet").unlink()
+    write_jsonl(root / "meta/episodes.jsonl", [{"episode_index": 1, "length": 4 * 10**12, "tasks": ["push"]}])
+    assert [len(episode) for episode in Dataset(LeRobotReader(root))] == [4]
+    (root / "meta/episodes.jsonl").unlink()
+    (root / "meta/episodes.jsonl").mkdir()
+    with pytest.raises(BadInput):
+        LeRobotReader(root)
+
+
+def test_hostile_task_tables(tmp_path: Path) -> None:
+    write_lerobot(corpus(), tmp_path / "d")
+    path = tmp_path / "d/meta/tasks.parquet"
+    for table in (
+        pa.table({"task_index": [["a"]], "task": ["x"]}),
+        pa.table({"task_index": [0], "task": ["x"]}).replace_schema_metadata({b"pandas": b"[" * 100_000}),
+    ):
+        pq.write_table(table, path)
+        assert len(read(tmp_path / "d")[0]) == len(corpus())

@@ -371,3 +371,10 @@ def test_events_and_curve_of_one_source(tmp_path):
     assert outcome.events == (Event("dropped", 3, 5, "slipped"),)
     assert (outcome.curve.tolist(), outcome.success) == ([0, 0.5], False)
     assert problem_facts(problems) == [("bad label", "a", True)] * 2
+
+
+@pytest.mark.parametrize("cells", [{"curve": [10**400]}, {"events": [{"kind": "x", "first": float("inf"), "last": 0}]}])
+def test_numbers_that_no_frame_can_have(tmp_path, cells):
+    episode, problems = read_row(tmp_path, **cells)
+    assert not episode.outcomes
+    assert [(problem.kind, problem.kept) for problem in problems] == [("bad label", True)]

@@ -368,7 +368,7 @@ def _events(place: str, cell: Any, episode: str, problems: list[Problem]) -> Ite
             yield Event(str(event["kind"]), int(event["first"]), int(event["last"]), str(event.get("note", "")))
         except BadInput as bad:
             problems.append(Problem("bad label", episode, f"{place}: {detail_of(bad)}", kept=True))
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             detail = f"{place}: expected a list of {{kind, first, last}}, got {printable(repr(event))[:60]}"
             problems.append(Problem("bad label", episode, detail, kept=True))
 
@@ -401,7 +401,7 @@ def _curve(
     except BadInput as bad:
         detail = detail_of(bad)
         problems.append(Problem("bad label", episode, detail if place in detail else f"{place}: {detail}", kept=True))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         detail = (
             f"{place}: expected a list of numbers, or moments like 0:0 40:0.5 -1:1, got {printable(repr(cell))[:60]}"
         )

@@ -32,6 +32,7 @@ FRAME_SUCCESS = "next.success"
 NOT_SIGNALS = frozenset(
     {"timestamp", "frame_index", "episode_index", "index", "task_index", "next.done", FRAME_SUCCESS}
 )
+HIGHEST_FPS = 100_000
 PADDED = re.compile(r"(0\d{1,2})?d?")
 """format of a number in a path"""
 NUMBERS = re.compile(r"(float|int|uint)\d+|bool")
@@ -90,8 +91,8 @@ def read_info(path: str | Path) -> LeRobotInfo:
         known = f"{', '.join(VERSIONS[:-1])} or {VERSIONS[-1]}"
         raise BadInput(f"codebase_version in {root / 'meta/info.json'}", known, repr(version))
     fps = _field(raw, root, "fps", (int, float))
-    if not fps > 0:
-        raise BadInput(f"fps in {root / 'meta/info.json'}", "a positive number", fps)
+    if not 0 < fps <= HIGHEST_FPS:
+        raise BadInput(f"fps in {root / 'meta/info.json'}", f"a positive number up to {HIGHEST_FPS}", fps)
     features = _field(raw, root, "features", dict)
     for key, feature in features.items():
         if not isinstance(feature, dict):
@@ -203,7 +204,7 @@ def _splits(raw: object) -> tuple[dict[str, range], tuple[str, ...]]:
     splits: dict[str, range] = {}
     unread = []
     for name, text in raw.items() if isinstance(raw, dict) else ():
-        bounds = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", str(text))
+        bounds = re.fullmatch(r"\s*(\d{1,15})\s*:\s*(\d{1,15})\s*", str(text))
         if bounds:
             splits[str(name)] = range(int(bounds.group(1)), int(bounds.group(2)))
         else:
@@ -376,14 +377,14 @@ def _tasks_parquet(info: LeRobotInfo) -> tuple[dict[int, str], list[Problem]]:
         why = f"expected task_index and a column of texts, got {', '.join(table.column_names)}"
         return {}, [Problem("unreadable tasks", where, why, kept=True)]
     pairs = zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True)
-    return {index: task for index, task in pairs if index is not None and task is not None}, []
+    return {index: task for index, task in pairs if isinstance(index, int) and task is not None}, []
 
 
 def _text_column(schema: Any) -> str | None:
     """The texts are a pandas index, whose column name varies."""
     try:
         named = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         named = []
     texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
     likely = [*(name for name in named if isinstance(name, str)), "__index_level_0__", "task", *texts]

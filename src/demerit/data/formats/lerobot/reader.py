@@ -40,7 +40,7 @@ from demerit.data.formats.lerobot.metadata import (
     stays_inside,
 )
 from demerit.data.frames import Frames, Images, Times, file_identity, short_hash
-from demerit.data.video import VideoClip
+from demerit.data.video import MOST_FRAMES, VideoClip
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 
 
@@ -53,8 +53,9 @@ class LeRobotReader:
     def __init__(self, path: str | Path, *, outcome_key: str | None = None) -> None:
         """`outcome_key` is the success column, per frame or per episode, if it has an unusual name."""
         self.info = read_info(path)
-        where = "meta/episodes" if self.info.version == "v3.0" else "meta/episodes.jsonl"
-        if not (self.info.root / where).exists():
+        is_v3 = self.info.version == "v3.0"
+        where = "meta/episodes" if is_v3 else "meta/episodes.jsonl"
+        if not ((self.info.root / where).is_dir() if is_v3 else is_file(self.info.root / where)):
             raise BadInput(f"LeRobot dataset {self.info.root}", f"{where}, as {self.info.version} has it", "none")
         self._success_key, self._frame_key = _success_columns(self.info, outcome_key)
         signals = self.info.signals()
@@ -172,6 +173,9 @@ class _ReadPass:
         if len(set(lengths.values())) > 1:
             detail = ", ".join(f"{who} has {count} frames" for who, count in lengths.items())
             problems.append(Problem("length disagrees", id, detail, kept=True))
+            return None
+        if any(length > MOST_FRAMES for length in lengths.values()):
+            problems.append(Problem("length disagrees", id, f"more than {MOST_FRAMES} frames declared", kept=True))
             return None
         return next(iter(lengths.values()), None)
 
