@@ -304,3 +304,10 @@ def test_rewards_keep_every_field_and_later_ones_replace_earlier_ones(tmp_path: 
     assert (back.why_missing, back.given, back.model) == ("blurred", {"camera": "ü"}, "example")
     assert again.on_record()["a"].fingerprint == "f3"
     assert not again.on_record()["b"].is_scored
+
+
+def test_problems_with_broken_names_are_kept(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "set", "set").writer() as writer:
+        writer.add(Problem("missing video", "\udc80", "there is no \ud800", kept=True))
+    found = next(Store(tmp_path / "set").problems())
+    assert (found.episode, found.detail) == ("\\udc80", "there is no \\ud800")

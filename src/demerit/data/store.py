@@ -596,8 +596,11 @@ def preference_row(preference: Preference) -> dict[str, Any]:
 
 
 def problem_row(problem: Problem) -> dict[str, Any]:
-    """Turn a problem into a row."""
-    return {name: getattr(problem, name) for name in PROBLEMS.names}
+    """Turn a problem into a row. It may quote names that cannot be written as UTF-8: they are escaped."""
+    quoted = {
+        name: str(getattr(problem, name)).encode("utf-8", "backslashreplace").decode() for name in ("episode", "detail")
+    }
+    return {name: getattr(problem, name) for name in PROBLEMS.names} | quoted
 
 
 @dataclass(frozen=True)
