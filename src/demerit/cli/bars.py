@@ -47,8 +47,8 @@ class Bar:
         if progress is not None:
             self.task = progress.add_task(title, total=total, rate="", note="")
 
-    def update(self, done: int, note: str = "") -> None:
-        """Show how many are done."""
+    def update(self, done: float, note: str = "") -> None:
+        """Show how many are done; a fraction is the part of the next one."""
         now, note = time.monotonic(), escape_controls(note)
         rate = done / (now - self.started) if now > self.started else 0.0
         if self.progress is not None:
@@ -57,7 +57,7 @@ class Bar:
             self.last_line = now
             left = f", {(self.total - done) / rate:.0f} s left" if self.total and rate else ""
             total = f" of {self.total}" if self.total else ""
-            print(f"{self.title}: {done}{total}, {rate:.1f}/s{left} {note}".rstrip(), file=sys.stderr, flush=True)
+            print(f"{self.title}: {int(done)}{total}, {rate:.1f}/s{left} {note}".rstrip(), file=sys.stderr, flush=True)
 
 
 @contextmanager

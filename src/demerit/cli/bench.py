@@ -110,7 +110,7 @@ def bench(
     run_options = replace(run_options, retry=bool(prompted))
     with bar(f"{chosen.name}: {len(loaded.episodes)} episodes", None) as shown:
         made = run_benchmark(
-            chosen, models, loaded, folder, run_options, lambda what, done: shown.update(done.seen, what)
+            chosen, models, loaded, folder, run_options, lambda what, done: shown.update(done.position, what)
         )
     folder.mkdir(parents=True, exist_ok=True)
     made.write(folder / "report.json")

@@ -59,7 +59,7 @@ def calibrate(
     chosen = CalibrateOptions(**given)
     opened = open_dataset(datasets, strict=strict, camera=camera, **reader_options(options, trust_pickles))
     with bar(f"scoring with {model}", limit) as shown:
-        result = run(opened, model, out_folder, chosen, lambda progress: shown.update(progress.seen))
+        result = run(opened, model, out_folder, chosen, lambda progress: shown.update(progress.position))
     _print(result, escape(str(out_folder)))
 
 

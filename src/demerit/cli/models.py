@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, err, out, print_problems, print_table
+from demerit.cli.bars import Bar, bar, err, out, print_problems, print_table
 from demerit.cli.options import (
     CameraOption,
     DatasetsArgument,
@@ -131,7 +132,7 @@ def _score_parts(
         if (estimate := getattr(model, "estimate", None)) is not None:
             say.print(f"[bold]{card.name}[/bold]: {escape(str(estimate(islice(part, left))))}")
         with bar(f"scoring with {card.name}", left or part.expected()) as shown:
-            progress = score_dataset(job, lambda progress, shown=shown: shown.update(progress.seen, _note(progress)))  # type: ignore[misc]
+            progress = score_dataset(job, partial(_show, shown))
         where = f" ({escape(name)})" if len(parts) > 1 else ""
         say.print(f"[bold]{card.name}[/bold]: {_summarize(progress)}{where}", soft_wrap=True)
         print_problems(part.problems.rows(), say)
@@ -179,8 +180,17 @@ def _load_models(names: list[str]) -> list[RewardModel]:
     return loaded
 
 
+def _show(shown: Bar, progress: ScoreProgress) -> None:
+    shown.update(progress.position, _note(progress))
+
+
 def _note(progress: ScoreProgress) -> str:
-    return f"{progress.unscored} unscored" if progress.unscored else ""
+    parts = [f"{progress.unscored} unscored"] if progress.unscored else []
+    if progress.reading:
+        read, total = list(progress.reading.values())[-1]
+        rate = (progress.frames + read) / progress.seconds if progress.seconds else 0.0
+        parts.append(f"frame {read} of {total}, {rate:.0f} frames/s")
+    return ", ".join(parts)
 
 
 def _summarize(progress: ScoreProgress) -> str:

@@ -29,6 +29,12 @@ from demerit.errors import DemeritError
 # A worker has one task in work and one in its pipe, so that it never waits for us.
 TASKS_PER_WORKER = 2
 MOST_DEATHS = 2
+WINDOW = 512
+"""frames of a camera in memory at once where a model reads a long video from its start to its end"""
+WINDOW_BLOCKS = 8
+"""memory blocks for the windows after the first: two per camera"""
+OnFrames = Callable[[str, int, int], None]
+"""called with an episode's id, the frames that the model has read and the frames that it will read"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +57,7 @@ def load_ahead(
     workers: int,
     cameras: Callable[[Episode], Sequence[str]] = main_camera,
     prepare: Prepare | None = None,
+    on_frames: OnFrames | None = None,
 ) -> Iterator[list[LoadedEpisode]]:
     """Yield batches of episodes, in order, with the wanted frames decoded.
 
@@ -64,17 +71,20 @@ def load_ahead(
         workers: number of processes; 0 decodes in this process.
         cameras: episode -> cameras to decode. Runs in this process and may raise to refuse an episode.
         prepare: per-image preprocessing in the workers; must be picklable.
+        on_frames: long videos are decoded window by window while the model reads them, and this is called for each
+            window. A frame that cannot be decoded then raises where it is read. None = decode every video whole.
     """
+    window = None if on_frames is None else WINDOW
 
     def request(episode: Episode) -> DecodeRequest:
-        return DecodeRequest({name: episode.views[name] for name in cameras(episode)}, wanted, prepare)
+        return DecodeRequest({name: episode.views[name] for name in cameras(episode)}, wanted, prepare, window)
 
     if workers == 0:
-        yield from _load_here(episodes, request, batch)
+        yield from _load_here(episodes, request, batch, on_frames)
         return
     # One batch is with the model, one is being decoded, and each worker has its queue.
     most = 2 * batch + TASKS_PER_WORKER * workers
-    with _Decoders(workers, slots=most) as decoders:
+    with _Decoders(workers, most, on_frames) as decoders:
         pending: deque[_DecodeTask] = deque()
         stream = iter(episodes)
 
@@ -101,6 +111,8 @@ class DecodeRequest:
     views: Mapping[str, Frames]
     wanted: Callable[[int], Indices]
     prepare: Prepare | None = None
+    window: int | None = None
+    """decode only this many frames of each camera now; None = all"""
 
     def indices(self, frames: Frames) -> Indices:
         """The frames of a camera to decode."""
@@ -116,7 +128,7 @@ class DecodedView:
     length: int
     """number of frames of the camera"""
     indices: Indices
-    """the decoded ones"""
+    """the wanted ones; of a long video only the first window is decoded"""
     shape: tuple[int, ...] = ()
     offset: int = 0
     """where in the memory block they start"""
@@ -163,13 +175,119 @@ def _with_decoded(frames: Frames, decoded: DecodedView, images: Images, prepare:
     return Frames(_DecodedFrames(frames.source, length, places, images, prepare), frames.indices)
 
 
+class _StreamedFrames:
+    """A frame source that has one window of a long video in memory and fetches the others as they are read."""
+
+    def __init__(self, frames: Frames, indices: Indices, prepare: Prepare | None, windows: _Windows) -> None:
+        self.frames, self.prepare, self.windows = frames, prepare, windows
+        self.kind, self.length = frames.source.kind, len(frames)
+        self.places = {int(index): place for place, index in enumerate(indices)}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def times(self) -> Times:
+        return self.frames.times()
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Copy frames out of their windows; decode them from the source if one is in none."""
+        if not len(indices) or any(index not in self.places for index in indices):
+            images = self.frames.take(indices)
+            return images if self.prepare is None else self.prepare(images)
+        places = np.array([self.places[index] for index in indices])
+        parts = []
+        # in the order asked, so that reading on never goes back to an earlier window
+        for part in np.split(places, np.flatnonzero(np.diff(places // WINDOW)) + 1):
+            parts.append(self.windows.get(int(part[0]) // WINDOW)[part % WINDOW])
+        return np.concatenate(parts)
+
+    def identity(self) -> str:
+        return self.frames.identity()
+
+    def describe(self) -> dict[str, Any]:
+        return self.frames.source.describe()
+
+
+class _Windows:
+    """The windows of one camera. While the model reads one, the next is decoded, if there is a decoder."""
+
+    def __init__(
+        self, request: DecodeRequest, camera: str, indices: Indices, read: _ReadSoFar, decoders: _Decoders | None
+    ) -> None:
+        self.request, self.camera, self.read, self.decoders = request, camera, read, decoders
+        frames = request.views[camera]
+        self.views = [frames.select(indices[start : start + WINDOW]) for start in range(0, len(indices), WINDOW)]
+        self.number, self.images = -1, np.empty(0, np.uint8)
+        self.task: _DecodeTask | None = None
+        self.ahead: tuple[int, _DecodeTask] | None = None
+
+    def start(self, images: Images) -> None:
+        """Take the first window, which is decoded already."""
+        self.number, self.images = 0, images
+
+    def get(self, number: int) -> Images:
+        """Return a window's images; they are valid until the next call."""
+        if number != self.number:
+            self.images, self.number = self._fetch(number), number
+            self.read.update(self.camera, number * WINDOW)
+        if self.decoders is not None and self.ahead is None and number + 1 < len(self.views):
+            task = self.decoders.submit_window(self.read.episode, self._part(number + 1))
+            self.ahead = None if task is None else (number + 1, task)
+        return self.images
+
+    def close(self) -> None:
+        """Give the memory blocks back."""
+        if self.decoders is not None and self.ahead is not None:
+            self.decoders.finish(self.ahead[1])
+            self.decoders.release_window(self.ahead[1])
+            self.ahead = None
+        if self.decoders is not None and self.task is not None:
+            self.decoders.release_window(self.task)
+            self.task = None
+
+    def _fetch(self, number: int) -> Images:
+        if self.decoders is None or self.ahead is None or self.ahead[0] != number:  # it jumped, or no block was free
+            view = self.views[number]
+            every, prepare = range(len(view)), self.request.prepare
+            return view.take(every) if prepare is None else view.take_prepared(every, prepare)
+        if self.task is not None:
+            self.decoders.release_window(self.task)
+        self.task, self.ahead = self.ahead[1], None
+        self.decoders.finish(self.task)
+        return self.decoders.window_images(self.task, self.camera)
+
+    def _part(self, number: int) -> DecodeRequest:
+        return DecodeRequest({self.camera: self.views[number]}, _all_of_them, self.request.prepare)
+
+
+@dataclass(eq=False)
+class _ReadSoFar:
+    """How much of an episode a model has read, over its cameras."""
+
+    episode: Episode
+    total: int
+    on_frames: OnFrames
+    by_camera: dict[str, int] = field(default_factory=dict)
+
+    def update(self, camera: str, read: int) -> None:
+        self.by_camera[camera] = read
+        self.on_frames(self.episode.id, sum(self.by_camera.values()), self.total)
+
+
+def _all_of_them(length: int) -> Indices:
+    return np.arange(length, dtype=np.int32)
+
+
 def _load_here(
-    episodes: Iterable[Episode], request: Callable[[Episode], DecodeRequest], batch: int
+    episodes: Iterable[Episode],
+    request: Callable[[Episode], DecodeRequest],
+    batch: int,
+    on_frames: OnFrames | None,
 ) -> Iterator[list[LoadedEpisode]]:
     group: list[LoadedEpisode] = []
     for episode in episodes:
         try:
-            group.append(LoadedEpisode(_decode_here(episode, request(episode))))
+            group.append(LoadedEpisode(_decode_here(episode, request(episode), on_frames)))
         except DemeritError as error:
             group.append(LoadedEpisode(episode, str(error)))
         if len(group) == batch:
@@ -179,16 +297,26 @@ def _load_here(
         yield group
 
 
-def _decode_here(episode: Episode, request: DecodeRequest) -> Episode:
+def _decode_here(episode: Episode, request: DecodeRequest, on_frames: OnFrames | None) -> Episode:
     views: dict[str, Frames] = {}
+    wanted = {camera: request.indices(frames) for camera, frames in request.views.items()}
+    read = _ReadSoFar(episode, sum(map(len, wanted.values())), on_frames or _ignore)
     for camera, frames in request.views.items():
-        decoded = DecodedView(len(frames), request.indices(frames))
+        decoded = DecodedView(len(frames), wanted[camera])
+        if request.window is not None and len(decoded.indices) > request.window:
+            windows = _Windows(request, camera, decoded.indices, read, None)
+            views[camera] = Frames(_StreamedFrames(frames, decoded.indices, request.prepare, windows))
+            continue
         if request.prepare is None:
             images = frames.take(decoded.indices)
         else:
             images = frames.take_prepared(decoded.indices, request.prepare)
         views[camera] = _with_decoded(frames, decoded, images, request.prepare)
     return replace(episode, views={**episode.views, **views})
+
+
+def _ignore(id: str, read: int, total: int) -> None:
+    """Report nothing."""
 
 
 # --- processes
@@ -329,15 +457,18 @@ class _DecodeTask:
     slot: int | None = None
     decoded: Mapping[str, DecodedView] | None = None
     error: str = ""
+    windows: list[_Windows] = field(default_factory=list)
 
 
 class _Decoders:
     """The decoding workers and the shared memory blocks."""
 
-    def __init__(self, workers: int, slots: int) -> None:
-        self._slots = [_shared_block() for _ in range(slots)]
+    def __init__(self, workers: int, slots: int, on_frames: OnFrames | None) -> None:
+        more = 0 if on_frames is None else WINDOW_BLOCKS
+        self._on_frames = on_frames or _ignore
+        self._slots = [_shared_block() for _ in range(slots + more)]
         self._maps: dict[int, mmap.mmap] = {}
-        self.free = list(range(slots))
+        self.free, self._free_for_windows = list(range(slots)), list(range(slots, slots + more))
         call = f"from demerit.data.decode import decode_worker; decode_worker({{pipe}}, {self._slots})"
         self._pool = WorkerPool(call, workers, self._slots)
 
@@ -378,17 +509,41 @@ class _Decoders:
             return LoadedEpisode(task.episode, task.error)
         if task.slot is None or task.decoded is None or task.request is None:
             return LoadedEpisode(task.episode)
-        views = {
-            name: _with_decoded(
-                task.request.views[name], decoded, self._images(task.slot, decoded), task.request.prepare
-            )
-            for name, decoded in task.decoded.items()
-        }
+        views: dict[str, Frames] = {}
+        read = _ReadSoFar(task.episode, sum(len(one.indices) for one in task.decoded.values()), self._on_frames)
+        for name, decoded in task.decoded.items():
+            frames, images = task.request.views[name], self._images(task.slot, decoded)
+            if len(images) == len(decoded.indices):
+                views[name] = _with_decoded(frames, decoded, images, task.request.prepare)
+                continue
+            task.windows.append(_Windows(task.request, name, decoded.indices, read, self))
+            task.windows[-1].start(images)
+            views[name] = Frames(_StreamedFrames(frames, decoded.indices, task.request.prepare, task.windows[-1]))
         return LoadedEpisode(replace(task.episode, views={**task.episode.views, **views}))
 
     def release(self, task: _DecodeTask) -> None:
+        for windows in task.windows:
+            windows.close()
         if task.slot is not None:
             self.free.append(task.slot)
+
+    def submit_window(self, episode: Episode, request: DecodeRequest) -> _DecodeTask | None:
+        """Start to decode a window; None if there is no free block."""
+        if not self._free_for_windows:
+            return None
+        task = _DecodeTask(episode, request, self._free_for_windows.pop())
+        self._pool.submit([(task, (task.slot, request))])
+        return task
+
+    def window_images(self, task: _DecodeTask, camera: str) -> Images:
+        """Return a decoded window; raises the error of its decoder."""
+        if task.slot is None or task.decoded is None:
+            raise DemeritError(task.error)
+        return self._images(task.slot, task.decoded[camera])
+
+    def release_window(self, task: _DecodeTask) -> None:
+        if task.slot is not None:
+            self._free_for_windows.append(task.slot)
 
     def _images(self, slot: int, decoded: DecodedView) -> Images:
         handle, size = self._slots[slot], int(np.prod(decoded.shape))
@@ -432,7 +587,7 @@ class _SharedBlock:
         end = 0
         for camera, frames in request.views.items():
             indices = request.indices(frames)
-            shape = self._decode(frames, indices, request.prepare, end)
+            shape = self._decode(frames, indices[: request.window], request.prepare, end)
             done[camera] = DecodedView(len(frames), indices, shape, end)
             end += int(np.prod(shape))
         return done

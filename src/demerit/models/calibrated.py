@@ -37,7 +37,7 @@ CalibrationMethod = Literal["isotonic", "conformal"]
 METHODS: tuple[CalibrationMethod, ...] = get_args(CalibrationMethod)
 EvidenceKind = Literal["value", "success"]
 """which of the inner model's numbers decides success: its value, or its own probability of success"""
-PASSED_ON = ("prefer", "prepare", "looks_at")
+PASSED_ON = ("prefer", "prepare", "looks_at", "wanted")
 """further methods of an inner model, which an increasing map does not change"""
 Floats = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from demerit.data.dataset import Dataset
-from demerit.data.decode import LoadedEpisode, load_ahead
+from demerit.data.decode import LoadedEpisode, OnFrames, load_ahead
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import Indices, spread
 from demerit.data.reward import Reward
@@ -44,6 +44,8 @@ class ScoreProgress:
     frames: int = 0
     """frames with a value"""
     seconds: float = 0.0
+    reading: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """frames read and frames to read, of long episodes that are being scored"""
     reasons: Counter[str] = field(default_factory=Counter)
     """why episodes are unscored"""
     episodes: dict[str, SeenEpisode] = field(default_factory=dict)
@@ -53,6 +55,11 @@ class ScoreProgress:
     def seen(self) -> int:
         """Episodes done so far."""
         return self.scored + self.unscored + self.kept
+
+    @property
+    def position(self) -> float:
+        """Episodes done so far, with the read shares of those being scored."""
+        return self.seen + sum(read / total for read, total in self.reading.values())
 
 
 @dataclass(frozen=True)
@@ -88,13 +95,20 @@ def score(job: ScoreJob, on_progress: Callable[[ScoreProgress], None] = lambda p
     progress = ScoreProgress(job.dataset.expected())
     started = last_commit = time.monotonic()
     waiting: list[tuple[Reward, str]] = []
+
+    def on_frames(id: str, read: int, total: int) -> None:
+        progress.reading[id] = (read, total)
+        progress.seconds = time.monotonic() - started
+        on_progress(progress)
+
     with store.writer(card) as writer:
         todo = _ScoreQueue(job, store, progress)
         try:
-            for batch in _batches(job, todo.episodes()):
+            for batch in _batches(job, todo.episodes(), on_frames):
                 for reward in _score_batch(job.model, batch):
                     waiting.append((todo.of_whole_episode(reward), todo.fingerprints.pop(reward.episode)))
                     _count(progress, reward)
+                progress.reading.clear()
                 _check_failures(progress, card)
                 progress.seconds = time.monotonic() - started
                 on_progress(progress)
@@ -169,12 +183,12 @@ class _ScoreQueue:
         return replace(episode, views=views, outcomes=(), signals={})
 
 
-def _batches(job: ScoreJob, episodes: Iterator[Episode]) -> Iterator[list[LoadedEpisode]]:
+def _batches(job: ScoreJob, episodes: Iterator[Episode], on_frames: OnFrames) -> Iterator[list[LoadedEpisode]]:
     """Yield batches with the frames the model needs decoded."""
     model = job.model
     wanted = getattr(model, "wanted", model.card.wanted)  # a model may choose frames by their times
     if isinstance(model, Prepares):
-        return load_ahead(episodes, wanted, job.batch, job.workers, model.looks_at, model.prepare)
+        return load_ahead(episodes, wanted, job.batch, job.workers, model.looks_at, model.prepare, on_frames)
     if model.card.sees_pixels:
         return load_ahead(episodes, wanted, job.batch, job.workers)
     return iter(lambda: [LoadedEpisode(episode) for episode in islice(episodes, job.batch)], [])

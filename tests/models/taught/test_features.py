@@ -37,4 +37,9 @@ def test_a_stream_does_not_depend_on_chunks_and_peek_changes_nothing() -> None:
             stream.peek(chunk)
         found.append(stream.follow(chunk))
     assert np.allclose(np.concatenate(found), expected, atol=1e-6)
-    assert len(stream_features(FeatureStream(network, "do it", parts), tower[stride_indices(24, 5)], 24, 5)) == 6
+    at = stride_indices(24, 5)
+    together = stream_features(FeatureStream(network, "do it", parts), tower[at], at, 5)
+    stream = FeatureStream(network, "do it", parts)
+    pieces = [stream_features(stream, tower[some], some, 5) for some in (at[:3], at[3:5], at[5:])]
+    assert len(together) == 6
+    assert np.allclose(np.concatenate(pieces), together, atol=1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from demerit.models.loading import name_of, only_these, read_description
 from demerit.models.protocol import ModelCard
 
 MAIN, ALL = "main", "all"
-AT_ONCE = 1024
-"""resized frames held in memory at once"""
+COLUMNS = ("progress", "bins", "success", "rank", "hidden")
+AT_ONCE = 512
+"""frames computed at once; a multiple of the engine's chunks and steps, so that it changes no value"""
 ONE_IMAGE, SEVERAL_IMAGES = 3, 4
 ABOUT = (
     "A small network for any CPU: sees every frame beside the first and reads the instruction. Trained mostly in "
@@ -99,19 +100,26 @@ class Compact:
     def follow(self, episode: Episode) -> NetworkOutputs:
         """Return all network outputs for an episode, the mean over its cameras."""
         cameras = self._check_cameras(episode)
-        return average_outputs(
-            [self.engine.follow(self.features(episode.views[name]), episode.instruction) for name in cameras]
-        )
+        return average_outputs([self._follow_camera(episode.views[name], episode.instruction) for name in cameras])
 
     def features(self, frames: Frames) -> Floats:
-        """Turn every frame of a camera into (frames, features); at most 1024 frames are in memory."""
-        parts = [np.empty((0, self.engine.info.features), np.float32)]
+        """Turn every frame of a camera into (frames, features)."""
+        return np.concatenate([np.empty((0, self.engine.info.features), np.float32), *self._read_features(frames)])
+
+    def _read_features(self, frames: Frames) -> Iterator[Floats]:
+        """Yield the features of 512 frames after the other: a long video is never in memory."""
         first: Images | None = None
         for start in range(0, len(frames), AT_ONCE):
             images = frames.take_prepared(np.arange(start, min(start + AT_ONCE, len(frames))), self.prepare)
-            first = images[0] if first is None else first
-            parts.append(self.engine.features(images, first))
-        return np.concatenate(parts)
+            first = images[0].copy() if first is None else first
+            yield self.engine.features(images, first)
+
+    def _follow_camera(self, frames: Frames, instruction: str) -> NetworkOutputs:
+        parts: list[NetworkOutputs] = []
+        for features in self._read_features(frames):
+            parts.append(self.engine.follow(features, instruction, parts[-1].state if parts else None))
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+        return NetworkOutputs(**columns, state=parts[-1].state)
 
     def _score_episode(self, episode: Episode) -> Reward:
         given: dict[str, Any] = {}
@@ -179,8 +187,7 @@ def average_outputs(cameras: Sequence[NetworkOutputs]) -> NetworkOutputs:
     if len(cameras) == 1:
         return cameras[0]
     columns: Mapping[str, Floats] = {
-        name: np.mean([getattr(camera, name) for camera in cameras], axis=0, dtype=np.float32)
-        for name in ("progress", "bins", "success", "rank", "hidden")
+        name: np.mean([getattr(camera, name) for camera in cameras], axis=0, dtype=np.float32) for name in COLUMNS
     }
     return NetworkOutputs(**columns, state=np.concatenate([camera.state for camera in cameras]))
 

@@ -178,11 +178,11 @@ def stride_indices(length: int, stride: int) -> npt.NDArray[np.int32]:
     return indices if not length or indices[-1] == length - 1 else np.append(indices, np.int32(length - 1))
 
 
-def stream_features(stream: FeatureStream, tower: Features, length: int, stride: int) -> Features:
-    """Return all parts at the frames of `stride_indices`; a last frame off the stride does not change the state."""
-    on_stride = len(range(0, length, stride))
-    rows = stream.follow(tower[:on_stride])
-    return rows if on_stride == len(tower) else np.concatenate([rows, stream.peek(tower[on_stride:])])
+def stream_features(stream: FeatureStream, tower: Features, at: npt.NDArray[np.int32], stride: int) -> Features:
+    """Return all parts at the next frames `at`; a last frame off the stride does not change the state."""
+    on_stride = int(np.count_nonzero(at % stride == 0))
+    parts = [stream.follow(tower[:on_stride])] if on_stride else []
+    return np.concatenate([*parts, stream.peek(tower[on_stride:])] if on_stride < len(at) else parts)
 
 
 def _output_columns(outputs: NetworkOutputs) -> npt.NDArray[np.float64]:

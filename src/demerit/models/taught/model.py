@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ from demerit.models.taught.head import TaughtHead, success_score
 
 KIND = "taught"
 IDENTITY = 2
-AT_ONCE = 1024
-"""resized frames held in memory at once"""
+AT_ONCE = 512
+"""frames computed at once; a multiple of the engine's chunks and steps"""
 ONE_IMAGE = 3
 
 
@@ -140,6 +141,11 @@ class TaughtModel:
         """Resize images; run in the decoding processes."""
         return self.network.prepare
 
+    @property
+    def wanted(self) -> Callable[[int], npt.NDArray[np.int32]]:
+        """The frames to decode, by the number of frames."""
+        return partial(stride_indices, stride=self.config.stride)
+
     def looks_at(self, episode: Episode) -> list[str]:
         """Return the camera names: those it was taught with."""
         for name in self.config.cameras:
@@ -180,6 +186,11 @@ class TaughtModel:
 
     def features(self, episode: Episode) -> tuple[npt.NDArray[np.int32], Features]:
         """Return the frames used and their features (frames, columns)."""
+        at, parts = self._read_features(episode)
+        return at, np.concatenate(list(parts))
+
+    def _read_features(self, episode: Episode) -> tuple[npt.NDArray[np.int32], Iterator[Features]]:
+        """Return the frames used, and their features 512 frames after the other: a long video is never in memory."""
         cameras = self.looks_at(episode)
         lengths = {name: len(episode.views[name]) for name in (episode.main_camera, *cameras)}
         if len(set(lengths.values())) > 1:
@@ -187,24 +198,28 @@ class TaughtModel:
         length = lengths[cameras[0]]
         if not length:
             raise BadEpisode(episode.id, "at least one frame", "none")
-        at = stride_indices(length, self.config.stride)
-        found = []
-        for camera in cameras:
-            stream = FeatureStream(self.network, episode.instruction, self.config.parts)
-            frames = episode.views[camera]
-            tower = [
-                stream.embed(frames.take_prepared(at[start : start + AT_ONCE], self.prepare))
-                for start in range(0, len(at), AT_ONCE)
-            ]
-            found.append(stream_features(stream, np.concatenate(tower), length, self.config.stride))
-        return at, np.concatenate(found, axis=1)
+        at, stride = stride_indices(length, self.config.stride), self.config.stride
+        streams = {name: FeatureStream(self.network, episode.instruction, self.config.parts) for name in cameras}
+
+        def read() -> Iterator[Features]:
+            for start in range(0, len(at), AT_ONCE):
+                some = at[start : start + AT_ONCE]
+                towers = {
+                    name: stream.embed(episode.views[name].take_prepared(some, self.prepare))
+                    for name, stream in streams.items()
+                }
+                rows = [stream_features(stream, towers[name], some, stride) for name, stream in streams.items()]
+                yield np.concatenate(rows, axis=1)
+
+        return at, read()
 
     def _score_episode(self, episode: Episode) -> Reward:
+        task = self.task(episode.instruction)
         try:
-            at, x = self.features(episode)
+            at, parts = self._read_features(episode)
+            outputs = np.concatenate([self.head.outputs(x, task) for x in parts])
         except DemeritError as error:
             return Reward.unscored(self.card.name, episode.id, str(error))
-        outputs = self.head.outputs(x, self.task(episode.instruction))
         success = self.head.success(outputs).astype(np.float32)
         value = self.head.value(outputs).astype(np.float32)
         why = "" if np.isfinite(value).all() else "the network gave no number there"

@@ -113,7 +113,7 @@ class FeatureSpec:
         for camera in self.cameras:
             tower = np.asarray(embedded.tower[camera], dtype=np.float32)[order]
             stream = FeatureStream(self.network, instruction, self.parts)
-            found.append(stream_features(stream, tower, length, stride))
+            found.append(stream_features(stream, tower, stride_indices(length, stride), stride))
         return np.concatenate(found, axis=1)
 
 
