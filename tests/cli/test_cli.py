@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import typer
 from PIL import Image
 
-from demerit.cli import COMMANDS
+from demerit.cli import COMMANDS, load_command
 from demerit.cli.train import TrainGroup
 from demerit.registry import load_attribute
 from fakes.command import COMMAND, demerit, demerit_here, error_sentence
@@ -39,6 +40,15 @@ def test_help_has_examples(command: list[str]) -> None:
         assert "Examples" in run.stdout
         assert f"demerit {' '.join(command)}" in run.stdout
     assert "<bool>" not in run.stdout and "…" not in run.stdout
+
+
+@pytest.mark.parametrize(("table", "name"), [(table, name) for table in (COMMANDS, TrainGroup.table) for name in table])
+def test_examples_have_options_that_exist(table: Mapping[str, tuple[str, str]], name: str) -> None:
+    text = inspect.getdoc(load_attribute(f"demerit.cli.{table[name][0]}", name)) or ""
+    lines = re.findall(r"^ +demerit (.*?)(?: {2,}[(\[].*)?$", text.partition("Examples")[2], flags=re.M)
+    for words in map(shlex.split, lines):
+        known, rest = (TrainGroup.table, words[1:]) if words[0] == "train" else (COMMANDS, words)
+        load_command(known, rest[0]).make_context(rest[0], rest[1:])  # raises for what does not exist
 
 
 def test_version() -> None:
