@@ -100,12 +100,12 @@ class StageBars:
         self._bar.update(done)
 
 
-def report_table(report: Report, title: str) -> Table:
-    """Return a report's headline figures, a row per model; controls are dimmed."""
+def report_table(report: Report, title: str, label: Callable[[str], str]) -> Table:
+    """Return a report's headline figures, a row per model; controls are dimmed. `label` names a measure in words."""
     lower = set(report.about.lower_is_better)
     table = Table(title=escape(title))
-    for column in ("model", *(f"{name} {'↓' if name in lower else '↑'}" for name in report.about.headline)):
-        table.add_column(column, overflow="fold")
+    for column in ("model", *(f"{label(name)} {'↓' if name in lower else '↑'}" for name in report.about.headline)):
+        table.add_column(escape(column), overflow="fold")
     for card in report.cards:
         is_control = card.name in report.controls
         cells = [_format_measure(report.line(card.name, name)) for name in report.about.headline]

@@ -24,6 +24,7 @@ from demerit.evaluate.benchmarks import (
 from demerit.evaluate.benchmarks.data import read_categories
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.reports import Report, write_page
+from demerit.evaluate.reports.headline import label, lead
 from demerit.models import load_model
 
 
@@ -126,16 +127,41 @@ def _recompute(path: Path) -> None:
     before = Report.read(path)
     after = recompute(before)
     print_report(after)
-    same = before.as_dict() == after.as_dict()
-    out.print("The same numbers as in the file." if same else "[red]Not the numbers of the file.[/red]")
-    if not same:
+    old, new = _numbers(before), _numbers(after)
+    lost = [key for key, facts in old.items() if new.get(key, facts) != facts]
+    lost += [key for key in old.keys() - new.keys() if key[0] == "measure"]
+    added = len(new.keys() - old.keys())
+    more = f" This version has {added} more." if added else ""
+    out.print("[red]Not the numbers of the file.[/red]" if lost else f"The same numbers as in the file.{more}")
+    if lost:
         raise typer.Exit(1)
+
+
+def _numbers(report: Report) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return measures and differences by what they are of; without p adjusted, which depends on how many there are."""
+    facts = report.as_dict()
+    words, adjusted = ("note", "resampled"), ("p_adjusted",)
+    found: dict[tuple[str, ...], dict[str, Any]] = {
+        ("measure", line["model"], line["part"], line["measure"]["name"]): _leave_out(line["measure"], words)
+        for line in facts["lines"]
+    }
+    for row in facts["comparisons"]:
+        found["difference", row["first"], row["second"], row["measure"]] = _leave_out(row, adjusted)
+    return found
+
+
+def _leave_out(facts: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: value for key, value in facts.items() if key not in names}
 
 
 def print_report(report: Report) -> None:
     """Print the headline table, the verdicts and the warnings."""
-    count = f"{len(report.episodes)} episodes, {len({episode.task for episode in report.episodes})} tasks"
-    print_table(report_table(report, f"{report.about.name}: {count}"))
+    tasks = len({episode.task for episode in report.episodes})
+    count = f"{len(report.episodes)} episodes, {tasks} task{'s' * (tasks != 1)}"
+    print_table(report_table(report, f"{report.about.name}: {count}", label))
+    found = lead(report)
+    out.print(f"[bold]{escape(found.title)}[/bold]")
+    out.print(escape(found.text))
     for model, sentences in report.verdicts.items():
         for sentence in sentences:
             out.print(f"[bold]{escape(model)}[/bold]  {escape(sentence)}")

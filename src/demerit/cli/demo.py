@@ -52,7 +52,12 @@ FORMAT = 1
 PARTS = {"lesson": "train", "test": "test"}
 """folders, and the split of the sample that each holds"""
 OPTIONS = RunOptions(settings=MeasureSettings(Resampling(resamples=2000)))
-MEASURES = {"auroc": "pairs right ↑", "over_reward_rate": "over-rewarded ↓", "progress_error": "progress off ↓"}
+MEASURES = {
+    "auroc": "pairs right ↑",
+    "over_reward_above_half": "failures above 0.5 ↓",
+    "over_reward_rate": "failures above median success ↓",
+    "progress_error": "progress off ↓",
+}
 BROWSER_SECONDS = 6.0
 """longest wait for a browser to start"""
 OnProgress = Callable[[str, int, int], None]

@@ -121,7 +121,7 @@ def describe_demo(report: Report, taught: Report) -> Lead:
     )
     title = found.title
     if found.trusted == TAUGHT and before is not None and ours.value > before.value:
-        title = f"{len(taught.episodes)} examples took it from {_percent(before)} right to {_percent(ours)}"
+        title = f"{len(taught.episodes)} examples took it from {_percent(before)} to {_percent(ours)} of pairs right"
     return Lead(title, text, found.measure, found.trusted)
 
 

@@ -23,6 +23,7 @@ from demerit.cli.options import (
 )
 from demerit.cli.terminal import escape_controls
 from demerit.data.formats import open_dataset
+from demerit.evaluate.reports.headline import label
 from demerit.training.teach import TeachOutcome
 from demerit.training.teach import teach as teach_model
 
@@ -90,7 +91,7 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
     out.print(f"[bold]{escape(results.title)}[/bold]")
     out.print(escape(results.text))
     if results.report.lines:
-        print_table(report_table(results.report, f"{len(results.report.episodes)} episodes, each held out once"))
+        print_table(report_table(results.report, f"{len(results.report.episodes)} episodes, each held out once", label))
     out.print(escape(results.calibration.note))
     for note in results.notes[:SHOWN]:
         out.print(f"[yellow]note[/yellow]  {escape(note)}")

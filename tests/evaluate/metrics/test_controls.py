@@ -1,6 +1,7 @@
 """Negative controls score what theory says."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from demerit.errors import UnknownName
 from demerit.evaluate.metrics import Measure, Resampling
 from demerit.evaluate.metrics.bootstrap import mean_tally
-from demerit.evaluate.metrics.controls import ControlFacts, Expectation, expectations, shown_nothing
+from demerit.evaluate.metrics.controls import ControlFacts, Expectation, expectations
 from demerit.evaluate.metrics.failure_moment import falls_at
 from demerit.evaluate.metrics.ranking import (
     both_orders_agreement,
@@ -21,7 +22,15 @@ from demerit.evaluate.metrics.ranking import (
     success_failure_gap,
     value_order_correlation,
 )
-from demerit.evaluate.metrics.success import auroc, average_precision, best_f1, brier, calibration_error, over_reward
+from demerit.evaluate.metrics.success import (
+    auroc,
+    average_precision,
+    best_f1,
+    brier,
+    calibration_error,
+    over_reward,
+    over_reward_above,
+)
 
 QUICK = Resampling(resamples=300, level=0.99)
 EPISODES, TASKS = 120, 12
@@ -73,6 +82,7 @@ def everything(control, world):
         average_precision(final, y, **common),
         best_f1(final, y, **common),
         over_reward(final, y, **common),
+        replace(over_reward_above(final, y, 0.5, **common), name="over_reward_above_half"),
         calibration_error(final, y, **common),
         brier(final, y, **common),
         diagonal_share(matrix),
@@ -108,16 +118,3 @@ def test_unknown_controls_and_undefined_expectations():
         expectations("clok")
     assert not Expectation(0.5, True, "").fits(Measure("m", math.nan, math.nan, math.nan, 0, 0))
     assert not Expectation(math.nan, True, "").fits(Measure("m", 0.0, math.nan, math.nan, 3, 0))
-
-
-def test_model_that_overlaps_a_control_has_shown_nothing():
-    model = Measure("auroc", 0.7, 0.6, 0.8, 50, 0)
-    controls = {"constant": Measure("auroc", 0.5, 0.5, 0.5, 50, 0), "change": Measure("auroc", 0.67, 0.6, 0.7, 50, 0)}
-    text = shown_nothing(model, controls)
-    assert "change" in text and "constant" not in text
-    assert shown_nothing(model, {"constant": controls["constant"]}) == ""
-    error = Measure("mae", 0.7, 0.6, 0.8, 50, 0)
-    worse = {"constant": Measure("mae", 0.75, 0.7, 0.8, 50, 0)}
-    assert "constant" in shown_nothing(error, worse, higher_is_better=False)
-    assert shown_nothing(Measure("auroc", 0.9, math.nan, math.nan, 5, 0), controls)
-    assert shown_nothing(Measure("auroc", math.nan, math.nan, math.nan, 0, 5), controls)

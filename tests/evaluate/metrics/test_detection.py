@@ -21,6 +21,7 @@ from demerit.evaluate.metrics.success import (
     f1,
     false_positive_rate,
     over_reward,
+    over_reward_above,
     reliability,
 )
 
@@ -93,6 +94,23 @@ def test_over_reward_in_a_loop(rows):
     rate = false_positive_rate(*zip(*rows, strict=True), 0.5).measure(QUICK)
     assert rate.value == pytest.approx(np.mean(np.array(bad) >= 0.5) if bad else math.nan, nan_ok=True)
     assert rate.n == len(bad)
+    above = over_reward_above(*zip(*rows, strict=True), 0.5).measure(QUICK)
+    assert above.value == pytest.approx(np.mean(np.array(bad) > 0.5) if bad else math.nan, nan_ok=True)
+    assert (above.n, above.unscored) == (len(bad), found.unscored)
+    assert above.counts["successes above"] == sum(v > 0.5 for v in good)
+
+
+def test_absolute_over_reward_sees_what_the_relative_one_hides():
+    success = np.arange(200) % 2
+    high = np.where(success, 0.98, 0.93)  # all failures nearly a success
+    assert over_reward(high, success).measure(QUICK).value == 0.0
+    assert over_reward_above(high, success, 0.5).measure(QUICK).value == 1.0
+    for constant in (0.0, 0.5, 1.0):  # a constant cannot be right about both sides
+        found = over_reward_above(np.full(200, constant), success, 0.5).measure(QUICK)
+        assert (found.value, found.counts["successes above"]) == ((1.0, 100) if constant > 0.5 else (0.0, 0))
+    shuffled = np.random.default_rng(0).permutation(success)  # without knowledge failures and successes pass alike
+    found = over_reward_above(np.where(success, 0.9, 0.1), shuffled, 0.5).measure(QUICK)
+    assert found.value == pytest.approx(found.counts["successes above"] / 100, abs=0.15)
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(4, 0.2), (5, 0.4), (6, 0.3), (9, 0.1), (3, 0.3)])

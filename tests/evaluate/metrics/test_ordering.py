@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Resampling
+from demerit.evaluate.metrics.bootstrap import values_of
 from demerit.evaluate.metrics.ranking import (
     both_orders_agreement,
     episode_returns,
@@ -122,6 +123,26 @@ def test_judgement_agreement_in_a_loop(rows):
     assert judgement_agreement(margin, turned).measure(QUICK).value == pytest.approx(1 - found.value, nan_ok=True)
 
 
+def test_pairs_that_cross_clusters_are_resampled_by_episode():
+    rng = np.random.default_rng(4)
+    human, model = rng.integers(0, 3, 9), rng.integers(0, 4, 9).astype(float)
+    clusters = [0, 1, 2, 3, 4, 5, 6, 7, 7]  # the last two were recorded together
+    tally = preference_ordering(model, human, ["c"] * 9, clusters=clusters)
+    plain = preference_ordering(model, human, ["c"] * 9)
+    assert tally.measure(QUICK).value == pytest.approx(plain.measure(QUICK).value) and tally.n == plain.n
+    counts = rng.multinomial(8, np.full(8, 1 / 8), size=20)
+    drawn = [[(c, k) for c in range(8) for k in range(n[c])] for n in counts]  # each drawn cluster with its copies
+    for copies, weights in zip(drawn, counts, strict=True):
+        rows = [(i, copy) for copy in copies for i in range(9) if clusters[i] == copy[0]]
+        credit = []
+        for at, (i, one) in enumerate(rows):
+            for j, other in rows[at + 1 :]:
+                if human[i] != human[j] and (one[0] != other[0] or one == other):  # not with its own copy
+                    credit.append((np.sign(model[i] - model[j]) * np.sign(human[i] - human[j]) + 1) / 2)
+        found = values_of(tally.statistic, tally.codes, weights[None].astype(float))[0]
+        assert found == pytest.approx(np.mean(credit) if credit else math.nan, nan_ok=True)
+
+
 def test_always_a_scores_half_in_both_orders():
     said = ["a", "a", "a", "b", "tie"]
     one = judgement_agreement([1] * 5, said).measure(QUICK)
@@ -141,7 +162,6 @@ def test_always_a_scores_half_in_both_orders():
         (lambda: judgement_agreement([1.0], ["A"]), "tie"),
         (lambda: preference_ordering([math.inf, 1], [1, 2], "cc"), "infinite"),
         (lambda: preference_ordering([1, 2, 3], [1, 2], "ccc"), "3 rows"),
-        (lambda: preference_ordering([1, 2], [1, 2], "cc", clusters="xy"), "inside one cluster"),
         (lambda: episode_returns([[1.0]], "max"), "mean"),
     ],
 )

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -18,11 +19,12 @@ from demerit.data.frames import Frames
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.metrics import Measure
+from demerit.evaluate.metrics.verdict import ControlVerdict
 from demerit.evaluate.reports import build_leaderboard, published_tables, write_page
 from demerit.evaluate.reports.headline import lead
 from demerit.evaluate.reports.page import render_report
 from demerit.evaluate.reports.player import make_clips, pick_examples, playable
-from demerit.evaluate.reports.report import About, EpisodeLabels, MeasureLine, Report, ScoredUnder
+from demerit.evaluate.reports.report import About, EpisodeLabels, MeasureLine, Report, ScoredUnder, Versus
 from demerit.models.protocol import example_card
 from fakes.coded_episodes import Unreadable
 from fakes.page_fixture import make_report, shading_frames
@@ -165,31 +167,50 @@ def test_page_numbers_match_the_report(made: Made, text: str) -> None:
                 assert np.allclose(values, rewards[episode.id].value, atol=6e-4, equal_nan=True)
 
 
-def tiny(value: float, low: float, high: float, control: float | None = 0.5, tasks: int = 10) -> Report:
-    lines = [MeasureLine("mine", Measure("auroc", value, low, high, 10, 0, clusters=tasks))]
-    cards = [example_card(name="mine")]
+def tiny(low: float, high: float, control: float | None = 0.5, **changes: Any) -> Report:
+    lines = [MeasureLine("mine", Measure("auroc", 0.8, 0.7, 0.9, 10, 0, clusters=10))]
+    cards, decided = [example_card(name="mine")], []
     if control is not None:
         lines.append(MeasureLine("clock", Measure("auroc", control, control, control, 10, 0)))
         cards.append(example_card(name="clock"))
-    return Report(About("tiny@1", "Nothing."), tuple(cards), ("clock",) * (len(cards) - 1), (), lines=tuple(lines))
+        answer = "better" if low > 0 else "not better" if high <= 0 else "no evidence yet"
+        facts = ("clock", 0.8, control, 0.8 - control, low, high, 1, 10)
+        decided = [replace(ControlVerdict("mine", "auroc", answer, *facts), **changes)]  # type: ignore[arg-type]
+    controls = ("clock",) * (len(cards) - 1)
+    row = EpisodeLabels("one", "", "", "", "", success=True)
+    about = About("tiny@1", "Nothing.")
+    return Report(about, tuple(cards), controls, (row,), lines=tuple(lines), decisions=tuple(decided))
 
 
-def test_the_conclusion_follows_the_interval() -> None:
-    assert lead(tiny(0.8, 0.7, 0.9)).trusted == "mine"
-    nothing = replace(tiny(0.8, 0.7, 0.9), lines=())
+def test_the_conclusion_follows_the_verdict() -> None:
+    assert lead(tiny(0.2, 0.4)).trusted == "mine"
+    nothing = replace(tiny(0.2, 0.4), lines=(), decisions=())
     doubtful = {
-        "few tasks": tiny(0.8, 0.7, 0.9, tasks=9),
-        "within a control": tiny(0.8, 0.5, 0.9),
-        "no interval": tiny(0.8, math.nan, math.nan),
-        "no controls": tiny(0.8, 0.7, 0.9, None),
+        "no evidence": tiny(-0.1, 0.4, more=20),
+        "not better": tiny(-0.4, -0.1),
+        "no interval": tiny(math.nan, math.nan),
+        "the clock wins by construction": tiny(0.2, 0.4, by_construction="clock"),
+        "no controls": tiny(0.2, 0.4, None),
         "nothing measured": nothing,
         "only controls": replace(nothing, cards=nothing.cards[1:]),
     }
     assert {why: lead(report).trusted for why, report in doubtful.items()} == dict.fromkeys(doubtful, "")
+    assert "20 more" in lead(doubtful["no evidence"]).text
+    assert len({lead(report).title for report in doubtful.values()}) == len(doubtful) - 1  # no interval, no evidence
+
+
+def test_an_old_report_is_decided_by_its_comparison_with_the_best_control() -> None:
+    old = replace(tiny(0.2, 0.4), decisions=())
+    assert old.verdict("mine", "auroc") is None
+    for ends, answer in (((0.2, 0.4), "better"), ((-0.1, 0.4), "no evidence yet"), ((-0.4, -0.1), "not better")):
+        compared = replace(old, comparisons=(Versus("mine", "clock", "auroc", 0.3, *ends, 0.01, 0.01, 10),))
+        verdict = compared.verdict("mine", "auroc")
+        assert verdict is not None and verdict.answer == answer
+        assert (lead(compared).trusted == "mine") == (answer == "better")
 
 
 def test_empty_reports_still_have_a_page(tmp_path: Path) -> None:
-    for report in (tiny(0.8, 0.7, 0.9), Report(About("none@1", "Nothing."), (), (), ())):
+    for report in (tiny(0.2, 0.4), Report(About("none@1", "Nothing."), (), (), ())):
         assert "</html>" in write_page(report, tmp_path / "page.html").read_text("utf-8")
 
 

@@ -22,6 +22,7 @@ from demerit.data.frames import Frames
 from demerit.data.labels import Outcome, Preference
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks.run import recompute
+from demerit.evaluate.reports.headline import conclude, headline
 from demerit.evaluate.reports.report import Report
 from demerit.models import Comparer, Online, load_model
 from demerit.models.check import check_model
@@ -111,6 +112,21 @@ def test_figures_are_of_held_out_episodes_beside_controls(model: tuple[TeachOutc
     assert area is not None and area.value > 0.8 and area.n == 12
     assert all("left out in fold" in reward.given for reward in report.rewards_of("squares").values())
     assert [line.measure for line in recompute(report).lines] == [line.measure for line in report.lines]
+
+
+def test_title_advice_and_table_follow_one_verdict(model: tuple[TeachOutcome, Path]) -> None:
+    few = taught(data.episodes(3, 3))
+    for results in (model[0].results, few.results):
+        name = results.report.cards[0].name
+        verdict = results.report.verdict(name, "auroc")
+        assert verdict is not None and verdict.resampled == "episodes"
+        assert (results.title == conclude(verdict, "it")) == (not verdict.is_better)
+        assert any(verdict.needs in advice for advice in results.advice) or not verdict.needs
+        cell = headline(results.report).rows[0].cells[0]
+        assert cell is not None and cell.answer == verdict.answer
+        assert results.report.line(name, "over_reward_above_half") is not None
+    assert few.results.report.verdict("taught", "auroc").answer == "no evidence yet"  # type: ignore[union-attr]
+    assert model[0].results.report.line("squares", "over_reward_above_threshold") is not None  # it has a threshold
 
 
 def test_the_threshold_keeps_its_guarantee(model: tuple[TeachOutcome, Path]) -> None:

@@ -28,7 +28,7 @@ from demerit.evaluate.benchmarks.metric_specs import (
     MOMENT,
     ORDER,
     ORDERING,
-    OVER_REWARD,
+    OVER_REWARDS,
     RANKING,
     REVERSED_ORDER,
     SHUFFLED_ORDER,
@@ -63,7 +63,7 @@ def own() -> Benchmark:
             *SHUFFLED_ORDER,
             *INSTRUCTION_METRICS,
         ),
-        headline=("auroc", "over_reward_rate", "preference_ordering_by_final"),
+        headline=("auroc", *(metric.name for metric in OVER_REWARDS), "preference_ordering_by_final"),
         perturbations=(SHUFFLED, INSTRUCTION),
     )
 
@@ -134,8 +134,8 @@ def failure_detection() -> Benchmark:
         claim="Notices failures without having seen the task and without a threshold tuned on it.",
         data="labelled episodes, successes and failures of several tasks (success true or false)",
         get="your robot; the 100 DROID episodes of the published table were not found in public",
-        metrics=(F1_OVER_TASKS, F1_OF_FAILURE, AUROC, FAILURE_PRECISION, OVER_REWARD, *AT_RISK),
-        headline=("f1_of_failure_mean_over_tasks", "auroc"),
+        metrics=(F1_OVER_TASKS, F1_OF_FAILURE, AUROC, FAILURE_PRECISION, *OVER_REWARDS, *AT_RISK),
+        headline=("f1_of_failure_mean_over_tasks", "auroc", *(metric.name for metric in OVER_REWARDS)),
     )
 
 
@@ -147,8 +147,8 @@ def metaworld_bad() -> Benchmark:
         "about real cameras.",
         data="simulated episodes with the simulator's progress at every frame",
         get="demerit simulate DIR --benchmark metaworld-bad@1 --split test, with the extra: pip install 'demerit[sim]'",
-        metrics=(*TRUTH, *ORDERING, MATCHED, AUROC, OVER_REWARD, *AT_RISK, *RANKING, *MOMENT),
-        headline=("auroc", "matched_pairs", "over_reward_rate", "progress_error"),
+        metrics=(*TRUTH, *ORDERING, MATCHED, AUROC, *OVER_REWARDS, *AT_RISK, *RANKING, *MOMENT),
+        headline=("auroc", "matched_pairs", *(metric.name for metric in OVER_REWARDS), "progress_error"),
         splits=("test",),
         labels_of=_by_task,
         pairs=_find_matched_pairs,

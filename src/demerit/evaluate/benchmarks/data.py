@@ -63,8 +63,9 @@ class BenchmarkData:
 def labels_of(episode: Episode) -> EpisodeLabels:
     """Collect the labels of an episode, each from its most trusted label source.
 
-    Labels by models are ignored: models are not measured by models. Episodes with one instruction are one task; those
-    of one session (`Origin.group`) among them may be ranked against each other.
+    Labels by models are ignored: models are not measured by models. Episodes of one task have the same tag `task` (a
+    column of the label file, or the simulator's name) or else the same instruction. Those of one instruction and one
+    session (`Origin.group`) may be ranked against each other.
     """
     outcomes = [outcome for outcome in episode.outcomes if outcome.source != "model"]
     outcomes.sort(key=lambda outcome: LABEL_SOURCES.index(outcome.source))
@@ -79,7 +80,7 @@ def labels_of(episode: Episode) -> EpisodeLabels:
         instruction=episode.instruction,
         category=str(category(episode.instruction)),
         context=f"{task} ({origin.group})" if task and origin.group else task or alone,
-        task=task or alone,
+        task=task_name(origin.tags.get("task", "")) or task or alone,
         dataset=origin.dataset,
         subset=origin.tags.get("subset") or origin.tags.get("data_source") or origin.dataset,
         split=origin.split,
@@ -94,6 +95,7 @@ def labels_of(episode: Episode) -> EpisodeLabels:
         note=next((outcome.note for outcome in outcomes if outcome.note), ""),
         events=events,
         curve=curve,
+        group=origin.group,
     )
 
 

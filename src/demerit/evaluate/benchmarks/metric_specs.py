@@ -1,7 +1,8 @@
 """The metrics that benchmarks are made of: of whole episodes, of curves within an episode, and of success thresholds.
 
     ordering     preference_ordering_by_{sum,final,mean}, judgement_agreement[_by_sum], both_orders_agreement
-    detection    auroc, over_reward_rate, average_precision_of_success, f1_of_failure, best_f1_of_success ...
+    detection    auroc, over_reward_rate, over_reward_above_{half,threshold}, average_precision_of_success,
+                 f1_of_failure, best_f1_of_success ...
     ranking      kendall_{tau_a,tau_b,ordered}, success_failure_gap
     grades       mae, mae_group_wise, mae_roboarena, mae_group_wise_without_roboarena
     calibration  ece_equal_width, brier
@@ -70,6 +71,7 @@ from demerit.evaluate.metrics.success import (
     f1,
     failures_needed,
     over_reward,
+    over_reward_above,
 )
 from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels
 
@@ -95,7 +97,7 @@ def ordering(how: Return) -> MetricSpec:
 
     def tally_of(scores: Scores, returns: Floats) -> Tally:
         human, label = scores.human_scores
-        tally = preference_ordering(returns, human, scores.contexts, clusters=scores.tasks, how=how)
+        tally = preference_ordering(returns, human, scores.contexts, clusters=scores.clusters, how=how)
         return replace(tally, note=f"people's order by {label}")
 
     name = f"preference_ordering_by_{how}"
@@ -112,7 +114,7 @@ def judgement(name: str, how: Return) -> MetricSpec:
         return np.array([value[pair.a] - value[pair.b] for pair in scores.preferences], dtype=np.float64)
 
     def tally_of(scores: Scores, margin: Floats) -> Tally:
-        return judgement_agreement(margin, _verdicts(scores), clusters=_pair_tasks(scores))
+        return judgement_agreement(margin, _verdicts(scores), clusters=_pair_clusters(scores))
 
     return MetricSpec(name, margins, tally_of, needs=COMPARED, asks_comparers=True)
 
@@ -121,9 +123,9 @@ def _verdicts(scores: Scores) -> list[str]:
     return [pair.verdict for pair in scores.preferences]
 
 
-def _pair_tasks(scores: Scores) -> list[str]:
-    task = {row.id: row.task for row in scores.episodes}
-    return [task[pair.a] for pair in scores.preferences]
+def _pair_clusters(scores: Scores) -> list[str]:
+    cluster = dict(zip(scores.ids, scores.clusters, strict=True))
+    return [cluster[pair.a] for pair in scores.preferences]
 
 
 def _leanings(scores: Scores, model: str) -> tuple[Floats, Floats]:
@@ -157,7 +159,7 @@ def _is_comparer(scores: Scores, model: str) -> bool:
 BOTH_ORDERS = MetricSpec(
     "both_orders_agreement",
     _mean_leaning,
-    lambda scores, leaning: both_orders_agreement(leaning, _verdicts(scores), clusters=_pair_tasks(scores)),
+    lambda scores, leaning: both_orders_agreement(leaning, _verdicts(scores), clusters=_pair_clusters(scores)),
     needs=COMPARED,
     across=False,
     note=_order_effect,
@@ -195,7 +197,7 @@ def _by_final(name: str, metric: Callable[..., Tally], **more: object) -> Metric
     """A detection metric of the final value."""
 
     def tally_of(scores: Scores, finals: Floats) -> Tally:
-        return metric(finals, scores.success, clusters=scores.tasks)
+        return metric(finals, scores.success, clusters=scores.clusters)
 
     return MetricSpec(name, Scores.finals, tally_of, needs=TWO_SIDES, **more)  # type: ignore[arg-type]
 
@@ -219,12 +221,12 @@ def _success_rule(scores: Scores, model: str) -> str:
 
 
 def _f1_of_failure(scores: Scores, calls: Floats) -> Tally:
-    return replace(f1(calls, scores.success, HALF, positive="failure", clusters=scores.tasks), note="")
+    return replace(f1(calls, scores.success, HALF, positive="failure", clusters=scores.clusters), note="")
 
 
 def _f1_over_tasks(scores: Scores, calls: Floats) -> Tally:
     """Average the F1 of the tasks, each with the same weight."""
-    tally = _f1_of_failure(scores, calls)
+    tally = f1(calls, scores.success, HALF, positive="failure", clusters=scores.tasks)
     by_task = tally.by_cluster()
     defined = {task: value for task, value in by_task.items() if not math.isnan(value)}
     values = np.array(list(defined.values()), dtype=np.float64)
@@ -232,8 +234,51 @@ def _f1_over_tasks(scores: Scores, calls: Floats) -> Tally:
     return mean_tally("", "tasks", values, list(defined), undefined=undefined, counts={"episodes": tally.n})
 
 
+def _absolute_finals(scores: Scores, model: str) -> Floats:
+    """Final values that mean something by themselves: progress or probability of success from 0 to 1."""
+    card = scores.cards[model]
+    if (card.low, card.high) != (0.0, 1.0) or not any(word in card.quantity for word in ("progress", "probability")):
+        raise NotApplicable(f"its {card.quantity} is not a progress or probability from 0 to 1")
+    return scores.finals(model)
+
+
+def _threshold_calls(scores: Scores, model: str) -> Floats:
+    """1 where the model calls the episode a success by its own threshold, 0 where it does not, NaN = unscored."""
+    calls = [None if reward is None else reward.given.get("succeeds") for reward in scores.rewards_of(model)]
+    return np.array([NAN if call is None else float(call) for call in calls])
+
+
+def _has_threshold(scores: Scores, model: str) -> bool:
+    return not np.isnan(_threshold_calls(scores, model)).all()
+
+
+def _over_reward_above(name: str, numbers: Callable[[Scores, str], Floats], **more: object) -> MetricSpec:
+    """The share of failures above 1/2, of values or of calls; controls that reward nothing would win."""
+
+    def tally_of(scores: Scores, values: Floats) -> Tally:
+        tally = over_reward_above(values, scores.success, HALF, clusters=scores.clusters)
+        above, successes = tally.counts["successes above"], tally.counts["successes"]
+        return replace(tally, note=f"successes above: {above} of {successes}")
+
+    return MetricSpec(
+        name,
+        numbers,
+        tally_of,
+        needs="rejected episodes",
+        lower_is_better=True,
+        has_controls=False,
+        **more,  # type: ignore[arg-type]
+    )
+
+
 AUROC = _by_final("auroc", auroc, by=("category",))
 OVER_REWARD = _by_final("over_reward_rate", over_reward, lower_is_better=True)
+OVER_REWARD_ABOVE_HALF = _over_reward_above("over_reward_above_half", _absolute_finals)
+OVER_REWARD_ABOVE_THRESHOLD = _over_reward_above(
+    "over_reward_above_threshold", _threshold_calls, applies_to=_has_threshold
+)
+OVER_REWARDS = (OVER_REWARD, OVER_REWARD_ABOVE_HALF, OVER_REWARD_ABOVE_THRESHOLD)
+"""relative to the successes, and absolute"""
 AVERAGE_PRECISION = _by_final("average_precision_of_success", average_precision)
 FAILURE_PRECISION = _by_final(
     "average_precision_of_failure",
@@ -247,7 +292,7 @@ F1_OF_FAILURE = MetricSpec(
 F1_OVER_TASKS = MetricSpec(
     "f1_of_failure_mean_over_tasks", _success_calls, _f1_over_tasks, needs=TWO_SIDES, note=_success_rule
 )
-DETECTION = (AUROC, OVER_REWARD, AVERAGE_PRECISION, BEST_F1)
+DETECTION = (AUROC, *OVER_REWARDS, AVERAGE_PRECISION, BEST_F1)
 RANKING = (ranking("tau_a"), ranking("tau_b"), ranking("ordered"), GAP)
 
 
@@ -283,7 +328,7 @@ def _is_roboarena(row: EpisodeLabels) -> bool:
 MAE = MetricSpec(
     "mae",
     _grade_finals,
-    lambda scores, grades: grade_error(grades, scores.grades, clusters=scores.tasks),
+    lambda scores, grades: grade_error(grades, scores.grades, clusters=scores.clusters),
     needs=GRADED,
     lower_is_better=True,
     by=("subset", "category"),
@@ -292,7 +337,7 @@ MAE = MetricSpec(
 MAE_GROUP_WISE = MetricSpec(
     "mae_group_wise",
     _grade_finals,
-    lambda scores, grades: group_wise_error(grades, scores.grades, _subsets(scores), clusters=scores.tasks),
+    lambda scores, grades: group_wise_error(grades, scores.grades, _subsets(scores), clusters=scores.clusters),
     needs=GRADED,
     lower_is_better=True,
     note=_grading_rule,
@@ -319,7 +364,7 @@ def _of_probability(name: str, metric: Callable[..., Tally]) -> MetricSpec:
     return MetricSpec(
         name,
         lambda scores, model: scores.success_probabilities(model)[0],
-        lambda scores, p: metric(p, scores.success, clusters=scores.tasks),
+        lambda scores, p: metric(p, scores.success, clusters=scores.clusters),
         needs="episodes judged accepted or rejected",
         lower_is_better=True,
         note=lambda scores, model: scores.success_probabilities(model)[1],
@@ -340,8 +385,8 @@ def rate_at_risk(kind: str, risk: float = RISK) -> MetricSpec:
 
     def tally_of(scores: Scores, passes: Floats) -> Tally:
         rows = scores.success == side
-        tasks = [task for task, is_kept in zip(scores.tasks, rows, strict=True) if is_kept]
-        return mean_tally("", unit, passes[rows], tasks)
+        clusters = [name for name, is_kept in zip(scores.clusters, rows, strict=True) if is_kept]
+        return mean_tally("", unit, passes[rows], clusters)
 
     return MetricSpec(
         f"{kind}_positive_rate_at_{risk:g}",
@@ -456,7 +501,7 @@ Columns = tuple[list[npt.ArrayLike], list[npt.ArrayLike]]
 
 
 def _mean_over_episodes(scores: Scores, values: Floats) -> Tally:
-    return mean_tally("", "episodes", values, scores.tasks)
+    return mean_tally("", "episodes", values, scores.clusters)
 
 
 # Order of the frames
@@ -605,7 +650,8 @@ def _moment(name: str, column: str, unit: str = "events", note: str = "", lower_
         return np.asarray(getattr(_falls(scores, model), column), dtype=np.float64)
 
     def tally_of(scores: Scores, values: Floats) -> Tally:
-        return mean_tally("", unit, values, [row.task for row in scores.episodes for _ in row.events])
+        owners = zip(scores.episodes, scores.clusters, strict=True)
+        return mean_tally("", unit, values, [cluster for row, cluster in owners for _ in row.events])
 
     def undefined(scores: Scores, model: str) -> int:
         falls = _falls(scores, model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import get_args
 
@@ -15,9 +15,11 @@ from demerit.evaluate.benchmarks.benchmark import Benchmark
 from demerit.evaluate.benchmarks.data import instruction_probes
 from demerit.evaluate.benchmarks.metric_specs import risk_expectations
 from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, MetricSpec, Scores
-from demerit.evaluate.metrics import Comparison, Measure, compare, holm
-from demerit.evaluate.metrics.bootstrap import FEW_TASKS
-from demerit.evaluate.metrics.controls import Control, ControlFacts, Expectation, expectations, shown_nothing
+from demerit.evaluate.metrics import Comparison, Measure, holm
+from demerit.evaluate.metrics.bootstrap import FEW_TASKS, Floats, pair_up
+from demerit.evaluate.metrics.controls import Control, ControlFacts, Expectation, expectations
+from demerit.evaluate.metrics.verdict import ControlVerdict, decide
+from demerit.evaluate.reports.headline import label
 from demerit.evaluate.reports.report import MeasureLine, Versus
 
 
@@ -28,8 +30,9 @@ class BenchmarkResults:
     lines: tuple[MeasureLine, ...]
     comparisons: tuple[Versus, ...]
     verdicts: dict[str, tuple[str, ...]]
+    decisions: tuple[ControlVerdict, ...]
     headline: tuple[str, ...]
-    """the headline metrics that could be measured; if none could, the first metric that was"""
+    """the headline metrics that could be measured; if none could, the first that was and that no control tops"""
     warnings: tuple[str, ...] = ()
 
 
@@ -58,7 +61,10 @@ def compute_results(benchmark: Benchmark, scores: Scores, controls: Sequence[str
         refused += refusals
         absent += [] if measured or len(refusals) == len(models) else [metric]
     names = list(dict.fromkeys(line.measure.name for line in lines))
-    headline = tuple(name for name in benchmark.headline if name in names) or tuple(names[:1])
+    headline = tuple(name for name in benchmark.headline if name in names)
+    if not headline:
+        open_to_all = [name for name in names if not benchmark.metric(name).top_by_construction]
+        headline = tuple((open_to_all or names)[:1])
     models = [name for name in scores.cards if name not in controls]
     # What makes numbers doubtful comes before what is merely missing.
     warnings = (
@@ -69,8 +75,9 @@ def compute_results(benchmark: Benchmark, scores: Scores, controls: Sequence[str
         *_absent_warnings(absent),
     )
     comparisons = _comparisons(benchmark, scores, lines, headline, models)
-    verdicts = {name: tuple(_verdicts(benchmark, lines, headline, name)) for name in models}
-    return BenchmarkResults(tuple(lines), comparisons, verdicts, headline, warnings)
+    decisions = tuple(_decide(benchmark, scores, lines, headline, controls))
+    verdicts = {name: tuple(_put_in_words(benchmark, lines, headline, decisions, name)) for name in models}
+    return BenchmarkResults(tuple(lines), comparisons, verdicts, decisions, headline, warnings)
 
 
 def _applies(metric: MetricSpec, scores: Scores, model: str) -> bool:
@@ -122,11 +129,11 @@ def _comparisons(
         metric, measures = benchmark.metric(name), _by_model(lines, name)
         pairs = [pair for pair in combinations(models, 2) if set(pair) <= set(measures)]
         for model in (model for model in models if model in measures):
-            best = _best(metric, _rivals(metric, measures, model))
+            best = _best(metric, _rivals(metric, measures, model)) if metric.has_controls else None
             pairs += [(model, best)] if best is not None and (best, model) not in pairs else []
         for first, second in dict.fromkeys(pairs):
             compared = _compare(metric, scores, first, second)
-            found += [(first, second, name, compared)] if compared is not None else []
+            found += [(first, second, name, compared[0])] if compared is not None else []
     adjusted = holm({str(i): compared.p for i, (*_, compared) in enumerate(found)})
     return tuple(
         Versus(first, second, name, result.difference, result.low, result.high, result.p, adjusted[str(i)], result.n)
@@ -134,42 +141,65 @@ def _comparisons(
     )
 
 
-def _compare(metric: MetricSpec, scores: Scores, first: str, second: str) -> Comparison | None:
+def _compare(metric: MetricSpec, scores: Scores, first: str, second: str) -> tuple[Comparison, Floats] | None:
+    key = ("compared", metric.name, first, second, scores.ids)
+    return scores.compute_once(key, lambda: _compare_once(metric, scores, first, second))
+
+
+def _compare_once(metric: MetricSpec, scores: Scores, first: str, second: str) -> tuple[Comparison, Floats] | None:
     selected = metric.select(scores)
     try:
         ours, theirs = (metric.numbers(selected, name) for name in (first, second))
-        return compare(lambda numbers: metric.tally_of(selected, numbers), ours, theirs, selected.settings.resampling)
+        return pair_up(lambda numbers: metric.tally_of(selected, numbers), ours, theirs, selected.settings.resampling)
     except (BadInput, NotApplicable):
         return None  # the metric is defined on different rows for the two: there is no paired difference
 
 
-def _verdicts(benchmark: Benchmark, lines: Sequence[MeasureLine], headline: Sequence[str], model: str) -> Iterator[str]:
-    for name in headline:
-        metric, measures = benchmark.metric(name), _by_model(lines, name)
-        if model not in measures:
-            yield f"{name}: not measured for this model."
-            continue
-        rivals = _rivals(metric, measures, model)
-        if not rivals:
-            yield f"{name}: no control was scored, so that nothing can be said against chance."
-            continue
-        if model in metric.top_by_construction:
-            yield f"{name}: {measures[model].value:.3f} by construction, counting frames; it has shown nothing here."
-            continue
-        sentence = shown_nothing(measures[model], rivals, higher_is_better=not metric.lower_is_better)
-        yield sentence or _beats_controls(metric, measures[model], rivals)
-        for control in (name for name in metric.top_by_construction if name in measures and measures[name].known):
-            yield (
-                f"{name}: the control {control} ({measures[control].value:.3f}) is left aside, since counting frames "
-                "alone gives it the top; so the figure says nothing by itself, only beside that of shuffled frames."
+def _decide(
+    benchmark: Benchmark, scores: Scores, lines: Sequence[MeasureLine], headline: Sequence[str], controls: Sequence[str]
+) -> Iterator[ControlVerdict]:
+    """Decide by each headline measure whether each model beats the controls, those given as models included."""
+    known = {*CONTROLS, *controls}
+    for model in (name for name in scores.cards if name not in controls):
+        for metric in (benchmark.metric(name) for name in headline):
+            measures = _by_model(lines, metric.name)
+            if not metric.has_controls or model not in measures or not measures[model].known:
+                continue
+            rivals = [name for name in measures if name in known - {model} and measures[name].known]
+            topped = [name for name in rivals if name in metric.top_by_construction]
+            found = {name: _compare(metric, scores, model, name) for name in rivals if name not in topped}
+            selected = metric.select(scores)
+            verdict = decide(
+                model,
+                {name: pair for name, pair in found.items() if pair is not None},
+                higher_is_better=not metric.lower_is_better,
+                level=scores.settings.resampling.level,
+                resampled=measures[model].resampled,
+                tasks=0 if selected.clusters == selected.tasks else len(set(selected.tasks)),
+                by_construction=", ".join([*topped, *([model] if model in metric.top_by_construction else [])]),
             )
+            if verdict is not None:
+                yield replace(verdict, measure=metric.name)
 
 
-def _beats_controls(metric: MetricSpec, measure: Measure, rivals: dict[str, Measure]) -> str:
-    best = _best(metric, rivals)
-    span = f"{measure.value:.3f} ({measure.low:.3f} to {measure.high:.3f})"
-    nearest = f"{best} ({rivals[best].value:.3f})" if best is not None else "none"
-    return f"{measure.name}: {span} is clear of all {len(rivals)} controls, of which the best is {nearest}."
+def _put_in_words(
+    benchmark: Benchmark,
+    lines: Sequence[MeasureLine],
+    headline: Sequence[str],
+    decisions: Sequence[ControlVerdict],
+    model: str,
+) -> Iterator[str]:
+    decided = {verdict.measure: verdict for verdict in decisions if verdict.model == model}
+    for name in headline:
+        measure = _by_model(lines, name).get(model)
+        if measure is None or not measure.known:
+            yield f"{label(name)}: not measured for this model."
+        elif name in decided:
+            yield f"{label(name)}: {decided[name].words}"
+        elif benchmark.metric(name).has_controls:
+            yield f"{label(name)}: {measure.value:.3f}; no control was scored to compare with."
+        else:
+            yield f"{label(name)}: {measure.value:.3f} of {measure.n} {measure.unit}; {measure.note}."
 
 
 # Warnings
@@ -214,10 +244,15 @@ def _expectations(scores: Scores, name: str) -> dict[str, Expectation]:
 
 def _doubts(scores: Scores, lines: Sequence[MeasureLine]) -> Iterator[str]:
     """Warn about what makes intervals or labels doubtful."""
-    tasks = len(set(scores.tasks))
-    if tasks < FEW_TASKS:
-        noun = "task" if tasks == 1 else "tasks"
-        yield f"Intervals rest on {tasks} {noun}: too few to be trusted; the true intervals are wider."
+    clusters, noun = scores.units
+    tasks, count = len(set(scores.tasks)), len(set(clusters))
+    if noun != "tasks" and clusters != scores.tasks:
+        yield (
+            f"There {'is one task' if tasks == 1 else f'are {tasks} tasks'}, so intervals resample {count} {noun}: "
+            f"they are about more {noun} of the same, not about other tasks."
+        )
+    if count < FEW_TASKS:
+        yield f"Intervals rest on {count} {noun}: too few to be trusted; the true intervals are wider."
     length = _by_model(lines, "auroc").get("length")
     if length is not None and length.known and not math.isnan(length.low) and not length.low <= 1 / 2 <= length.high:
         yield (

@@ -171,7 +171,12 @@ def with_results(report: Report, benchmark: Benchmark, results: BenchmarkResults
     lower = tuple(metric.name for metric in benchmark.metrics if metric.lower_is_better)
     about = replace(report.about, headline=results.headline, lower_is_better=lower)
     return replace(
-        report, about=about, lines=results.lines, comparisons=results.comparisons, verdicts=dict(results.verdicts)
+        report,
+        about=about,
+        lines=results.lines,
+        comparisons=results.comparisons,
+        verdicts=dict(results.verdicts),
+        decisions=results.decisions,
     )
 
 

@@ -15,7 +15,14 @@ from demerit.errors import NotApplicable
 from demerit.evaluate.metrics import Resampling, Tally
 from demerit.evaluate.metrics.bootstrap import Floats
 from demerit.evaluate.metrics.ranking import Return, episode_returns
-from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels, MeasureLine, PairAnswer, Report
+from demerit.evaluate.reports.report import (
+    AS_RECORDED,
+    EpisodeLabels,
+    MeasureLine,
+    PairAnswer,
+    Report,
+    resampling_units,
+)
 from demerit.models.protocol import ModelCard
 
 NAN = float("nan")
@@ -33,12 +40,15 @@ class MeasureSettings:
     resampling: Resampling = field(default_factory=Resampling)
     calibrate_on: str = ""
     """the split that maps from value to grade are fitted on; it is not measured"""
+    by_recording: bool = True
+    """with few tasks, resample recordings instead (see `resampling_units`); earlier versions did not"""
 
     def as_facts(self) -> dict[str, str]:
         """Return the entries of a report's environment."""
         how = self.resampling
         facts = {"resamples": str(how.resamples), "level": repr(how.level), "seed": str(how.seed)}
-        return {**facts, "resampling of one task": how.alone, "calibrated on split": self.calibrate_on}
+        few = {"resampled with few tasks": "recordings" if self.by_recording else "tasks"}
+        return {**facts, "resampling of one task": how.alone, **few, "calibrated on split": self.calibrate_on}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, str]) -> MeasureSettings:
@@ -50,7 +60,8 @@ class MeasureSettings:
             seed=int(facts.get("seed", default.seed)),
             alone="rows" if facts.get("resampling of one task") == "rows" else "unknown",
         )
-        return cls(how, facts.get("calibrated on split", ""))
+        by_recording = facts.get("resampled with few tasks") == "recordings"
+        return cls(how, facts.get("calibrated on split", ""), by_recording)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +170,18 @@ class Scores:
 
     @cached_property
     def tasks(self) -> list[str]:
-        """Tasks, by which intervals are clustered."""
+        """The task of each episode."""
         return [row.task for row in self.episodes]
+
+    @cached_property
+    def units(self) -> tuple[list[str], str]:
+        """What intervals resample: a label per episode, and its name."""
+        return resampling_units(self.episodes) if self.settings.by_recording else (self.tasks, "tasks")
+
+    @property
+    def clusters(self) -> list[str]:
+        """What intervals resample: a label per episode."""
+        return self.units[0]
 
     @cached_property
     def contexts(self) -> list[str]:
@@ -218,6 +239,8 @@ class MetricSpec:
     """controls that reach the best value by construction, so a model need not beat them"""
     asks_comparers: bool = False
     """also computed for the comparer that always names the first"""
+    has_controls: bool = True
+    """a model is compared with the controls; False where a model that rewards nothing would win"""
     applies_to: Callable[[Scores, str], bool] | None = None
     """the models it is computed for; others are skipped silently"""
     lacking: Callable[[Scores], str] | None = None
@@ -252,6 +275,11 @@ class MetricSpec:
                     yield line
 
     def _line(self, scores: Scores, model: str, part: str) -> MeasureLine | None:
-        measure = self.tally(scores, model).measure(scores.settings.resampling)
+        tally = self.tally(scores, model)
+        measure = tally.measure(scores.settings.resampling)
+        if set(tally.clusters) <= set(
+            scores.clusters
+        ):  # some measures are about tasks, whatever is resampled elsewhere
+            measure = replace(measure, resampled=scores.units[1])
         is_empty = not (measure.n or measure.unscored or measure.undefined)
         return None if is_empty else MeasureLine(model, measure, part)

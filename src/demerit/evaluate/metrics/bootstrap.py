@@ -115,6 +115,8 @@ class Measure:
     counts: Mapping[str, int] = field(default_factory=dict)
     """further counts: human ties, unscored episodes ..."""
     note: str = ""
+    resampled: str = "tasks"
+    """what the clusters are: tasks, recordings or episodes"""
 
     def __post_init__(self) -> None:
         """Check that the value is NaN if and only if n is 0."""
@@ -410,6 +412,13 @@ def compare(
         b: the numbers of the second; a row that either did not score is skipped in both.
         resampling: bootstrap settings.
     """
+    return pair_up(tally, a, b, resampling)[0]
+
+
+def pair_up(
+    tally: Callable[[Floats], Tally], a: npt.ArrayLike, b: npt.ArrayLike, resampling: Resampling = DEFAULT
+) -> tuple[Comparison, Floats]:
+    """Compare as `compare` does; also return the resampled differences, none if they cannot be known."""
     first, second = (np.array(values, dtype=np.float64) for values in (a, b))
     if first.shape != second.shape:
         raise BadInput("comparison", "two models on the same rows", f"{first.shape} and {second.shape}")
@@ -418,17 +427,18 @@ def compare(
     if ours.clusters != theirs.clusters or not np.array_equal(ours.codes, theirs.codes):
         raise BadInput(f"comparison by {ours.name}", "a measure defined on the same rows for both", "different rows")
     if not ours.n:
-        return Comparison(ours.name, NAN, NAN, NAN, NAN, 0, ours.unscored, NAN, NAN, 0, ours.note)
+        return Comparison(ours.name, NAN, NAN, NAN, NAN, 0, ours.unscored, NAN, NAN, 0, ours.note), np.zeros(0)
     ones = np.ones((1, len(ours.clusters)))
     value_a, value_b = (float(values_of(side.statistic, side.codes, ones)[0]) for side in (ours, theirs))
     codes, size = by_row_if_alone(ours.codes, len(ours.clusters), resampling)
     low = high = p = NAN
-    note = "one cluster: the interval cannot be known"
+    draws, note = np.zeros(0), "one cluster: the interval cannot be known"
     if size > 1:
         drawn_a, drawn_b = replicates([ours.statistic, theirs.statistic], codes, size, resampling)
-        low, high = percentiles(drawn_a - drawn_b, resampling.level)
-        p, note = two_sided(drawn_a - drawn_b), ours.note
-    return Comparison(ours.name, value_a - value_b, low, high, p, ours.n, ours.unscored, value_a, value_b, size, note)
+        draws = drawn_a - drawn_b
+        (low, high), p, note = percentiles(draws, resampling.level), two_sided(draws), ours.note
+    facts = (ours.n, ours.unscored, value_a, value_b, size, note)
+    return Comparison(ours.name, value_a - value_b, low, high, p, *facts), draws
 
 
 def two_sided(draws: Floats) -> float:

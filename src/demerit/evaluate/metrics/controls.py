@@ -6,13 +6,12 @@
     random      independent noise for every frame
     always_a    a comparer that always names the first of two
 
-If a control scores otherwise, the metric is broken. A model that does not beat the controls has shown nothing.
+If a control scores otherwise, the metric is broken. Whether a model beats the controls: see `verdict`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -88,22 +87,6 @@ def expectations(control: Control, facts: ControlFacts | None = None) -> dict[st
     return table
 
 
-def shown_nothing(measure: Measure, controls: Mapping[str, Measure], *, higher_is_better: bool = True) -> str:
-    """Return a sentence that names the controls inside the model's interval; empty if it beats them all."""
-    if not measure.known:
-        return f"{measure.name}: nothing was measured."
-    if math.isnan(measure.low):
-        return f"{measure.name}: the interval is unknown, so no control is beaten."
-    near = measure.low if higher_is_better else measure.high
-    sign = 1.0 if higher_is_better else -1.0
-    level = [name for name, other in controls.items() if other.known and sign * (near - other.value) <= 0]
-    if not level:
-        return ""
-    listing = ", ".join(f"{name} ({controls[name].value:.3f})" for name in level)
-    span = f"{measure.value:.3f}, {measure.low:.3f} to {measure.high:.3f}"
-    return f"{measure.name}: {span} is not clear of {listing}; the model has shown nothing here."
-
-
 _METHODS = ("pearson", "spearman")
 
 
@@ -122,6 +105,7 @@ def _same_final(known: ControlFacts, final: float) -> dict[str, Expectation]:
         "average_precision_of_success": Expectation(share, True, "one threshold, precision = share of successes"),
         "best_f1_of_success": Expectation(2 * share / (1 + share), True, "everything is called a success"),
         "over_reward_rate": Expectation(1.0, True, "every failure gets what the median success gets"),
+        "over_reward_above_half": Expectation(float(final > 1 / 2), True, "all failures get the same"),
         "ece_equal_width": Expectation(abs(final - share), True, "one bin: |c - share of successes|"),
         "brier": Expectation((final - share) ** 2 + share * (1 - share), True, "bias squared plus variance"),
         "instruction_diagonal_share": Expectation(
@@ -139,6 +123,7 @@ def _random(known: ControlFacts) -> dict[str, Expectation]:
     table |= {name: Expectation(0.0, False, blind) for name in zero}
     # about half of the failures lie above the median of independent successes
     table["over_reward_rate"] = Expectation(0.5, False, blind)
+    table["over_reward_above_half"] = Expectation(0.5, False, blind)
     if known.tasks:
         table["instruction_diagonal_share"] = Expectation(1 / known.tasks, False, "exchangeable videos share equally")
     return table

@@ -21,6 +21,7 @@ from demerit.evaluate.metrics.bootstrap import (
     Ints,
     Labels,
     Tally,
+    Weighted,
     average_ranks,
     empty_tally,
     flags,
@@ -66,7 +67,8 @@ def preference_ordering(
         returns: one number per episode (see `episode_returns`), NaN = unscored.
         human: one score per episode, NaN = unlabelled.
         contexts: the task context of each episode.
-        clusters: what the interval resamples; None = the contexts.
+        clusters: what the interval resamples; None = the contexts. A pair of two clusters counts as often as both
+            are drawn together: the product of their counts.
         how: how the returns were computed; part of the name of the result.
     """
     model = numbers("returns", returns)
@@ -84,12 +86,37 @@ def preference_ordering(
         "unscored episodes": int(np.isnan(model[involved]).sum()),
         "human ties": int((judged & ~strict).sum()),
     }
-    owner = rank_codes(contexts if clusters is None else clusters, len(model))
-    if clusters is not None and not np.array_equal(owner[0][left], owner[0][right]):
-        raise BadInput("clusters", "each context inside one cluster", "a pair that crosses two")
-    labels = [owner[1][code] for code in owner[0][left]]
-    ties = int((credit == 0.5).sum())  # noqa: PLR2004
-    return mean_tally(f"preference_ordering_by_{how}", "pairs", credit, labels, ties=ties, counts=counts)
+    codes, labels = rank_codes(contexts if clusters is None else clusters, len(model))
+    name, ties = f"preference_ordering_by_{how}", int((credit == 0.5).sum())  # noqa: PLR2004
+    if np.array_equal(codes[left], codes[right]):
+        inside = [labels[code] for code in codes[left]]
+        return mean_tally(name, "pairs", credit, inside, ties=ties, counts=counts)
+    missing = int((~scored).sum())
+    if not scored.any():
+        return empty_tally(name, "pairs", missing, "no pair was scored")
+    both = np.stack([codes[left[scored]], codes[right[scored]]])
+    used, place = np.unique(both, return_inverse=True)
+    first, second = place.reshape(both.shape)
+    statistic = _mean_over_crossing_pairs(first, second, credit[scored], len(used))
+    owners, each = tuple(labels[code] for code in used), np.arange(len(used), dtype=np.int64)
+    return Tally(name, "pairs", statistic, each, owners, int(scored.sum()), missing, ties, counts=counts)
+
+
+def _mean_over_crossing_pairs(first: Ints, second: Ints, credit: Floats, size: int) -> Weighted:
+    """Return the mean credit as a function of the counts of clusters; a pair within one cluster counts once a draw."""
+    crossing = first != second
+    tables, within = [], []
+    for value in (credit, np.ones(len(credit))):
+        table = np.zeros((size, size))
+        np.add.at(table, (first[crossing], second[crossing]), value[crossing])
+        tables.append(table)
+        within.append(np.bincount(first[~crossing], weights=value[~crossing], minlength=size))
+
+    def mean(counts: Floats) -> Floats:
+        above, below = (((counts @ t) * counts).sum(axis=1) + counts @ w for t, w in zip(tables, within, strict=True))
+        return ratio(above, below)
+
+    return Weighted(np.arange(size, dtype=np.int64), mean)
 
 
 def judgement_agreement(margin: npt.ArrayLike, verdicts: Verdicts, *, clusters: Labels | None = None) -> Tally:

@@ -111,6 +111,22 @@ def over_reward(scores: npt.ArrayLike, success: npt.ArrayLike, *, clusters: Labe
     return Tally(name, "rejected episodes", statistic, codes, labels, sides["failures"], missing_failures, counts=sides)
 
 
+def over_reward_above(
+    scores: npt.ArrayLike, success: npt.ArrayLike, threshold: float, *, clusters: Labels | None = None
+) -> Tally:
+    """Measure the absolute over-reward rate: the share of rejected episodes scored above a fixed threshold.
+
+    #{failures with score > threshold} / #failures. A model that rewards nothing gets 0, so the counts also tell how
+    many successes lie above.
+    """
+    missing = _unscored_failures(scores, success)
+    score, good, kept, _ = _rows(scores, success, clusters)
+    above = score > threshold
+    counts = {**_sides(good), "successes above": int(above[good].sum())}
+    over, owners = above[~good].astype(np.float64), pick(kept, ~good)
+    return mean_tally("over_reward_above", "rejected episodes", over, owners, unscored=missing, counts=counts)
+
+
 def false_positive_rate(
     scores: npt.ArrayLike, success: npt.ArrayLike, threshold: float, *, clusters: Labels | None = None
 ) -> Tally:

@@ -9,19 +9,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from demerit.evaluate.metrics import Measure
-from demerit.evaluate.metrics.bootstrap import FEW_TASKS
-from demerit.evaluate.metrics.controls import shown_nothing
+from demerit.evaluate.metrics.verdict import ControlVerdict
 from demerit.evaluate.reports.report import Report, Versus
 
 CAPITALS = {"auroc": "AUROC", "voc": "VOC", "ece": "ECE", "mae": "MAE", "f1": "F1", "brier": "Brier"}
 NARROW, SIGNIFICANT = 0.02, 0.05
 
+LABELS = {
+    "over_reward_rate": "Over-reward, relative to the median success",
+    "over_reward_above_half": "Over-reward: failures above 0.5",
+    "over_reward_above_threshold": "Over-reward: failures called a success",
+}
+"""where the name alone is misread"""
 MEANINGS = {
     "preference_ordering": "share of pairs that the model orders as people do; 0.5 is chance",
     "judgement_agreement": "share of human A/B verdicts that the model repeats; 0.5 is chance",
     "both_orders_agreement": "share of human A/B verdicts that a comparer repeats, asked in both orders; 0.5 is chance",
-    "auroc": "probability that a success is scored above a failure; 0.5 is chance",
-    "over_reward_rate": "share of failures scored at or above the median success",
+    "auroc": "share of pairs of a success and a failure in which the success is scored higher; 0.5 is chance",
+    "over_reward_rate": "share of failures that end at or above the median success; low also if all end high",
+    "over_reward_above_half": "share of failures whose final value is above 0.5",
+    "over_reward_above_threshold": "share of failures that the model calls a success, by its own threshold",
     "false_positive_rate": "share of failures that are called a success",
     "true_positive_rate": "share of successes that are called a success at the same threshold",
     "success_failure_gap": "mean value of successes minus mean value of failures",
@@ -48,6 +55,8 @@ MEANINGS = {
 
 def label(measure: str) -> str:
     """Return a measure's name in words: `voc_pearson_shuffled` becomes "VOC pearson shuffled"."""
+    if measure in LABELS:
+        return LABELS[measure]
     text = " ".join(CAPITALS.get(word, word) for word in measure.split("_")).replace(" by ", ", by ")
     return text[:1].upper() + text[1:]
 
@@ -96,33 +105,61 @@ class Lead:
     measure: str = ""
     """the measure behind it"""
     trusted: str = ""
-    """the best model, if it is clear of the controls; else empty"""
+    """the best model, if it is better than the controls and episodes are labelled; else empty"""
+    answer: str = ""
+    """the verdict behind it: better, no evidence yet, not better; empty where nothing was compared"""
 
 
 def lead(report: Report) -> Lead:
-    """Conclude from the first headline measure which model to trust, if any."""
+    """Conclude from the first headline measure that can tell which model to trust, if any."""
     models, measures = models_of(report), headline_measures(report)
-    first = measures[0] if measures else ""
     if not models:
         return Lead("Only controls were measured", "There is no model in this report to trust or to doubt.")
+    first = next((name for name in measures if not _topped(report, name)), measures[0] if measures else "")
     best = best_of(report, models, first)
     if best is None:
         return Lead("Nothing could be measured", "No model has a number for the first measure; see what was unscored.")
     name, measure = best
     figure = f"{label(first)}: {number(measure.value, digits_of(measure))} ({span(measure)})"
-    control = best_of(report, report.controls, first)
-    if control is None:
-        return Lead(f"{name} scores best", f"{figure}. There are no controls to compare it with.", first)
-    against = f"the best control, {control[0]}, gets {number(control[1].value)}"
-    if not is_clear(report, measure):
-        text = f"The best, {name}, has shown nothing yet. {figure}; {against}."
-        return Lead("No model is clear of the controls", text, first)
-    if measure.clusters < FEW_TASKS:
-        tasks = f"{measure.clusters} task{'s' * (measure.clusters != 1)}"
-        text = f"{name} is ahead of the controls on {tasks}. {figure}; {against}."
-        return Lead("Too few tasks to trust a model", text, first)
-    doubts = _doubts(report, name, measures[1:]) + _rivals(report, name, first)
-    return Lead(f"Trust {name} most here", f"{figure}, clear of every control; {against}.{doubts}", first, name)
+    if first == "auroc":
+        figure += f": it ranks a random success above a random failure in {measure.value:.0%} of pairs"
+    verdict = report.verdict(name, first)
+    if verdict is None:
+        return Lead(f"{name} scores best", f"{figure}. There is no control to compare it with.", first)
+    text = " ".join(filter(None, [f"{figure}. It {verdict.lead}.", verdict.needs, verdict.scope]))
+    if not _is_labelled(report):
+        text += " No episode is labelled, so nothing here says whether a model tells success from failure."
+        return Lead(f"{conclude(verdict)}, by {label(first)}", text, first, answer=verdict.answer)
+    if verdict.is_better:
+        doubts = _doubts(report, name, measures) + _rivals(report, name, first)
+        return Lead(f"Trust {name} most here", f"{text}{doubts}", first, name, verdict.answer)
+    return Lead(conclude(verdict), text, first, answer=verdict.answer)
+
+
+def conclude(verdict: ControlVerdict, model: str = "") -> str:
+    """Return the conclusion of a verdict as a title; `model` is what to call the model."""
+    model = model or verdict.model
+    if verdict.by_construction:
+        return f"This cannot tell {model} from the control {verdict.by_construction}"
+    return {
+        "better": f"{model} is better than every control",
+        "no evidence yet": f"No evidence yet that {model} is better than the control {verdict.control}",
+        "not better": f"{model[:1].upper()}{model[1:]} is not better than the control {verdict.control}",
+    }[verdict.answer]
+
+
+def _is_labelled(report: Report) -> bool:
+    """Whether anything is known about how episodes went."""
+    rows = report.episodes
+    return bool(report.preferences) or any(
+        label is not None for row in rows for label in (row.success, row.progress, row.grade, row.curve)
+    )
+
+
+def _topped(report: Report, measure: str) -> bool:
+    """Whether a control has the best value of a measure by construction."""
+    found = [verdict for name in models_of(report) if (verdict := report.verdict(name, measure)) is not None]
+    return any(verdict.by_construction for verdict in found)
 
 
 def headline_measures(report: Report) -> list[str]:
@@ -141,13 +178,6 @@ def models_of(report: Report) -> list[str]:
     return [card.name for card in report.cards if card.name not in report.controls]
 
 
-def is_clear(report: Report, measure: Measure) -> bool:
-    """Return whether the whole interval is better than every control."""
-    others = {name: report.line(name, measure.name) for name in report.controls}
-    known = {name: other for name, other in others.items() if other is not None}
-    return not shown_nothing(measure, known, higher_is_better=higher_is_better(report, measure.name))
-
-
 def best_of(report: Report, names: Iterable[str], measure: str) -> tuple[str, Measure] | None:
     """Return the best of some models by one measure; None if none of them has it."""
     found = [(name, report.line(name, measure)) for name in names]
@@ -162,10 +192,10 @@ def is_significant(versus: Versus) -> bool:
 
 
 def _doubts(report: Report, name: str, measures: Iterable[str]) -> str:
-    """Name the other headline measures by which the best model is not clear of the controls."""
-    found = [(other, report.line(name, other)) for other in measures]
-    unclear = [label(other) for other, measure in found if measure is not None and not is_clear(report, measure)]
-    return f" By {join_words(unclear)} it is not clear of them." if unclear else ""
+    """Name the headline measures by which the best model is not shown to beat the controls."""
+    verdicts = [verdict for measure in measures if (verdict := report.verdict(name, measure)) is not None]
+    unclear = [label(verdict.measure) for verdict in verdicts if verdict.answer != "better"]
+    return f" It is not shown to beat them by: {'; '.join(unclear)}." if unclear else ""
 
 
 def _rivals(report: Report, name: str, measure: str) -> str:
@@ -227,8 +257,8 @@ class MeasureCell:
     at: float | None
     low: float | None
     high: float | None
-    clear: bool
-    """the whole interval is better than every control"""
+    answer: str
+    """whether it beats the controls: better, no evidence yet, not better; or a note where it is not compared"""
     best: bool
     details: str
 
@@ -273,13 +303,13 @@ def headline(report: Report) -> HeadlineTable:
     return HeadlineTable(columns, models, [row for row in rows if row.model in report.controls])
 
 
-def measure_cell(measure: Measure, scale: Scale, *, clear: bool = False, best: bool = False) -> MeasureCell:
+def measure_cell(measure: Measure, scale: Scale, *, answer: str = "", best: bool = False) -> MeasureCell:
     """Prepare a measure for drawing."""
     nothing = "undefined" if measure.undefined else "unscored" if measure.unscored else "nothing to measure"
     details = [f"{measure.n} {measure.unit}", f"{measure.unscored} unscored"]
     details += [f"{measure.ties} ties"] if measure.ties else []
     details += [f"{measure.undefined} undefined"] if measure.undefined else []
-    details += [f"{measure.clusters} tasks"] if measure.clusters else []
+    details += [f"{measure.clusters} {measure.resampled} resampled"] if measure.clusters else []
     details += [measure.note] if measure.note else []
     return MeasureCell(
         measure,
@@ -288,7 +318,7 @@ def measure_cell(measure: Measure, scale: Scale, *, clear: bool = False, best: b
         at=scale.percent(measure.value),
         low=scale.percent(measure.low),
         high=scale.percent(measure.high),
-        clear=clear,
+        answer=answer,
         best=best,
         details=", ".join(details),
     )
@@ -297,7 +327,8 @@ def measure_cell(measure: Measure, scale: Scale, *, clear: bool = False, best: b
 def _column(report: Report, name: str) -> HeadlineColumn:
     scale = scale_of(line.measure for line in report.lines if line.measure.name == name and not line.part)
     control = best_of(report, report.controls, name)
-    bar = scale.percent(control[1].value) if control else None
+    is_compared = any(report.verdict(model, name) for model in models_of(report))
+    bar = scale.percent(control[1].value) if control and is_compared else None
     return HeadlineColumn(name, label(name), meaning(name), higher_is_better(report, name), scale, bar)
 
 
@@ -308,5 +339,6 @@ def _cell(report: Report, model: str, column: HeadlineColumn) -> MeasureCell | N
     models = models_of(report)
     best = best_of(report, models, column.name)
     is_best = len(models) > 1 and best is not None and best[0] == model
-    clear = model not in report.controls and is_clear(report, measure)
-    return measure_cell(measure, column.scale, clear=clear, best=is_best)
+    verdict = report.verdict(model, column.name)
+    answer = "" if model in report.controls else verdict.answer if verdict else measure.note
+    return measure_cell(measure, column.scale, answer=answer, best=is_best)

@@ -54,7 +54,7 @@ from demerit.evaluate.reports.player import (
     pick_examples,
     script_json,
 )
-from demerit.evaluate.reports.report import Report
+from demerit.evaluate.reports.report import Report, resampling_units
 from demerit.models.protocol import ModelCard
 
 COLOURS, MARKERS = 7, 6
@@ -168,7 +168,8 @@ def report_facts(report: Report, groups: str = "tasks") -> list[str]:
     parts = join_words(f"{count} {word}" for word, count in counts.items() if count)
     sources = join_words(sorted({episode.vouched_by for episode in report.episodes if episode.vouched_by}))
     facts = [f"{len(report.episodes)} episodes" + (f": {parts}" if parts else "")]
-    facts += [f"{len({episode.task for episode in report.episodes})} {groups}"]
+    tasks = len({episode.task for episode in report.episodes})
+    facts += [f"{tasks} {groups}" if tasks != 1 else f"1 {groups.removesuffix('s')}"]
     by_source = Counter(preference.source for preference in report.preferences)
     facts += [f"{count} preferences by {source}" for source, count in by_source.most_common()]
     return facts + ([f"labels by {sources}"] if sources else [])
@@ -302,8 +303,7 @@ def _diagram(report: Report, card: ModelCard) -> ReliabilityDiagram:
     if np.isnan(predicted).all():
         return ReliabilityDiagram(card.name, is_control, why_not="it scored no labelled episode")
     success = np.array([float(bool(episode.success)) for episode in labelled])
-    tasks = [episode.task for episode in labelled]
-    bins = reliability(predicted, success, clusters=tasks, resampling=DIAGRAM_RESAMPLING)
+    bins = reliability(predicted, success, clusters=resampling_units(labelled)[0], resampling=DIAGRAM_RESAMPLING)
     known = bins.count > 0
     error = float(np.sum(bins.count[known] / bins.n * np.abs(bins.predicted[known] - bins.observed[known])))
     quantity = "final probability of success" if gives_probability else f"final {card.quantity}"

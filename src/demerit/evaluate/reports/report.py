@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,9 @@ from demerit.data.reward import Reward
 from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.evaluate.metrics import Measure
+from demerit.evaluate.metrics.bootstrap import FEW_TASKS
 from demerit.evaluate.metrics.ranking import LEVELS
+from demerit.evaluate.metrics.verdict import MARGIN, Answer, ControlVerdict
 from demerit.models.protocol import ModelCard
 
 FORMAT_NAME = "demerit-report"
@@ -65,6 +67,20 @@ class EpisodeLabels:
     """true progress at every frame, NaN where unknown"""
     video: str = ""
     """a path or data address that a browser can play; empty = no video"""
+    group: str = ""
+    """episodes recorded together; empty = alone, or unknown in reports of earlier versions"""
+
+
+def resampling_units(episodes: Sequence[EpisodeLabels]) -> tuple[list[str], str]:
+    """Return what intervals resample, one label per episode, and its name.
+
+    Tasks, since episodes of one task resemble each other. Fewer than 10 tasks say too little about other tasks; then
+    recordings are resampled, and the interval is about more recordings of the same tasks.
+    """
+    tasks, groups = [row.task for row in episodes], [row.group or row.id for row in episodes]
+    if groups != tasks and (len(set(tasks)) >= FEW_TASKS or len(set(groups)) <= len(set(tasks))):
+        return tasks, "tasks"
+    return groups, "episodes" if len(set(groups)) == len(groups) else "recordings"
 
 
 @dataclass(frozen=True)
@@ -148,6 +164,8 @@ class Report:
     comparisons: tuple[Versus, ...] = ()
     verdicts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """by model: the headline measures in words"""
+    decisions: tuple[ControlVerdict, ...] = ()
+    """the same as facts: by model and headline measure, whether it beats the controls"""
     warnings: tuple[str, ...] = ()
     """caveats that a reader must know"""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -165,6 +183,29 @@ class Report:
         for line in self.lines:
             if (line.model, line.measure.name, line.part) == (model, measure, part):
                 return line.measure
+        return None
+
+    def verdict(self, model: str, measure: str) -> ControlVerdict | None:
+        """Return whether a model beats the controls by one measure; None where they were not compared.
+
+        Reports of earlier versions hold a comparison with the best control only; it decides there.
+        """
+        for decision in self.decisions:
+            if (decision.model, decision.measure) == (model, measure):
+                return decision
+        return None if self.decisions else self._decide_by_best_control(model, measure)
+
+    def _decide_by_best_control(self, model: str, measure: str) -> ControlVerdict | None:
+        line, sign = self.line(model, measure), -1.0 if measure in self.about.lower_is_better else 1.0
+        for versus in self.comparisons:
+            other = self.line(versus.second, measure) if versus.second in self.controls else None
+            if (versus.first, versus.measure) == (model, measure) and line is not None and other is not None:
+                low, high = sorted((sign * versus.low, sign * versus.high))
+                enough = line.clusters >= FEW_TASKS
+                answer: Answer = "not better" if enough and high <= MARGIN else "no evidence yet"
+                answer = "better" if enough and low > 0 and high > MARGIN else answer
+                facts = (line.value, other.value, sign * versus.difference, low, high, len(self.controls))
+                return ControlVerdict(model, measure, answer, versus.second, *facts, line.clusters)
         return None
 
     def write(self, path: str | Path) -> None:
@@ -186,6 +227,7 @@ class Report:
             "lines": [{"model": x.model, "part": x.part, "measure": x.measure.as_dict()} for x in self.lines],
             "comparisons": [_without_nan(asdict(versus)) for versus in self.comparisons],
             "verdicts": {model: list(sentences) for model, sentences in self.verdicts.items()},
+            "decisions": [_without_nan(asdict(decision)) for decision in self.decisions],
             "warnings": list(self.warnings),
             "environment": dict(self.environment),
         }
@@ -206,6 +248,7 @@ class Report:
             lines=tuple(MeasureLine(x["model"], Measure.from_dict(x["measure"]), x["part"]) for x in facts["lines"]),
             comparisons=tuple(Versus(**_with_nan(versus)) for versus in facts["comparisons"]),
             verdicts={model: tuple(sentences) for model, sentences in facts["verdicts"].items()},
+            decisions=tuple(ControlVerdict(**_with_nan(decision)) for decision in facts.get("decisions", ())),
             warnings=tuple(facts["warnings"]),
             environment=dict(facts["environment"]),
         )
@@ -233,12 +276,14 @@ class Report:
 def _check_report(report: Report) -> None:
     """Raise BadInput for fields of another type, and for what belongs to no model or no episode of the report."""
     listed = (report.cards, report.episodes, report.preferences, report.choices, report.comparisons, report.lines)
-    things: list[Any] = [report.about, *(item for group in listed for item in group)]
+    things: list[Any] = [report.about, *report.decisions, *(item for group in listed for item in group)]
     things += [event for episode in report.episodes for event in episode.events]
     things += [line.measure for line in report.lines]
     for thing in things:
         for name, kinds in _plain_fields(thing.__class__).items():
             _check_type(f"{name} of {type(thing).__name__}", getattr(thing, name), kinds)
+    if others := {decision.answer for decision in report.decisions} - {*get_args(Answer)}:
+        raise BadInput("answer", f"one of {', '.join(get_args(Answer))}", min(map(str, others)))
     if unknown := {episode.quality for episode in report.episodes} - {"", *LEVELS}:
         raise BadInput("quality", f"one of {', '.join(LEVELS)}", min(unknown))
     texts = (*report.controls, *report.warnings, *report.about.headline, *report.about.lower_is_better)
@@ -247,7 +292,7 @@ def _check_report(report: Report) -> None:
         _check_type("a text", text, (str,))
     rewards = [scored.reward for scored in report.rewards]
     pairs: list[Any] = [*report.preferences, *report.choices]
-    owned: list[Any] = [*rewards, *report.choices, *report.lines]
+    owned: list[Any] = [*rewards, *report.choices, *report.lines, *report.decisions]
     episodes = {reward.episode for reward in rewards} | {id for pair in pairs for id in (pair.a, pair.b)}
     models = {name for versus in report.comparisons for name in (versus.first, versus.second)}
     models |= {item.model for item in owned} | {*report.controls, *report.verdicts}

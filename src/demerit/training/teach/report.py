@@ -26,7 +26,7 @@ from demerit.evaluate.benchmarks.results import compute_results
 from demerit.evaluate.benchmarks.run import with_results
 from demerit.evaluate.metrics import Measure, Resampling, Tally
 from demerit.evaluate.metrics.ranking import preference_ordering
-from demerit.evaluate.reports.headline import Lead, headline, number
+from demerit.evaluate.reports.headline import Lead, conclude, headline, number
 from demerit.evaluate.reports.page import player_parts, render, report_facts
 from demerit.evaluate.reports.player import LISTED, make_film, pick_examples
 from demerit.evaluate.reports.report import About, EpisodeLabels, Report, ScoredUnder
@@ -144,13 +144,17 @@ def taught_benchmark() -> Benchmark:
         data="the report.json that demerit teach wrote",
         get="demerit teach DATASET -o MODEL",
         metrics=(*DETECTION, *TRUTH, PAIRS, *JUDGEMENT, *GRADES, *CALIBRATION, *MOMENT),
-        headline=("auroc", "over_reward_rate", "progress_error", "judgement_agreement"),
+        headline=(
+            *("auroc", "over_reward_rate", "over_reward_above_half", "over_reward_above_threshold"),
+            *("progress_error", "judgement_agreement"),
+        ),
     )
 
 
 def _count_pairs(scores: Scores, finals: Floats) -> Tally:
     """Count pairs within one instruction; clusters are recordings, and a pair spans two of them."""
-    return preference_ordering(finals, scores.human_scores[0], scores.contexts, how="final")
+    clusters = scores.clusters if scores.settings.by_recording else None  # earlier reports resampled instructions
+    return preference_ordering(finals, scores.human_scores[0], scores.contexts, clusters=clusters, how="final")
 
 
 PAIRS = MetricSpec("preference_ordering_by_final", Scores.finals, _count_pairs, needs=RANKED)
@@ -193,7 +197,8 @@ def _report_episode(training_set: TrainingSet, index: int) -> EpisodeLabels:
     embedded, label = training_set.episodes[index], training_set.labels[index]
     context = task_name(embedded.episode.instruction) or "all"
     row = labels_of(embedded.episode)
-    return replace(row, task=training_set.groups[index], context=context, success=label.verdict, frames=embedded.length)
+    group = training_set.groups[index]
+    return replace(row, task=group, group=group, context=context, success=label.verdict, frames=embedded.length)
 
 
 def _held_out_rewards(training_set: TrainingSet, held_out: CrossValidation, model: TaughtModel) -> Iterator[Reward]:
@@ -203,8 +208,9 @@ def _held_out_rewards(training_set: TrainingSet, held_out: CrossValidation, mode
             yield Reward.unscored(name, embedded.id, NOT_HELD_OUT)
             continue
         outputs = held_out.outputs[index]
-        given = {"left out in fold": int(held_out.fold[index]), "frames": len(embedded.at)}
-        success = model.head.success(outputs).astype(np.float32)
+        success, threshold = model.head.success(outputs).astype(np.float32), model.config.threshold
+        given = {"left out in fold": int(held_out.fold[index]), "frames": len(embedded.at), "success from": threshold}
+        given["succeeds"] = None if threshold is None else bool(success[-1] >= threshold)
         value = model.head.value(outputs).astype(np.float32)
         yield Reward(name, embedded.id, embedded.at, value, success, given=given)
 
@@ -246,13 +252,13 @@ def _summarize(report: Report, training_set: TrainingSet, calibration: SuccessCa
     agree = report.line(name, "judgement_agreement")
     parts = []
     if area is not None and area.known:
-        shown = area.low > 1 / 2  # False also when the interval is unknown
-        title = f"It tells success from failure {area.value:.0%} of the time"
-        title = title if shown else "It has not shown that it tells success from failure"
-        if shown and (rival := _rival(report)):
-            title = f"It does no better than {rival}"
-        parts.append(f"Of a success and a failure that it had not seen, it ranks the success higher {area.value:.0%} "
-                     f"of the time{_interval(area)}; chance is 50%.")  # fmt: skip
+        verdict = report.verdict(name, "auroc")
+        title = f"It ranks a success above a failure in {area.value:.0%} of pairs (AUROC {area.value:.2f})"
+        title = title if verdict is None or verdict.is_better else conclude(verdict, "it")
+        parts.append(f"On episodes that it had not seen, it ranks a random success above a random failure in "
+                     f"{area.value:.0%} of pairs{_interval(area, 'AUROC; ')}; chance is 50%.")  # fmt: skip
+        parts += [f"It {verdict.lead}."] if verdict is not None else []
+        parts += [verdict.needs] if verdict is not None and verdict.needs else []
     elif agree is not None and agree.known:
         title = f"It agrees with {agree.value:.0%} of the choices"
         parts.append(f"Of two held-out episodes it prefers the one that people preferred {agree.value:.0%} of the time"
@@ -261,6 +267,9 @@ def _summarize(report: Report, training_set: TrainingSet, calibration: SuccessCa
         title = "Taught, and not yet tested"
         missing = "failure" if (training_set.success == 1).any() else "verdict"
         parts.append(f"No {missing} is labelled, so it is unknown whether it tells successes from failures.")
+    over = report.line(name, "over_reward_above_half")
+    if over is not None and over.known:
+        parts.append(f"{round(over.value * over.n)} of {over.n} failures end above 0.5.")
     if error is not None and error.known:
         parts.append(f"Its progress is {error.value:.2f} off on average{_interval(error)}.")
     if calibration.threshold is not None and not math.isnan(calibration.caught):
@@ -269,13 +278,13 @@ def _summarize(report: Report, training_set: TrainingSet, calibration: SuccessCa
     return title, " ".join(parts)
 
 
-def _interval(found: Measure) -> str:
+def _interval(found: Measure, name: str = "") -> str:
     if math.isnan(found.low):
         return ""
     if found.low == found.high:  # every resample is the same: a sign of few episodes, not of certainty
-        return " (too few episodes for an interval)"
+        return f" ({name}too few episodes for an interval)"
     style = ".2f" if found.name == "progress_error" else ".0%"
-    return f" ({found.level:.0%} interval {found.low:{style}} to {found.high:{style}})"
+    return f" ({name}{found.level:.0%} interval {found.low:{style}} to {found.high:{style}})"
 
 
 def _caveats(training_set: TrainingSet, held_out: CrossValidation) -> Iterator[str]:
@@ -315,21 +324,16 @@ def _advice(
             "Mark a few moments in each episode (grasped, lifted, placed): frame:progress in the column `curve` of the "
             "label file, such as 0:0 40:0.5 -1:1. Progress labels teach more than a verdict about the end."
         )
-    rival = _rival(report)
-    if rival:
-        yield f"Do not use it yet: {rival} does as well without looking at the task. Harder failures would tell."
+    verdict = report.verdict(report.cards[0].name, "auroc")
+    if verdict is not None and verdict.answer == "not better":
+        yield (
+            f"Do not use it yet: the control {verdict.control} does as well without looking at the task. Harder "
+            "failures would tell."
+        )
+    elif verdict is not None and verdict.needs:
+        yield f"It is not yet shown that it beats the control {verdict.control}. {verdict.needs}"
     if data.conflicts:
         yield f"Look at the {len(data.conflicts)} contradictory labels."
-
-
-def _rival(report: Report) -> str:
-    """Return the best control that is not clearly behind in AUROC; empty when there is none."""
-    mine = report.line(report.cards[0].name, "auroc")
-    if mine is None or not mine.known or math.isnan(mine.low):
-        return ""
-    rivals = {name: line.value for name in report.controls if (line := report.line(name, "auroc")) and line.known}
-    best = max(rivals, key=lambda name: rivals[name], default="")
-    return f"the control {best}" if best and rivals[best] >= mine.low else ""
 
 
 def _nan_as_none(**values: float) -> dict[str, float | None]:

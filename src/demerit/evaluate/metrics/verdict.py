@@ -1,0 +1,182 @@
+"""The verdict of a report: is a model better than the controls, or not, or is there no evidence yet?
+
+The model is compared with each control on the same rows and the same resamples. It is better if it leads every one: the
+interval of each difference lies above 0. Since all must, no correction for their number k is needed. It is not better
+if its lead over one of them is at most `MARGIN`; any one will do, so that upper end is taken at 1 - (1 - level) / k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+
+from demerit.evaluate.metrics.bootstrap import FEW_TASKS, NAN, Comparison, Floats, percentiles
+
+Answer = Literal["better", "no evidence yet", "not better"]
+MARGIN = 0.02
+"""a lead up to this counts as none"""
+POWER = 0.8
+"""chance with which the named number of further episodes tells, if the difference stays as it is"""
+MOST = 10_000
+"""no larger number of further episodes is named"""
+
+
+@dataclass(frozen=True)
+class ControlVerdict:
+    """Whether a model beats the controls by one measure. Differences are positive where the model is better."""
+
+    model: str
+    measure: str
+    answer: Answer
+    control: str
+    """the control that decides: the one with the lowest end of the interval"""
+    value: float
+    control_value: float
+    difference: float
+    low: float
+    """NaN if the interval is unknown"""
+    high: float
+    controls: int
+    """number of controls it was compared with"""
+    clusters: int
+    resampled: str = "tasks"
+    """what the clusters are: tasks, recordings or episodes"""
+    tasks: int = 0
+    """number of tasks behind it"""
+    more: int | None = None
+    """about how many more clusters would tell; None where none are needed, or no sensible number is enough"""
+    by_construction: str = ""
+    """a control that gets the best value by construction, left aside; then a lead says nothing by itself"""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the model leads every control, none left aside."""
+        return self.answer == "better" and not self.by_construction
+
+    @property
+    def lead(self) -> str:
+        """The difference in words, to follow "it"."""
+        low, high = (self.low, self.high) if self.difference >= 0 else (-self.high, -self.low)
+        span = "interval unknown" if math.isnan(low) else f"{low:.2f} to {high:.2f}".replace("-", "−")
+        verb = "leads" if self.difference >= 0 else "is behind"
+        return f"{verb} the control {self.control} ({self.control_value:.2f}) by {abs(self.difference):.2f} ({span})"
+
+    @property
+    def needs(self) -> str:
+        """What would tell, as a sentence; empty unless there is no evidence yet."""
+        if self.answer != "no evidence yet":
+            return ""
+        if self.more is None:
+            return f"The difference is too small to be settled by any sensible number of {self.resampled}."
+        return f"About {self.more} more {self.resampled} would tell."
+
+    @property
+    def scope(self) -> str:
+        """What it is about, where that is not tasks in general; else empty."""
+        if self.resampled == "tasks":
+            return ""
+        which = "this task" if self.tasks == 1 else f"these {self.tasks} tasks" if self.tasks else "the same kind"
+        return f"This is about more {self.resampled} of {which}, not about other tasks."
+
+    @property
+    def words(self) -> str:
+        """The whole verdict as sentences, to follow the measure's name."""
+        answer = f"better than all {self.controls} controls" if self.answer == "better" else self.answer
+        text = f"{self.value:.3f}, {answer}; it {self.lead}. {self.needs}".rstrip()
+        if self.by_construction:
+            text += (
+                f" The control {self.by_construction} gets the best value by construction: this says nothing by itself."
+            )
+        return text
+
+
+def decide(
+    model: str,
+    compared: Mapping[str, tuple[Comparison, Floats]],
+    *,
+    higher_is_better: bool = True,
+    level: float = 0.95,
+    resampled: str = "tasks",
+    tasks: int = 0,
+    by_construction: str = "",
+) -> ControlVerdict | None:
+    """Decide by the paired differences to each control; None if there is no control to compare with.
+
+    Args:
+        model: name of the model.
+        compared: model minus control, by control, with the resampled differences (see `pair_up`).
+        higher_is_better: direction of the measure.
+        level: of the intervals in `compared`.
+        resampled: what the clusters are.
+        tasks: number of tasks behind it.
+        by_construction: a control that was left aside, since it gets the best value by construction.
+    """
+    sign = 1.0 if higher_is_better else -1.0
+    known = {name: pair for name, pair in compared.items() if pair[0].n}
+    if not known:
+        return None
+    ends = {name: percentiles(sign * draws, level) if len(draws) else (NAN, NAN) for name, (_, draws) in known.items()}
+    # unknown ends come first: one of them is enough for "no evidence yet"
+    control = min(
+        known, key=lambda name: (not math.isnan(ends[name][0]), ends[name][0], sign * known[name][0].difference)
+    )
+    corrected = 1 - (1 - level) / len(known)
+    tops = {name: percentiles(sign * draws, corrected)[1] for name, (_, draws) in known.items() if len(draws)}
+    beaten_by = min(tops, key=lambda name: tops[name], default=control)
+    fewest = min(comparison.clusters for comparison, _ in known.values())
+    answer: Answer = "no evidence yet"
+    if fewest >= FEW_TASKS and tops and tops[beaten_by] <= MARGIN:
+        answer, control = "not better", beaten_by
+    elif fewest >= FEW_TASKS and ends[control][0] > 0:
+        answer = "better"
+    comparison, draws = known[control]
+    difference = sign * comparison.difference
+    more = _count_more(difference, draws, comparison.clusters, level) if answer == "no evidence yet" else None
+    return ControlVerdict(
+        model=model,
+        measure=comparison.name,
+        answer=answer,
+        control=control,
+        value=comparison.a,
+        control_value=comparison.b,
+        difference=difference,
+        low=ends[control][0],
+        high=ends[control][1],
+        controls=len(known),
+        clusters=comparison.clusters,
+        resampled=resampled,
+        tasks=tasks,
+        more=more,
+        by_construction=by_construction,
+    )
+
+
+def _count_more(difference: float, draws: Floats, clusters: int, level: float) -> int | None:
+    """Return how many more clusters settle it with a chance of `POWER`, if the difference stays as it is.
+
+    The standard error falls with 1 / sqrt(clusters). The distance to settle is that to 0, or, if the lead is not more
+    than the margin, that to the margin.
+    """
+    few = FEW_TASKS - clusters
+    defined = draws[~np.isnan(draws)]
+    if len(defined) < 2:  # noqa: PLR2004
+        return max(few, 1)
+    z = NormalDist().inv_cdf((1 + level) / 2) + NormalDist().inv_cdf(POWER)
+    distance = difference if difference > MARGIN else MARGIN - difference
+    if distance <= 0:
+        return None
+    needed = clusters * (z * float(defined.std()) / distance) ** 2
+    if needed > MOST:
+        return None
+    return round_up(max(math.ceil(needed) - clusters, few, 1))
+
+
+def round_up(count: int) -> int:
+    """Round up to one digit or half of one: 7, 35, 350, 4000."""
+    step: int = max(1, 10 ** (len(str(count)) - 1) // 2)
+    return -(-count // step) * step
