@@ -194,6 +194,13 @@ def test_text_from_data_never_controls_the_terminal(folder: Path) -> None:
     assert list(facts["instructions"]["most"]) == [HOSTILE]
 
 
+def test_a_huge_text_is_cut(folder: Path) -> None:
+    (folder / "blocks/labels.jsonl").write_text(json.dumps({"file": "success-0", "instruction": "x" * 100_000}) + "\n")
+    for command in (["inspect", "blocks"], ["score", "blocks", "--model", "clock", "--out", "r"]):
+        run = demerit_here(*command, cwd=folder)
+        assert run.returncode == 0 and len(run.stdout + run.stderr) < 10_000
+
+
 def test_a_sheet_comes_with_the_overview(folder: Path) -> None:
     run = demerit_here("inspect", "blocks", "--sheet", "look.png", cwd=folder)
     assert "15 episodes, 480 frames" in run.stdout and "look.png" in run.stdout

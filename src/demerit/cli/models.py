@@ -27,6 +27,7 @@ from demerit.cli.options import (
     WorkersOption,
     reader_options,
 )
+from demerit.cli.terminal import shorten
 from demerit.data.dataset import Dataset
 from demerit.data.formats import open_parts
 from demerit.data.joined import distinct_names
@@ -164,7 +165,8 @@ def print_summary(summary: ScoreSummary, several: bool = False) -> None:
         lowest = Table("value", "episode and instruction", title="The lowest final values", title_justify="left")
         for row in worst:
             dataset = f"{Path(row.dataset.partition(':')[2]).name}/" if several else ""
-            lowest.add_row(f"{row.final:.3f}", escape(f"{dataset}{row.id}\n{row.instruction or '(no instruction)'}"))
+            instruction = shorten(row.instruction) or "(no instruction)"
+            lowest.add_row(f"{row.final:.3f}", escape(f"{dataset}{row.id}\n{instruction}"))
         print_table(lowest)
 
 
