@@ -82,11 +82,13 @@ def dataset(records: Sequence[Record], name: str = "squares") -> Dataset:
     return Dataset(Listed(records, name), address=f"{name}:memory")
 
 
-def write_videos(folder: Path, good: int, bad: int, blank: int = 0) -> Path:
+def write_videos(folder: Path, good: int, bad: int, blank: int = 0, first: int = 0) -> Path:
     """The same as files: a folder of videos with labels.csv; `blank` more have no label."""
     folder.mkdir(parents=True)
     lines = ["file,instruction,success,group"]
-    for number, one in enumerate([*episodes(good, bad), *episodes(blank - blank // 2, blank // 2, first=50)]):
+    for number, one in enumerate(
+        [*episodes(good, bad, first=first), *episodes(blank - blank // 2, blank // 2, first=50)]
+    ):
         name = f"{one.id}.mp4"
         write_video(folder / name, np.kron(one.main.all(), np.ones((1, 2, 2, 1), dtype=np.uint8)))
         known = str(one.outcomes[0].success).lower() if number < good + bad else ""

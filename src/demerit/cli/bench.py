@@ -62,6 +62,9 @@ def bench(
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples per interval.")] = 10_000,
     batch: Annotated[int, typer.Option(help="Episodes per call of a model.")] = 8,
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one per core; 0 = none).")] = None,
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Also measure episodes that a model learned from (unfair).")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what prompted models would cost; send nothing.")
     ] = False,
@@ -91,6 +94,7 @@ def bench(
         limit=limit,
         batch=batch,
         workers=workers,
+        include_seen=include_seen,
         camera=camera,
         settings=MeasureSettings(Resampling(resamples=resamples), calibrate_on),
         reader=reader_options(options, trust_pickles, instruction),
@@ -165,5 +169,7 @@ def print_report(report: Report) -> None:
     for model, sentences in report.verdicts.items():
         for sentence in sentences:
             out.print(f"[bold]{escape(model)}[/bold]  {escape(sentence)}")
+    for sentence in report.seen.sentences():
+        out.print(f"[bold red]seen[/bold red]  [red]{escape(sentence)}[/red]")
     for warning in report.warnings:
         out.print(f"[yellow]note[/yellow]  {escape(warning)}")

@@ -76,6 +76,15 @@ class DecodesInto(Protocol):
         ...
 
 
+@runtime_checkable
+class JoinsSources(Protocol):
+    """A source made of other sources."""
+
+    def sources(self) -> Sequence[FrameSource]:
+        """Return the joined sources."""
+        ...
+
+
 FRAME_KINDS = Registry(
     "kind of frames",
     {
@@ -92,6 +101,13 @@ def frame_source(kind: str, fields: Mapping[str, Any]) -> FrameSource:
     """Rebuild a source from what `describe` returned."""
     source: FrameSource = FRAME_KINDS.factory(kind)(**fields)
     return source
+
+
+def list_recordings(source: FrameSource) -> list[FrameSource]:
+    """Return the recordings behind a source: itself, or those that it joins."""
+    if not isinstance(source, JoinsSources):
+        return [source]
+    return [recording for part in source.sources() for recording in list_recordings(part)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from hashlib import blake2b
 from itertools import pairwise
 
 from demerit.data.episode import Episode
+from demerit.data.frames import list_recordings
 from demerit.data.instructions import normalize_instruction
 from demerit.errors import BadInput, UnreadableVideo
 
@@ -40,13 +41,17 @@ def task_of(episode: Episode) -> str:
 
 
 def videos_of(episode: Episode) -> list[str]:
-    """Identities of the whole videos behind the cameras (a clip has its original's); unreadable ones are skipped."""
+    """Identities of the whole videos behind the cameras; unreadable ones are skipped.
+
+    A clip has its original's, a splice those of both originals.
+    """
     found = []
     for frames in episode.views.values():
-        try:
-            found.append(frames.source.identity())
-        except UnreadableVideo:
-            continue
+        for recording in list_recordings(frames.source):
+            try:
+                found.append(recording.identity())
+            except UnreadableVideo:
+                continue
     return found
 
 

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from demerit.data.episode import Episode
 from demerit.data.frames import Images, short_hash
 from demerit.data.reward import Reward
+from demerit.data.seen import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import MODELS, load_model
 from demerit.models.loading import DESCRIPTION, name_of, only_these, read_description
@@ -178,7 +179,7 @@ class CalibrationRecipe:
     promise: str
     """the guarantee of the threshold, as text"""
     calibrated_on: Mapping[str, Any]
-    """the dataset, counts, and `marks`: hashes of the episodes and of their videos"""
+    """the dataset, counts, and `marks` of the episodes (see `demerit.data.seen`)"""
 
     @classmethod
     def read(cls, folder: Path) -> CalibrationRecipe:
@@ -244,9 +245,9 @@ class Calibrated:
         return cls(recipe, load_model(inner) if isinstance(inner, str) else inner, name_of(folder))
 
     @property
-    def seen(self) -> frozenset[str]:
-        """Marks of the episodes that this model, or the inner one, was fitted to."""
-        return frozenset(map(str, self.recipe.calibrated_on["marks"])) | frozenset(getattr(self.inner, "seen", ()))
+    def seen(self) -> SeenEpisodes:
+        """The episodes that this model, or the inner one, was fitted to."""
+        return SeenEpisodes.from_hashes(map(str, self.recipe.calibrated_on["marks"])) | seen_by(self.inner)
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Score with the inner model and map its numbers."""

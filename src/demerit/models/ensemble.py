@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from demerit.data.episode import Episode
 from demerit.data.frames import Images, Indices, short_hash
 from demerit.data.reward import Reward
+from demerit.data.seen import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.listing import Listing
@@ -56,9 +58,9 @@ class Ensemble:
             self.reset, self.step = self._reset, self._step
 
     @property
-    def seen(self) -> frozenset[str]:
-        """Fingerprints of the episodes that a member was fitted to."""
-        return frozenset().union(*(getattr(member, "seen", ()) for member in self.members))
+    def seen(self) -> SeenEpisodes:
+        """The episodes that a member learned from."""
+        return reduce(or_, map(seen_by, self.members))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Score with every member and average, episode by episode."""

@@ -32,6 +32,7 @@ from demerit.data.files import lock_folder, make_folder, write_atomic, write_jso
 from demerit.data.frames import RGB, Images, Indices, Prepare, short_hash
 from demerit.data.instructions import normalize_instruction
 from demerit.data.labels import LabelSource, Preference
+from demerit.data.seen import SeenEpisodes, mark_episode
 from demerit.data.untrusted import parse_json, read_json
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 
@@ -85,6 +86,8 @@ class CorpusRow:
     split: str = ""
     facts: Floats | None = None
     """(frames, k) numbers measured by a simulator; NaN where unknown"""
+    marks: tuple[str, ...] = ()
+    """of the whole episode (see `demerit.data.seen`); none in a corpus of an earlier version"""
     part: int = 0
     start: int = 0
     """offset of its first frame in frames.raw, in bytes"""
@@ -128,7 +131,7 @@ class CorpusRow:
         arrays = {name: np.array(values[name], np.float32) for name in ("progress", "times")}
         if values["facts"] is not None:
             arrays["facts"] = np.array(values["facts"], np.float32)
-        row = cls(**{**values, **arrays})
+        row = cls(**{**values, **arrays, "marks": tuple(values.get("marks", ()))})
         numbers = (row.start, row.height, row.width)
         if not row.progress.shape == row.times.shape == (row.frames,) or not all(type(n) is int for n in numbers):
             raise ValueError("not a row")
@@ -215,7 +218,14 @@ class PreparedCorpus:
 
 def hash_rows(rows: Iterable[CorpusRow]) -> str:
     """Hash the labels of rows, wherever their frames are stored."""
-    return short_hash(*(json.dumps({**row.to_json(), "start": 0}, sort_keys=True).encode() for row in rows))
+    facts = ({name: value for name, value in row.to_json().items() if name != "marks"} for row in rows)
+    return short_hash(*(json.dumps({**values, "start": 0}, sort_keys=True).encode() for values in facts))
+
+
+def collect_seen(rows: Iterable[CorpusRow]) -> SeenEpisodes:
+    """Return what a model that is trained on these rows learns from."""
+    marks = [row.marks for row in rows]
+    return SeenEpisodes.from_hashes((mark for these in marks for mark in these), complete=all(marks))
 
 
 # Making a corpus
@@ -425,6 +435,7 @@ def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tup
         return "unreadable"
     if isinstance(row, str):
         return row
+    row = replace(row, marks=tuple(mark_episode(episode)))
     return row, replace(episode, views={episode.main_camera: episode.main.select(frames)}, signals={})
 
 

@@ -15,9 +15,9 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.frames import Images
 from demerit.data.reward import Reward
+from demerit.data.seen import seen_by
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.evaluate.benchmarks.benchmark import load_benchmark
-from demerit.evaluate.benchmarks.data import marks, seen_before
 from demerit.evaluate.benchmarks.run import RunOptions, run_benchmark
 from demerit.evaluate.benchmarks.scores import MeasureSettings
 from demerit.evaluate.metrics import Resampling
@@ -240,15 +240,15 @@ def test_inner_model_may_be_a_class_a_folder_or_an_ensemble(tmp_path: Path, monk
         load_model("calibrated:../first")
 
 
-def test_benchmark_warns_about_fitted_episodes(hopeful: CalibrationResult, tmp_path: Path) -> None:
+def test_fitted_episodes_are_not_measured(hopeful: CalibrationResult, tmp_path: Path) -> None:
     options = RunOptions(workers=0, perturbations=False, settings=MeasureSettings(Resampling(resamples=50)))
-    seen, new = coded(4), [episode(task, kind) for task in range(50, 54) for kind in ("success", "failed")]
-    report = run_benchmark(load_benchmark("own"), [hopeful.model], seen, tmp_path / "seen", options)
-    (warning,) = [warning for warning in report.warnings if "was fitted to" in warning]
-    assert "iso" in warning and "16 of these 16" in warning
-    data = Dataset(Listed(new), "coded:memory")
-    report = run_benchmark(load_benchmark("own"), [hopeful.model], data, tmp_path / "new", options)
-    assert not [warning for warning in report.warnings if "was fitted to" in warning]
+    new = [episode(task, kind) for task in range(50, 54) for kind in ("success", "failed")]
+    with pytest.raises(BadInput, match="iso"):
+        run_benchmark(load_benchmark("own"), [hopeful.model], coded(4), tmp_path / "seen", options)
+    data = Dataset(Listed([*coded(4), *new]), "coded:memory")
+    report = run_benchmark(load_benchmark("own"), [hopeful.model], data, tmp_path / "both", options)
+    assert {row.id for row in report.episodes} == {one.id for one in new}
+    assert len(report.seen.by_model["iso"]) == 16 and report.seen.of == 24 and not report.seen.unfair
 
 
 def test_changed_episodes_are_recognised(hopeful: CalibrationResult) -> None:
@@ -257,10 +257,8 @@ def test_changed_episodes_are_recognised(hopeful: CalibrationResult) -> None:
     renamed = replace(one, id="renamed", views={"front": one.main, "other": episode(77, "failed").main})
     fresh = episode(78, "failed")
     for model in (hopeful.model, Ensemble([hopeful.model, Oracle()])):
-        (sentence,) = seen_before([model], [clip, renamed, fresh])
-        assert "2 of these 3" in sentence and "'clip'" in sentence and "'renamed'" in sentence
-    assert seen_before([Oracle()], [one]) == [] and seen_before([hopeful.model], [fresh]) == []
-    assert one.fingerprint() in marks(one)
+        assert [model.seen.has(each) for each in (clip, renamed, fresh)] == [True, True, False]
+    assert not seen_by(Oracle()).has(one)
 
 
 def test_command_writes_a_model_that_scores(tmp_path: Path, sample: Path) -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import demerit
 from demerit.cli import app
 from demerit.data.episode import Episode
+from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.compact.engine import Engine
@@ -39,7 +40,7 @@ def test_the_exported_network_equals_the_trained_one(tmp_path: Path, words: Text
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 1.5)
     torch.nn.init.normal_(network.head.film.weight, std=0.1)
-    engine = Engine.load(export_compact(network, tmp_path / "net", shipped_words(), "r1", ["nothing"]))
+    engine = Engine.load(export_compact(network, tmp_path / "net", shipped_words(), "r1", ["nothing"], SeenEpisodes()))
     images = np.stack([draw_bar(done) for done in np.linspace(0, 1, 11)])
     features = engine.features(images, images[0])
     pixels = (torch.from_numpy(images).permute(0, 3, 1, 2).float() - 127) / 128

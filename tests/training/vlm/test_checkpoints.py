@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput, WriteError
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.checkpoint import read_checkpoint
@@ -104,9 +105,9 @@ def test_grades_are_learned_and_the_best_weights_exported(tmp_path: Path) -> Non
 
 def test_large_models_are_written_in_several_files(tmp_path: Path, monkeypatch: Any) -> None:
     start = tiny_start()
-    whole = export_vlm({}, start, small_config(), tmp_path / "whole", {}, merged=True)
+    whole = export_vlm({}, start, small_config(), tmp_path / "whole", {}, SeenEpisodes(), merged=True)
     monkeypatch.setattr(checkpoints, "SHARD", 200_000)
-    split = export_vlm({}, start, small_config(), tmp_path / "split", {}, merged=True)
+    split = export_vlm({}, start, small_config(), tmp_path / "split", {}, SeenEpisodes(), merged=True)
     index = json.loads((split / "model.safetensors.index.json").read_text())["weight_map"]
     expected = load_file(whole / "model.safetensors")
     assert index.keys() == expected.keys()
@@ -124,5 +125,5 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, merged: bool, monkeypatch: A
 
     monkeypatch.setattr(checkpoints, "save_file" if not merged else "save_torch_state_dict", fail)
     with pytest.raises(WriteError, match="No space"):
-        export_vlm(heads, tiny_start(), small_config(), tmp_path / "full", {}, merged=merged)
+        export_vlm(heads, tiny_start(), small_config(), tmp_path / "full", {}, SeenEpisodes(), merged=merged)
     assert not any(tmp_path.iterdir())

@@ -19,10 +19,10 @@ from demerit.data.episode import Episode
 from demerit.data.frames import Frames, short_hash
 from demerit.data.instructions import task_name
 from demerit.data.labels import LABEL_SOURCES, Event, Outcome, Preference
-from demerit.data.splits import name_some, videos_of
+from demerit.data.seen import seen_by
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 from demerit.evaluate.metrics.categories import Category, category
-from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels
+from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels, SeenRows
 from demerit.models.protocol import RewardModel
 
 QUALITY = {
@@ -228,25 +228,34 @@ def list_perturbations(kinds: Collection[str], labels: Sequence[EpisodeLabels]) 
     return listed
 
 
-# Episodes that a model was fitted to
+# Episodes that a model learned from
 
 
-def marks(episode: Episode) -> list[str]:
-    """Return what an episode is recognised by: its fingerprint, and its videos, which clips and new wordings keep."""
-    videos = videos_of(episode)
-    return [episode.fingerprint(), *videos] if len(videos) == len(episode.views) else videos
-
-
-def seen_before(models: Iterable[RewardModel], episodes: Collection[Episode]) -> list[str]:
-    """Return a warning per model whose `seen` marks show that it was fitted to some of the episodes."""
-    warnings = []
+def leave_out_seen(
+    models: Sequence[RewardModel], data: BenchmarkData, include: bool = False
+) -> tuple[BenchmarkData, SeenRows]:
+    """Remove the episodes that any of the models learned from, for all models; with `include`, only name them."""
+    by_model: dict[str, tuple[str, ...]] = {}
     for model in models:
-        known = frozenset(getattr(model, "seen", ()))
-        again = [episode.id for episode in episodes if known and not known.isdisjoint(marks(episode))]
+        seen = seen_by(model)
+        again = tuple(episode.id for episode in data.episodes if seen.has(episode))
         if again:
-            named = name_some([repr(id) for id in again])
-            warnings.append(
-                f"{model.card.name} was fitted to {len(again)} of these {len(episodes)} episodes, e.g. {named}: "
-                f"its numbers are too good, and its false-positive guarantee is not tested by them."
-            )
-    return warnings
+            by_model[model.card.name] = again
+    rows = SeenRows(by_model, len(data.episodes), included=include)
+    gone = rows.ids
+    if include or not gone:
+        return data, rows
+    kept = [(episode, row) for episode, row in zip(data.episodes, data.labels, strict=True) if episode.id not in gone]
+    if not kept:
+        expected = f"episodes that {' and '.join(by_model)} did not learn from (or --include-seen, marked as unfair)"
+        raise BadInput(data.address, expected, f"{len(gone)} episodes, all of them in the training data")
+    episodes, labels = zip(*kept, strict=True)
+    preferences = tuple(pair for pair in data.preferences if not {pair.a, pair.b} & gone)
+    return replace(data, episodes=episodes, labels=labels, preferences=preferences), rows
+
+
+def describe_unknown(models: Iterable[RewardModel]) -> list[str]:
+    """Return a note that names the models whose training data is not recorded; empty if there are none."""
+    names = [model.card.name for model in models if not seen_by(model).complete]
+    note = "There is no full record of what {} learned from: episodes that were in it may be among these."
+    return [note.format(" and ".join(names))] if names else []

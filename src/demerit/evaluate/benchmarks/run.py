@@ -25,8 +25,9 @@ from demerit.evaluate.benchmarks.data import (
     BenchmarkData,
     Perturbation,
     apply_categories,
+    describe_unknown,
+    leave_out_seen,
     list_perturbations,
-    seen_before,
     under_instruction,
 )
 from demerit.evaluate.benchmarks.results import BenchmarkResults, compute_results
@@ -58,6 +59,8 @@ class RunOptions:
     """score again what an earlier run could not score"""
     workers: int | None = None
     """decoding processes; None = one per core"""
+    include_seen: bool = False
+    """also measure episodes that a model learned from; the report then says that it is unfair"""
     camera: str | None = None
     settings: MeasureSettings = field(default_factory=MeasureSettings)
     reader: dict[str, Any] = field(default_factory=dict)
@@ -120,6 +123,7 @@ def run_benchmark(
     options = options or RunOptions()
     loaded = data if isinstance(data, BenchmarkData) else load_data(benchmark, data, options)
     given = [load_model(model) if isinstance(model, str) else model for model in models]
+    loaded, seen = leave_out_seen(given, loaded, options.include_seen)
     scorers, controls = _with_controls(given, options)
     rewards = [
         scored
@@ -141,9 +145,10 @@ def run_benchmark(
         rewards=tuple(rewards),
         choices=answers,
         environment=_environment(options),
+        seen=seen,
     )
     results = compute_results(benchmark, Scores.of(report, options.settings), controls)
-    leaks = [*seen_before(scorers, loaded.episodes), *describe_leaks(find_leaks(loaded.episodes))]
+    leaks = [*describe_unknown(given), *describe_leaks(find_leaks(loaded.episodes))]
     warnings = (
         *_describe_unscored(report),
         *_describe_unanswered(answers),

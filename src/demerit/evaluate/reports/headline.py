@@ -112,6 +112,8 @@ class Lead:
 
 def lead(report: Report) -> Lead:
     """Conclude from the first headline measure that can tell which model to trust, if any."""
+    if report.seen.unfair:
+        return Lead("Not a fair measurement", " ".join(report.seen.sentences()))
     models, measures = models_of(report), headline_measures(report)
     if not models:
         return Lead("Only controls were measured", "There is no model in this report to trust or to doubt.")

@@ -146,6 +146,36 @@ class About:
     lower_is_better: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class SeenRows:
+    """The episodes of a benchmark that its models learned from."""
+
+    by_model: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """ids by model; models without any are absent"""
+    of: int = 0
+    """number of episodes that there were"""
+    included: bool = False
+    """they are in the figures; otherwise they were left out for all models"""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """All ids."""
+        return frozenset().union(*self.by_model.values())
+
+    @property
+    def unfair(self) -> bool:
+        """Whether a figure rests on such episodes."""
+        return self.included and bool(self.by_model)
+
+    def sentences(self) -> list[str]:
+        """Say it, one sentence per model."""
+        end = "in its figures, which are too good" if self.included else "left out of the figures of every model"
+        return [
+            f"{len(ids)} of {self.of} episodes were in the training data of {model}: {end}."
+            for model, ids in self.by_model.items()
+        ]
+
+
 @dataclass(frozen=True, eq=False)
 class Report:
     """One run of one benchmark."""
@@ -169,6 +199,7 @@ class Report:
     warnings: tuple[str, ...] = ()
     """caveats that a reader must know"""
     environment: Mapping[str, str] = field(default_factory=dict)
+    seen: SeenRows = field(default_factory=SeenRows)
 
     def rewards_of(self, model: str, perturbation: str = AS_RECORDED) -> dict[str, Reward]:
         """Return one model's rewards by episode."""
@@ -230,6 +261,7 @@ class Report:
             "decisions": [_without_nan(asdict(decision)) for decision in self.decisions],
             "warnings": list(self.warnings),
             "environment": dict(self.environment),
+            **({"seen": asdict(self.seen)} if self.seen.by_model else {}),
         }
 
     @classmethod
@@ -251,6 +283,7 @@ class Report:
             decisions=tuple(ControlVerdict(**_with_nan(decision)) for decision in facts.get("decisions", ())),
             warnings=tuple(facts["warnings"]),
             environment=dict(facts["environment"]),
+            seen=_read_seen(facts.get("seen", {})),
         )
 
     @classmethod
@@ -318,6 +351,11 @@ def _plain_fields(kind: Any) -> dict[str, tuple[type, ...]]:
 def _check_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
     if type(value) not in kinds:
         raise BadInput(name, " or ".join(kind.__name__ for kind in kinds), type(value).__name__)
+
+
+def _read_seen(facts: Mapping[str, Any]) -> SeenRows:
+    by_model = {model: tuple(ids) for model, ids in facts.get("by_model", {}).items()}
+    return SeenRows(**{**facts, "by_model": by_model})
 
 
 def _labels_dict(episode: EpisodeLabels) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The compact network: loading a folder strictly, frames to features, features to progress, success and rank.
 
 A network folder holds `network.json` (see `NetworkInfo`), `tower.onnx` (frames to features), `temporal.onnx` (a
-recurrent network over features) and `words.npz` (the text encoder). ONNX Runtime computes. Frames are split into
-chunks of 8 counted from the first frame, and one thread computes a chunk, so results never depend on the number of
-threads or on which episodes are scored together.
+recurrent network over features), `words.npz` (the text encoder) and `seen.json` (the episodes it was trained on). ONNX
+Runtime computes. Frames are split into chunks of 8 counted from the first frame, and one thread computes a chunk, so
+results never depend on the number of threads or on which episodes are scored together.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.frames import RGB, Images, Prepare, short_hash
+from demerit.data.seen import SEEN, SeenEpisodes
 from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, WeightsMismatch
 from demerit.models.compact.resize import resize_square
@@ -141,6 +142,7 @@ class Engine:
         """Use `load`."""
         self.info = NetworkInfo.read(folder)
         self.info.check_files(folder)
+        self.seen = SeenEpisodes.read(folder / SEEN)
         self._text = TextEncoder.load(folder / WORDS)
         self._tower = _open_session(folder / TOWER, _tower_shapes(self.info))
         self._temporal = _open_session(folder / TEMPORAL, _temporal_shapes(self.info))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import RGB, Frames, Images
 from demerit.data.reward import Reward
+from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadEpisode, BadInput, DemeritError, UnknownName
 from demerit.models.compact.engine import Engine, NetworkInfo, NetworkOutputs
 from demerit.models.compact.resize import resize_square
@@ -55,6 +56,11 @@ class Compact:
         """Load a model folder of kind `compact`: model.json and a network's files."""
         only_these(folder, read_description(folder))
         return cls(cameras, engine=Engine.load(folder, threads), name=name_of(folder))
+
+    @property
+    def seen(self) -> SeenEpisodes:
+        """The episodes that the network was trained on."""
+        return self.engine.seen
 
     @property
     def prepare(self) -> Callable[[Images], Images]:

@@ -22,6 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from demerit.data.episode import Episode
 from demerit.data.frames import Images, Indices, short_hash, spread
 from demerit.data.reward import Reward
+from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadEpisode, BadInput, UnknownName
 from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
@@ -151,6 +152,7 @@ class Dopamine:
         verified="random weights of the same layout; not the published weights; GRM-3B and GRM-8B are refused",
         about="Robo-Dopamine GRM 2.0 (8b, 4b): signed hops between frames add up; wants three views and a goal.",
     )
+    seen = SeenEpisodes(complete=False)
 
     def __init__(self, options: str = "", **changes: Any) -> None:
         """Find and check the checkpoint; weights are loaded at the first episode.
@@ -320,6 +322,7 @@ class VLAC:
         verified="the protocol, on a Qwen3-VL with random weights; the published InternVL2 checkpoint is refused",
         about="VLAC's pair critic, for a Qwen3-VL trained to its protocol (path=); the published InternVL2 is refused.",
     )
+    seen = SeenEpisodes(complete=False)
 
     def __init__(self, options: str = "", **changes: Any) -> None:
         """Find and check the checkpoint; weights are loaded at the first episode.

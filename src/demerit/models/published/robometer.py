@@ -16,6 +16,7 @@ import numpy as np
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames, Images
 from demerit.data.reward import Reward
+from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput
 from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
@@ -87,6 +88,11 @@ class Robometer:
     def engine(self) -> RobometerEngine:
         """The weights, on the device."""
         return self.checkpoint.engine(self._at_once)
+
+    @property
+    def seen(self) -> SeenEpisodes:
+        """The episodes that the weights were trained on; unknown for the published ones."""
+        return self.checkpoint.seen
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Score every frame; an episode that cannot be decoded is unscored with the reason."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
+from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput, DemeritError
 from demerit.models.by_time import MOST_A_SECOND, ByTime, TimedClip
 from demerit.models.listing import Listing
@@ -96,6 +97,11 @@ class RoboReward:
         self.backbone: Backbone = opener.open(path, **placement(given))
         published = {place: f"roboreward-{size}" for size, place in known.items()}
         self.card = self._card(reward_name(path, given.get("adapter"), published, "roboreward-"))
+
+    @property
+    def seen(self) -> SeenEpisodes:
+        """The episodes that the weights were trained on; unknown for the published ones."""
+        return self.backbone.seen
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Grade every episode; an answer without a grade leaves it unscored with the answer."""

@@ -2,7 +2,8 @@
 
 The folder that `demerit teach` writes holds `model.json`, `head-*.npz` (named by its hash, so a crash never leaves one
 model's description with another's arrays), `report.html` and `report.json`. The network is not in the folder:
-model.json holds its hash, and another network is refused.
+model.json holds its hash, and another network is refused. `seen-*.json`, named by the head's hash too, marks the
+episodes that it was taught on.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from demerit.data.episode import Episode
 from demerit.data.frames import Images, Prepare, short_hash
 from demerit.data.instructions import normalize_instruction
 from demerit.data.reward import Reward
+from demerit.data.seen import SeenEpisodes, seen_by
 from demerit.errors import BadEpisode, BadInput, DemeritError, StoreError
 from demerit.models.loading import DESCRIPTION, name_of, read_description
 from demerit.models.protocol import ModelCard
@@ -110,8 +112,15 @@ class TaughtConfig:
 class TaughtModel:
     """Progress and success as the user's own episodes define them. Causal."""
 
-    def __init__(self, config: TaughtConfig, head: TaughtHead, network: FeatureNetwork, name: str = KIND) -> None:
-        """Combine the parts; `TaughtModel.from_folder` reads them."""
+    def __init__(
+        self,
+        config: TaughtConfig,
+        head: TaughtHead,
+        network: FeatureNetwork,
+        name: str = KIND,
+        taught_on: SeenEpisodes | None = None,
+    ) -> None:
+        """Combine the parts; `TaughtModel.from_folder` reads them. `taught_on` None = unknown."""
         if network.hash != config.network:
             raise BadInput(
                 f"the taught model {name!r}",
@@ -121,6 +130,7 @@ class TaughtModel:
         self.config, self.head, self.network = config, head, network
         self.tasks: Mapping[str, str] = config.taught_on.get("tasks", {})
         self.card = self._card(name)
+        self.seen = (taught_on or SeenEpisodes(complete=False)) | seen_by(network)
         self._run: _TaughtRun | None = None
 
     @classmethod
@@ -134,7 +144,8 @@ class TaughtModel:
             raise StoreError(path, f"the file cannot be read ({error.strerror}): copy the folder again") from error
         if found != config.head:
             raise StoreError(path, "the file is not the one listed in model.json: copy the folder again")
-        return cls(config, TaughtHead.load(path), load_network(network), name_of(folder))
+        taught_on = SeenEpisodes.read(folder / seen_file(config.head))
+        return cls(config, TaughtHead.load(path), load_network(network), name_of(folder), taught_on)
 
     @property
     def prepare(self) -> Prepare:
@@ -270,6 +281,11 @@ class TaughtModel:
 def head_file(sha256: str) -> str:
     """Return the head's file name."""
     return f"head-{sha256[:12]}.npz"
+
+
+def seen_file(sha256: str) -> str:
+    """Return the name of the file that marks the episodes of a head."""
+    return f"seen-{sha256[:12]}.json"
 
 
 @dataclass(eq=False)

@@ -7,12 +7,14 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import torch
 from torch import Tensor
 
 from demerit.data.frames import short_hash
+from demerit.data.seen import SEEN, SeenEpisodes
 from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, PerformanceWarning
 from demerit.models.vlm.checkpoint import CONFIG, Checkpoint, is_adapter, read_checkpoint, tokenizer_path
@@ -49,6 +51,12 @@ class OpenCheckpoint:
     def revision(self) -> str:
         """The hub's commits and the version of the chat template."""
         return f"{self.checkpoint.commits} {TEMPLATE}"
+
+    @property
+    def seen(self) -> SeenEpisodes:
+        """The episodes that the checkpoint and its adapters were trained on, where training recorded them."""
+        places = (self.checkpoint.folder, *self.checkpoint.adapters)
+        return reduce(or_, (SeenEpisodes.read(place / SEEN) for place in places))
 
     def identity(self, *more: str) -> str:
         """Hash everything that decides the answers; rewards with another identity are stale.

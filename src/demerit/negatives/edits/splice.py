@@ -146,6 +146,10 @@ class SplicedFrames:
             )
         )
 
+    def sources(self) -> list[FrameSource]:
+        """The joined sources."""
+        return [source for source, _, _ in self.parts]
+
     def __len__(self) -> int:
         return sum(stop - start for _, start, stop in self.parts)
 

@@ -13,8 +13,8 @@ from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode, safe_name
 from demerit.data.files import write_atomic
 from demerit.data.reward import Reward
+from demerit.data.seen import hash_episode
 from demerit.errors import BadInput, StoreError
-from demerit.evaluate.benchmarks.data import marks
 from demerit.evaluate.metrics import Measure, Resampling
 from demerit.evaluate.metrics.success import failures_needed
 from demerit.models import load_model
@@ -108,8 +108,10 @@ def calibrate(
     is_progress = (inner.card.low, inner.card.high) == (0.0, 1.0)
     fitted = fit(examples, options.method, options.risk, is_progress)
     used = {example.id for example in examples}
-    all_marks = {mark for episode in episodes if episode.id in used for mark in marks(episode)}
-    on = {"dataset": dataset.name, "address": dataset.address, **counts, "marks": sorted(all_marks)}
+    fitted = [episode for episode in episodes if episode.id in used]
+    # The fingerprint adds nothing, but the marks are part of the card's hash: the same data must give the same card.
+    marks = {mark for episode in fitted for mark in (episode.fingerprint(), *hash_episode(episode))}
+    on = {"dataset": dataset.name, "address": dataset.address, **counts, "marks": sorted(marks)}
     recipe = CalibrationRecipe(
         inner=name,
         inner_card=inner.card.hash(),

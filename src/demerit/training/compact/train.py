@@ -16,6 +16,7 @@ import onnx  # noqa: F401 - torch.onnx needs it, and a run without it should not
 import torch
 from torch import Tensor, nn
 
+from demerit.data.seen import SEEN, SeenEpisodes
 from demerit.errors import BadInput
 from demerit.models.compact.engine import FILES, FORMAT, INFO, TEMPORAL, TOWER, WORDS
 from demerit.models.compact.text import TextEncoder
@@ -23,7 +24,7 @@ from demerit.training.compact.config import CompactTrainConfig
 from demerit.training.compact.fit import CompactReport, CompactTrainer
 from demerit.training.compact.inputs import MIDDLE, SCALE
 from demerit.training.compact.network import CompactHead, CompactNetwork, ImageTower, load_imagenet, progress
-from demerit.training.prepared import CorpusRow, PreparedCorpus
+from demerit.training.prepared import CorpusRow, PreparedCorpus, collect_seen
 from demerit.training.run_control import choose_device, write_folder
 
 CREDITS = {
@@ -75,7 +76,7 @@ def train_compact(
         credits.append(IMAGENET_CREDIT)
     described = json.dumps([config.to_json(), [row.id for row in rows]], sort_keys=True)
     revision = hashlib.sha256(described.encode()).hexdigest()[:12]
-    folder = export_compact(network, out / "network", words, revision, credits)
+    folder = export_compact(network, out / "network", words, revision, credits, collect_seen(rows))
     facts = {"recipe": config.to_json(), "episodes": dict(sorted(Counter(row.source for row in rows).items()))}
     (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return folder
@@ -111,7 +112,12 @@ def list_credits(rows: Iterable[CorpusRow]) -> list[str]:
 
 
 def export_compact(
-    network: CompactNetwork, folder: str | Path, words: Path, revision: str, trained_on: Sequence[str]
+    network: CompactNetwork,
+    folder: str | Path,
+    words: Path,
+    revision: str,
+    trained_on: Sequence[str],
+    seen: SeenEpisodes,
 ) -> Path:
     """Write the folder of a trained network, which `load_model` takes; it appears when it is complete."""
     folder, shape = Path(folder), network.shape
@@ -121,6 +127,7 @@ def export_compact(
         _export_tower(network, partial / TOWER)
         _export_head(network, partial / TEMPORAL)
         shutil.copyfile(words, partial / WORDS)
+        (partial / SEEN).write_bytes(seen.content())
         info = {
             "format": FORMAT,
             "size": shape.size,

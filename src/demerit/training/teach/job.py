@@ -26,11 +26,12 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.files import lock_folder, make_folder, write_atomic
 from demerit.data.formats import open_dataset
+from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
 from demerit.models.taught.features import FeatureNetwork, load_network
 from demerit.models.taught.head import TaughtHead
-from demerit.models.taught.model import IDENTITY, KIND, TaughtConfig, TaughtModel, head_file
+from demerit.models.taught.model import IDENTITY, KIND, TaughtConfig, TaughtModel, head_file, seen_file
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.data import TeachData, gather_data
 from demerit.training.teach.features import (
@@ -251,9 +252,10 @@ class _TeachJob:
             lesson={"head": dict(head.about), "settings": spec.config.as_facts(), "stopped": self.stopped},
             identity=IDENTITY,
         )
+        seen = SeenEpisodes.of(embedded.episode for embedded in training_set.episodes)
         if self.out is not None:
-            _write_model(self.out, config, content)
-        return TaughtModel(config, head, spec.network, KIND if self.out is None else name_of(self.out))
+            _write_model(self.out, config, content, seen)
+        return TaughtModel(config, head, spec.network, KIND if self.out is None else name_of(self.out), seen)
 
     def _taught_on(self, training_set: TrainingSet) -> dict[str, Any]:
         verdicts = Counter(label.verdict for label in training_set.labels)
@@ -300,7 +302,8 @@ def _check_out(out: Path, address: str) -> None:
         raise StoreError(out, "it is a file; choose a folder for the model")
     if not (out / DESCRIPTION).exists():
         # a killed run may leave these
-        if not all(path.name.startswith(("head-", "report.", ".")) or path.suffix == ".part" for path in out.iterdir()):
+        left = ("head-", "seen-", "report.", ".")
+        if not all(path.name.startswith(left) or path.suffix == ".part" for path in out.iterdir()):
             raise StoreError(out, "it holds something else; nothing is overwritten, choose another folder")
         return
     facts = read_description(out)
@@ -312,13 +315,14 @@ def _check_out(out: Path, address: str) -> None:
         raise StoreError(out, f"it holds a model taught on {before}, not on {address}; choose another folder")
 
 
-def _write_model(out: Path, config: TaughtConfig, head: bytes) -> None:
-    """Write the head under its hash first, then model.json, which switches to it atomically."""
+def _write_model(out: Path, config: TaughtConfig, head: bytes, seen: SeenEpisodes) -> None:
+    """Write the files named by the head's hash first, then model.json, which switches to them atomically."""
     make_folder(out)
-    name = head_file(config.head)
-    write_atomic(out / name, head)
+    names = head_file(config.head), seen_file(config.head)
+    for name, content in zip(names, (head, seen.content()), strict=True):
+        write_atomic(out / name, content)
     facts = {"format": FORMAT, "kind": KIND, **config.as_facts()}
     write_atomic(out / DESCRIPTION, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-    for path in out.glob("head-*.npz"):
-        if path.name != name:
+    for path in (*out.glob("head-*.npz"), *out.glob("seen-*.json")):
+        if path.name not in names:
             path.unlink(missing_ok=True)

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from demerit.data.seen import SEEN, SeenEpisodes
 from demerit.errors import BadInput
 from demerit.models.vlm.checkpoint import (
     ADAPTER_CONFIG,
@@ -214,6 +215,7 @@ def export_vlm(
     config: VLMTrainConfig,
     folder: Path,
     facts: Mapping[str, Any],
+    seen: SeenEpisodes,
     *,
     merged: bool,
 ) -> Path:
@@ -225,6 +227,7 @@ def export_vlm(
         config: How it was trained.
         folder: Where the model goes.
         facts: About the run, for training.json.
+        seen: The episodes that it was trained on; those of `start` are added.
         merged: Add adapters to the weights; otherwise write the adapters alone.
     """
     with write_folder(folder, "The last checkpoint is kept: rerun to write the model.") as partial:
@@ -232,6 +235,7 @@ def export_vlm(
             _write_model(partial, trained, start, config)
         else:
             _write_adapter(partial, trained, start, config)
+        (partial / SEEN).write_bytes((seen | SeenEpisodes.read(Path(start.name) / SEEN)).content())
         (partial / FACTS).write_text(json.dumps(dict(facts), indent=2) + "\n", encoding="utf-8")
         for path in partial.glob("*.safetensors"):  # safetensors lets the owner alone read them
             path.chmod((partial / FACTS).stat().st_mode)

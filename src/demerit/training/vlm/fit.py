@@ -31,7 +31,7 @@ from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, Diverged, StoppedByUser, UnknownName
 from demerit.models.vlm.token_budget import within_memory
 from demerit.models.vlm.video import VideoBounds
-from demerit.training.prepared import PreparedCorpus
+from demerit.training.prepared import PreparedCorpus, collect_seen
 from demerit.training.run_control import (
     StopRequest,
     catch_stop,
@@ -143,7 +143,8 @@ def train_vlm(
         trained = trainer.best_weights() or trainer.gather_trained()
         if accelerator.is_main_process:
             facts = describe_run(corpus, config, start, trainer)
-            export_vlm(trained, start, config, out / "model", facts, merged=save == "merged")
+            seen = collect_seen(row for row in corpus.rows if row.split == "train")
+            export_vlm(trained, start, config, out / "model", facts, seen, merged=save == "merged")
         accelerator.wait_for_everyone()
     return out / "model"
 
