@@ -216,7 +216,7 @@ def files(folder: Path) -> list[str]:
         name = path.name
         if path.is_dir() or name == ".lock":
             continue
-        if name.startswith(("part-", "head-")):
+        if name.startswith(("part-", "head-", "seen-")):
             name = f"{name.partition('-')[0]}-*{path.suffix}"
         found.add((path.parent.relative_to(folder) / name).as_posix())
     return sorted(found)

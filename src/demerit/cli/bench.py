@@ -159,17 +159,17 @@ def _leave_out(facts: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def print_report(report: Report) -> None:
-    """Print the headline table, the verdicts and the warnings."""
+    """Print the headline table, what was seen before, the verdicts and the warnings."""
     tasks = len({episode.task for episode in report.episodes})
     count = f"{len(report.episodes)} episodes, {tasks} task{'s' * (tasks != 1)}"
     print_table(report_table(report, f"{report.about.name}: {count}", label))
+    for sentence in report.seen.sentences():
+        out.print(f"[bold red]seen[/bold red]  [red]{escape(sentence)}[/red]")
     found = lead(report)
     out.print(f"[bold]{escape(found.title)}[/bold]")
     out.print(escape(found.text))
     for model, sentences in report.verdicts.items():
         for sentence in sentences:
             out.print(f"[bold]{escape(model)}[/bold]  {escape(sentence)}")
-    for sentence in report.seen.sentences():
-        out.print(f"[bold red]seen[/bold red]  [red]{escape(sentence)}[/red]")
     for warning in report.warnings:
         out.print(f"[yellow]note[/yellow]  {escape(warning)}")

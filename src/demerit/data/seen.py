@@ -80,15 +80,10 @@ class SeenEpisodes:
 
 
 def mark_episode(episode: Episode) -> list[str]:
-    """Return the marks of an episode."""
-    return [found[: 2 * MARK_BYTES] for found in hash_episode(episode)]
-
-
-def hash_episode(episode: Episode) -> list[str]:
-    """Return the hashes behind the marks: one per video, and one if it was simulated."""
+    """Return the marks of an episode: one per video, and one if it was simulated."""
     tags = episode.origin.tags
     simulated = [hash_simulated(*(tags[name] for name in SIMULATED))] if all(name in tags for name in SIMULATED) else []
-    return [*videos_of(episode), *simulated]
+    return [found[: 2 * MARK_BYTES] for found in (*videos_of(episode), *simulated)]
 
 
 def hash_simulated(task: str, behaviour: str, setting: str, seed: int | str) -> str:

@@ -113,7 +113,9 @@ class Lead:
 def lead(report: Report) -> Lead:
     """Conclude from the first headline measure that can tell which model to trust, if any."""
     if report.seen.unfair:
-        return Lead("Not a fair measurement", " ".join(report.seen.sentences()))
+        return Lead(
+            "Not a fair measurement", "Models are measured on episodes that they learned from; nothing follows."
+        )
     models, measures = models_of(report), headline_measures(report)
     if not models:
         return Lead("Only controls were measured", "There is no model in this report to trust or to doubt.")

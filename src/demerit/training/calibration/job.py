@@ -13,7 +13,7 @@ from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode, safe_name
 from demerit.data.files import write_atomic
 from demerit.data.reward import Reward
-from demerit.data.seen import hash_episode
+from demerit.data.splits import videos_of
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.metrics import Measure, Resampling
 from demerit.evaluate.metrics.success import failures_needed
@@ -108,9 +108,9 @@ def calibrate(
     is_progress = (inner.card.low, inner.card.high) == (0.0, 1.0)
     fitted = fit(examples, options.method, options.risk, is_progress)
     used = {example.id for example in examples}
-    fitted = [episode for episode in episodes if episode.id in used]
-    # The fingerprint adds nothing, but the marks are part of the card's hash: the same data must give the same card.
-    marks = {mark for episode in fitted for mark in (episode.fingerprint(), *hash_episode(episode))}
+    learned = [episode for episode in episodes if episode.id in used]
+    # The marks are part of the card's hash: the same data must give the same card as before.
+    marks = {mark for episode in learned for mark in (episode.fingerprint(), *videos_of(episode))}
     on = {"dataset": dataset.name, "address": dataset.address, **counts, "marks": sorted(marks)}
     recipe = CalibrationRecipe(
         inner=name,
