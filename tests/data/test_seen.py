@@ -12,7 +12,7 @@ from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.seen import SEEN, SeenEpisodes, seen_by
 from demerit.data.video import write_video
-from demerit.errors import StoreError
+from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.ensemble import Ensemble
 from demerit.models.protocol import example_card
@@ -68,7 +68,7 @@ def test_the_record_is_eight_bytes_per_video_and_read_strictly(tmp_path: Path) -
     facts = json.loads(path.read_bytes())
     for damaged in ("null", "[" * 100_000, json.dumps({**facts, "marks": "AAAA"}), json.dumps({**facts, "format": 2})):
         path.write_text(damaged)
-        with pytest.raises(StoreError):
+        with pytest.raises(BadInput):
             SeenEpisodes.read(path)
 
 

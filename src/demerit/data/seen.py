@@ -12,7 +12,6 @@ A model that learned has an attribute `seen`, and keeps it beside its weights:
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from pathlib import Path
 from demerit.data.episode import Episode
 from demerit.data.frames import short_hash
 from demerit.data.splits import videos_of
-from demerit.errors import StoreError
+from demerit.data.untrusted import read_json
+from demerit.errors import BadInput
 
 SEEN = "seen.json"
 FORMAT = 1
@@ -52,16 +52,17 @@ class SeenEpisodes:
     @classmethod
     def read(cls, path: Path) -> SeenEpisodes:
         """Read a file; without it, what the model learned from is unknown."""
+        if not path.is_file():
+            return cls(complete=False)
+        expected = "a record of seen episodes (copy the model again)"
+        facts = read_json(path, expected)
         try:
-            facts = json.loads(path.read_bytes())
             marks = base64.b64decode(facts["marks"], validate=True)
             if facts["format"] != FORMAT or len(marks) % MARK_BYTES:
-                raise ValueError(f"format {facts['format']}, {len(marks)} bytes")
+                raise ValueError(f"format {facts['format']}, {len(marks)} bytes of marks")
             return cls(_split_marks(marks), facts["complete"] is True)
-        except FileNotFoundError:
-            return cls(complete=False)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
-            raise StoreError(path, f"it is not a record of seen episodes ({error}): copy the model again") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(str(path), expected, error) from error
 
     def content(self) -> bytes:
         """Return what `read` reads."""
