@@ -22,7 +22,7 @@ from demerit.evaluate.metrics import Measure
 from demerit.evaluate.metrics.verdict import ControlVerdict
 from demerit.evaluate.reports import build_leaderboard, published_tables, write_page
 from demerit.evaluate.reports.headline import lead
-from demerit.evaluate.reports.page import render_report
+from demerit.evaluate.reports.page import keep_options, render_report
 from demerit.evaluate.reports.player import make_clips, pick_examples, playable
 from demerit.evaluate.reports.report import About, EpisodeLabels, MeasureLine, Report, ScoredUnder, Versus
 from demerit.models.protocol import example_card
@@ -231,6 +231,12 @@ def test_published_and_measured_never_share_a_table(made: Made, tmp_path: Path) 
         assert f"Source: {table.source}" in part.replace("&#39;", "'")
         assert ("approximate</span>" in part) == table.approximate
         assert part.count('scope="row"') == len(table.models)
+
+
+def test_options_in_a_sentence_stay_on_one_line_and_the_rest_is_escaped() -> None:
+    text = keep_options("<b> ask for --risk 0.17. It -- or --as-recorded, no-one")
+    assert re.findall(r'<span class="option">(.*?)</span>', text) == ["--risk 0.17", "--as-recorded"]
+    assert re.sub(r"</?span.*?>", "", text) == "&lt;b&gt; ask for --risk 0.17. It -- or --as-recorded, no-one"
 
 
 def test_leaderboard_command_takes_files_and_folders(made: Made, tmp_path: Path) -> None:
