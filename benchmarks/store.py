@@ -20,7 +20,8 @@ from demerit.data.episode import Episode, Origin
 from demerit.data.files import lock_folder
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
-from demerit.data.store import EPISODES, FORMAT_NAME, MANIFEST, PartWriter, Store, episode_row
+from demerit.data.parts import PartWriter
+from demerit.data.store import EPISODES, FORMAT_NAME, MANIFEST, Store, episode_row
 from demerit.data.video import write_video
 
 BATCH = 50_000

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from demerit.data.files import lock_folder
+from demerit.data.parts import Manifest, PartWriter, read_batches, read_manifest, write_manifest
 from demerit.data.reward import Reward
-from demerit.data.store import Manifest, PartWriter, read_batches, read_manifest, write_manifest
 from demerit.errors import StoreError
 from demerit.models.protocol import ModelCard
 

@@ -8,16 +8,8 @@ import pytest
 import demerit.data.video
 from demerit.data.dataset import SOURCES, Dataset, DatasetReader
 from demerit.data.files import path_inside
-from demerit.data.formats.videos import (
-    COLUMNS,
-    FALSE_WORDS,
-    TRUE_WORDS,
-    UNKNOWN_WORDS,
-    VideosReader,
-    count_rows,
-    read_rows,
-    text,
-)
+from demerit.data.formats.label_file import COLUMNS, FALSE_WORDS, TRUE_WORDS, UNKNOWN_WORDS, count_rows, read_rows, text
+from demerit.data.formats.videos import VideosReader
 from demerit.data.labels import Event
 from demerit.errors import BadInput
 from fakes.paths import REPO

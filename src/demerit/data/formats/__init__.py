@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from demerit.data.dataset import SOURCES, Dataset, DatasetReader
-from demerit.data.formats.videos import VIDEO_SUFFIXES
+from demerit.data.formats.label_file import VIDEO_SUFFIXES
 from demerit.data.joined import JoinedReader, distinct_names
 from demerit.errors import BadInput, UnknownName
 

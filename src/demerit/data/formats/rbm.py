@@ -14,21 +14,18 @@ from pathlib import Path
 
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Origin
-from demerit.data.formats.videos import (
-    FolderReader,
+from demerit.data.formats.label_file import (
     LabelRow,
-    build_episode,
     check_label,
     count_rows,
     detail_of,
-    find_video,
     printable,
     read_fraction,
     read_rows,
     read_success,
     text,
-    video_id,
 )
+from demerit.data.formats.videos import FolderReader, build_episode, find_video, video_id
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput
 

@@ -23,17 +23,8 @@ import yaml
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.files import path_inside
-from demerit.data.formats.videos import (
-    FolderReader,
-    build_episode,
-    check_label,
-    detail_of,
-    find_video,
-    printable,
-    read_fraction,
-    read_success,
-    text,
-)
+from demerit.data.formats.label_file import check_label, detail_of, printable, read_fraction, read_success, text
+from demerit.data.formats.videos import FolderReader, build_episode, find_video
 from demerit.data.labels import Outcome, Preference, Verdict
 from demerit.data.video import VideoClip
 from demerit.errors import BadInput

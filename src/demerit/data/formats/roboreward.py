@@ -15,19 +15,16 @@ from pathlib import Path
 
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Origin
-from demerit.data.formats.videos import (
+from demerit.data.formats.label_file import (
     HIGHEST_GRADE,
-    FolderReader,
     LabelRow,
-    build_episode,
     check_label,
     count_rows,
-    find_video,
     read_grade,
     read_rows,
     text,
-    video_id,
 )
+from demerit.data.formats.videos import FolderReader, build_episode, find_video, video_id
 from demerit.data.frames import short_hash
 from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName

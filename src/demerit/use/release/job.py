@@ -25,8 +25,9 @@ from demerit.data.dataset import Dataset, Problem
 from demerit.data.episode import Episode
 from demerit.data.files import check_free, lock_folder, make_folder, sync_path, sync_tree, write_json
 from demerit.data.labels import Outcome, Preference
+from demerit.data.parts import FORMAT_VERSION
 from demerit.data.splits import describe_leaks, find_leaks, name_some
-from demerit.data.store import FORMAT_VERSION, Store, episode_row
+from demerit.data.store import Store, episode_row
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from demerit.use.release import layouts
 from demerit.use.release.card import write_card

@@ -21,7 +21,8 @@ from demerit.data.formats.lerobot.metadata import NOT_SIGNALS
 from demerit.data.formats.lerobot.reader import LeRobotReader
 from demerit.data.formats.lerobot.writer import DTYPES, MATRIX, plan_dataset, write_lerobot
 from demerit.data.labels import Preference
-from demerit.data.store import FORMAT_NAME, MANIFEST, Manifest, Store, write_manifest
+from demerit.data.parts import Manifest, write_manifest
+from demerit.data.store import FORMAT_NAME, MANIFEST, Store
 from demerit.errors import BadInput, StoreError
 from demerit.use.release.video import VideoSource
 
