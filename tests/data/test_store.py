@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demerit.data import store as parts_module
+from demerit.data import parts as parts_module
 from demerit.data.dataset import Problem
 from demerit.data.episode import Edit, Episode, Origin
 from demerit.data.formats import open_dataset
