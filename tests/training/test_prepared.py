@@ -23,7 +23,9 @@ from demerit.training.prepared import (
     CorpusPart,
     CorpusRow,
     PreparedCorpus,
+    collect_seen,
     count_skipped,
+    hash_rows,
     match_preferences,
     open_corpus,
     prepare,
@@ -273,3 +275,12 @@ prepare_list(Path({str(tmp_path)!r}) / "corpus", *compared())
     corpus = prepare_list(tmp_path / "corpus", *compared())
     assert corpus.choices == CHOICES
     assert count_skipped(tmp_path / "corpus") == SKIPPED
+
+
+def test_a_corpus_keeps_the_marks_of_its_episodes(tmp_path: Path) -> None:
+    one, other = rollout("a"), rollout("b")
+    corpus = prepare_list(tmp_path / "corpus", one)
+    seen = collect_seen(PreparedCorpus.load(tmp_path / "corpus").rows)
+    assert seen.complete and seen.has(replace(one, id="renamed")) and not seen.has(other)
+    old = [replace(row, marks=()) for row in corpus.rows]  # prepared by an earlier version
+    assert not collect_seen(old).complete and hash_rows(old) == hash_rows(corpus.rows)

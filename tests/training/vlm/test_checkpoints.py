@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from demerit.data.seen import SeenEpisodes
+from demerit.data.seen import SEEN, SeenEpisodes
 from demerit.errors import BadInput, WriteError
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.checkpoint import read_checkpoint
@@ -91,6 +91,7 @@ def test_grades_are_learned_and_the_best_weights_exported(tmp_path: Path) -> Non
     errors = {progress.step: progress.held_out_error for progress in told if progress.held_out_error is not None}
     assert sorted(errors) == [2, 4, 6]
     assert told[-1].loss < 0.3 * told[0].loss
+    assert (model / SEEN).is_file()
     best = json.loads((model / "training.json").read_text())["best"]
     assert best["held-out error"] == min(errors.values()) == errors[best["update"]]
     exported = dict(Backbone.open(str(model), device="cpu", dtype="float32").checkpoint.tensors("cpu", torch.float32))
