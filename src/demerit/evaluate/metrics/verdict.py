@@ -73,7 +73,7 @@ class ControlVerdict:
             return ""
         if self.more is None:
             return f"The difference is too small to be settled by any sensible number of {self.resampled}."
-        return f"About {self.more} more {self.resampled} would tell."
+        return f"About {self.more:,} more {self.resampled} would tell."
 
     @property
     def scope(self) -> str:
