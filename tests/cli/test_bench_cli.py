@@ -31,3 +31,32 @@ def test_mistakes_are_one_sentence_and_benchmarks_are_listed(tmp_path: Path) -> 
         assert word in error_sentence(demerit_here("bench", *arguments, cwd=tmp_path))
     listed = demerit_here("list", "benchmarks").stdout
     assert "own@1" in listed and "roboarena@1" in listed
+
+
+def test_a_second_bench_keeps_the_first_report(sample: Path, tmp_path: Path) -> None:
+    quick = ("--workers", "0", "--resamples", "50", "--embed", "0", "--out", "here", "--as-recorded")
+
+    def bench(*more: object) -> str:
+        done = demerit_here("bench", "own", "--data", sample, *quick, *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def reports() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "here").glob("report*"))
+
+    bench("--model", "clock")
+    first = (tmp_path / "here" / "report.json").read_bytes()
+    assert "report-2.json" in bench("--model", "change")
+    assert (tmp_path / "here" / "report.json").read_bytes() == first
+    assert reports() == ["report-2.html", "report-2.json", "report.html", "report.json"]
+    bench("--model", "change")  # the same run again: the same place
+    bench("--model", "clock")
+    assert len(reports()) == 4
+    (tmp_path / "here" / "report.json").write_text("damaged")
+    bench("--model", "clock")
+    assert (tmp_path / "here" / "report.json").read_text() == "damaged"
+    assert "report-3.json" in reports()
+    (tmp_path / "here" / "report.json").write_bytes(first)
+    done = demerit_here("leaderboard", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "3 reports" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,8 @@ from rich.markup import escape
 
 from demerit.cli.bars import bar, out, print_table, report_table
 from demerit.cli.options import CameraOption, InstructionOption, PickleOption, SourceOptions, reader_options
-from demerit.errors import BadInput
+from demerit.data.files import make_folder
+from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks import (
     BENCHMARKS,
     MeasureSettings,
@@ -26,6 +28,8 @@ from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.reports import Report, write_page
 from demerit.evaluate.reports.headline import label, lead
 from demerit.models import load_model
+
+REPORT = "report.json"
 
 
 def bench(
@@ -78,6 +82,8 @@ def bench(
 ) -> None:
     """Measure models against labels, with controls. Writes report.html and report.json.
 
+    A run with other models, data or options writes report-2.html, and so on; the same run again replaces its report.
+
     [bold]Examples[/bold]
 
       demerit bench own --data my_videos --model clock --model my_package.rewards:MyModel
@@ -117,14 +123,28 @@ def bench(
         made = run_benchmark(
             chosen, models, loaded, folder, run_options, lambda what, done: shown.update(done.position, what)
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    made.write(folder / "report.json")
+    numbers = free_report(make_folder(folder), made)
+    made.write(numbers)
     print_report(made)
-    page = write_page(made, folder / "report.html", loaded.frames(), embed)
+    page = write_page(made, numbers.with_suffix(".html"), loaded.frames(), embed)
     out.print(escape(f"The report: {page}"))
-    out.print(escape(f"Its numbers: {folder / 'report.json'}"))
+    out.print(escape(f"Its numbers: {numbers}"))
+    if numbers.name != REPORT:
+        out.print(escape(f"Earlier reports of other models, data or options stay: {folder / REPORT}"))
     for spent in dict.fromkeys(str(scorer.spent) for scorer in prompted):  # models of one server share a client
         out.print(escape(f"Requests: {spent}"))
+
+
+def free_report(folder: Path, report: Report) -> Path:
+    """Return where to write a report: over one of the same run, else report.json, report-2.json ... as is free."""
+    for number in count(1):
+        path = folder / (REPORT if number == 1 else f"report-{number}.json")
+        try:
+            if not path.exists() or Report.read(path).is_same_run(report):
+                return path
+        except StoreError:  # damaged, or of a newer version: not ours to overwrite
+            continue
+    raise AssertionError("unreachable")
 
 
 def _recompute(path: Path) -> None:

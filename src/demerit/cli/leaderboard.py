@@ -26,6 +26,10 @@ def leaderboard(
       demerit leaderboard reports/*/report.json --out site
       demerit leaderboard --out site        (published tables only)
     """
-    files = [path / "report.json" if path.is_dir() else path for path in reports or []]
+    found = [
+        sorted(path.glob("report*.json")) or [path / "report.json"] if path.is_dir() else [path]
+        for path in reports or []
+    ]
+    files = [file for group in found for file in group]
     page = build_leaderboard([Report.read(path) for path in files], out)
     console.print(escape(f"The leaderboard: {page} ({len(files)} reports)"))

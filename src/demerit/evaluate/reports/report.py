@@ -31,6 +31,8 @@ from demerit.models.protocol import ModelCard
 
 FORMAT_NAME = "demerit-report"
 FORMAT_VERSION = 1
+MACHINE = ("demerit", "python", "platform", "numpy", "date")
+"""facts of the environment that are not options of the run"""
 AS_RECORDED = "as recorded"
 """the unchanged episode; other perturbations are `reversed`, `shuffled` and `told: <other instruction>`"""
 
@@ -238,6 +240,18 @@ class Report:
                 facts = (line.value, other.value, sign * versus.difference, low, high, len(self.controls))
                 return ControlVerdict(model, measure, answer, versus.second, *facts, line.clusters)
         return None
+
+    def is_same_run(self, other: Report) -> bool:
+        """Whether both measure the same models on the same labels with the same options; results may differ."""
+        return self._inputs() == other._inputs()
+
+    def _inputs(self) -> str:
+        facts = self.as_dict()
+        options = {name: value for name, value in self.environment.items() if name not in MACHINE}
+        about = [self.about.name, self.about.data, options]
+        return json.dumps(
+            [about, *(facts.get(name) for name in ("cards", "controls", "episodes", "preferences", "seen"))]
+        )
 
     def write(self, path: str | Path) -> None:
         """Write the JSON file atomically."""
