@@ -22,6 +22,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.parse import urlsplit
 
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="one round of seconds, without a threshold")
+    OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
+
 import numpy as np
 from pydantic import BaseModel
 
@@ -95,10 +100,7 @@ def ask_with_threads(endpoint: Endpoint, requests: list[ChatRequest]) -> str:
     return ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="one round of seconds, without a threshold")
-    small = parser.parse_args().small
+def main(small: bool) -> int:
     worst = 1.0
     print(f"share of {SLOTS} slots in use on average, from the first request to the end of the last answer")
     for latency, images, count, faults in SMALL if small else ROUNDS:
@@ -133,4 +135,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     multiprocessing.set_start_method("spawn")
-    sys.exit(main())
+    sys.exit(main(OPTIONS.small))

@@ -4,12 +4,16 @@
 
 Sixteen frames spread over 300-frame videos of 256x256, one thread each, files not cached. Every round decodes the same
 clip with every decoder; the result is the median over rounds.
+
+torchcodec needs torch 2.11 or newer and FFmpeg's shared libraries (4 to 8; `apt install ffmpeg`):
+
+    pip install -c constraints.txt torch torchcodec
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -56,7 +60,8 @@ def decoders() -> dict[str, Callable[[Path, np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[Path, np.ndarray], np.ndarray]] = {"linear": linear, "demerit": ours}
     try:
         from torchcodec.decoders import VideoDecoder
-    except (ImportError, RuntimeError, OSError):
+    except (ImportError, RuntimeError, OSError) as error:
+        print(f"without torchcodec ({str(error).splitlines()[0]})")
         return found
 
     def decoder(mode: str) -> Callable[[Path, np.ndarray], np.ndarray]:
@@ -77,8 +82,6 @@ def main(frames: int, rounds: int, clips: int) -> None:
         "av1 GOP 250": Encoding("libsvtav1", gop=250, options={"crf": "30", "preset": "10"}),
     }
     wanted, compared = spread(frames, SAMPLES), decoders()
-    if len(compared) == 2:
-        print("torchcodec is not installed")
     with tempfile.TemporaryDirectory() as folder:
         for title, encoding in encodings.items():
             paths = [Path(folder) / f"{title}-{i}.mp4".replace(" ", "-") for i in range(clips)]
@@ -100,5 +103,7 @@ def main(frames: int, rounds: int, clips: int) -> None:
 
 
 if __name__ == "__main__":
-    small = "--small" in sys.argv
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="one short clip, one round")
+    small = parser.parse_args().small
     main(frames=32 if small else 300, rounds=1 if small else 30, clips=1 if small else 4)

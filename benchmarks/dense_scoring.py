@@ -17,6 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a small network on the CPU")
+    parser.add_argument("--frames", type=int, nargs="+", default=None)
+    parser.add_argument("--ours-only", action="store_true")
+    parser.add_argument("--eager", action="store_true", help="also the engine without compiled kernels")
+    parser.add_argument("--check", action="store_true", help="first compare with the reference in float32")
+    parser.add_argument("--stream", action="store_true", help="also time live steps")
+    parser.add_argument("--json", type=Path)
+    OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
+
 import numpy as np
 import torch
 
@@ -180,16 +191,7 @@ def random_frames(count: int, size: tuple[int, int], seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, *size, 3), dtype=np.uint8)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="a small network on the CPU")
-    parser.add_argument("--frames", type=int, nargs="+", default=None)
-    parser.add_argument("--ours-only", action="store_true")
-    parser.add_argument("--eager", action="store_true", help="also the engine without compiled kernels")
-    parser.add_argument("--check", action="store_true", help="first compare with the reference in float32")
-    parser.add_argument("--stream", action="store_true", help="also time live steps")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def main(options: argparse.Namespace) -> None:
     device, dtype = ("cpu", torch.float32) if options.small else ("cuda", torch.bfloat16)
     counts = options.frames or ([5, 12] if options.small else [50, 300, 1000])
     size = (32, 64) if options.small else (240, 320)
@@ -226,4 +228,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(OPTIONS)

@@ -18,6 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=100_000)
+    parser.add_argument("--resamples", type=int, default=10_000)
+    parser.add_argument("--part", type=int, default=100, help="resamples that the slow implementations run")
+    parser.add_argument("--small", action="store_true", help="2,000 pairs, 200 resamples")
+    OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
+
 import numpy as np
 from scipy import stats
 
@@ -160,13 +168,7 @@ def show(rows: list[TimedRow]) -> None:
         print(f"{row.case:<55} {row.way:<40} {seconds:>9} {row.seconds / base:>11.1f} {span:>17} {row.megabytes:>8.1f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=100_000)
-    parser.add_argument("--resamples", type=int, default=10_000)
-    parser.add_argument("--part", type=int, default=100, help="resamples that the slow implementations run")
-    parser.add_argument("--small", action="store_true", help="2,000 pairs, 200 resamples")
-    given = parser.parse_args()
+def main(given: argparse.Namespace) -> None:
     if given.small:
         given.pairs, given.resamples, given.part = 2000, 200, 10
     how = Resampling(resamples=given.resamples)
@@ -177,4 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(OPTIONS)

@@ -25,6 +25,14 @@ from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--originals", type=int, default=1000)
+    parser.add_argument("--faults", type=float, default=0.05)
+    parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--small", action="store_true", help="a few originals, in seconds")
+    OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from demerit.llm import ChatClient, Endpoint
 from demerit.negatives.relabel import RelabelConfig, RelabelSummary, read_records, relabel
@@ -106,13 +114,7 @@ def measure_faults(count: int, rate: float, kill: bool) -> None:
     assert counts[-1][0] == counts[-2][0], "nothing is sent again"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--originals", type=int, default=1000)
-    parser.add_argument("--faults", type=float, default=0.05)
-    parser.add_argument("--kill", action="store_true")
-    parser.add_argument("--small", action="store_true", help="a few originals, in seconds")
-    given = parser.parse_args()
+def main(given: argparse.Namespace) -> None:
     count = 10 if given.small else given.originals
     print("validator misjudges | first | passed the rules | accepted | originals with all four grades")
     for misjudged in (0.1, 1.0) if given.small else (0.0, 0.1, 0.3, 0.5, 1.0):
@@ -121,4 +123,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(OPTIONS)

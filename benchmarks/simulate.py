@@ -8,8 +8,8 @@ One process, one core: physics, images of 128 x 128, measuring and encoding; the
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,6 +17,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("LP_NUM_THREADS", "0")  # as in the workers
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="two episodes; skipped without the extra sim")
+    OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
 
 import numpy as np
 
@@ -69,8 +74,7 @@ def built_in(folder: Path, episodes: int) -> tuple[int, float, float]:
     return frames, time.perf_counter() - clock, time.process_time() - processor
 
 
-def main() -> None:
-    small = "--small" in sys.argv
+def main(small: bool) -> None:
     if small:
         try:
             load_mujoco()
@@ -91,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(OPTIONS.small)

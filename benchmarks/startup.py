@@ -5,6 +5,7 @@ python benchmarks/startup.py [--small]
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -29,4 +30,6 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(rounds=1 if "--small" in sys.argv else 15)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="one round")
+    main(rounds=1 if parser.parse_args().small else 15)

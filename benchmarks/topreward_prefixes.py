@@ -15,6 +15,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a small network on the CPU")
+    parser.add_argument("--frames", type=int, nargs="+", default=None)
+    parser.add_argument("--out", type=Path)
+    OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
+
 import numpy as np
 import torch
 
@@ -88,12 +95,7 @@ def measure(
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="a small network on the CPU")
-    parser.add_argument("--frames", type=int, nargs="+", default=None)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+def main(options: argparse.Namespace) -> None:
     device, dtype = ("cpu", torch.float32) if options.small else ("cuda", torch.bfloat16)
     counts = options.frames or ([4, 8] if options.small else [16, 64])
     size = (32, 64) if options.small else (240, 320)
@@ -119,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(OPTIONS)

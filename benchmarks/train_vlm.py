@@ -17,6 +17,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--part", type=int, default=8)
+    parser.add_argument("--updates", type=int, default=8)
+    OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
+
 import numpy as np
 import torch
 from accelerate import Accelerator
@@ -99,13 +107,7 @@ def measure(config: RobometerTrainConfig, corpus: PreparedCorpus, model: dict[st
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--part", type=int, default=8)
-    parser.add_argument("--updates", type=int, default=8)
-    options = parser.parse_args()
+def main(options: argparse.Namespace) -> None:
     if not options.small and not torch.cuda.is_available():
         raise SystemExit("there is no GPU here; --small shows that the script runs")
     device = "cpu" if options.small else "cuda"
@@ -121,4 +123,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(OPTIONS)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import demerit
 from fakes.paths import REPO
 
+# A module that is None in sys.modules cannot be imported.
+EXTRAS = "accelerate gymnasium h5py metaworld mujoco onnx openai peft pydantic scipy torch transformers".split()
 SCRIPTS = sorted(path for path in (REPO / "benchmarks").glob("*.py") if not path.stem.startswith("_"))
 
 
@@ -21,3 +24,15 @@ def test_small_mode_runs(script: Path, tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.strip()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_help_works_without_the_extras(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({EXTRAS}))\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(demerit.__file__).parents[1])])
+    command = [sys.executable, str(script), "--help"]
+    run = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert "--small" in run.stdout
