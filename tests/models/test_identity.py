@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demerit.errors import DemeritError
+from demerit.errors import DemeritError, StoreError
 from demerit.models import load_model
 from demerit.models.gvl.config import GVLConfig
+from demerit.models.reward_store import REWARDS, RewardStore
 from demerit.models.taught.model import TaughtConfig, head_file
 from fakes.paths import REPO
 
@@ -106,3 +109,19 @@ def test_a_head_that_declares_15_gib_is_refused(taught: Callable[..., Path]) -> 
     (folder / head_file(digest)).write_bytes(buffer.getvalue())
     with pytest.raises(DemeritError):
         load_model(str(folder))
+
+
+def test_damaged_rewards_are_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(GOLDEN / "store" / "rewards" / "clock", tmp_path / "clock")
+    manifest = json.loads((folder / "rewards.json").read_text("utf-8"))
+    (part,) = (folder / "rewards").glob("*.parquet")
+    rows = pq.read_table(part).to_pylist()
+    for name, junk in (("given", "[" * 5000), ("given", None), ("at", None), ("value", [1.0])):
+        pq.write_table(pa.Table.from_pylist([{**rows[0], name: junk}], REWARDS), part)
+        with pytest.raises(StoreError):
+            list(RewardStore(folder))
+    for card in (None, {}, {**manifest["header"]["card"], "low": "x"}, []):
+        header = {**manifest["header"], "card": card}
+        (folder / "rewards.json").write_text(json.dumps({**manifest, "header": header}), "utf-8")
+        with pytest.raises(StoreError):
+            _ = RewardStore(folder).card

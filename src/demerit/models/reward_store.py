@@ -14,7 +14,8 @@ import pyarrow as pa
 from demerit.data.files import lock_folder
 from demerit.data.parts import Manifest, PartWriter, read_batches, read_manifest, write_manifest
 from demerit.data.reward import Reward
-from demerit.errors import StoreError
+from demerit.data.untrusted import parse_json
+from demerit.errors import DemeritError, StoreError
 from demerit.models.protocol import ModelCard
 
 FORMAT_NAME = "demerit-rewards"
@@ -71,7 +72,10 @@ class RewardStore:
     @property
     def card(self) -> ModelCard:
         """The card of the model that made the newest rewards."""
-        return ModelCard(**self.manifest.header["card"])
+        try:
+            return ModelCard(**self.manifest.header["card"])
+        except (DemeritError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(self.root / MANIFEST, f"its model card cannot be read ({error})") from error
 
     def __len__(self) -> int:
         """Number of rows, replaced ones included."""
@@ -97,7 +101,7 @@ class RewardStore:
             for table in read_batches(self.root, part, None):
                 for row in table.to_pylist():
                     if newest[row["episode"]] == place:
-                        yield _reward(str(self.manifest.header["model"]), row)
+                        yield self._read_row(row)
                     place += 1
 
     @contextmanager
@@ -112,6 +116,20 @@ class RewardStore:
                 parts.compact()
             finally:
                 self.manifest = parts.manifest
+
+    def _read_row(self, row: Mapping[str, Any]) -> Reward:
+        try:
+            return Reward(
+                model=str(self.manifest.header["model"]),
+                episode=row["episode"],
+                at=row["at"],
+                value=row["value"],
+                success=row["success"],
+                why_missing=row["why_missing"],
+                given=parse_json(row["given"], "given", nan=True),
+            )
+        except (DemeritError, KeyError, TypeError, ValueError) as error:
+            raise StoreError(self.root, f"the reward of {row.get('episode')!r} cannot be read ({error})") from error
 
     def _episodes(self) -> Iterator[str]:
         for part in self.manifest.tables.get("rewards", ()):
@@ -144,15 +162,3 @@ class RewardWriter:
         ]
         if rows:
             self._parts.commit({"rewards": pa.Table.from_pylist(rows, REWARDS)})
-
-
-def _reward(model: str, row: Mapping[str, Any]) -> Reward:
-    return Reward(
-        model=model,
-        episode=row["episode"],
-        at=row["at"],
-        value=row["value"],
-        success=row["success"],
-        why_missing=row["why_missing"],
-        given=json.loads(row["given"]),
-    )
