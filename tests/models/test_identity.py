@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from demerit.errors import DemeritError, StoreError
 from demerit.models import load_model
-from demerit.models.gvl.config import GVLConfig
 from demerit.models.reward_store import REWARDS, RewardStore
 from demerit.models.taught.model import TaughtConfig, head_file
 from fakes.paths import REPO
@@ -57,13 +56,6 @@ def test_everything_that_changes_a_taught_models_rewards_is_in_its_hash(taught: 
 def test_the_networks_split_of_the_features_is_in_a_taught_models_hash() -> None:
     config = TaughtConfig("n", ("main",), ("tower", "places"), 1, None, 0.05, "", {}, "", "head", identity=2)
     assert config.hash(384) != config.hash(385)
-
-
-def test_an_option_that_changes_gvl_requests_changes_its_identity() -> None:
-    usual = GVLConfig(model="m")
-    assert set(usual.identity) == set(GVLConfig(model="m", url="http://elsewhere").identity)
-    assert usual.identity != GVLConfig(model="m", schema_mode="json_object").identity
-    assert usual.identity != GVLConfig(model="m", send_seed=False).identity
 
 
 @pytest.mark.parametrize("name", sorted(TAUGHT))

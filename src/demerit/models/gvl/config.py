@@ -113,9 +113,7 @@ class GVLConfig:
     @property
     def identity(self) -> dict[str, Any]:
         """The options that change the answers."""
-        requests = {"schema_mode": "json_schema", "send_seed": True}  # named only if changed: earlier hashes stay
-        changed = {name: getattr(self, name) for name, usual in requests.items() if getattr(self, name) != usual}
-        return {**{name: getattr(self, name) for name in IDENTITY}, **changed}
+        return {name: getattr(self, name) for name in IDENTITY}
 
     def endpoint(self) -> Endpoint:
         """The server and its model."""
