@@ -34,7 +34,12 @@ SHOWN = 5
 def teach(
     datasets: DatasetsArgument,
     out_folder: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="The model folder to write.")],
-    risk: Annotated[float, typer.Option(help="Share of failures that may be called a success.")] = 0.05,
+    risk: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of failures that may be called a success. Default: 5%, or what fewer than 19 failures allow."
+        ),
+    ] = None,
     cameras: Annotated[
         str, typer.Option(metavar="NAMES", help="Cameras to use: top,wrist (default: all common ones).")
     ] = "",

@@ -13,13 +13,18 @@ from demerit.models.taught.head import TaughtHead
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.data import FrameTargets, TeachLabel, targets_of, wrong_task_targets
 from demerit.training.teach.fit import (
+    MISSED_SUCCESS,
+    NARROWEST,
+    SMOOTHING,
     FitExample,
     factor_dual,
     factor_primal,
     factor_ridge,
+    find_cut,
     fit_head,
     group_rows,
     monotone_medians,
+    separate_flags,
 )
 
 Problem = tuple[np.ndarray, np.ndarray, float, np.ndarray]
@@ -184,3 +189,71 @@ def _pool_values(value: np.ndarray, weight: np.ndarray, at: np.ndarray, median: 
                 start = stop
                 break
     return np.array(out)
+
+
+# Flags alone: a half separates failures from successes
+
+
+def flagged_example(success: bool, seed: int, frames: int = 24) -> FitExample:
+    """An episode whose failures move as far as its successes and differ in one noisy column near the end."""
+    rng = np.random.default_rng([seed, success])
+    time = np.linspace(0, 1, frames)
+    outcome = time**2 * (1 if success else 0.55)
+    noise = rng.normal(0, 0.3, (1, 20)) + rng.normal(0, 0.1, (frames, 20))
+    x = np.concatenate([time[:, None], outcome[:, None] + rng.normal(0, 0.05, (frames, 1)), noise], axis=1)
+    return FitExample(x, targets_of(TeachLabel(success=success), frames), f"{success}{seed}")
+
+
+@pytest.mark.parametrize("each", [5, 20])
+def test_with_flags_alone_failures_end_below_a_half_and_successes_above(each: int) -> None:
+    head = fit_head([flagged_example(good, seed) for seed in range(each) for good in (True, False)])
+    failures, successes = (
+        np.array([head.progress(flagged_example(good, seed).x)[-1] for seed in range(100, 150)])
+        for good in (False, True)
+    )
+    assert (failures < 0.5).mean() >= 0.8
+    assert (successes > 0.5).mean() >= 0.8
+
+
+def test_measured_failures_keep_the_scale_of_progress() -> None:
+    def examples(curves: bool) -> list[FitExample]:
+        found = []
+        for seed in range(6):
+            for good in (True, False):
+                example = flagged_example(good, seed)
+                curve = np.linspace(0, 1 if good else 0.8, len(example.x), dtype=np.float32)
+                label = TeachLabel(success=good, curve=curve if curves else None)
+                found.append(replace(example, targets=targets_of(label, len(example.x))))
+        return found
+
+    measured, flagged = (fit_head(examples(curves)) for curves in (True, False))
+    failure = flagged_example(False, 99).x
+    assert measured.progress(failure)[-1] > 0.6  # its progress is 0.8, failure or not
+    assert flagged.progress(failure)[-1] < 0.5
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=20),
+    st.lists(st.floats(0, 1), min_size=1, max_size=20),
+)
+def test_the_cut_balances_the_errors_like_a_search_over_a_grid(bad: list[float], good: list[float]) -> None:
+    failures, successes = np.array(bad), np.array(good)
+    both = np.concatenate([failures, successes])
+    width = max(NARROWEST, SMOOTHING * both.std() * len(both) ** -0.2)
+    grid = np.linspace(0, 1, 2001)
+    above = (1 / (1 + np.exp(-(failures[:, None] - grid) / width))).mean(0)
+    below = (1 / (1 + np.exp((successes[:, None] - grid) / width))).mean(0)
+    excess = above - MISSED_SUCCESS * below  # falls with the cut
+    expected = 0.0 if excess[0] <= 0 else 1.0 if excess[-1] > 0 else grid[np.argmax(excess <= 0)]
+    assert find_cut(failures, successes) == pytest.approx(expected, abs=1e-3)
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=20),
+    st.lists(st.floats(0, 1), min_size=1, max_size=20),
+)
+def test_the_scale_for_flags_increases_from_0_to_1(bad: list[float], good: list[float]) -> None:
+    x, y = separate_flags(np.array(bad), np.array(good))
+    assert (np.diff(x) > 0).all()
+    assert (np.diff(y) > 0).all()
+    assert (x[0], x[-1], y[0], y[-1]) == (0, 1, 0, 1)

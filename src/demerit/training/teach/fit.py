@@ -1,8 +1,9 @@
 """fit_head: features and targets to a head, in closed form and in milliseconds.
 
 Examples become rows of one ridge regression (`build_rows`), the regression is solved with exact held-out predictions
-(`FactoredRidge`), and the values are put back on the scale of progress (`fit_scale`). Penalty, head kind and task
-corrections are chosen by the error on held-out groups, with a prior that decides when there are few.
+(`FactoredRidge`), and the values are put back on the scale of progress (`fit_scale`), or, where failures are only
+flagged, on one where a half separates them from successes (`separate_flags`). Penalty, head kind and task corrections
+are chosen by the error on held-out groups, with a prior that decides when there are few.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from demerit.data.frames import spread
 from demerit.errors import BadInput
 from demerit.models.taught.features import FeatureLayout
-from demerit.models.taught.head import Floats, LinearPart, RbfPart, TaughtHead, rbf_kernel
+from demerit.models.taught.head import Floats, LinearPart, RbfPart, TaughtHead, probability, rbf_kernel
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.data import FrameTargets
 
@@ -42,6 +43,13 @@ TRUST = 0.8
 HALF_TRUST_AT = 2
 """groups at which that weight is half as much"""
 LEAST_SLOPE = 0.2
+HALF, FINISHED = 0.5, 0.95
+"""with flags alone: the value that separates failures from successes, and the value of the median success"""
+MISSED_SUCCESS = 0.7
+"""cost of a success below a half, against a failure above it: rewarding a failure is worse"""
+SMOOTHING = 0.5
+"""bandwidth of the error shares at a cut, in deviations of the final values times n^(-1/5)"""
+NARROWEST = 0.02
 ENDS = np.array([0.0, 1.0])
 
 
@@ -127,6 +135,8 @@ class RegressionRows:
     group: npt.NDArray[np.str_]
     task: npt.NDArray[np.str_]
     frame_weight: Floats = field(repr=False)
+    ends: Ints
+    """the row of each example's last frame, where that has a target"""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -168,6 +178,8 @@ def build_rows(examples: Sequence[FitExample], pairs: Sequence[PreferencePair], 
     share = config.weights.pair * len(pairs) / max(1, start - plain)
     frame_weight = np.concatenate([weight[:plain], np.full(start - plain, share)])
     columns = examples[0].x.shape[1]
+    sizes = np.array([len(rows[0]) for rows in found], dtype=np.int64)
+    whole = np.array([bool(example.targets.origin[-1]) for example in examples])
     return RegressionRows(
         np.concatenate([*(rows[0] for rows in found), *ends, np.zeros((0, columns))]),
         plain,
@@ -178,6 +190,7 @@ def build_rows(examples: Sequence[FitExample], pairs: Sequence[PreferencePair], 
         np.concatenate([*group, np.array([examples[pair.better].group for pair in pairs], dtype=np.str_)]),
         np.concatenate([*task, np.array([examples[pair.better].task for pair in pairs], dtype=np.str_)]),
         frame_weight,
+        (np.cumsum(sizes) - 1)[whole & (sizes > 0)],
     )
 
 
@@ -479,6 +492,11 @@ def _fit_row_scale(rows: RegressionRows, held_out: Floats, config: TeachConfig) 
     predicted = np.clip(held_out[plain][exact], 0, 1)
     value = (1 - config.blend) * predicted[:, 0] + config.blend * predicted[:, 1]
     groups = len(np.unique(rows.group[plain][exact]))
+    final = np.clip(held_out[rows.ends], 0, 1)
+    final = (1 - config.blend) * final[:, 0] + config.blend * final[:, 1]
+    finished, flagged = rows.y[rows.ends, 1] == 1, rows.bound[rows.ends, 0] == AT_MOST
+    if finished.any() and 2 * flagged.sum() > (~finished).sum():
+        return separate_flags(final[flagged], final[finished])
     return fit_scale(value, rows.y[plain][exact, 0], rows.weight[plain][exact], groups, config.belief)
 
 
@@ -505,6 +523,33 @@ def fit_scale(value: Floats, truth: Floats, weight: Floats, groups: int, belief:
     trust = TRUST * groups / (groups + HALF_TRUST_AT)
     at, median = monotone_medians(value, truth, weight)
     return x, (1 - trust) * (level + slope * x) + trust * np.interp(x, at, median)
+
+
+def find_cut(failures: Floats, successes: Floats) -> float:
+    """Find the cut at which the share of failures above equals MISSED_SUCCESS times the share of successes below.
+
+    The shares are smoothed, so that they change continuously with the cut and it is unique.
+    """
+    both = np.concatenate([failures, successes])
+    width = max(NARROWEST, SMOOTHING * float(both.std()) * len(both) ** -0.2)
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        cut = (low + high) / 2
+        above = probability(failures, 1 / width, cut).mean()
+        below = 1 - probability(successes, 1 / width, cut).mean()
+        low, high = (cut, high) if above > MISSED_SUCCESS * below else (low, cut)
+    return (low + high) / 2
+
+
+def separate_flags(failures: Floats, successes: Floats) -> tuple[Floats, Floats]:
+    """Make the scale for failures whose final progress is unknown, from the final values of held-out episodes.
+
+    A half lies at the cut between both, and FINISHED at the median success. Exact rows are successes only and would put
+    both near 1.
+    """
+    cut = float(np.clip(find_cut(failures, successes), NARROWEST, 1 - 3 * NARROWEST))
+    typical = float(np.clip(np.median(successes), cut + NARROWEST, 1 - NARROWEST))
+    return np.array([0.0, cut, typical, 1.0]), np.array([0.0, HALF, FINISHED, 1.0])
 
 
 def _fit_line(value: Floats, truth: Floats, weight: Floats, belief: float) -> tuple[float, float]:

@@ -85,7 +85,7 @@ def teach(
     dataset: str | Path | Dataset,
     out: str | Path | None = None,
     *,
-    risk: float = 0.05,
+    risk: float | None = None,
     cameras: Sequence[str] = (),
     limit: int | None = None,
     seed: int = 0,
@@ -99,7 +99,8 @@ def teach(
     Args:
         dataset: a folder, `format:path`, or an open dataset.
         out: the model folder to write; None = write nothing.
-        risk: the share of failures that may be called a success.
+        risk: the share of failures that may be called a success; None = 5%, or with fewer than 19 failures the smallest
+            that they can guarantee (at most 25%).
         cameras: cameras to use; empty = all that every taught episode has.
         limit: use only the first N episodes.
         seed: seed for folds and negatives; ignored when `config` is given.
@@ -108,7 +109,7 @@ def teach(
         workers: decoding processes; None = one per core, 0 = decode in this process.
         on_progress: called with stage, done and total.
     """
-    if not 0 < risk < 1:
+    if risk is not None and not 0 < risk < 1:
         raise BadInput("risk", "a number between 0 and 1", risk)
     for name, number, least in (("limit", limit, 1), ("workers", workers, 0)):
         if number is not None and number < least:
@@ -163,7 +164,7 @@ class _TeachJob:
 
     data: TeachData
     spec: FeatureSpec
-    risk: float
+    risk: float | None
     out: Path | None
     cache: Path
     workers: int

@@ -40,6 +40,8 @@ CLIP_WEIGHT = 0.25
 CUES = "taught-cues"
 CUE_FRAMES = 100.0
 """frames that count as one unit of elapsed time"""
+DEFAULT_RISK, HIGHEST_RISK = 0.05, 0.25
+"""the share of failures that may be called a success; with few failures up to the higher one"""
 NOT_HELD_OUT = "it was not held out: the training set was too small, or teaching was interrupted"
 
 
@@ -183,7 +185,9 @@ class SuccessCalibration:
         return {**vars(self), "caught": None if math.isnan(self.caught) else self.caught}
 
 
-def calibrate_success(training_set: TrainingSet, held_out: CrossValidation, risk: float) -> SuccessCalibration:
+def calibrate_success(
+    training_set: TrainingSet, held_out: CrossValidation, risk: float | None = None
+) -> SuccessCalibration:
     """Fit probabilities to held-out episodes; find the threshold that at most a share `risk` of failures passes."""
     indices, scores = held_out.final_scores()
     verdict = training_set.success[indices] if indices else np.zeros(0)
@@ -202,6 +206,7 @@ def calibrate_success(training_set: TrainingSet, held_out: CrossValidation, risk
     clip_weight = CLIP_WEIGHT * max(1, int((verdict == 1).sum())) / max(1, len(clips))
     weights = np.concatenate([np.ones(int(known.sum())), np.full(len(clips), clip_weight)])
     steep, middle = fit_logistic(np.concatenate([scores[known], clips]), labels, weights)
+    risk = default_risk(int((verdict == 0).sum())) if risk is None else risk
     bounds = conformal_threshold(scores[verdict == 0], risk)
     needed = failures_needed(risk)
     threshold = _as_probability(bounds.threshold, steep, middle) if bounds.enough else None
@@ -209,6 +214,12 @@ def calibrate_success(training_set: TrainingSet, held_out: CrossValidation, risk
     caught = float((good >= bounds.threshold).mean()) if len(good) and bounds.enough else math.nan
     note = describe_guarantee(bounds, needed, held_out.by_episode)
     return SuccessCalibration(steep, middle, risk, threshold, bounds.n, len(good), needed, caught, len(clips), note)
+
+
+def default_risk(failures: int) -> float:
+    """Return 5%, or the smallest risk that so few failures can guarantee when that is at most 25%."""
+    smallest = affordable_risk(failures)
+    return max(DEFAULT_RISK, smallest) if smallest <= HIGHEST_RISK else DEFAULT_RISK
 
 
 def describe_guarantee(bounds: ConformalThreshold, needed: int, by_episode: bool) -> str:
@@ -227,6 +238,8 @@ def describe_guarantee(bounds: ConformalThreshold, needed: int, by_episode: bool
         f"At most {bounds.alpha:.1%} of failures are called a success, if they resemble the {bounds.n} labelled "
         f"failures, each scored by a head that had not seen it."
     )
+    if bounds.alpha > DEFAULT_RISK and bounds.n < failures_needed(DEFAULT_RISK):
+        text += f" With {failures_needed(DEFAULT_RISK)} labelled failures, {DEFAULT_RISK:.0%} can be guaranteed."
     if by_episode:
         text += " All were recorded together: on another day, with another camera or robot, nothing is promised."
     return text
