@@ -143,7 +143,9 @@ def test_the_threshold_keeps_its_guarantee(model: tuple[TeachOutcome, Path]) -> 
     passing = [id for id, one in held_out.items() if id.startswith("bad") and one.success[-1] >= calibration.threshold]  # type: ignore[index]
     assert len(passing) <= 1
     few = taught(data.episodes(3, 3)).results.calibration
-    assert (few.threshold, few.needed, few.failures) == (None, 19, 3)
+    assert few.threshold is not None and (few.risk, few.needed, few.failures) == (0.25, 3, 3)
+    fewer = taught(data.episodes(3, 2)).results.calibration
+    assert (fewer.threshold, fewer.risk, fewer.needed) == (None, 0.05, 19)
 
 
 def test_the_folder_loads_as_a_model(model: tuple[TeachOutcome, Path], tmp_path: Path) -> None:
