@@ -45,7 +45,7 @@ HALF_TRUST_AT = 2
 LEAST_SLOPE = 0.2
 HALF, FINISHED = 0.5, 0.95
 """with flags alone: the value that separates failures from successes, and the value of the median success"""
-MISSED_SUCCESS = 0.7
+MISSED_SUCCESS = 0.6
 """cost of a success below a half, against a failure above it: rewarding a failure is worse"""
 SMOOTHING = 0.5
 """bandwidth of the error shares at a cut, in deviations of the final values times n^(-1/5)"""
