@@ -147,8 +147,10 @@ def test_teach_then_score_recompute_and_bench(videos: Path, tmp_path: Path) -> N
     assert facts["label next"]
     assert all(f"{one['episode']}: " in run.stdout and one["video"] in run.stdout for one in facts["label next"][:5])
     assert demerit_here("bench", "--recompute", "mine/report.json", cwd=tmp_path).returncode == 0
-    benched = demerit_here("bench", "own", "--data", videos, "-m", f"./mine:{network}", "--as-recorded", "--limit", "6",
-                           "--resamples", "50", cwd=tmp_path)  # fmt: skip
+    bench = ("bench", "own", "--data", videos, "-m", f"./mine:{network}", "--as-recorded", "--limit", "6",
+             "--resamples", "50")  # fmt: skip
+    assert demerit_here(*bench, cwd=tmp_path).returncode == 1  # its own training set
+    benched = demerit_here(*bench, "--include-seen", cwd=tmp_path)
     assert benched.returncode == 0, benched.stderr
 
 

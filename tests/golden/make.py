@@ -46,7 +46,7 @@ RESUMED = {
     "negatives": ("negatives", "store", "negatives", "--keep-originals", "--mix", MIX, "--per-episode", "12"),
 }
 TAUGHT = {
-    "teach": ("teach", "store", "--out", "taught", "--json", *ALONE),
+    "teach": ("teach", "store", "--out", "taught", "--risk", "0.05", "--json", *ALONE),
     "calibrate": ("calibrate", "store", "--model", "change", "--out", "calibrated", *ALONE),
 }
 USED = {
