@@ -9,16 +9,25 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 
 from demerit.cli import LazyGroup, make_app
-from demerit.cli.bars import bar, out, print_problems
+from demerit.cli.bars import bar, out, print_problems, print_table
 from demerit.config import parse_changes
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, MissingExtra
 from demerit.models.vlm.hub import locate_checkpoint
 from demerit.registry import load_attribute
 from demerit.training.compact import CompactCorpusPlan, load_compact_config
-from demerit.training.prepared import CorpusPart, PreparedCorpus, PreparePlan, count_skipped, open_corpus, prepare
+from demerit.training.prepared import (
+    CorpusPart,
+    PreparedCorpus,
+    PreparePlan,
+    count_grades,
+    count_skipped,
+    open_corpus,
+    prepare,
+)
 from demerit.training.vlm.config import default_start, load_vlm_config
 from demerit.training.vlm.corpus import VLMCorpusPlan
 
@@ -278,6 +287,11 @@ def _prepare(parts: Sequence[CorpusPart], folder: Path, plan: PreparePlan, worke
     frames = sum(row.frames for row in corpus.rows)
     more = f", {len(corpus.choices)} preferences" if corpus.choices else ""
     out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {len(corpus.rows)} episodes, {frames} frames{more}")
+    if grades := count_grades(folder, corpus):
+        table = Table("grade", *grades)
+        table.add_row("episodes read", *(str(found) for found, _ in grades.values()))
+        table.add_row("kept", *(str(kept) for _, kept in grades.values()))
+        print_table(table)
     for why, count in count_skipped(folder).items():
         out.print(f"  [yellow]skipped[/yellow] {count}: {escape(why)}")
     for data in (part.data for part in parts):

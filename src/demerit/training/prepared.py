@@ -31,7 +31,7 @@ from demerit.data.episode import Episode
 from demerit.data.files import lock_folder, make_folder, write_atomic, write_json
 from demerit.data.frames import RGB, Images, Indices, Prepare, short_hash
 from demerit.data.instructions import normalize_instruction
-from demerit.data.labels import LabelSource, Preference
+from demerit.data.labels import LabelSource, Preference, most_trusted
 from demerit.data.seen import SeenEpisodes, mark_episode
 from demerit.data.untrusted import parse_json, read_json
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
@@ -259,6 +259,8 @@ class PrepareProgress:
 
     episodes: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    grades: Counter[str] = field(default_factory=Counter)
+    """of all episodes that were read, also of those that were skipped"""
 
 
 def prepare(
@@ -288,7 +290,7 @@ def prepare(
             write_json(partial / PREPARED, provenance)
             progress = PrepareProgress()
             _write_corpus(partial, parts, plan, progress, on_progress, workers)
-            write_json(partial / PREPARED, {**provenance, "left_out": dict(progress.skipped)})
+            write_json(partial / PREPARED, {**provenance, **_count(progress)})
             (partial / ".lock").unlink()
             os.replace(partial, folder)
     _check_provenance(folder, provenance)
@@ -309,6 +311,12 @@ def open_corpus(folder: str | Path, plan: PreparePlan) -> PreparedCorpus:
 def read_provenance(folder: str | Path) -> dict[str, Any]:
     """Read what a corpus was made from."""
     return read_json(Path(folder) / PREPARED, "what a corpus was made from (JSON)")
+
+
+def count_grades(folder: str | Path, corpus: PreparedCorpus) -> dict[str, tuple[int, int]]:
+    """Return for each grade how many episodes had it, and how many were kept; empty for an older corpus."""
+    kept = Counter(str(row.grade) for row in corpus.rows)
+    return {grade: (count, kept[grade]) for grade, count in read_provenance(folder).get("grades", {}).items()}
 
 
 def count_skipped(folder: str | Path) -> dict[str, int]:
@@ -402,7 +410,10 @@ def _write_corpus(
             for record in part.data.records():
                 if isinstance(record, Preference):
                     heard.append((part, record))
-                elif (number, record.id) not in written:
+                    continue
+                graded = most_trusted(outcome for outcome in record.outcomes if outcome.grade is not None)
+                progress.grades.update([str(graded.grade)] if graded else [])
+                if (number, record.id) not in written:
                     labelled = _label_episode(record, part, plan)
                     if isinstance(labelled, str):
                         progress.skipped[labelled] += 1
@@ -425,6 +436,10 @@ def _write_corpus(
         raise BadInput("training data", "episodes with a label that can be trained on", f"none ({reasons})")
     choices = match_preferences(heard, rows, progress.skipped) if plan.has_preferences else []
     write_atomic(folder / PREFERENCES, "".join(f"{choice.line()}\n" for choice in choices).encode())
+
+
+def _count(progress: PrepareProgress) -> dict[str, dict[str, int]]:
+    return {"left_out": dict(progress.skipped), "grades": dict(sorted(progress.grades.items()))}
 
 
 def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tuple[CorpusRow, Episode] | str:

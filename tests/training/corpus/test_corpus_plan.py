@@ -106,6 +106,19 @@ def test_graded_sources_use_one_label_source() -> None:
         label_episode(episode, CorpusSource(".", role="graded"))
 
 
+@given(st.integers(0, 1000))
+def test_a_failure_is_never_grade_5(thousandths: int) -> None:
+    """RoboArena's rollouts have a person's success flag and a partial score."""
+    progress = thousandths / 1000
+    steps = 1 + sum(progress >= cut for cut in (0.125, 0.375, 0.625, 0.875))
+    for success, most in ((False, 4), (True, 5), (None, 5)):
+        episode = make_episode(Outcome("human", success=success, progress=progress))
+        assert label_episode(episode, CorpusSource(".", role="graded")).outcomes[0].grade == min(steps, most)
+    scored = make_episode(Outcome("human", success=False), stars=str(progress))  # flag and score in two places
+    by_column = CorpusSource(".", role="graded", score=ScoreColumn("stars", 0, 1))
+    assert label_episode(scored, by_column).outcomes[1].grade == min(steps, 4)
+
+
 @pytest.mark.parametrize(
     ("episode", "source"),
     [

@@ -50,6 +50,13 @@ def test_bad_numbers_are_refused(change: dict[str, Any], found: str) -> None:
         RobometerTrainConfig().change(change)
 
 
+def test_the_fewest_frames_depend_on_the_model() -> None:
+    assert RoboRewardTrainConfig(fewest_frames=1, most_frames=2).most_frames == 2  # a rewind needs three, a grade one
+    for change in ({"fewest_frames": 0}, {"most_frames": 1}):
+        with pytest.raises(BadInput, match=next(iter(change))):
+            RoboRewardTrainConfig().change(change)
+
+
 def test_a_file_changes_some_numbers(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("rate: 1e-4\nlora: 8\n")
     mine = load_vlm_config("robometer", tmp_path / "mine.yaml")

@@ -1,5 +1,6 @@
 """What vision-language models keep of an episode."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
 from demerit.models.by_time import ByTime
-from demerit.training.prepared import CorpusPart, count_skipped, prepare
+from demerit.training.prepared import CorpusPart, count_grades, count_skipped, prepare
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
 from demerit.training.vlm.corpus import VLMCorpusPlan, shrink
 from fakes.toy_corpus import list_dataset
@@ -69,6 +70,34 @@ def test_grades_are_kept_for_roboreward(tmp_path: Path) -> None:
     assert frames.tolist() == ByTime(1.0, 64).by_time(episode.main.times()).tolist()  # as in scoring
     assert shrink(np.zeros((2, 480, 640, 3), np.uint8), 240).shape == (2, 240, 320, 3)
     assert shrink(np.zeros((2, 100, 640, 3), np.uint8), 240).shape == (2, 100, 640, 3)
+
+
+def test_clips_of_every_grade_reach_the_trainer(tmp_path: Path) -> None:
+    """Clips of 3.5 to 4.5 s videos at 1 fps: the lowest grades are one or two frames long."""
+    clips = []
+    for seconds in np.linspace(3.5, 4.5, 12):
+        frames = round(4 * seconds)
+        for grade in (1, 2, 3, 4):
+            last = round((grade - 1) / 4 * (frames - 1))
+            clips.append(film(f"{frames} {seconds:.2f} {grade}", last + 1, Outcome("edit", success=False, grade=grade)))
+    assert min(map(len, clips)) == 1
+    plan = VLMCorpusPlan(RoboRewardTrainConfig())
+    corpus = prepare([CorpusPart("lab", list_dataset(clips))], tmp_path / "corpus", plan, workers=0)
+    assert Counter(row.grade for row in corpus.rows) == {1: 12, 2: 12, 3: 12, 4: 12}
+    assert count_grades(tmp_path / "corpus", corpus) == {str(grade): (12, 12) for grade in (1, 2, 3, 4)}
+    for number, (row, clip) in enumerate(zip(corpus.rows, clips, strict=True)):
+        assert np.array_equal(corpus.frame(number, row.frames - 1), clip.main.all()[-1])  # the last frame is always in
+
+
+def test_grades_are_counted_before_and_after(tmp_path: Path) -> None:
+    """Also of an interrupted preparation, and of episodes that are skipped."""
+    episodes = [film(f"{frames}", frames, Outcome("human", grade=1 + (frames > 4))) for frames in range(3, 12)]
+    plan = VLMCorpusPlan(RoboRewardTrainConfig(fewest_frames=3))
+    stopping = [CorpusPart("lab", list_dataset(episodes, stop_at=8))]
+    with pytest.raises(KeyboardInterrupt):
+        prepare(stopping, tmp_path / "corpus", plan, workers=0)
+    corpus = prepare([CorpusPart("lab", list_dataset(episodes))], tmp_path / "corpus", plan, workers=0)
+    assert count_grades(tmp_path / "corpus", corpus) == {"1": (2, 0), "2": (7, 6)}
 
 
 def test_demonstrations_are_successes_unless_labelled_otherwise(tmp_path: Path) -> None:

@@ -248,19 +248,26 @@ def _label_graded(episode: Episode, source: CorpusSource) -> Episode:
         outcomes = (*outcomes, Outcome("human", progress=_read_score(episode, source.score), by=source.score.column))
     for place, outcome in enumerate(outcomes):
         progress = _progress(outcome)
-        grade = _grade(outcome, progress)
+        grade = _grade(outcome, progress, _has_failed(outcomes, outcome.source))
         if outcome.source == source.vouched_by and grade is not None:
             graded = replace(outcome, grade=grade, progress=progress)
             return replace(episode, outcomes=(*outcomes[:place], graded, *outcomes[place + 1 :]))
     raise NotApplicable(f"it has no grade or progress from the label source {source.vouched_by!r}")
 
 
-def _grade(outcome: Outcome, progress: float | None) -> int | None:
+def _has_failed(outcomes: Sequence[Outcome], source: str) -> bool:
+    """Whether a label source calls an episode a failure, in any of its outcomes."""
+    return any(outcome.source == source and outcome.success is False for outcome in outcomes)
+
+
+def _grade(outcome: Outcome, progress: float | None, failed: bool) -> int | None:
     """The outcome's grade, or that of its progress: the nearest of five steps, at most 4 where it is not done."""
     if outcome.grade is not None or progress is None:
         return outcome.grade
-    if outcome.source in ("simulator", "rule") and outcome.success is not None:
-        return DONE_GRADE if outcome.success else grade_of(progress)
+    if failed:
+        return grade_of(progress)
+    if outcome.source in ("simulator", "rule") and outcome.success:
+        return DONE_GRADE
     return int(grade_by_range([progress], 0.0, 1.0)[0])
 
 

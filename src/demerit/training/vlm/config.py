@@ -33,6 +33,8 @@ class VLMTrainConfig:
 
     MODEL: ClassVar[str] = ""
     SHARES: ClassVar[tuple[str, ...]] = ("warm_up", "lora_dropout")
+    FEWEST: ClassVar[int] = 3
+    """least `fewest_frames`: a rewind needs three frames"""
 
     seed: int = 0
     steps: int = 0
@@ -95,8 +97,9 @@ class VLMTrainConfig:
             need(name, 0 <= getattr(self, name) < 1, "a share from 0 to below 1", getattr(self, name))
         need("steps", bool(self.steps or self.epochs), "steps or epochs above 0", "0 for both")
         need("batch", self.batch % self.part == 0, f"a multiple of part ({self.part})", self.batch)
-        need("fewest_frames", self.fewest_frames >= 3, "at least 3", self.fewest_frames)  # noqa: PLR2004
-        need("most_frames", self.most_frames >= self.fewest_frames, "at least fewest_frames", self.most_frames)
+        need("fewest_frames", self.fewest_frames >= self.FEWEST, f"at least {self.FEWEST}", self.fewest_frames)
+        most = max(2, self.fewest_frames)  # the first and the last frame are always kept
+        need("most_frames", self.most_frames >= most, f"at least {most}", self.most_frames)
         for name, known in (("precision", PRECISIONS), ("cache", CACHES)):
             if getattr(self, name) not in known:
                 raise UnknownName(name, str(getattr(self, name)), known)
@@ -158,6 +161,7 @@ class RoboRewardTrainConfig(VLMTrainConfig):
     """RoboReward: the grade of an episode as text. Defaults are the paper's numbers for 4B."""
 
     MODEL: ClassVar[str] = "roboreward"
+    FEWEST: ClassVar[int] = 1
 
     epochs: float = 3.0
     batch: int = 32
@@ -166,7 +170,8 @@ class RoboRewardTrainConfig(VLMTrainConfig):
     decay: float = 0.05
     clip: float = 1.0
     train_fusion: bool = True
-    fewest_frames: int = 3
+    fewest_frames: int = 1
+    """1 keeps the earliest clips, which are one frame long at `fps` and have the lowest grades"""
     fps: float = 1.0
     """frames per second that are kept; the last frame always is"""
     validate_every: int = 100
