@@ -42,6 +42,8 @@ def test_json_and_csv(folder: Path) -> None:
     assert found["final"]["median"] == pytest.approx(finals[8][0])
     assert found["worst"] == [id for _, id in finals[:5]]
     assert found["success_rate"] is None
+    failed = sorted((float(row["final"]), row["id"]) for row in rows if row["label"] == "failure")
+    assert len(failed) > 5 and found["highest_failures"] == [id for _, id in failed[:-6:-1]]
     for row in rows:
         place = next(path for path in found["rewards"] if f"{row['dataset'].partition(':')[2]}.demerit" in path)
         reward = stored[place, row["id"]]
@@ -78,6 +80,28 @@ def test_success_as_the_model_says_it(folder: Path, monkeypatch: pytest.MonkeyPa
     (found,) = json.loads(run.stdout)["models"]
     called = [row for row in found["scores"] if row["success"]]
     assert found["success_rate"] == pytest.approx(len(called) / 15) and called
+
+
+def test_episodes_that_the_model_learned_from_are_marked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "pupil.py").write_text(
+        "from demerit import open_dataset\n"
+        "from demerit.data.seen import SeenEpisodes\n"
+        "from demerit.models.baselines import Clock\n"
+        "class Pupil(Clock):\n"
+        f"    seen = SeenEpisodes.of(open_dataset({str(folder / 'blocks')!r})[:4])\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    run = demerit_here("score", "blocks", "-m", "pupil:Pupil", "--json", "--csv", "scores.csv", cwd=folder)
+    assert json.loads(run.stdout)["models"][0]["taught"] == 4
+    assert [row["taught"] for row in read_csv(folder / "scores.csv")] == ["True"] * 4 + ["False"] * 11
+    assert "4 of 15" in demerit_here("score", "blocks", "-m", "pupil:Pupil", cwd=folder).stdout
+
+
+def test_a_table_of_an_earlier_version_is_replaced(folder: Path) -> None:
+    table = folder / "scores.csv"
+    table.write_text("model,dataset,id,instruction,label,label_source,final,max,success,success_probability,unscored\n")
+    assert demerit_here("score", "blocks", "-m", "clock", "--csv", table, cwd=folder).returncode == 0
+    assert len(read_csv(table)) == 15
 
 
 def test_datasets_of_one_name_with_out(folder: Path) -> None:

@@ -73,7 +73,8 @@ def score(
 ) -> None:
     """Score every episode of a dataset. Run it again to resume.
 
-    Ends with the final values, the worst episodes, and what was not scored and why. A video is scored as part of its
+    Ends with the final values, the worst episodes, the failures with the highest values, and what was not scored and
+    why. A video is scored as part of its
     folder: its rewards are stored with those of the folder, and nothing is scored twice.
 
     [bold]Examples[/bold]
@@ -156,18 +157,27 @@ def print_summary(summary: ScoreSummary, several: bool = False) -> None:
         table.add_row("called a success", f"{sum(verdicts)} of {len(verdicts)} ({facts['success_rate']:.0%})")
     elif any(not math.isnan(row.success_probability) for row in summary.rows):
         table.add_row("called a success", "unknown: the model has no success threshold (see demerit calibrate)")
+    if facts["taught"]:
+        text = f"{facts['taught']} of {len(summary.rows)}: it knows their labels; judge it on other episodes"
+        table.add_row("[yellow]learned from[/yellow]", text)
     for reason, ids in list(summary.reasons().items())[:SHOWN]:
         table.add_row("[yellow]unscored[/yellow]", escape(f"{len(ids)}: {reason}, e.g. {ids[0]}"))
     print_table(table)
     if finals and not card.comparable:
         out.print("Its values depend on the episode: do not compare episodes by them.")
-    if worst := summary.worst():
-        lowest = Table("value", "episode and instruction", title="The lowest final values", title_justify="left")
-        for row in worst:
-            dataset = f"{Path(row.dataset.partition(':')[2]).name}/" if several else ""
-            instruction = shorten(row.instruction) or "(no instruction)"
-            lowest.add_row(f"{row.final:.3f}", escape(f"{dataset}{row.id}\n{instruction}"))
-        print_table(lowest)
+    _print_rows("The lowest final values", summary.worst(), several)
+    _print_rows("Failures with the highest values", summary.highest_failures(), several)
+
+
+def _print_rows(title: str, rows: list[EpisodeScore], several: bool) -> None:
+    if not rows:
+        return
+    table = Table("value", "label", "episode and instruction", title=title, title_justify="left")
+    for row in rows:
+        dataset = f"{Path(row.dataset.partition(':')[2]).name}/" if several else ""
+        instruction = shorten(row.instruction) or "(no instruction)"
+        table.add_row(f"{row.final:.3f}", row.label or "–", escape(f"{dataset}{row.id}\n{instruction}"))
+    print_table(table)
 
 
 def _load_models(names: list[str]) -> list[RewardModel]:

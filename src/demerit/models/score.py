@@ -17,6 +17,7 @@ from demerit.data.decode import LoadedEpisode, OnFrames, load_ahead
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import Indices, spread
 from demerit.data.reward import Reward
+from demerit.data.seen import seen_by
 from demerit.data.store import Store
 from demerit.errors import BadInput, BadReward, DemeritError, UnreadableVideo
 from demerit.models.protocol import ModelCard, Prepares, RewardModel
@@ -138,7 +139,7 @@ class _ScoreQueue:
     """Selects the episodes to score and remembers their fingerprints."""
 
     def __init__(self, job: ScoreJob, store: RewardStore, progress: ScoreProgress) -> None:
-        self.job, self.progress = job, progress
+        self.job, self.progress, self.seen = job, progress, seen_by(job.model)
         self.card_hash = job.model.card.hash()
         self.on_record = store.on_record()
         self.fingerprints: dict[str, str] = {}
@@ -149,7 +150,7 @@ class _ScoreQueue:
         for count, episode in enumerate(self.job.dataset):
             if self.job.limit is not None and count >= self.job.limit:
                 return
-            self.progress.episodes[episode.id] = SeenEpisode.of(episode)
+            self.progress.episodes[episode.id] = SeenEpisode.of(episode, self.seen.has(episode))
             fingerprint = _fingerprint(episode)
             if self._is_done(episode.id, fingerprint):
                 self.progress.kept += 1

@@ -33,13 +33,15 @@ class SeenEpisode:
     label: str = ""
     """success, failure, 'grade 3' or 'progress 0.4'; empty = no label"""
     label_source: str = ""
+    taught: bool = False
+    """whether the model learned from it"""
 
     @classmethod
-    def of(cls, episode: Episode) -> SeenEpisode:
+    def of(cls, episode: Episode, taught: bool = False) -> SeenEpisode:
         """Take instruction and most trusted label of an episode."""
         outcome = episode.outcome
         if outcome is None:
-            return cls(episode.instruction)
+            return cls(episode.instruction, taught=taught)
         label = ""
         if outcome.success is not None:
             label = "success" if outcome.success else "failure"
@@ -47,7 +49,7 @@ class SeenEpisode:
             label = f"grade {outcome.grade}"
         elif outcome.progress is not None:
             label = f"progress {outcome.progress:g}"
-        return cls(episode.instruction, label, outcome.source if label else "")
+        return cls(episode.instruction, label, outcome.source if label else "", taught)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class EpisodeScore:
     success_probability: float
     unscored: str
     """why it, or its last frame, has no value"""
+    taught: bool
+    """whether the model learned from it: then its value says little"""
 
     @classmethod
     def of(cls, reward: Reward, seen: SeenEpisode, dataset: str) -> EpisodeScore:
@@ -86,6 +90,7 @@ class EpisodeScore:
             success=succeeds if isinstance(succeeds, bool) else None,
             success_probability=NAN if reward.success is None or not len(reward.success) else float(reward.success[-1]),
             unscored="" if not math.isnan(reward.final) else reward.why_missing,
+            taught=seen.taught,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -126,9 +131,16 @@ class ScoreSummary:
 
     def worst(self, most: int = WORST) -> list[EpisodeScore]:
         """Return the episodes with the lowest final values; none where all are equal or cannot be compared."""
+        return self._ranked()[:most]
+
+    def highest_failures(self, most: int = WORST) -> list[EpisodeScore]:
+        """Return the labelled failures with the highest final values; none where values cannot be compared."""
+        return [row for row in reversed(self._ranked()) if row.label == "failure"][:most]
+
+    def _ranked(self) -> list[EpisodeScore]:
         if not self.card.comparable or len(set(self.finals)) == 1 < len(self.rows):
             return []
-        return sorted((row for row in self.rows if not math.isnan(row.final)), key=lambda row: row.final)[:most]
+        return sorted((row for row in self.rows if not math.isnan(row.final)), key=lambda row: row.final)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -145,6 +157,8 @@ class ScoreSummary:
                 {"reason": reason, "episodes": len(ids), "ids": ids} for reason, ids in self.reasons().items()
             ],
             "worst": [row.id for row in self.worst()],
+            "highest_failures": [row.id for row in self.highest_failures()],
+            "taught": sum(row.taught for row in self.rows),
             "scores": [row.as_dict() for row in self.rows],
         }
 
@@ -166,7 +180,8 @@ def check_table_file(path: Path) -> None:
         raise BadInput(str(path), "a file to write", "a folder")
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
-            if file.readline().rstrip("\r\n") != ",".join(COLUMNS):
+            header = file.readline().rstrip("\r\n").split(",")
+            if header not in (COLUMNS, COLUMNS[:-1]):  # tables of earlier versions lack the last column
                 raise BadInput(str(path), "a new file, or one that `demerit score --csv` wrote", "another file")
 
 
