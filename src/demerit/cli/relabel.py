@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,8 @@ from demerit.cli.bars import bar, out, print_problems, print_table
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput
-from demerit.models.gvl import GVLConfig
+from demerit.llm import ChatOptions
+from demerit.llm.options import VALIDATOR
 from demerit.negatives.relabel.config import RelabelConfig
 from demerit.negatives.relabel.job import RelabelSummary, estimate
 from demerit.negatives.relabel.job import relabel as run_relabel
@@ -42,6 +44,10 @@ def relabel(
     more_tokens: Annotated[
         int, typer.Option(help="Add N tokens to the limit of every answer, for models that reason first.")
     ] = 0,
+    validator_url: Annotated[
+        str | None, typer.Option(help="Server of a second model that validates (or DEMERIT_VALIDATOR_URL).")
+    ] = None,
+    validator_model: Annotated[str | None, typer.Option(help="Its model (or DEMERIT_VALIDATOR_MODEL).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate the cost; send nothing.")] = False,
     budget: Annotated[
         float | None, typer.Option(help="Spend at most N dollars (needs DEMERIT_CHAT_PRICE_IN and _OUT).")
@@ -54,7 +60,8 @@ def relabel(
     """Write graded instructions that a success does not fulfil, with a chat model.
 
     The model is the one at DEMERIT_CHAT_URL and DEMERIT_CHAT_MODEL (any OpenAI-compatible server). Each command is
-    checked by rules and graded blindly by the model; rejected ones are in relabelled.jsonl with their reasons. Labels
+    checked by rules and graded blindly by the model, or by a second one (--validator-model), which shares fewer errors
+    with it; rejected ones are in relabelled.jsonl with their reasons. Labels
     of the test split get the tag human_check. Exit code 3: some episodes got no answer; run the command again.
 
     [bold]Examples[/bold]
@@ -75,7 +82,10 @@ def relabel(
         assume_success=assume_success,
         split=split,
     )
-    chat = GVLConfig.read("", {"budget": budget, "concurrency": concurrency})
+    chat = ChatOptions.read("", {"budget": budget, "concurrency": concurrency})
+    second = ChatOptions.read("", {"url": validator_url, "model": validator_model}, VALIDATOR)
+    validated_apart = bool(second.model or second.url)
+    second = replace(second, url=second.url or chat.url, cache=second.cache or chat.cache, concurrency=chat.concurrency)
     dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, False))
     with chat.client() as client:
         if dry_run:
@@ -89,6 +99,7 @@ def relabel(
                 dest,
                 client,
                 config,
+                validator=second.client() if validated_apart else None,
                 on_progress=lambda now: shown.update(now.finished, f"{now.labels} labels"),
             )
     _print_summary(summary, dest)
@@ -130,4 +141,6 @@ def _print_summary(summary: RelabelSummary, dest: Path) -> None:
     for reason, count in summary.unfinished.most_common():
         out.print(f"  [yellow]{count} without an answer[/yellow]: {escape(reason)}; run the same command again")
     out.print(f"  {summary.spent}")
+    if summary.validator_spent is not None:
+        out.print(f"  validator: {summary.validator_spent}")
     print_problems(summary.problems.rows())

@@ -67,6 +67,32 @@ class Estimate:
         )
 
 
+@dataclass(frozen=True)
+class ScoringEstimate:
+    """What scoring would cost."""
+
+    estimate: Estimate
+    episodes: int
+    looked_at: int
+    """the estimate is scaled up from this many episodes"""
+
+    @classmethod
+    def scaled(cls, found: Estimate, episodes: int, looked_at: int) -> ScoringEstimate:
+        """Scale the estimate for `looked_at` episodes up to all of them."""
+        factor = episodes / max(looked_at, 1)
+        requests, cached, images, tokens_in, tokens_out = (
+            round(number * factor)
+            for number in (found.requests, found.cached, found.images, found.tokens_in, found.tokens_out)
+        )
+        cost = None if found.cost is None else found.cost * factor
+        return cls(Estimate(requests, cached, images, tokens_in, tokens_out, cost), episodes, looked_at)
+
+    def __str__(self) -> str:
+        """One line."""
+        scaled = "" if self.looked_at == self.episodes else f" (scaled up from {self.looked_at})"
+        return f"{self.episodes} episodes{scaled}: {self.estimate}"
+
+
 class Budget:
     """Counts the requests of one client; thread-safe.
 

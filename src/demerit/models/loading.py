@@ -40,6 +40,7 @@ MODELS = Registry(
         "motion": "models.baselines:Motion",
         "length": "models.baselines:Length",
         "gvl": "models.gvl.model:GVL",
+        "grader": "models.grader:ChatGrader",
         "robometer": "models.published.robometer:Robometer",
         "roboreward": "models.published.roboreward:RoboReward",
         "topreward": "models.published.topreward:TOPReward",

@@ -81,7 +81,7 @@ def test_nothing_related_to_the_rollout_is_allowed(records: list[Record], data: 
     near = {one.id for one in episodes if similarity(one.instruction, evaluated.instruction) > 0}
     assert {one.id for one in allowed} == near - forbidden, "all that is near and unrelated, and nothing else"
     remarks = gather_remarks(allowed)
-    context = ContextBuilder(GVLConfig("dense", shown_examples=8, example_frames=2)).build(
+    context = ContextBuilder(GVLConfig(context="dense", shown_examples=8, example_frames=2)).build(
         allowed, FailureDescriptions(("x",), "people")
     )
     shown = set(context.given.get("failures shown", [])) | {

@@ -15,10 +15,10 @@ from demerit.cli import app
 from demerit.data.frames import spread
 from demerit.data.labels import Outcome, Preference
 from demerit.errors import BadInput, StoreError, UnknownName
+from demerit.llm.options import FROM_ENVIRONMENT, variable_of
 from demerit.models import load_model
 from demerit.models.check import check_model
 from demerit.models.gvl import GVLConfig
-from demerit.models.gvl.config import ENVIRONMENT
 from demerit.models.gvl.distil import DistillationConfig
 from demerit.models.gvl.library import Library
 from demerit.models.gvl.model import GVL
@@ -29,8 +29,8 @@ from fakes.prompted import close_models as _close_models  # noqa: F401
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ENVIRONMENT.values():
-        monkeypatch.delenv(variable, raising=False)
+    for option in FROM_ENVIRONMENT:
+        monkeypatch.delenv(variable_of(option), raising=False)
 
 
 @pytest.fixture

@@ -356,3 +356,24 @@ def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
             for block in re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.M | re.S):
                 subprocess.run([*command, block], cwd=tmp_path, env=env, check=True, timeout=100)
     assert len(Store(tmp_path / "counterfactuals")) == len(Store(tmp_path / "my_counterfactuals")) == 2 * (4 + 3 + 1)
+
+
+def test_a_second_model_validates_what_the_first_one_wrote(tmp_path: Path) -> None:
+    """A validator that grades everything 1 accepts only grade 1, whatever the author thinks."""
+    authors, checks = [], []
+
+    def write(request: Request) -> Any:
+        authors.append(request)
+        return author(request)
+
+    def check(request: Request) -> Any:
+        checks.append(request)
+        return verdict(1)
+
+    with ScriptedServer(write) as first, ScriptedServer(check) as second:
+        endpoint = Endpoint(second.url, "strict", key_env="")
+        with make_client(first, tmp_path) as client, ChatClient(endpoint, tmp_path / "checks.sqlite") as validator:
+            summary = relabel(originals(tmp_path, 2), tmp_path / "made", client, COMMANDS_ONLY, validator=validator)
+    assert set(summary.commands) == {1}
+    assert authors and checks and summary.validator_spent is not None and summary.validator_spent.answers == len(checks)
+    assert {record.validator for record in read_records(tmp_path / "made")} == {"strict"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from demerit.data.episode import Episode
 from demerit.data.frames import short_hash, spread
 from demerit.data.reward import Reward
 from demerit.errors import BadInput
-from demerit.llm import ChatClient, Estimate, Spending
+from demerit.llm import ChatClient, ScoringEstimate, Spending
 from demerit.models.gvl.config import GVLConfig
 from demerit.models.gvl.distil import Distillation, DistillationConfig, distil
 from demerit.models.gvl.library import Library
@@ -38,21 +38,6 @@ _EXAMPLES = {
     "video": "descriptions and pictures of failures",
     "dense": "descriptions and pictures of failures and values per step",
 }
-
-
-@dataclass(frozen=True)
-class ScoringEstimate:
-    """What scoring would cost."""
-
-    estimate: Estimate
-    episodes: int
-    looked_at: int
-    """the estimate is scaled up from this many episodes"""
-
-    def __str__(self) -> str:
-        """One line."""
-        scaled = "" if self.looked_at == self.episodes else f" (scaled up from {self.looked_at})"
-        return f"{self.episodes} episodes{scaled}: {self.estimate}"
 
 
 class GVL:
@@ -104,7 +89,7 @@ class GVL:
         ]
         requests = [*self.prompter.requests(answers, self.config.temperature, [])]
         found = self.client.estimate([*requests, *self.prompter.description_requests(looked)])
-        return ScoringEstimate(_scale(found, len(given) / max(len(looked), 1)), len(given), len(looked))
+        return ScoringEstimate.scaled(found, len(given), len(looked))
 
     def distil(self, records: Iterable[Record], config: DistillationConfig | None = None) -> Distillation:
         """Make values per step for rejected rollouts by preference-guided self-distillation, without examples."""
@@ -198,9 +183,3 @@ def _describe_spread(deviation: Any, count: Any, samples: int) -> dict[str, Any]
     if bool(np.any(count < samples)):
         found["answers per frame"] = count.tolist()
     return found
-
-
-def _scale(estimate: Estimate, factor: float) -> Estimate:
-    counts = ("requests", "cached", "images", "tokens_in", "tokens_out")
-    scaled: dict[str, Any] = {name: round(getattr(estimate, name) * factor) for name in counts}
-    return replace(estimate, **scaled, cost=None if estimate.cost is None else estimate.cost * factor)

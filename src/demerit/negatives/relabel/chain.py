@@ -76,6 +76,8 @@ class RelabelRecord:
     plan: Mapping[str, Any] | None = None
     candidates: tuple[Candidate, ...] = ()
     split: str = ""
+    validator: str = ""
+    """the model that validated; empty = the author"""
 
     def accepted(self, stage: Stage) -> dict[int, Candidate]:
         """The accepted commands (stage 'command') or clips (stage 'clip') by grade."""
@@ -96,6 +98,9 @@ class RelabelChain:
     model: str
     config: RelabelConfig
     sampler: FrameSampler
+    check: Callable[[ChatRequest], ChatResponse] | None = None
+    """asks the validator; None = the author validates"""
+    validator: str = ""
     candidates: list[Candidate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -123,6 +128,7 @@ class RelabelChain:
             analysis=None if analysis is None else analysis.model_dump(),
             plan=None if plan is None else plan.model_dump(),
             candidates=tuple(self.candidates),
+            validator=self.validator,
         )
 
     def _write_commands(self, analysis: Analysis, images: PromptParts) -> FailurePlan | None:
@@ -204,7 +210,8 @@ class RelabelChain:
         """Have the video graded under a command, blindly. Returns the verdict, the objection, and whose it is."""
         verdict, problem = None, ""
         for number in range(self.config.rounds):
-            verdict, problem = self._send(self.prompts.validate(self.task, command, images, number), Verdict)
+            request = self.prompts.validate(self.task, command, images, number)
+            verdict, problem = self._send(request, Verdict, self.check)
             if verdict is not None:
                 break
         if verdict is None:
@@ -228,8 +235,10 @@ class RelabelChain:
             self._keep(stage, "", grade, number, problem, "answer")
         return answer
 
-    def _send(self, request: ChatRequest, schema: type[Answer]) -> tuple[Answer | None, str]:
-        response = self.ask(request)
+    def _send(
+        self, request: ChatRequest, schema: type[Answer], ask: Callable[[ChatRequest], ChatResponse] | None = None
+    ) -> tuple[Answer | None, str]:
+        response = (ask or self.ask)(request)
         if response.kind in NO_ANSWER:
             raise Unanswered(response.why_not)
         if isinstance(response.parsed, schema):

@@ -73,6 +73,8 @@ class RelabelSummary:
     leaks: list[str] = field(default_factory=list)
     """what the source's own splits share (split='source')"""
     spent: Spending = field(default_factory=Spending)
+    validator_spent: Spending | None = None
+    """what a validator of its own cost"""
     problems: Problems = field(default_factory=Problems)
 
     @property
@@ -87,6 +89,7 @@ def relabel(
     client: ChatClient,
     config: RelabelConfig | None = None,
     *,
+    validator: ChatClient | None = None,
     on_progress: Callable[[RelabelSummary], None] = lambda summary: None,
 ) -> RelabelSummary:
     """Write graded commands that a dataset's successes fail, and validate each.
@@ -96,6 +99,7 @@ def relabel(
         dest: the folder to make, or one that an earlier run of the same job made.
         client: the chat model. Give it a cache file: that is what makes the job resumable without paying twice.
         config: what to make.
+        validator: a second model that grades what the first one wrote; None = the first one does.
         on_progress: called after every episode that is finished.
     """
     config = config or RelabelConfig()
@@ -105,7 +109,8 @@ def relabel(
     chosen = _choose(dataset, config, summary, assigner)
     # The header holds all that decides the content: a folder of another job is refused.
     facts = json.dumps(asdict(config), sort_keys=True)
-    job = f"counterfactuals of {dataset.address} by {client.endpoint.model}, {prompt_version()}: {facts}"
+    models = client.endpoint.model + (f", validated by {validator.endpoint.model}" if validator else "")
+    job = f"counterfactuals of {dataset.address} by {models}, {prompt_version()}: {facts}"
     licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
     store = open_or_create(dest, f"{dataset.name}-counterfactuals", licence, job)
     with store.writer() as writer:
@@ -118,7 +123,8 @@ def relabel(
         if config.split == "task":
             splits = assigner.assign(config.shares, config.seed, only=chosen, kept=written)
         with atomic_file(store.root / RECORDS) as partial, partial.open("wb") as log:
-            _RelabelRun(dataset, config, client, writer, log, summary, chosen, splits, written, on_progress).run()
+            clients = (client, validator)
+            _RelabelRun(dataset, config, *clients, writer, log, summary, chosen, splits, written, on_progress).run()
     return summary
 
 
@@ -205,6 +211,7 @@ class _RelabelRun:
     dataset: Dataset
     config: RelabelConfig
     client: ChatClient
+    validator: ChatClient | None
     writer: StoreWriter
     log: IO[bytes]
     summary: RelabelSummary
@@ -218,6 +225,7 @@ class _RelabelRun:
     def run(self) -> None:
         """Process the chosen originals and write the results in the dataset's order."""
         config, client, model = self.config, self.client, self.client.endpoint.model
+        check, checker = (self.validator.ask, self.validator.endpoint.model) if self.validator else (None, "")
         sampler = FrameSampler(config.size)
         waiting: deque[tuple[Episode, Future[RelabelRecord]]] = deque()
         pool, finished = ThreadPoolExecutor(client.concurrency), False
@@ -230,7 +238,7 @@ class _RelabelRun:
                     self._finish(self.summary.unfinished.update, [f"not asked: {client.stopped}"])
                 else:
                     self.summary.originals += 1
-                    chain = RelabelChain(episode, client.ask, model, config, sampler)
+                    chain = RelabelChain(episode, client.ask, model, config, sampler, check, checker)
                     waiting.append((episode, pool.submit(chain.run)))
                 while waiting and (len(waiting) >= AHEAD * client.concurrency or waiting[0][1].done()):
                     self._finish(self._write, *waiting.popleft())
@@ -239,9 +247,11 @@ class _RelabelRun:
             finished = True
         finally:
             if not finished:
-                client.stop("interrupted")  # send nothing more, but wait for what is paid for
+                for asked in filter(None, (client, self.validator)):
+                    asked.stop("interrupted")  # send nothing more, but wait for what is paid for
             pool.shutdown(wait=True, cancel_futures=True)
             self.summary.spent = client.spent
+            self.summary.validator_spent = None if self.validator is None else self.validator.spent
 
     def _finish(self, step: Callable[..., object], *arguments: Any) -> None:
         step(*arguments)
@@ -300,7 +310,9 @@ def make_episodes(record: RelabelRecord, episode: Episode, keep_original: bool) 
     ]
     for grade, candidate in sorted(record.accepted("clip").items()):
         clip = load_negative("clip")(episode, rng, last=int(candidate.text))
-        confirmed = Outcome("model", success=False, grade=grade, by=f"{record.model}, {record.prompts}")
+        confirmed = Outcome(
+            "model", success=False, grade=grade, by=f"{record.validator or record.model}, {record.prompts}"
+        )
         made.append(replace(clip, outcomes=(*clip.outcomes, confirmed)))
     due = {"human_check": "due"} if is_evaluation_split(record.split) else {}
     for view in [*made, episode] if keep_original else made:

@@ -18,8 +18,7 @@ from demerit.data.files import lock_folder, write_atomic, write_json
 from demerit.data.importing import import_dataset
 from demerit.data.splits import check_leaks
 from demerit.data.store import Store, open_or_create
-from demerit.llm import ChatClient
-from demerit.models.gvl import GVLConfig
+from demerit.llm import ChatClient, ChatOptions
 from demerit.negatives.job import ANY, make_negatives
 from demerit.negatives.mix import Mix
 from demerit.registry import load_attribute
@@ -204,5 +203,7 @@ def _open_client(config: CorpusConfig, changes: Mapping[str, Any]) -> ChatClient
     if config.counterfactuals is None:
         return None
     load_attribute("demerit.negatives.relabel.job:relabel", "A chat model")  # needs the extra: fail now
-    chat = GVLConfig.read("", {**config.chat, **{name: value for name, value in changes.items() if value is not None}})
+    chat = ChatOptions.read(
+        "", {**config.chat, **{name: value for name, value in changes.items() if value is not None}}
+    )
     return chat.client() if chat.url and chat.model else None
