@@ -75,6 +75,8 @@ def everything(control, world):
     found = [
         preference_ordering(final, world["human"], tasks, how="final"),
         preference_ordering(mean, world["human"], tasks, how="mean"),
+        preference_ordering(final, world["human"], tasks, how="final", ties="wrong"),
+        preference_ordering(mean, world["human"], tasks, how="mean", ties="wrong"),
         judgement_agreement(final - other, world["verdicts"], **common),
         right_instruction(final, other, **common),
         success_failure_gap(final, y, **common),

@@ -24,8 +24,8 @@ maybe = st.one_of(st.integers(0, 4).map(float), st.just(math.nan))
 episodes = st.lists(st.tuples(maybe, maybe, st.sampled_from("pqr")), min_size=1, max_size=25)
 
 
-def the_paper(rows):
-    """1 - sum |P_c| D_c / sum |P_c|, with half a disagreement for a tie of the model."""
+def the_paper(rows, tie=1.0):
+    """1 - sum |P_c| D_c / sum |P_c|, where a tie of the model is a disagreement (or half of one)."""
     above = below = ties = unscored = 0
     for context in {c for *_, c in rows}:
         inside = [(m, y) for m, y, c in rows if c == context]
@@ -33,8 +33,8 @@ def the_paper(rows):
         scored = [(a, b) for a, b in strict if not math.isnan(a[0] + b[0])]
         unscored += len(strict) - len(scored)
         if scored:
-            wrong = [0.5 if a[0] == b[0] else float((a[0] > b[0]) != (a[1] > b[1])) for a, b in scored]
-            ties += wrong.count(0.5)
+            wrong = [tie if a[0] == b[0] else float((a[0] > b[0]) != (a[1] > b[1])) for a, b in scored]
+            ties += sum(a[0] == b[0] for a, b in scored)
             above += len(scored) * (sum(wrong) / len(scored))
             below += len(scored)
     return (1 - above / below if below else math.nan), below, ties, unscored
@@ -44,13 +44,43 @@ def the_paper(rows):
 @given(episodes)
 def test_accuracy_matches_the_paper(rows):
     model, human, contexts = zip(*rows, strict=True)
-    found = preference_ordering(model, human, contexts).measure(QUICK)
-    value, n, ties, unscored = the_paper(rows)
-    assert found.value == pytest.approx(value, nan_ok=True)
-    assert (found.n, found.ties, found.unscored) == (n, ties, unscored)
+    for credit, disagreement in (("wrong", 1.0), ("half", 0.5)):
+        found = preference_ordering(model, human, contexts, ties=credit).measure(QUICK)
+        value, n, ties, unscored = the_paper(rows, disagreement)
+        assert found.value == pytest.approx(value, nan_ok=True)
+        assert (found.n, found.ties, found.unscored) == (n, ties, unscored)
     paired = {k for i, j in combinations(range(len(rows)), 2) if strict(rows[i], rows[j]) for k in (i, j)}
     assert found.counts["episodes"] == len(paired)
     assert found.counts["unscored episodes"] == sum(math.isnan(rows[k][0]) for k in paired)
+
+
+def test_ties_cost_a_grader_what_the_paper_says():
+    """A constant scores 0, a grader from 1 to 5 loses half a point for each pair that it ties."""
+    rng = np.random.default_rng(5)
+    human, contexts = rng.random(80), rng.integers(0, 8, 80)
+    fine = human + rng.normal(0, 0.2, 80)
+    models = {"constant": np.zeros(80), "grades": np.clip(np.floor(1 + 4 * fine + 0.5), 1, 5), "fine": fine}
+    found = {}
+    for name, model in models.items():
+        paper, half = (preference_ordering(model, human, contexts, ties=t).measure(QUICK) for t in ("wrong", "half"))
+        # a second computation: the signs are compared, and 0 is no sign of a person's
+        i, j = np.nonzero((contexts[:, None] == contexts) & (human[:, None] != human))
+        agree = np.sign(model[i] - model[j]) == np.sign(human[i] - human[j])
+        assert paper.value == pytest.approx(agree.mean())
+        assert half.value - paper.value == pytest.approx(paper.ties / paper.n / 2)
+        assert (paper.name, half.name) == ("preference_ordering_ties_wrong_by_sum", "preference_ordering_by_sum")
+        found[name] = paper, half
+    assert [measure.value for measure in found["constant"]] == [0.0, 0.5]
+    assert found["fine"][0].ties == 0 < found["grades"][0].ties
+    assert found["grades"][1].value - found["grades"][0].value > 0.05
+    with pytest.raises(BadInput, match="ties"):
+        preference_ordering([1, 2], [1, 2], "cc", ties="right")
+
+
+def test_pairs_across_clusters_can_count_ties_as_wrong():
+    human, contexts, clusters = [1, 2, 3, 3], ["c"] * 4, list("xyzz")
+    tied = preference_ordering([2, 2, 2, 5], human, contexts, clusters=clusters, ties="wrong").measure(QUICK)
+    assert (tied.value, tied.n, tied.ties) == (pytest.approx(2 / 5), 5, 3)
 
 
 def strict(a, b):

@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 
 from demerit.errors import UnknownName
+from demerit.evaluate.benchmarks import load_benchmark
 from demerit.evaluate.reports.published import PublishedTable, published_table, published_tables
 from fakes.paths import ASSETS
 
@@ -32,6 +33,15 @@ def test_every_file_is_a_table_with_a_source() -> None:
         assert table.approximate == table.name.startswith("position")
         lines = (ASSETS / "published" / f"{table.name}.csv").read_text().strip().splitlines()
         assert table.size == len(lines) - 1 > 0  # no cell twice
+
+
+def test_measures_beside_printed_numbers_follow_the_papers() -> None:
+    """What demerit shows first on the same data is computed as the printed number is."""
+    beside = {table.name: table.beside for table in published_tables() if table.beside}
+    for benchmark, measure in beside.values():
+        assert load_benchmark(benchmark).headline[0] == measure
+    assert beside["position_figure_3"] == ("roboarena@1", "preference_ordering_ties_wrong_by_sum")
+    assert {name for name in beside if name.startswith("roboreward")} == {f"roboreward_table_{n}" for n in (1, 3, 10)}
 
 
 def test_overall_error_is_the_mean_of_the_subsets() -> None:

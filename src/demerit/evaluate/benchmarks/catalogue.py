@@ -29,6 +29,7 @@ from demerit.evaluate.benchmarks.metric_specs import (
     ORDER,
     ORDERING,
     OVER_REWARDS,
+    PUBLISHED_ORDERING,
     RANKING,
     REVERSED_ORDER,
     SHUFFLED_ORDER,
@@ -77,8 +78,8 @@ def roboarena() -> Benchmark:
         data="a RoboArena dump (evaluation_sessions/)",
         get="https://huggingface.co/datasets/RoboArena/DataDump_08-05-2025",
         reads="roboarena",
-        metrics=(*ORDERING, *JUDGEMENT, BOTH_ORDERS, *DETECTION, *AT_RISK, *CALIBRATION),
-        headline=("preference_ordering_by_sum",),
+        metrics=(PUBLISHED_ORDERING, *ORDERING, *JUDGEMENT, BOTH_ORDERS, *DETECTION, *AT_RISK, *CALIBRATION),
+        headline=(PUBLISHED_ORDERING.name, "preference_ordering_by_sum"),
     )
 
 

@@ -1,6 +1,7 @@
 """The metrics that benchmarks are made of: of whole episodes, of curves within an episode, and of success thresholds.
 
-    ordering     preference_ordering_by_{sum,final,mean}, judgement_agreement[_by_sum], both_orders_agreement
+    ordering     preference_ordering_by_{sum,final,mean}, preference_ordering_ties_wrong_by_sum (the position paper's),
+                 judgement_agreement[_by_sum], both_orders_agreement
     detection    auroc, over_reward_rate, over_reward_above_{half,threshold}, average_precision_of_success,
                  f1_of_failure, best_f1_of_success ...
     ranking      kendall_{tau_a,tau_b,ordered}, success_failure_gap
@@ -49,6 +50,7 @@ from demerit.evaluate.metrics.ranking import (
     Correlations,
     Method,
     Return,
+    TieCredit,
     Variant,
     both_orders_agreement,
     diagonal_share,
@@ -92,15 +94,15 @@ SIDES = {"false": (0.0, "rejected episodes"), "true": (1.0, "accepted episodes")
 # Ordering
 
 
-def ordering(how: Return) -> MetricSpec:
+def ordering(how: Return, ties: TieCredit = "half") -> MetricSpec:
     """Are the episodes of one task ordered as people order them?"""
 
     def tally_of(scores: Scores, returns: Floats) -> Tally:
         human, label = scores.human_scores
-        tally = preference_ordering(returns, human, scores.contexts, clusters=scores.clusters, how=how)
+        tally = preference_ordering(returns, human, scores.contexts, clusters=scores.clusters, how=how, ties=ties)
         return replace(tally, note=f"people's order by {label}")
 
-    name = f"preference_ordering_by_{how}"
+    name = f"preference_ordering{'_ties_wrong' if ties == 'wrong' else ''}_by_{how}"
     return MetricSpec(name, lambda scores, model: scores.returns(model, how), tally_of, RANKED, by=("category",))
 
 
@@ -166,6 +168,8 @@ BOTH_ORDERS = MetricSpec(
     asks_comparers=True,
     applies_to=_is_comparer,
 )
+PUBLISHED_ORDERING = ordering("sum", "wrong")
+"""as the position paper defines it, for tables that stand beside its numbers"""
 ORDERING = (ordering("sum"), ordering("final"), ordering("mean"))
 JUDGEMENT = (judgement("judgement_agreement", "final"), judgement("judgement_agreement_by_sum", "sum"))
 

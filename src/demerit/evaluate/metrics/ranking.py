@@ -1,6 +1,6 @@
 """Order: preference-ordering accuracy, agreement with A/B/tie labels, value-order correlation (VOC), Kendall's tau.
 
-A pair counts 1 if the model agrees, 1/2 if it is tied, 0 if it disagrees.
+A pair counts 1 if the model agrees, 1/2 if it is tied, 0 if it disagrees; with `ties="wrong"` a tie counts 0.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from demerit.evaluate.metrics.bootstrap import (
 Verdicts = Sequence[str] | npt.NDArray[Any]
 Return = Literal["sum", "final", "mean"]
 """how per-step rewards become one number per episode"""
+TieCredit = Literal["half", "wrong"]
+"""what a pair counts that the model ties; `wrong` is the position paper's rule"""
 
 
 def episode_returns(values: Sequence[npt.ArrayLike], how: Return = "sum") -> Floats:
@@ -56,12 +58,15 @@ def preference_ordering(
     *,
     clusters: Labels | None = None,
     how: Return = "sum",
+    ties: TieCredit = "half",
 ) -> Tally:
-    """Measure preference-ordering accuracy, the A of the position paper.
+    """Measure preference-ordering accuracy; with `ties="wrong"` it is the A of the position paper.
 
     P_c = pairs {i, j} of one context with human scores y_i != y_j;
     A = sum over c and P_c of credit / sum over c of |P_c|, where credit is 1 if sign(return_i - return_j) =
-    sign(y_i - y_j), 1/2 for equal returns, else 0. (The paper gives ties 0.)
+    sign(y_i - y_j), 1/2 for equal returns (0 with `ties="wrong"`), else 0.
+    With ties wrong, a constant scores 0 and a model of few values scores less than a finer one of equal rank: chance is
+    1/2 only for models that never tie.
 
     Args:
         returns: one number per episode (see `episode_returns`), NaN = unscored.
@@ -70,7 +75,10 @@ def preference_ordering(
         clusters: what the interval resamples; None = the contexts. A pair of two clusters counts as often as both
             are drawn together: the product of their counts.
         how: how the returns were computed; part of the name of the result.
+        ties: what equal returns count; part of the name of the result.
     """
+    if ties not in get_args(TieCredit):
+        raise BadInput("ties", "'half' or 'wrong'", repr(ties))
     model = numbers("returns", returns)
     truth = numbers("human scores", human, len(model))
     left, right, context = pairs_within(contexts, len(model))
@@ -78,7 +86,9 @@ def preference_ordering(
     strict = judged & (truth[left] != truth[right])
     left, right = left[strict], right[strict]
     credit = pair_credit(model[left] - model[right], truth[left] > truth[right])
-    scored = ~np.isnan(credit)
+    scored, tied = ~np.isnan(credit), credit == 0.5  # noqa: PLR2004
+    if ties == "wrong":
+        credit[tied] = 0.0
     involved = np.unique(np.concatenate([left, right]))
     counts = {
         "contexts": len(np.unique(context[strict][scored])),
@@ -87,10 +97,10 @@ def preference_ordering(
         "human ties": int((judged & ~strict).sum()),
     }
     codes, labels = rank_codes(contexts if clusters is None else clusters, len(model))
-    name, ties = f"preference_ordering_by_{how}", int((credit == 0.5).sum())  # noqa: PLR2004
+    name, count = f"preference_ordering{'_ties_wrong' if ties == 'wrong' else ''}_by_{how}", int(tied.sum())
     if np.array_equal(codes[left], codes[right]):
         inside = [labels[code] for code in codes[left]]
-        return mean_tally(name, "pairs", credit, inside, ties=ties, counts=counts)
+        return mean_tally(name, "pairs", credit, inside, ties=count, counts=counts)
     missing = int((~scored).sum())
     if not scored.any():
         return empty_tally(name, "pairs", missing, "no pair was scored")
@@ -99,7 +109,7 @@ def preference_ordering(
     first, second = place.reshape(both.shape)
     statistic = _mean_over_crossing_pairs(first, second, credit[scored], len(used))
     owners, each = tuple(labels[code] for code in used), np.arange(len(used), dtype=np.int64)
-    return Tally(name, "pairs", statistic, each, owners, int(scored.sum()), missing, ties, counts=counts)
+    return Tally(name, "pairs", statistic, each, owners, int(scored.sum()), missing, count, counts=counts)
 
 
 def _mean_over_crossing_pairs(first: Ints, second: Ints, credit: Floats, size: int) -> Weighted:

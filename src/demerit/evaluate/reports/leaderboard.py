@@ -9,7 +9,7 @@ from pathlib import Path
 from demerit.data.episode import safe_name
 from demerit.data.files import write_atomic
 from demerit.errors import StoreError
-from demerit.evaluate.reports.headline import HeadlineTable, Lead, headline, lead
+from demerit.evaluate.reports.headline import HeadlineTable, Lead, headline, label, lead
 from demerit.evaluate.reports.page import ModelStyle, model_styles, render
 from demerit.evaluate.reports.published import published_tables
 from demerit.evaluate.reports.report import Report
@@ -44,7 +44,8 @@ def build_leaderboard(reports: Sequence[Report], out: Path) -> Path:
         raise StoreError(out, f"the folder cannot be made ({error.strerror or error})") from error
     boards = [_board(report, i) for i, report in enumerate(reports)]
     page = out / "index.html"
-    write_atomic(page, render("leaderboard.html.j2", boards=boards, tables=published_tables()).encode())
+    html = render("leaderboard.html.j2", boards=boards, tables=published_tables(), label=label)
+    write_atomic(page, html.encode())
     return page
 
 

@@ -48,6 +48,8 @@ class PublishedTable:
     values: dict[tuple[str, str], Decimal]
     """by model and column, in the order and with the digits of the print"""
     notes: tuple[str, ...] = ()
+    beside: tuple[str, str] | None = None
+    """benchmark and measure of demerit that are computed in the same way; None where there is none"""
 
     @property
     def size(self) -> int:
@@ -88,7 +90,8 @@ def published_tables() -> tuple[PublishedTable, ...]:
         rows = csv.DictReader((folder / f"{entry['name']}.csv").read_text(encoding="utf-8").splitlines())
         values = {(row["model"], row["column"]): Decimal(row["value"]) for row in rows}
         source, notes = PublishedSource(**entry["source"]), tuple(entry["notes"])
-        tables.append(PublishedTable(**{**entry, "source": source, "notes": notes, "values": values}))
+        beside = tuple(entry["beside"]) if "beside" in entry else None
+        tables.append(PublishedTable(**{**entry, "source": source, "notes": notes, "values": values, "beside": beside}))
     return tuple(tables)
 
 
