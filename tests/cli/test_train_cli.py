@@ -1,13 +1,20 @@
 """The train commands of vision-language models."""
 
 import json
+import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from typer.testing import CliRunner
 
 from demerit.cli import app
+from demerit.data.formats import open_dataset
+from demerit.data.seen import SeenEpisodes
+from demerit.data.splits import normalize_split
+from demerit.data.video import write_video
 from demerit.training.vlm.fit import VLMTrainer
 from fakes.accelerate_state import fresh_accelerator  # noqa: F401
 from fakes.drawn_sample import make_sample
@@ -51,6 +58,52 @@ def test_the_command_prepares_trains_stops_and_resumes(tmp_path: Path, monkeypat
     corpus = ["robometer", "-o", tmp_path / "other", "--corpus", tmp_path / "out" / "corpus"]
     other = run_command(*corpus, *common, "--set", "most_frames=9")
     assert (other.exit_code, "most_frames 9" in other.output) == (1, True)
+
+
+def write_roboreward(root: Path) -> Path:
+    """A RoboReward dataset: four episodes to train on, two to choose by, three to test."""
+    seed = 0
+    for split, count in {"train": 4, "val": 2, "test": 3}.items():
+        lines = []
+        for number in range(count):
+            seed += 1
+            images = np.random.default_rng(seed).integers(0, 255, (10, 64, 64, 3), dtype=np.uint8)
+            (root / split / "lab").mkdir(parents=True, exist_ok=True)
+            write_video(root / split / "lab" / f"{number}.mp4", images, 4.0)
+            lines.append({"file_name": f"lab/{number}.mp4", "task": f"lift cup {seed}", "reward": 1 + seed % 5})
+        (root / split / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return root
+
+
+def seen_splits(model: Path, data: str) -> Counter[str]:
+    """The splits of the episodes that a model has learned from."""
+    seen = SeenEpisodes.read(model / "seen.json")
+    return Counter(normalize_split(episode.origin.split) for episode in open_dataset(data) if seen.has(episode))
+
+
+def test_roboreward_trains_on_train_chooses_on_validation_and_never_reads_test(tmp_path: Path) -> None:
+    data = f"roboreward:{write_roboreward(tmp_path / 'RoboReward')}"
+    start = tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})
+    small = {name: value for name, value in SMALL.items() if name != "frames"} | {"validate_every": 1}
+    changes = [part for name, value in small.items() for part in ("--set", f"{name}={value}")]
+    common = ["--from", start, "--device", "cpu", "--workers", 0, *changes]
+    done = run_command("roboreward", "-o", tmp_path / "out", "--data", f"rr={data}", *common)
+    assert done.exit_code == 0, done.output
+    assert "4 to train on, 2 held out; labels: 6 model:validated" in done.output
+    assert "3: of the test split" in done.output
+    assert seen_splits(tmp_path / "out" / "model", data) == {"train": 4}
+    facts = json.loads((tmp_path / "out" / "model" / "training.json").read_text())
+    assert facts["episodes"] == {"rr": 4} and facts["best"]["held-out error"] >= 0
+    shutil.rmtree(tmp_path / "RoboReward" / "train")
+    shutil.rmtree(tmp_path / "RoboReward" / "val")
+    alone = ["roboreward", "-o", tmp_path / "test", "--data", f"rr={data}", *common, "--prepare-only"]
+    refused = run_command(*alone)
+    assert refused.exit_code == 1 and "--use-test-split" in refused.output
+    assert not (tmp_path / "test" / "corpus").exists()
+    forced = run_command(*alone, "--use-test-split")
+    assert forced.exit_code == 0 and "3 to train on" in forced.output
+    people = run_command(*alone, "--use-test-split", "--label-sources", "rule", "--corpus", tmp_path / "no")
+    assert people.exit_code == 1 and "label source not taken: human" in people.output.replace("\n", " ")
 
 
 def test_bad_options_are_refused_before_anything_is_done(tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from demerit.data.episode import Edit, Episode, Origin
 from demerit.data.frames import Frames
-from demerit.data.splits import SplitAssigner, deal, describe_leaks, find_leaks, find_overlap, is_evaluation_split
+from demerit.data.splits import (
+    SplitAssigner,
+    deal,
+    describe_leaks,
+    find_leaks,
+    find_overlap,
+    is_evaluation_split,
+    normalize_split,
+    same_split,
+)
 from demerit.errors import BadInput
 
 
@@ -106,3 +115,15 @@ def test_names_of_evaluation_splits() -> None:
         assert is_evaluation_split(name), name
     for name in ["", "train", "val", "validation", "contest", "latest", "fastest", "medieval", "out"]:
         assert not is_evaluation_split(name), name
+
+
+def test_a_split_means_the_same_everywhere() -> None:
+    names = {
+        "train": ["", "train", "Training", "train_2", "lab-2", "latest", "contest"],
+        "validation": ["val", "valid", "Validation", "dev", "eval", "evaluation", "val_seen", "valid2"],
+        "test": ["test", "Test_2", "test-clean", "held_out", "valTest", "eval_unseen", "val_unseen", "holdout"],
+    }
+    for meaning, alike in names.items():
+        assert {name: normalize_split(name) for name in alike} == dict.fromkeys(alike, meaning)
+    assert same_split("val", "Validation") and same_split("training", "train") and same_split("lab", "lab")
+    assert not same_split("lab", "train") and not same_split("test_a", "test_b") and not same_split("", "train")

@@ -15,7 +15,7 @@ import pytest
 from demerit.data.dataset import Record
 from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome, Preference
+from demerit.data.labels import NOT_A_MODEL, Outcome, Preference
 from demerit.errors import BadInput, StoreError
 from demerit.training.compact.corpus import CompactCorpusPlan
 from demerit.training.prepared import (
@@ -207,11 +207,11 @@ def compared() -> list[Record]:
 
 CHOICES = (CorpusChoice(1, 0, "human"), CorpusChoice(2, 1, "simulator"), CorpusChoice(0, 1, "rule"))
 SKIPPED = {
-    "only a model's opinion": 1,
+    "label source not taken: model": 1,
     "preference: a tie": 1,
     "preference: an episode that is not in the corpus": 1,
     "preference: different instructions": 1,
-    "preference: only a model's opinion": 1,
+    "preference: label source not taken: model": 1,
 }
 
 
@@ -235,10 +235,10 @@ def test_preferences_stay_within_a_split_and_a_dataset() -> None:
     said = [Preference(*names, "human") for names in ("aba", "axa", "yxb", "azb")]
     skipped: Counter[str] = Counter()
     heard = [*((lab, preference) for preference in said), (elsewhere, said[0])]
-    choices = match_preferences(heard, rows, skipped)
+    choices = match_preferences(heard, rows, skipped, NOT_A_MODEL)
     assert choices == [CorpusChoice(0, 1, "human"), CorpusChoice(2, 3, "human")]
     assert skipped == {"preference: across splits": 1, "preference: an episode that is not in the corpus": 2}
-    assert not match_preferences(heard[:1], [*rows, row("b")], skipped)
+    assert not match_preferences(heard[:1], [*rows, row("b")], skipped, NOT_A_MODEL)
     assert skipped["preference: an id that several episodes have"] == 1
 
 

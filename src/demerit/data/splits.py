@@ -3,6 +3,7 @@
 Episodes belong together when they share a task, an instruction, a video or a recording (`origin.group`). Anything
 made from an episode (a clip, a counterfactual) belongs to it too.
 
+    normalize_split  what a split's name means: train, validation or test
     SplitAssigner    gives every episode a split, whole bundles at a time
     find_leaks       tasks, wordings, videos, recordings and originals that stand in two splits
     find_overlap     what a dataset shares with a held-out set
@@ -19,12 +20,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
+from typing import Literal
 
 from demerit.data.episode import Episode
 from demerit.data.frames import list_recordings
 from demerit.data.instructions import normalize_instruction
 from demerit.errors import BadInput, UnreadableVideo
 
+Split = Literal["train", "validation", "test"]
+USE_TEST_SPLIT = "--use-test-split"
 MOST_NAMED = 3
 REWRITTEN_BY = ("counterfactual", "wrong-instruction")
 """edits after which the instruction is not that of the video's own task"""
@@ -33,6 +37,7 @@ _EVALUATION_NAMES = frozenset(
     "challenge".split()
 )
 _EVALUATION_PAIRS = frozenset({("held", "out"), ("hold", "out"), ("out", "of"), ("never", "seen")})
+_VALIDATION_NAMES = frozenset("val vals valid validation validate dev devel".split())
 
 
 def task_of(episode: Episode) -> str:
@@ -55,13 +60,43 @@ def videos_of(episode: Episode) -> list[str]:
     return found
 
 
+def normalize_split(split: str) -> Split:
+    """Return what a split's name means, the same for every command and format.
+
+    `val`, `valid`, `dev`, `eval` and `val_seen` are validation; other names for evaluation (`is_evaluation_split`) are
+    test; any other name, and none, is train.
+    """
+    words = _split_words(split)
+    if words in (["eval"], ["evaluation"]):
+        return "validation"
+    if is_evaluation_split(split):
+        return "test"
+    return "train" if _VALIDATION_NAMES.isdisjoint(words) else "validation"
+
+
+def same_split(one: str, other: str) -> bool:
+    """Whether two names are equal, or two words for one split: `val` and `validation`, `training` and `train`."""
+    alike = _plain_split(one) == _plain_split(other)
+    return one == other or (alike and _plain_split(one) != "")
+
+
+def _plain_split(split: str) -> str:
+    words = _split_words(split)
+    meaning = normalize_split(split)
+    return meaning if len(words) == 1 and (meaning != "train" or words[0] in ("train", "training")) else ""
+
+
 def is_evaluation_split(split: str) -> bool:
     """Whether a split's name marks it as for evaluation: `test`, `Test_2`, `held_out`, `valTest`, `eval-unseen` ...
 
     Validation splits and splits without a name are not. A name that may be either counts as one.
     """
-    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", split).casefold())
+    words = _split_words(split)
     return not _EVALUATION_NAMES.isdisjoint(words) or not _EVALUATION_PAIRS.isdisjoint(pairwise(words))
+
+
+def _split_words(split: str) -> list[str]:
+    return re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", split).casefold())
 
 
 def seed_of(*facts: object) -> int:

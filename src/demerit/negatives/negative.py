@@ -8,7 +8,7 @@ source "edit".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from demerit.data.episode import Edit, Episode
 from demerit.data.frames import Indices
 from demerit.data.labels import Event, LabelSource, Outcome, most_trusted
-from demerit.errors import BadEpisode, NotApplicable
+from demerit.errors import BadEpisode, NotApplicable, UnknownName
 from demerit.registry import Registry
 
 if TYPE_CHECKING:
@@ -82,6 +82,13 @@ def negative(
 ) -> Callable[[Callable[..., Episode]], Negative]:
     """Turn a function (episode, rng, *, parameters) into a negative of this name."""
     return lambda make: Negative(name, make, grades, uses_pool)
+
+
+def check_edits(names: Iterable[str]) -> None:
+    """Refuse names that are no negative's."""
+    for name in names:
+        if name not in NEGATIVES:
+            raise UnknownName("edit", str(name), list(NEGATIVES))
 
 
 def load_negative(name: str) -> Negative:

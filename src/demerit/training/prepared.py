@@ -31,15 +31,18 @@ from demerit.data.episode import Episode
 from demerit.data.files import lock_folder, make_folder, write_atomic, write_json
 from demerit.data.frames import RGB, Images, Indices, Prepare, short_hash
 from demerit.data.instructions import normalize_instruction
-from demerit.data.labels import LabelSource, Preference, most_trusted
+from demerit.data.labels import Outcome, Preference, SourceCounts, is_taken, most_trusted, name_source, select_labels
 from demerit.data.seen import SeenEpisodes, mark_episode
+from demerit.data.splits import USE_TEST_SPLIT, normalize_split
 from demerit.data.untrusted import parse_json, read_json
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 
 FRAMES, EPISODES, PREFERENCES, PREPARED = "frames.raw", "episodes.jsonl", "preferences.jsonl", "prepared.json"
-HELD_OUT = "held-out"
-NOT_A_MODEL: tuple[LabelSource, ...] = ("human", "simulator", "rule", "edit")
-"""label sources that a preference may have; a model's choice is not a label"""
+TRAIN, HELD_OUT = "train", "held-out"
+"""splits of a corpus: held-out episodes are never trained on, the best weights are chosen by them"""
+TEST_SPLIT = "of the test split"
+ADDED_FACTS = ("sources",)
+"""keys of prepared.json that corpora of earlier versions lack"""
 DECODED_TOGETHER = 8
 NAMED_DUPLICATES = 3
 Floats = npt.NDArray[np.float32]
@@ -56,11 +59,21 @@ class CorpusPart:
     data: Dataset
     use: PartUse = "data"
     """demonstrations are successes by rule; held-out episodes are never trained on"""
+    use_test_split: bool = False
+    """take episodes of the test split as well; then no figure on that split means anything"""
+
+    def place(self, episode: Episode) -> str:
+        """Return an episode's split in the corpus: `train`, `held-out`, or empty where it is left out."""
+        split = normalize_split(episode.origin.split)
+        if split == "test" and not self.use_test_split:
+            return ""
+        return HELD_OUT if self.use == HELD_OUT or split == "validation" else TRAIN
 
     def facts(self) -> dict[str, Any]:
         """Describe the part for prepared.json. Reads all labels of the dataset."""
         facts = {"name": self.name, "use": self.use, "address": self.data.address, "episodes": self.data.expected()}
-        return {**facts, "labels": hash_labels(self.data)}
+        forced = {"use_test_split": True} if self.use_test_split else {}
+        return {**facts, **forced, "labels": hash_labels(self.data)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +97,7 @@ class CorpusRow:
     site: str = ""
     group: str = ""
     split: str = ""
+    """`train` or `held-out`; compact corpora of earlier versions have the dataset's own name"""
     facts: Floats | None = None
     """(frames, k) numbers measured by a simulator; NaN where unknown"""
     marks: tuple[str, ...] = ()
@@ -239,6 +253,14 @@ class PreparePlan(Protocol):
         """The model's name (`model`) and the numbers that decide which frames are kept."""
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The label sources that are taken (see `demerit.data.labels`)."""
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """Edits whose episodes are left out: counterfactual, clip ..."""
+
+    @property
     def has_preferences(self) -> bool:
         """Whether preferences are kept."""
 
@@ -250,7 +272,7 @@ class PreparePlan(Protocol):
         """Return the numbers of the frames that are kept."""
 
     def label(self, episode: Episode, frames: Indices, part: CorpusPart) -> CorpusRow | str:
-        """Label an episode, or return why it cannot be trained on."""
+        """Label an episode, or return why it cannot be trained on. It has labels of `sources` only."""
 
 
 @dataclass
@@ -261,6 +283,7 @@ class PrepareProgress:
     skipped: Counter[str] = field(default_factory=Counter)
     grades: Counter[str] = field(default_factory=Counter)
     """of all episodes that were read, also of those that were skipped"""
+    labels: SourceCounts = field(default_factory=SourceCounts)
 
 
 def prepare(
@@ -280,8 +303,9 @@ def prepare(
         workers: Processes that decode; 0 decodes in this one.
     """
     folder = Path(folder)
-    provenance = {**plan.facts, "parts": [part.facts() for part in parts]}
+    provenance = {**plan_facts(plan), "parts": [part.facts() for part in parts]}
     if not folder.exists():
+        check_test_split(parts)
         check_held_out(parts)
         partial = make_folder(folder.with_name(folder.name + ".partial"))
         with lock_folder(partial):
@@ -301,11 +325,17 @@ def open_corpus(folder: str | Path, plan: PreparePlan) -> PreparedCorpus:
     """Open a corpus that was prepared with the same numbers."""
     corpus = PreparedCorpus.load(folder)
     provenance = read_provenance(folder)
-    for name, value in plan.facts.items():
-        if provenance.get(name) != value:
+    for name, value in plan_facts(plan).items():
+        if provenance.get(name, value if name in ADDED_FACTS else None) != value:
             hint = "" if name == "model" else f" (--set {name}=... changes the configuration)"
             raise BadInput(str(folder), f"a corpus with {name} {value}{hint}", f"{name} {provenance.get(name)}")
     return corpus
+
+
+def plan_facts(plan: PreparePlan) -> dict[str, Any]:
+    """Return everything that decides which episodes, labels and frames are kept."""
+    without = {"without": list(plan.without)} if plan.without else {}
+    return {**plan.facts, "sources": list(plan.sources), **without}
 
 
 def read_provenance(folder: str | Path) -> dict[str, Any]:
@@ -325,6 +355,12 @@ def count_skipped(folder: str | Path) -> dict[str, int]:
     return skipped
 
 
+def count_sources(folder: str | Path) -> SourceCounts | None:
+    """Return how many labels of each source were taken; None for a corpus of an earlier version."""
+    counts = read_provenance(folder).get("label_sources")
+    return None if counts is None else SourceCounts(Counter(counts["taken"]), Counter(counts["dropped"]))
+
+
 def hash_labels(data: Dataset) -> str:
     """Hash every id, instruction, label and preference. Decodes no frame."""
     digest = hashlib.blake2b(digest_size=16)
@@ -339,7 +375,13 @@ def check_held_out(parts: Sequence[CorpusPart]) -> None:
     if not held_out:
         return
     trained = [part for part in parts if part.use != HELD_OUT]
-    known = {key for part in trained for episode in part.data for key in _episode_keys(part.name, episode)}
+    known = {
+        key
+        for part in trained
+        for episode in part.data
+        if part.place(episode) == TRAIN
+        for key in _episode_keys(part.name, episode)
+    }
     both = [
         f"{part.name}: {episode.id}"
         for part in held_out
@@ -352,17 +394,31 @@ def check_held_out(parts: Sequence[CorpusPart]) -> None:
         raise BadInput("--held-out", expected, f"{len(both)} that are ({', '.join(both[:NAMED_DUPLICATES])}{more})")
 
 
+def check_test_split(parts: Sequence[CorpusPart]) -> None:
+    """Refuse a dataset of which every episode is of a test split."""
+    for part in parts:
+        places = (part.place(episode) for episode in part.data)
+        if next(places, TRAIN) == "" and not any(places):
+            expected = f"episodes that are not of a test split ({USE_TEST_SPLIT} takes them)"
+            raise BadInput(f"{part.name} ({part.data.address})", expected, "episodes of a test split alone")
+
+
 def match_preferences(
-    heard: Iterable[tuple[CorpusPart, Preference]], rows: Sequence[CorpusRow], skipped: Counter[str]
+    heard: Iterable[tuple[CorpusPart, Preference]],
+    rows: Sequence[CorpusRow],
+    skipped: Counter[str],
+    sources: Sequence[str],
 ) -> list[CorpusChoice]:
-    """Keep preferences between two rows of one part name, split and instruction; count why others are skipped."""
+    """Keep preferences of these sources between two rows of one part name, split and instruction; count the others."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         places[row.source, row.id].append(number)
     choices = []
     for part, preference in heard:
         a, b = (places[part.name, id] for id in (preference.a, preference.b))
-        choice = _match_preference(preference, a, b, rows)
+        choice = (
+            _match_preference(preference, a, b, rows) if is_taken(preference, sources) else _not_taken([preference])
+        )
         if isinstance(choice, str):
             skipped[f"preference: {choice}"] += 1
         else:
@@ -373,8 +429,6 @@ def match_preferences(
 def _match_preference(
     preference: Preference, a: Sequence[int], b: Sequence[int], rows: Sequence[CorpusRow]
 ) -> CorpusChoice | str:
-    if preference.source not in NOT_A_MODEL:
-        return "only a model's opinion"
     if preference.better is None:
         return "a tie"
     if not (a and b):
@@ -410,7 +464,10 @@ def _write_corpus(
             for record in part.data.records():
                 if isinstance(record, Preference):
                     heard.append((part, record))
+                    progress.labels.add([record] if plan.has_preferences else [], plan.sources)
                     continue
+                if part.place(record):
+                    progress.labels.add(record.outcomes, plan.sources)
                 graded = most_trusted(outcome for outcome in record.outcomes if outcome.grade is not None)
                 progress.grades.update([str(graded.grade)] if graded else [])
                 if (number, record.id) not in written:
@@ -434,24 +491,36 @@ def _write_corpus(
     if not rows:
         reasons = "; ".join(f"{count} {why}" for why, count in progress.skipped.items()) or "no episodes at all"
         raise BadInput("training data", "episodes with a label that can be trained on", f"none ({reasons})")
-    choices = match_preferences(heard, rows, progress.skipped) if plan.has_preferences else []
+    choices = match_preferences(heard, rows, progress.skipped, plan.sources) if plan.has_preferences else []
     write_atomic(folder / PREFERENCES, "".join(f"{choice.line()}\n" for choice in choices).encode())
 
 
-def _count(progress: PrepareProgress) -> dict[str, dict[str, int]]:
-    return {"left_out": dict(progress.skipped), "grades": dict(sorted(progress.grades.items()))}
+def _count(progress: PrepareProgress) -> dict[str, dict[str, Any]]:
+    counts = {"left_out": dict(progress.skipped), "grades": dict(sorted(progress.grades.items()))}
+    return {**counts, "label_sources": progress.labels.to_json()}
 
 
 def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tuple[CorpusRow, Episode] | str:
+    split = part.place(episode)
+    if not split:
+        return TEST_SPLIT
+    made_by = [edit.name for edit in episode.edits if edit.name in plan.without]
+    if made_by:
+        return f"made by {made_by[0]}"
+    labelled = replace(episode, outcomes=select_labels(episode.outcomes, plan.sources))
     try:
         frames = plan.choose_frames(episode)
-        row = plan.label(episode, frames, part)
+        row = plan.label(labelled, frames, part)
     except UnreadableVideo:
         return "unreadable"
     if isinstance(row, str):
-        return row
-    row = replace(row, marks=tuple(mark_episode(episode)))
+        return _not_taken(episode.outcomes) if episode.outcomes and not labelled.outcomes else row
+    row = replace(row, split=split, marks=tuple(mark_episode(episode)))
     return row, replace(episode, views={episode.main_camera: episode.main.select(frames)}, signals={})
+
+
+def _not_taken(labels: Iterable[Outcome | Preference]) -> str:
+    return f"label source not taken: {', '.join(sorted({name_source(label) for label in labels}))}"
 
 
 def _decode(
@@ -501,7 +570,7 @@ def _recover_rows(folder: Path) -> list[CorpusRow]:
 def _check_provenance(folder: Path, provenance: Mapping[str, Any]) -> None:
     written = read_provenance(folder)
     for name, value in provenance.items():
-        if written.get(name) != value:
+        if written.get(name, value if name in ADDED_FACTS else None) != value:
             expected = "a corpus of the same data and numbers (name another folder, or remove this one)"
             raise BadInput(str(folder), expected, _describe_change(name, written.get(name), value))
 
@@ -518,16 +587,17 @@ def _describe_change(name: str, old: Any, new: Any) -> str:
 def _label_values(record: Episode | Preference) -> list[Any]:
     """Return what can be learned from; notes and names of annotators do not count."""
     if isinstance(record, Preference):
-        return ["preference", record.a, record.b, record.verdict, record.source]
+        return ["preference", record.a, record.b, record.verdict, name_source(record)]
     curves = [
         None if outcome.curve is None else short_hash(np.ascontiguousarray(outcome.curve, "<f4").tobytes())
         for outcome in record.outcomes
     ]
     outcomes = [
-        [outcome.source, outcome.success, outcome.progress, outcome.grade, curve]
+        [name_source(outcome), outcome.success, outcome.progress, outcome.grade, curve]
         for outcome, curve in zip(record.outcomes, curves, strict=True)
     ]
-    return [record.id, record.instruction, outcomes]
+    split = normalize_split(record.origin.split)
+    return [record.id, record.instruction, outcomes, *([] if split == "train" else [split])]
 
 
 def _episode_keys(name: str, episode: Episode) -> Iterator[tuple[str, str, str]]:

@@ -3,6 +3,7 @@ import pytest
 from demerit.data.dataset import SOURCES, DatasetReader
 from demerit.data.formats.roboreward import RoboRewardReader, original_video
 from demerit.data.frames import short_hash
+from demerit.data.labels import name_source
 from demerit.errors import BadInput, UnknownName
 from fakes.tiny_video import problem_facts, put_video, read_records, write_lines
 
@@ -42,8 +43,9 @@ def test_grades_and_label_sources(tmp_path):
     assert [episode.origin.split for episode in episodes] == ["train"] * 5 + ["val"] * 5 + ["test"] * 5
     labels = [(e.outcome.grade, e.outcome.progress, e.outcome.success) for e in episodes[:5]]
     assert labels == [(1, 0.0, False), (2, 0.25, False), (3, 0.5, False), (4, 0.75, False), (5, 1.0, True)]
-    sources = [(e.outcome.source, e.outcome.by) for e in episodes[::5]]
-    assert sources == [(source, "roboreward") for source in ("model", "model", "human")]
+    sources = [(e.outcome.source, name_source(e.outcome)) for e in episodes[::5]]
+    assert sources == [("model", "model:validated"), ("model", "model:validated"), ("human", "human")]
+    assert [e.id for e in read(root, split="validation")[0]] == [e.id for e in read(root, split="val")[0]]
     assert [episode.id for episode in read(root, split="val")[0]] == [named("val", f"bridge/{g}") for g in range(1, 6)]
     origin = episodes[0].origin
     assert (origin.dataset, origin.group, origin.tags) == ("RoboReward/bridge", "bridge/1", {"subset": "bridge"})

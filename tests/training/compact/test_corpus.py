@@ -8,7 +8,7 @@ import numpy as np
 
 from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
+from demerit.data.labels import SOURCE_NAMES, Outcome
 from demerit.training.compact.corpus import SIMULATOR_FACTS, CompactCorpusPlan
 from demerit.training.prepared import CorpusPart, count_skipped, prepare
 from fakes.toy_corpus import SIZE, list_dataset
@@ -41,14 +41,15 @@ def test_what_is_prepared_is_what_was_given(tmp_path: Path) -> None:
         CorpusPart("shown", list_dataset([film("demo", 3)]), "demonstrations"),
         CorpusPart("later", list_dataset([film("kept", 2, (Outcome("human", success=True),))]), "held-out"),
     ]
-    corpus = prepare(parts, tmp_path / "corpus", CompactCorpusPlan(SIZE), workers=0)
+    corpus = prepare(parts, tmp_path / "corpus", CompactCorpusPlan(SIZE, SOURCE_NAMES), workers=0)
     found = [(row.id, row.source, row.kind, row.success, row.first, row.frames, row.split) for row in corpus.rows]
     assert found == [
-        ("measured", "mixed", "measured", True, 0, 32, "t"),
-        ("judged", "mixed", "model", None, 32, 5, ""),
-        ("good", "mixed", "demonstration", True, 37, 6, ""),
-        ("demo", "shown", "demonstration", True, 43, 3, ""),
-        ("kept", "later", "demonstration", True, 46, 2, "held-out"),
+        ("measured", "mixed", "measured", True, 0, 32, "train"),
+        ("judged", "mixed", "model", None, 32, 5, "train"),
+        ("good", "mixed", "demonstration", True, 37, 6, "train"),
+        ("bad", "mixed", "outcome", False, 43, 4, "train"),
+        ("demo", "shown", "demonstration", True, 47, 3, "train"),
+        ("kept", "later", "demonstration", True, 50, 2, "held-out"),
     ]
     assert [row.task for row in corpus.rows[:2]] == ["push", "do judged"]
     assert corpus.rows[2].site == "west"
@@ -57,7 +58,7 @@ def test_what_is_prepared_is_what_was_given(tmp_path: Path) -> None:
     np.testing.assert_array_equal(corpus.rows[1].progress, np.array([0, 0.2, np.nan, 0.4, 0.1], np.float32))
     assert all(np.isnan(row.progress).all() for row in corpus.rows[2:])
     np.testing.assert_array_equal(corpus.images[:32, 10, 20, 1], 5 * kept)
-    assert corpus.images.shape == (48, SIZE, SIZE, 3)
+    assert corpus.images.shape == (52, SIZE, SIZE, 3)
     thing, state = (np.asarray(episodes[0].signals[name])[kept] for name in ("object", "state"))
     moved = np.sqrt(((thing - thing[0]) ** 2).sum(1)) / 0.3
     away = np.sqrt(((thing - state[:, :3]) ** 2).sum(1)) / 0.3
@@ -67,6 +68,6 @@ def test_what_is_prepared_is_what_was_given(tmp_path: Path) -> None:
     np.testing.assert_allclose(corpus.rows[0].facts, expected, rtol=1e-4, atol=1e-5)
     assert all(row.facts is None for row in corpus.rows[1:])
     assert count_skipped(tmp_path / "corpus") == {
-        "neither a curve nor a demonstration": 2,
+        "no label": 1,
         "a curve of another length than the video": 1,
     }

@@ -43,7 +43,7 @@ def test_labels_come_from_trusted_sources_only(tmp_path: Path) -> None:
         "measured": "measured", "shown": "demonstration", "failed": "outcome", "half": "outcome",
     }  # fmt: skip
     assert count_skipped(tmp_path / "corpus") == {
-        "only a model's opinion": 1,
+        "label source not taken: model": 1,
         "no label": 1,
         "fewer than 5 frames": 1,
         "no instruction": 1,

@@ -30,6 +30,8 @@ from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName
 
 SPLITS = ("train", "val", "test")
+FOLDERS = {**{name: name for name in SPLITS}, "validation": "val"}
+VALIDATED_BY = "roboreward, validated by GPT-5 mini"
 
 CLIP_MARK = re.compile(
     r"[_-](?:clip|clipped|segment|seg|part|trim|trimmed|trunc|truncated|cut|prefix|first|last)"
@@ -43,8 +45,8 @@ CLIP_MARK = re.compile(
 class RoboRewardReader(FolderReader):
     """Reads one split of RoboReward, or all of them in the order train, val, test.
 
-    Label source: people checked the grades of the test split ("human"); those of train and val were written and
-    filtered by language models ("model"). Grade r is progress (r - 1) / 4; only 5 is a success.
+    Label source: people checked the grades of the test split ("human"); those of train and val were written by language
+    models and confirmed by another ("model:validated"). Grade r is progress (r - 1) / 4; only 5 is a success.
 
     `gpt5_mini_check` argues for the grade and so reveals it. It is kept only in `Outcome.note`, which models under
     evaluation never see. Unknown columns are not read.
@@ -57,8 +59,8 @@ class RoboRewardReader(FolderReader):
     split: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.split is not None and self.split not in SPLITS:
-            raise UnknownName("RoboReward split", self.split, SPLITS)
+        if self.split is not None and self.split not in FOLDERS:
+            raise UnknownName("RoboReward split", self.split, FOLDERS)
         if not self._manifests:
             wanted = self.split or "train, val or test"
             hint = " (did you mean the folder above?)" if (self.root / "metadata.jsonl").is_file() else ""
@@ -80,7 +82,7 @@ class RoboRewardReader(FolderReader):
 
     @cached_property
     def _manifests(self) -> dict[str, Path]:
-        splits = SPLITS if self.split is None else (self.split,)
+        splits = SPLITS if self.split is None else (FOLDERS[self.split],)
         manifests = {split: self.root / split / "metadata.jsonl" for split in splits}
         return {split: manifest for split, manifest in manifests.items() if manifest.is_file()}
 
@@ -138,7 +140,7 @@ def _outcomes(split: str, grade: int | None, row: LabelRow) -> tuple[Outcome, ..
             progress=(grade - 1) / (HIGHEST_GRADE - 1),
             grade=grade,
             note=text(row.fields.get("gpt5_mini_check")),
-            by="roboreward",
+            by="roboreward" if split == "test" else VALIDATED_BY,
         ),
     )
 

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.frames import short_hash
+from demerit.data.splits import normalize_split
 from demerit.errors import NotApplicable
 from demerit.evaluate.benchmarks.data import (
     REVERSED,
@@ -86,8 +87,6 @@ SUCCESS_GRADE = 4.5
 """only grade 5 is a success; a model that answers in between has to be nearer to 5 than to 4"""
 RISK = 0.05
 """the share of failures that may pass the calibrated threshold"""
-VALIDATION = ("val", "valid", "validation", "dev")
-"""names of the split that datasets provide for choosing thresholds"""
 SIDES = {"false": (0.0, "rejected episodes"), "true": (1.0, "accepted episodes")}
 
 
@@ -408,7 +407,7 @@ def hold_out_calibration(scores: Scores) -> Scores:
     """Return the episodes to measure; those to calibrate on are in its `calibration`."""
     if scores.calibration is not None:
         return scores
-    held_out = {row.id for row in scores.episodes if row.split.lower() in VALIDATION}
+    held_out = {row.id for row in scores.episodes if normalize_split(row.split) == "validation"}
     if not held_out or len(held_out) == len(scores.episodes):
         failed = {row.task for row in scores.episodes if row.success is False}
         half = set(sorted(failed, key=lambda task: short_hash(task.encode()))[::2])

@@ -18,7 +18,7 @@ from demerit.data.episode import Episode, safe_name
 from demerit.data.formats import open_dataset
 from demerit.data.frames import short_hash, spread
 from demerit.data.labels import Preference
-from demerit.data.splits import describe_leaks, find_leaks
+from demerit.data.splits import describe_leaks, find_leaks, same_split
 from demerit.errors import BadInput, DemeritError
 from demerit.evaluate.benchmarks.benchmark import Benchmark, load_benchmark
 from demerit.evaluate.benchmarks.data import (
@@ -211,7 +211,8 @@ def rewards_folder(out: Path, card: ModelCard, perturbation: str, frames: int | 
 
 def _is_measured(benchmark: Benchmark, options: RunOptions, episode: Episode) -> bool:
     split = episode.origin.split
-    return not benchmark.splits or not split or split in (*benchmark.splits, options.settings.calibrate_on)
+    measured = (*benchmark.splits, options.settings.calibrate_on)
+    return not benchmark.splits or not split or any(same_split(split, name) for name in measured)
 
 
 def _open(benchmark: Benchmark, data: str | Path | Sequence[str], options: RunOptions) -> Dataset:
@@ -238,7 +239,9 @@ def _perturbations(benchmark: Benchmark, data: BenchmarkData, options: RunOption
     """The calibration split is scored as recorded only."""
     kinds = benchmark.perturbations if options.perturbations else ()
     split = options.settings.calibrate_on
-    recorded, *others = list_perturbations(kinds, [row for row in data.labels if not split or row.split != split])
+    recorded, *others = list_perturbations(
+        kinds, [row for row in data.labels if not split or not same_split(row.split, split)]
+    )
     return [replace(recorded, episodes=frozenset(row.id for row in data.labels)), *others]
 
 

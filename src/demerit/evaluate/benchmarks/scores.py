@@ -11,6 +11,7 @@ import numpy as np
 
 from demerit.data.labels import Preference
 from demerit.data.reward import Reward
+from demerit.data.splits import same_split
 from demerit.errors import NotApplicable
 from demerit.evaluate.metrics import Resampling, Tally
 from demerit.evaluate.metrics.bootstrap import Floats
@@ -93,8 +94,8 @@ class Scores:
         whole = cls(cards, report.episodes, report.preferences, rewards, settings, answers=answers)
         if not settings.calibrate_on:
             return whole
-        kept = whole.where(lambda row: row.split != settings.calibrate_on)
-        return replace(kept, calibration=whole.where(lambda row: row.split == settings.calibrate_on))
+        kept = whole.where(lambda row: not same_split(row.split, settings.calibrate_on))
+        return replace(kept, calibration=whole.where(lambda row: same_split(row.split, settings.calibrate_on)))
 
     def where(self, keep: Callable[[EpisodeLabels], bool]) -> Scores:
         """Return the subset of some episodes."""

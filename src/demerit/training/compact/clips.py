@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.splits import normalize_split
 from demerit.errors import BadInput
 from demerit.training.compact.config import FOLDS, CompactTrainConfig
-from demerit.training.prepared import HELD_OUT, CorpusRow, Floats, PreparedCorpus
+from demerit.training.prepared import CorpusRow, Floats, PreparedCorpus
 
 FrameNumbers = npt.NDArray[np.int64]
 DONE, NOT_DONE = 0.97, 0.7
@@ -51,7 +52,8 @@ class ClipSampler:
         self.rows = [row for row in corpus.rows if is_for_training(row, config)]
         self.by_kind: dict[str, dict[str, list[CorpusRow]]] = defaultdict(lambda: defaultdict(list))
         for row in self.rows:
-            self.by_kind[row.kind][row.task].append(row)
+            key = row.group or row.task if row.kind == "outcome" else row.task
+            self.by_kind[row.kind][key].append(row)
         kinds = {kind: share for kind, share in config.shares.items() if self.by_kind.get(kind) and share > 0}
         if not kinds:
             found = f"{len(corpus.rows)} episodes, none of which the configuration may use"
@@ -68,6 +70,8 @@ class ClipSampler:
     def _group(self, kind: str, rng: np.random.Generator) -> list[TrainingClip]:
         task = self.tasks[kind][rng.integers(len(self.tasks[kind]))]
         rows = self.by_kind[kind][task]
+        if kind == "outcome":  # one video under several instructions, or attempts of one recording
+            return [self._end_clip(row, rng) for row in _choose_balanced(rows, self.config.clips, rng)]
         instruction = rows[rng.integers(len(rows))].instruction
         if rng.random() < self.config.unsaid:
             instruction = ""
@@ -98,6 +102,23 @@ class ClipSampler:
             comparable=bool(instruction) or row.kind == "measured",
         )
 
+    def _end_clip(self, row: CorpusRow, rng: np.random.Generator) -> TrainingClip:
+        """Show the whole episode under its own instruction; the end is all that is known."""
+        order = _warp(0, row.frames - 1, self.config.frames, rng)
+        success = np.full(len(order), np.nan, np.float32)
+        if row.success is not None:
+            success[-1] = float(row.success)
+        return TrainingClip(
+            frames=row.first + order,
+            progress=row.progress[order],
+            success=success,
+            own=np.full(len(order), np.nan, np.float32),
+            instruction=row.instruction,
+            task="",
+            weight=1.0,
+            comparable=bool(row.instruction),
+        )
+
     def _other_instruction(self, row: CorpusRow, rng: np.random.Generator) -> str:
         """Return an instruction of another task with no content word in common; empty if none is found."""
         kind = row.kind if rng.random() < SAME_KIND else self.kinds[rng.integers(len(self.kinds))]
@@ -125,17 +146,16 @@ def distinctive_words(instruction: str) -> set[str]:
 
 def is_for_training(row: CorpusRow, config: CompactTrainConfig) -> bool:
     """Whether this episode may be trained on."""
-    ours = row.kind == "measured" and row.split in ("validation", "test")
-    if ours or row.split == HELD_OUT or row.task in config.held_out_tasks:
+    if normalize_split(row.split) != "train" or row.task in config.held_out_tasks:  # `held-out` is not `train` either
         return False
-    if row.kind == "measured" and not config.failures and not row.success:
+    if row.kind in ("measured", "outcome") and not config.failures and not row.success:
         return False
     return not is_in_fold(row, config.fold)
 
 
 def is_in_fold(row: CorpusRow, fold: int | None) -> bool:
     """Whether a demonstration's site, or the instruction of a model's curve, is in the held-out fold."""
-    if fold is None or row.kind == "measured":
+    if fold is None or row.kind in ("measured", "outcome"):
         return False
     key = row.site if row.kind == "demonstration" else row.instruction
     return sum(key.encode()) % FOLDS == fold

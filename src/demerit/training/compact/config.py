@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from demerit.config import change_config, need, read_yaml
+from demerit.data.labels import TRAINED_SOURCES, check_sources
 from demerit.errors import UnknownName
+from demerit.negatives.negative import check_edits
 
-KINDS = ("measured", "demonstration", "model")
+KINDS = ("measured", "demonstration", "outcome", "model")
 """of episodes: see `CorpusRow.kind`"""
 LOSS_WEIGHTS = ("preference", "success", "by_task", "facts", "taught", "wrong_weight", "model_weight")
 FOLDS = 3
@@ -42,11 +44,15 @@ class CompactTrainConfig:
     """decay of the moving average of the weights, which is what is exported"""
 
     shares: Mapping[str, float] = field(
-        default_factory=lambda: {"measured": 0.7, "demonstration": 0.2, "model": 0.1},
+        default_factory=lambda: {"measured": 0.7, "demonstration": 0.2, "outcome": 0.2, "model": 0.1},
     )
-    """share of a step for each kind of episode"""
+    """share of a step for each kind of episode; kinds that the corpus lacks do not count"""
+    sources: tuple[str, ...] = TRAINED_SOURCES
+    """label sources that are trained on (see `demerit.data.labels`)"""
+    without: tuple[str, ...] = ()
+    """edits whose episodes are left out: counterfactual, clip ..."""
     failures: bool = True
-    """whether measured failures are used"""
+    """whether failures are used"""
     rewind: float = 0.15
     """share of clips that go forward and back"""
     wrong_words: float = 0.15
@@ -76,6 +82,8 @@ class CompactTrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be trained with."""
+        check_sources(self.sources)
+        check_edits(self.without)
         need("seed", self.seed >= 0, "0 or more", self.seed)
         for name in ("steps", "groups"):
             need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))

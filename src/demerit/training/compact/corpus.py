@@ -11,9 +11,10 @@ import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.frames import Indices, Prepare, spread
-from demerit.data.labels import Outcome
+from demerit.data.labels import TRAINED_SOURCES, Outcome, most_trusted
+from demerit.data.splits import has_own_instruction
 from demerit.models.compact.resize import resize_square
-from demerit.training.prepared import HELD_OUT, CorpusPart, CorpusRow, Floats
+from demerit.training.prepared import CorpusPart, CorpusRow, Floats
 
 MOST_FRAMES = 32
 """frames kept of an episode; longer ones are thinned evenly"""
@@ -28,6 +29,8 @@ class CompactCorpusPlan:
     """A `PreparePlan` for square frames of `size` pixels per side."""
 
     size: int
+    sources: tuple[str, ...] = TRAINED_SOURCES
+    without: tuple[str, ...] = ()
     has_preferences = False
 
     @property
@@ -45,10 +48,10 @@ class CompactCorpusPlan:
         return spread(len(episode), MOST_FRAMES)
 
     def label(self, episode: Episode, frames: Indices, part: CorpusPart) -> CorpusRow | str:
-        """Label an episode by its curve, or as a demonstration."""
+        """Label an episode by its curve, as a demonstration, or by its end."""
         labelled = find_label(episode, part.use == "demonstrations")
         if labelled is None:
-            return "neither a curve nor a demonstration"
+            return "no label"
         kind, outcome = labelled
         if not len(episode):
             return "no frames"
@@ -61,26 +64,44 @@ class CompactCorpusPlan:
             instruction=episode.instruction,
             kind=kind,
             success=True if outcome is None else outcome.success,
-            progress=np.full(len(frames), np.nan, np.float32) if curve is None else curve[frames].astype(np.float32),
+            progress=_end_progress(len(frames), kind, outcome) if curve is None else curve[frames].astype(np.float32),
             times=episode.main.times()[frames].astype(np.float32),
             task=episode.origin.tags.get("task") or episode.instruction,
             site=episode.origin.site or episode.origin.tags.get("lab", ""),
             group=episode.origin.group,
-            split=HELD_OUT if part.use == HELD_OUT else episode.origin.split,
             facts=simulator_facts(episode, frames),
         )
 
 
 def find_label(episode: Episode, is_demonstration: bool) -> tuple[str, Outcome | None] | None:
-    """Return the kind of an episode and the outcome with its curve; None if it cannot be used."""
+    """Return the kind of an episode and its outcome; None if it cannot be used.
+
+    Episodes with an instruction of an edit are of the kind `outcome`, since other kinds share instructions in a task.
+    """
+    if not has_own_instruction(episode):
+        return ("outcome", episode.outcome) if episode.outcome is not None else None
     with_curve = [outcome for outcome in episode.outcomes if outcome.curve is not None]
-    measured = [outcome for outcome in with_curve if outcome.source in ("human", "simulator")]
-    if measured:
-        return "measured", measured[0]
+    measured = most_trusted(outcome for outcome in with_curve if outcome.source in ("human", "simulator", "edit"))
+    if measured is not None:
+        return "measured", measured
     outcome = episode.outcome
     if is_demonstration or (outcome is not None and outcome.success and outcome.source in ("human", "rule")):
         return "demonstration", None
-    return ("model", with_curve[0]) if with_curve else None
+    if with_curve:
+        return "model", with_curve[0]
+    judged = (one for one in episode.outcomes if (one.success, one.progress, one.grade) != (None, None, None))
+    found = most_trusted(judged)
+    return ("outcome", found) if found is not None else None
+
+
+def _end_progress(frames: int, kind: str, outcome: Outcome | None) -> Floats:
+    """Return NaN, and at the last frame the final progress of an outcome where it is known."""
+    progress = np.full(frames, np.nan, np.float32)
+    if kind == "outcome" and outcome is not None:
+        graded = None if outcome.grade is None else (outcome.grade - 1) / 4
+        known = outcome.progress if outcome.progress is not None else graded
+        progress[-1] = 1.0 if outcome.success else np.nan if known is None else known
+    return progress
 
 
 def simulator_facts(episode: Episode, frames: Indices) -> Floats | None:

@@ -12,7 +12,7 @@ from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.labels import LABEL_SOURCES, Outcome, Preference
-from demerit.data.splits import LeakReport, SplitAssigner, check_leaks, seed_of, task_of
+from demerit.data.splits import LeakReport, SplitAssigner, check_leaks, same_split, seed_of, task_of
 from demerit.errors import BadInput, NotApplicable
 from demerit.evaluate.metrics.grades import grade_by_range
 from demerit.negatives.job import with_assumed_success
@@ -21,7 +21,7 @@ from demerit.training.corpus.config import CorpusConfig, CorpusSource, HeldOutSe
 
 StageProgress = Callable[[str, int, int | None, str], None]
 """called with the stage, how much is done, how much there is, and a note"""
-SPLIT_NAMES = {"training": "train", "validation": "val", "valid": "val"}
+SPLIT_NAMES = ("train", "val", "test")
 
 
 @dataclass
@@ -123,7 +123,7 @@ class CorpusReader:
             "source_dataset": origin.dataset if origin.dataset != source.name else "",
             "place": "" if source.groups else origin.group,
         }
-        own_split = SPLIT_NAMES.get(origin.split.lower(), origin.split)
+        own_split = next((name for name in SPLIT_NAMES if same_split(name, origin.split)), origin.split)
         placed = replace(
             origin,
             dataset=source.name,

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from demerit.config import change_config, need, read_yaml
+from demerit.data.labels import TRAINED_SOURCES, check_sources
 from demerit.errors import UnknownName
 from demerit.models.by_time import MOST_A_SECOND
+from demerit.negatives.negative import check_edits
 
 SHIPPED = ("robometer", "roboreward", "roboreward_8b")
 STRATEGIES = ("expertise", "instruction", "rewind", "reverse", "people")
@@ -78,9 +80,15 @@ class VLMTrainConfig:
     """episodes with fewer frames are skipped"""
     save_every: int = 200
     """updates between two checkpoints"""
+    sources: tuple[str, ...] = TRAINED_SOURCES
+    """label sources that are trained on (see `demerit.data.labels`)"""
+    without: tuple[str, ...] = ()
+    """edits whose episodes are left out: counterfactual, clip ..."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be trained with."""
+        check_sources(self.sources)
+        check_edits(self.without)
         need("seed", 0 <= self.seed < SEEDS, f"a whole number from 0 to {SEEDS - 1}", self.seed)
         for name in (known.name for known in fields(self)):
             value = getattr(self, name)

@@ -15,7 +15,7 @@ from demerit.data.frames import Images, Indices, Prepare, spread
 from demerit.data.labels import Outcome, most_trusted
 from demerit.models.by_time import ByTime
 from demerit.models.vlm.prompt import is_plain_text
-from demerit.training.prepared import HELD_OUT, NOT_A_MODEL, CorpusPart, CorpusRow, Floats
+from demerit.training.prepared import CorpusPart, CorpusRow, Floats
 from demerit.training.vlm.config import RoboRewardTrainConfig, VLMTrainConfig
 
 
@@ -30,6 +30,16 @@ class VLMCorpusPlan:
         """The numbers that decide which frames are kept."""
         names = ["shorter_side", "most_frames", "fewest_frames", *(["fps"] if self._is_graded else [])]
         return {"model": self.config.MODEL, **{name: getattr(self.config, name) for name in names}}
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The label sources of the configuration."""
+        return self.config.sources
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The edits that the configuration leaves out."""
+        return self.config.without
 
     @property
     def has_preferences(self) -> bool:
@@ -54,14 +64,14 @@ class VLMCorpusPlan:
     def label(self, episode: Episode, frames: Indices, part: CorpusPart) -> CorpusRow | str:
         """Label an episode, or return why it cannot be trained on."""
         rule = (Outcome("rule", success=True, by="demonstration"),) if part.use == "demonstrations" else ()
-        outcomes = [*(outcome for outcome in episode.outcomes if outcome.source in NOT_A_MODEL), *rule]
+        outcomes = [*episode.outcomes, *rule]
         judged = (outcome for outcome in outcomes if outcome.success is not None or outcome.progress is not None)
         result = most_trusted(judged)
         graded = most_trusted(outcome for outcome in outcomes if outcome.grade is not None)
         curves = (outcome.curve for outcome in outcomes if outcome.curve is not None)
         curve = next((curve for curve in curves if len(curve) == len(episode)), None)
         if result is None and graded is None and curve is None:
-            return "only a model's opinion" if episode.outcomes else "no label"
+            return "no label"
         if not episode.instruction.strip():
             return "no instruction"
         if not is_plain_text(episode.instruction):
@@ -81,7 +91,6 @@ class VLMCorpusPlan:
             times=np.asarray(episode.main.times()[frames], np.float32),
             grade=graded.grade if graded else None,
             group=episode.origin.group,
-            split=HELD_OUT if part.use == HELD_OUT else "train",
         )
 
 
