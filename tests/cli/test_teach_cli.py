@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from demerit.cli.teach import quote_model
 from fakes import lesson_data as data
 from fakes.command import demerit_here, error_sentence
 from fakes.paths import TESTS
@@ -69,6 +71,12 @@ def loads(out: Path) -> bool:
 
     model = load_model(str(out), network=FakeNetwork())
     return model.score([data.episode(True, 40)])[0].scored
+
+
+def test_the_model_argument_can_be_pasted() -> None:
+    for folder in (Path("my-model"), Path("models/for monday"), Path("/models/o'clock")):
+        (argument,) = shlex.split(quote_model(folder))
+        assert Path(argument) == folder and "/" in argument
 
 
 @pytest.mark.slow

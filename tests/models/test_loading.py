@@ -51,8 +51,10 @@ def test_wrong_paths_and_options_are_refused(copied: Path, tmp_path: Path) -> No
         load_model(str(tmp_path))
     with pytest.raises(BadInput, match="compact"):
         load_model(str(copied), colour="red")
-    with pytest.raises(UnknownName, match="nothing"):
+    with pytest.raises(BadInput, match="nothing"):
         load_model("./nothing")
+    with pytest.raises(UnknownName, match="nothing"):
+        load_model("nothing")
 
 
 def test_a_kind_can_be_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -113,5 +114,10 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
             out.print(f"    {escape(suggestion.video)}")
     if results.no_suggestion:
         out.print(f"[bold]label next[/bold]  {escape(results.no_suggestion)}")
-    out.print(f"Model: {escape(str(folder))} (use it with --model ./{escape(folder.name)})")
+    out.print(f"Model: {escape(str(folder))} (use it with --model {escape(quote_model(folder))})", soft_wrap=True)
     out.print(f"Report: {escape(str(folder / 'report.html'))}")
+
+
+def quote_model(folder: Path) -> str:
+    """Return a model folder as a shell takes it after --model, such as ./my-model."""
+    return shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")

@@ -88,6 +88,8 @@ def find_model(name: str) -> Callable[..., Any]:
     if Path(name).exists():
         got = checkpoint_hint(Path(name)) or "another path"
         raise BadInput(name, f"the name of a model, or its folder with {DESCRIPTION} in it", got)
+    if "/" in known:
+        raise BadInput(name, f"a model folder with {DESCRIPTION} in it", "a path that does not exist")
     raise UnknownName("model", name, MODELS)
 
 

@@ -198,6 +198,16 @@ def test_a_misspelt_column_is_mentioned_once(tmp_path):
     assert episodes["a"].origin.tags == {"instuction": "push", "sucess": "1", "lamp": "on", "files": "x"}
 
 
+@pytest.mark.parametrize(("header", "mentions"), [("file,ok", 1), ("file,ok,success", 0)])
+def test_a_verdict_under_an_unknown_name_is_mentioned(tmp_path, header, mentions):
+    for name in "ab":
+        put_video(tmp_path / f"{name}.mp4")
+    (tmp_path / "labels.csv").write_text(f"{header}\na,yes{',1' * (1 - mentions)}\nb,no{',0' * (1 - mentions)}\n")
+    _, problems = read(tmp_path)
+    mentioned = [problem for problem in problems if problem.kind == "unknown column"]
+    assert len(mentioned) == mentions and all("'ok'" in problem.detail for problem in mentioned)
+
+
 def test_a_bad_value_is_reported_with_its_row_and_column(tmp_path):
     put_video(tmp_path / "a.mp4")
     (tmp_path / "labels.csv").write_text("file,task,is_success\na,push,perhaps\n")

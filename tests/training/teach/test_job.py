@@ -20,7 +20,7 @@ from demerit.data.formats import open_dataset
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome, Preference
-from demerit.errors import BadInput, StoreError, UnknownName
+from demerit.errors import BadInput, StoppedByUser, StoreError, UnknownName
 from demerit.evaluate.benchmarks.run import recompute
 from demerit.evaluate.reports.headline import conclude, headline
 from demerit.evaluate.reports.report import Report
@@ -338,3 +338,29 @@ def test_videos_lerobot_and_the_sample_teach(tmp_path: Path) -> None:
     sample = Path(demerit.__file__).parent / "assets" / "sample"
     shipped = demerit.teach(sample, network=FakeNetwork(), config=QUICK, workers=1)
     assert shipped.model.config.taught_on["episodes"] == 28 and shipped.folder is None
+
+
+def stop_at_cross_validation(stage: str, done: int, total: int) -> None:
+    if stage == "cross-validating":
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_keeps_a_finished_model(tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    taught(data.episodes(6, 6), out, risk=0.2)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(StoppedByUser):
+        taught(data.episodes(7, 7), out, risk=0.2, on_progress=stop_at_cross_validation)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert not taught(data.episodes(7, 7), out, risk=0.2).stopped
+
+
+def test_an_interrupted_first_run_does_not_deny_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("demerit.training.teach.job.cross_validate", stop)
+    stopped = taught(data.episodes(6, 6), tmp_path / "model")
+    assert stopped.stopped and stopped.model.config.taught_on["failures"] == 6
+    said = f"{stopped.results.text} {stopped.results.calibration.note}"
+    assert "failure is labelled" not in said and "held out" in said

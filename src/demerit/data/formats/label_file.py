@@ -55,6 +55,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "embodiment": ("robot",),
 }
 """the columns of a label file and their other names; docs/labels.md explains them"""
+LABELS = ("success", "progress", "grade", "curve", "events")
+"""the columns that say how an episode went"""
 CAMERA_COLUMN = re.compile(r"camera:(.+)|(.+)_(?:view|camera|cam)|(?:view|camera|cam)_(.+)")
 NEAR = 0.8
 """how similar an unknown column must be to a known one to be mentioned"""
@@ -97,14 +99,21 @@ class LabelCells:
         return found
 
     def misspelt(self, seen: set[str]) -> Iterator[Problem]:
-        """Report each unknown column that resembles a known one which the row lacks, unless it is in `seen`."""
+        """Report each unknown column that resembles one which the row lacks, or a label in a row without one.
+
+        Columns in `seen` were reported before.
+        """
         columns = [(name, *others) for name, others in COLUMNS.items()]
         lacking = [name for names in columns if self._cells.keys().isdisjoint(names) for name in names]
         known = {*chain.from_iterable(columns), *MODEL_CURVES}
+        unlabelled = self._cells.keys().isdisjoint(name for label in LABELS for name in (label, *COLUMNS[label]))
         for name in sorted(self._cells.keys() - known - seen):
             near = difflib.get_close_matches(name, lacking, n=1, cutoff=NEAR)
             if near and not CAMERA_COLUMN.fullmatch(name):
                 detail = f"{printable(repr(name))} is unknown and becomes a tag; did you mean {near[0]!r}?"
+                yield Problem("unknown column", self.where, detail, kept=True)
+            elif unlabelled and str(self._cells[name]).strip().lower() in TRUE_WORDS | FALSE_WORDS:
+                detail = f"{printable(repr(name))} becomes a tag and no label is given; a verdict is called 'success'"
                 yield Problem("unknown column", self.where, detail, kept=True)
         seen.update(self._cells)
 

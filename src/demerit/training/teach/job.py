@@ -27,7 +27,7 @@ from demerit.data.episode import Episode
 from demerit.data.files import lock_folder, make_folder, write_atomic
 from demerit.data.formats import open_dataset
 from demerit.data.seen import SeenEpisodes
-from demerit.errors import BadInput, DemeritError, StoreError
+from demerit.errors import BadInput, DemeritError, StoppedByUser, StoreError
 from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
 from demerit.models.taught.features import FeatureNetwork, load_network
 from demerit.models.taught.head import TaughtHead
@@ -173,6 +173,7 @@ class _TeachJob:
     stopped: str = ""
 
     def run(self) -> TeachOutcome:
+        finished_before = _is_finished(self.out)
         training_set, skipped = build_training_set(self.data, self.spec, self._embed_taught())
         self.notes += skipped
         head = training_set.fit()
@@ -192,6 +193,8 @@ class _TeachJob:
                 suggestions = self._suggest(training_set, held_out, head)
         except KeyboardInterrupt:
             self.stopped = self.stopped or "interrupted during cross-validation: the figures use only some folds"
+        if self.stopped and finished_before:
+            raise StoppedByUser(f"{self.out} keeps the model of the earlier run. Run the same command to resume.")
         calibration = calibrate_success(training_set, held_out, self.risk)
         model = self._write(training_set, head, calibration)
         notes = (*self.data.notes, *self.notes)
@@ -293,6 +296,13 @@ def _combine_licences(network: FeatureNetwork, training_set: TrainingSet) -> str
 
 
 # The model folder
+
+
+def _is_finished(out: Path | None) -> bool:
+    """Whether the folder holds a model of a run that was not interrupted."""
+    if out is None or not (out / DESCRIPTION).exists() or not (out / "report.json").exists():
+        return False
+    return not read_description(out).get("lesson", {}).get("stopped")
 
 
 def _check_out(out: Path, address: str) -> None:

@@ -265,8 +265,10 @@ def _summarize(report: Report, training_set: TrainingSet, calibration: SuccessCa
                      f"{_interval(agree)}; chance is 50%.")  # fmt: skip
     else:
         title = "Taught, and not yet tested"
-        missing = "failure" if (training_set.success == 1).any() else "verdict"
-        parts.append(f"No {missing} is labelled, so it is unknown whether it tells successes from failures.")
+        missing = "No failure is labelled" if (training_set.success == 1).any() else "No verdict is labelled"
+        if {0, 1} <= set(training_set.success):
+            missing = "No pair of a success and a failure was held out"
+        parts.append(f"{missing}, so it is unknown whether it tells successes from failures.")
     over = report.line(name, "over_reward_above_half")
     if over is not None and over.known:
         parts.append(f"{round(over.value * over.n)} of {over.n} failures end above 0.5.")

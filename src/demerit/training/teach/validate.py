@@ -226,7 +226,8 @@ def describe_guarantee(bounds: ConformalThreshold, needed: int, by_episode: bool
     """Describe the false-positive guarantee, or why there is none and what it would take."""
     if not bounds.n:
         return (
-            f"No false-positive risk is promised: no failure is labelled, and {bounds.alpha:g} needs {needed} of them."
+            f"No false-positive risk is promised: no labelled failure was held out, and {bounds.alpha:g} needs "
+            f"{needed} of them."
         )
     if not bounds.enough:
         affordable = f"{affordable_risk(bounds.n):g}"
