@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from demerit.data.episode import Episode
-from demerit.data.frames import short_hash
+from demerit.data.frames import Images, short_hash
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, ContractBroken
 from demerit.models import MODELS, load_model
 from demerit.models.check import check_model
-from demerit.models.protocol import ModelCard, example_card
+from demerit.models.protocol import LiveReward, ModelCard, example_card
 
 
 class Honest:
@@ -125,9 +125,54 @@ class Rounded(TooRounded):
     card = example_card(name="rounded", rounding=0.01)
 
 
+class Follows(Honest):
+    """Also live, with a probability of success that is half of the value."""
+
+    def _one(self, episode: Episode) -> Reward:
+        said = super()._one(episode)
+        return replace(said, success=said.value / 2)
+
+    def reset(self, instruction: str) -> None:
+        self.first: np.ndarray | None = None
+
+    def step(self, frame: Images) -> LiveReward:
+        now = frame.astype(np.float32)
+        self.first = now if self.first is None else self.first
+        value = float(np.abs(now - self.first).mean() / 255)
+        return LiveReward(value, value / 2)
+
+
+class Lags(Follows):
+    """Live, each frame has the value of the one before."""
+
+    def reset(self, instruction: str) -> None:
+        super().reset(instruction)
+        self.last = LiveReward(0.0, 0.0)
+
+    def step(self, frame: Images) -> LiveReward:
+        now, self.last = self.last, super().step(frame)
+        return now
+
+
+class OverSure(Follows):
+    """Live, success is said twice as high."""
+
+    def step(self, frame: Images) -> LiveReward:
+        said = super().step(frame)
+        return LiveReward(said.value, said.value)
+
+
+class KeepsSuccess(Follows):
+    """Live, no success is said."""
+
+    def step(self, frame: Images) -> float:  # type: ignore[override]
+        return super().step(frame).value
+
+
 def test_an_honest_model_passes() -> None:
     report = check_model(Honest())
-    assert [clause.status for clause in report.clauses] == ["kept"] * 7
+    assert [clause.status for clause in report.clauses] == ["kept"] * 7 + ["not checkable"]  # it is not live
+    assert [clause.status for clause in check_model(Follows()).clauses] == ["kept"] * 8
     report.raise_if_broken()
     for model in (Modest(), Spread(), Rounded()):
         assert not check_model(model).broken
@@ -151,6 +196,9 @@ def test_what_cannot_be_checked_is_not_called_kept(model: Honest, clause: str) -
         (NeedsCompany(), "batch = single"),
         (TooHigh(), "keeps its range"),
         (LosesOne(), "answers every episode"),
+        (Lags(), "live = offline"),
+        (OverSure(), "live = offline"),
+        (KeepsSuccess(), "live = offline"),
     ],
     ids=lambda case: type(case).__name__ if not isinstance(case, str) else "",
 )

@@ -15,7 +15,7 @@ from demerit.errors import BadInput, BadReward
 from demerit.models import load_model
 from demerit.models.check import check_model
 from demerit.models.ensemble import Ensemble
-from demerit.models.protocol import ModelCard, Online, example_card
+from demerit.models.protocol import LiveReward, ModelCard, Online, example_card
 
 EPISODE = Episode.from_array(np.zeros((6, 4, 4, 3), np.uint8), "push it", id="one")
 EVERY = tuple(range(6))
@@ -52,6 +52,14 @@ class FixedOnlineModel(FixedModel):
 
     def step(self, frame: Images) -> float:
         return float(frame.mean() / 255) * 0.5 + self.offset
+
+
+class SureOnlineModel(FixedOnlineModel):
+    """Also gives success live: half of its value."""
+
+    def step(self, frame: Images) -> LiveReward:  # type: ignore[override]
+        value = super().step(frame)
+        return LiveReward(value, value / 2)
 
 
 def score_one(*members: FixedModel) -> Reward:
@@ -140,7 +148,14 @@ def test_online_only_when_all_are() -> None:
     model = Ensemble([FixedOnlineModel("a"), FixedOnlineModel("b")])
     assert isinstance(model, Online)
     model.reset("0123456789")
-    assert model.step(np.full((4, 4, 3), 255, np.uint8)) == pytest.approx(0.6)
+    white = np.full((4, 4, 3), 255, np.uint8)
+    assert model.step(white) == LiveReward(pytest.approx(0.6), None)  # members that return plain numbers
+    sure = Ensemble([SureOnlineModel("a"), SureOnlineModel("b")])
+    sure.reset("")
+    assert sure.step(white) == LiveReward(pytest.approx(0.5), pytest.approx(0.25))
+    mixed = Ensemble([SureOnlineModel("a"), FixedOnlineModel("b")])
+    mixed.reset("")
+    assert mixed.step(white).success is None  # as in score: only if all give one
 
 
 @pytest.mark.parametrize("name", ["ensemble:change+motion", "ensemble:clock+change", "ensemble:constant:0.2+change"])

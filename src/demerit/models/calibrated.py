@@ -31,7 +31,7 @@ from demerit.data.seen import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import MODELS, load_model
 from demerit.models.loading import DESCRIPTION, name_of, only_these, read_description
-from demerit.models.protocol import ModelCard, Online, RewardModel
+from demerit.models.protocol import LiveReward, ModelCard, Online, RewardModel
 
 KIND = "calibrated"
 CalibrationMethod = Literal["isotonic", "conformal"]
@@ -218,7 +218,7 @@ class Calibrated:
     """Another model with calibrated numbers; it looks at the same frames and is causal if that one is."""
 
     reset: Callable[[str], None]
-    step: Callable[[Images], float]
+    step: Callable[[Images], LiveReward]
 
     def __init__(self, recipe: CalibrationRecipe, inner: RewardModel, name: str = KIND) -> None:
         """Combine recipe and inner model; `from_folder` loads both."""
@@ -272,9 +272,15 @@ class Calibrated:
             given={**reward.given, **given},
         )
 
-    def _step(self, frame: Images) -> float:
+    def _step(self, frame: Images) -> LiveReward:
+        """Map the inner model's live numbers as a reward of one frame."""
         assert isinstance(self.inner, Online)
-        return float(self.recipe.progress([self.inner.step(frame)])[0])
+        live = LiveReward.of(self.inner.step(frame))
+        value = np.array([live.value], np.float32)
+        success = None if live.success is None else np.array([live.success], np.float32)
+        why = "not scored" if np.isnan(live.value) else ""
+        mapped = self._calibrate(Reward(self.inner.card.name, "live", np.zeros(1, np.int32), value, success, why))
+        return LiveReward(mapped.final, None if mapped.success is None else float(mapped.success[0]))
 
 
 def calibrated(address: str = "") -> Calibrated:

@@ -17,7 +17,7 @@ from demerit.data.episode import Episode
 from demerit.data.frames import ArrayFrames, Frames, Images, Times
 from demerit.data.reward import Reward
 from demerit.errors import ContractBroken, DemeritError, UnreadableVideo
-from demerit.models.protocol import ModelCard, RewardModel
+from demerit.models.protocol import LiveReward, ModelCard, Online, Prepares, RewardModel
 
 Status = Literal["kept", "broken", "not checkable"]
 # Batched matrix products differ in the last digits; a model that mixes up episodes differs by far more.
@@ -218,6 +218,32 @@ def _admits_what_it_cannot_see(trial: _ModelTrial) -> Result:
     return "kept", f"unscored: {reward.why_missing}"
 
 
+def _live_is_offline(trial: _ModelTrial) -> Result:
+    """Step through episodes: value and success of each scored frame must be those of `score`."""
+    model, compared = trial.model, 0
+    if not isinstance(model, Online):
+        return "not checkable", "it does not score live"
+    for episode, whole in trial.scored():
+        if isinstance(model, Prepares) and list(model.looks_at(episode)) != [episode.main_camera]:
+            return "not checkable", "it looks at other cameras than the main one"
+        model.reset(episode.instruction)
+        live = [LiveReward.of(model.step(frame)) for frame in episode.main.all()]
+        found = {"value": np.array([one.value for one in live]), "success": np.array([one.success for one in live])}
+        for name, column in (("value", whole.value), ("success", whole.success)):
+            if (column is None) != all(number is None for number in found[name]):
+                where = "step gives" if column is None else "score gives"
+                return "broken", f"{where} a {name} that the other one does not give (return a LiveReward)"
+            if column is None:
+                continue
+            gap = np.abs(found[name].astype(np.float64)[whole.at] - column)
+            if bool(np.any(gap > trial.tolerance) or np.any(np.isnan(gap) != np.isnan(column))):
+                worst = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
+                said = f"{found[name][whole.at[worst]]:.3g} live, {column[worst]:.3g} by score"
+                return "broken", f"{episode.id!r}: the {name} of frame {whole.at[worst]} is {said}"
+        compared += len(whole.at)
+    return "kept", f"{compared} frames have the same value and success live"
+
+
 CLAUSES: dict[str, Callable[[_ModelTrial], Result]] = {
     "answers every episode": _answers_every_episode,
     "keeps its range": _keeps_its_range,
@@ -226,6 +252,7 @@ CLAUSES: dict[str, Callable[[_ModelTrial], Result]] = {
     "is causal if it says so": _is_causal,
     "scores only what it saw": _scores_only_what_it_saw,
     "admits what it cannot see": _admits_what_it_cannot_see,
+    "live = offline": _live_is_offline,
 }
 
 

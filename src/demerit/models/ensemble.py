@@ -23,7 +23,7 @@ from demerit.data.seen import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.listing import Listing
-from demerit.models.protocol import ModelCard, Online, RewardModel
+from demerit.models.protocol import LiveReward, ModelCard, Online, RewardModel
 
 Floats = npt.NDArray[np.float64]
 MIN_MEMBERS = 2
@@ -43,7 +43,7 @@ class Ensemble:
         frames="as the members",
     )
     reset: Callable[[str], None]
-    step: Callable[[Images], float]
+    step: Callable[[Images], LiveReward]
 
     def __init__(self, members: str | Sequence[str | RewardModel] = "") -> None:
         """Take models, their names, or one text with + between the names."""
@@ -90,8 +90,11 @@ class Ensemble:
             assert isinstance(member, Online)
             member.reset(instruction)
 
-    def _step(self, frame: Images) -> float:
-        return float(np.mean([member.step(frame) for member in self.members if isinstance(member, Online)]))
+    def _step(self, frame: Images) -> LiveReward:
+        live = [LiveReward.of(member.step(frame)) for member in self.members if isinstance(member, Online)]
+        found = [one.success for one in live if one.success is not None]
+        success = float(np.mean(found)) if len(found) == len(live) else None
+        return LiveReward(float(np.mean([one.value for one in live])), success)
 
 
 def _make_card(cards: list[ModelCard]) -> ModelCard:

@@ -103,6 +103,24 @@ class Comparer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class LiveReward:
+    """What a model says about the newest frame of a live episode; `float()` gives its value."""
+
+    value: float
+    """in the quantity and range of the model's card; NaN = unscored"""
+    success: float | None = None
+    """probability of success; None if the model predicts none"""
+
+    @classmethod
+    def of(cls, answer: LiveReward | float) -> LiveReward:
+        """Take what `step` returned; a plain number is a value without success."""
+        return answer if isinstance(answer, LiveReward) else cls(float(answer))
+
+    def __float__(self) -> float:
+        return self.value
+
+
 @runtime_checkable
 class Online(Protocol):
     """A model that can also score a live episode frame by frame."""
@@ -111,8 +129,8 @@ class Online(Protocol):
         """Start a new episode."""
         ...
 
-    def step(self, frame: Images) -> float:
-        """Take the next (height, width, 3) uint8 RGB frame; return its value, NaN when unscored."""
+    def step(self, frame: Images) -> LiveReward:
+        """Take the next (height, width, 3) uint8 RGB frame; return the value and success that `score` gives it."""
         ...
 
 

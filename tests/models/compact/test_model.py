@@ -44,11 +44,13 @@ def test_a_reward_covers_every_frame(model: Compact) -> None:
 @pytest.mark.parametrize("count", [1, 2, CHUNK, 3 * CHUNK + 1])
 def test_live_steps_equal_scoring(model: Compact, count: int) -> None:
     images = random_images(count, 50, 33)
-    value = model.score([Episode.from_array(images, "push the cup")])[0].value
+    (offline,) = model.score([Episode.from_array(images, "push the cup")])
+    assert offline.success is not None
     for _ in range(2):
         model.reset("push the cup")
         live = [model.step(image) for image in images]
-        np.testing.assert_allclose(live, value, atol=1e-5)
+        np.testing.assert_allclose([one.value for one in live], offline.value, atol=1e-5)
+        np.testing.assert_allclose([one.success for one in live], offline.success, atol=1e-5)
 
 
 def test_wrong_live_calls_are_refused(network: Path) -> None:
@@ -75,7 +77,7 @@ def test_several_cameras_are_averaged_and_live_too(network: Path) -> None:
     model = Compact.from_folder(network, "all")
     model.reset("push the cup")
     live = [model.step(np.stack(pair)) for pair in zip(front, wrist, strict=True)]
-    np.testing.assert_allclose(live, both.value, atol=1e-5)
+    np.testing.assert_allclose(np.array(live, float), both.value, atol=1e-5)
     with pytest.raises(BadInput, match="2 cameras"):
         model.step(front[0])
     missing = Compact.from_folder(network, ["top"]).score([episode])[0]

@@ -93,7 +93,11 @@ def test_live_steps_equal_scores(folder: Path) -> None:
     shown = episode("a", 12)
     model.reset(TASK)
     live = [model.step(frame) for frame in shown.main.all()]
-    np.testing.assert_allclose(live, model.score([shown])[0].value, atol=1e-5)
+    (offline,) = model.score([shown])
+    np.testing.assert_allclose([one.value for one in live], offline.value, atol=1e-5)
+    assert offline.success is not None and np.ptp(offline.success) > 1e-3
+    np.testing.assert_allclose([one.success for one in live], offline.success, atol=1e-5)
+    assert float(live[3]) == live[3].value
     for odd, word in ((noise(1, 48, 64)[0].astype(np.float32), "uint8"), (noise(1, 64, 64)[0], "before")):
         with pytest.raises(BadInput, match=word):
             model.step(odd)  # type: ignore[arg-type]

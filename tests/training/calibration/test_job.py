@@ -25,7 +25,7 @@ from demerit.models import load_model
 from demerit.models.calibrated import Calibrated, Confidence, Shift
 from demerit.models.check import check_model
 from demerit.models.ensemble import Ensemble
-from demerit.models.protocol import Comparer, Online
+from demerit.models.protocol import Comparer, LiveReward, Online
 from demerit.training.calibration.job import CalibrateOptions, CalibrationResult, calibrate
 from fakes.coded_episodes import Listed, Oracle, coded, episode
 from fakes.command import demerit, error_sentence
@@ -53,8 +53,9 @@ class Follows(Hopeful):
     def reset(self, instruction: str) -> None:
         self.told = instruction
 
-    def step(self, frame: Images) -> float:
-        return 0.5 + float(frame[0, 0, 0]) / 255 / 2
+    def step(self, frame: Images) -> LiveReward:
+        value = 0.5 + float(frame[0, 0, 0]) / 255 / 2
+        return LiveReward(value, value**2)
 
     def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
         return [0.5 for _ in pairs]
@@ -109,7 +110,8 @@ def test_other_methods_of_the_inner_model_stay(tmp_path: Path) -> None:
     (whole,) = model.score([one])
     model.reset(one.instruction)
     live = [model.step(frame) for frame in one.main.all()]
-    assert live == pytest.approx(whole.value, abs=1e-6)
+    assert [one.value for one in live] == pytest.approx(whole.value, abs=1e-6)
+    assert [one.success for one in live] == pytest.approx(whole.success, abs=1e-6)
 
 
 def test_unscored_stays_unscored(tmp_path: Path) -> None:

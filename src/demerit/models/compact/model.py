@@ -18,7 +18,7 @@ from demerit.errors import BadEpisode, BadInput, DemeritError, UnknownName
 from demerit.models.compact.engine import Engine, NetworkInfo, NetworkOutputs
 from demerit.models.compact.resize import resize_square
 from demerit.models.loading import name_of, only_these, read_description
-from demerit.models.protocol import ModelCard
+from demerit.models.protocol import LiveReward, ModelCard
 
 MAIN, ALL = "main", "all"
 COLUMNS = ("progress", "bins", "success", "rank", "hidden")
@@ -94,8 +94,8 @@ class Compact:
         """Start a live episode."""
         self._run = _CompactRun(self.engine, instruction)
 
-    def step(self, frame: Images) -> float:
-        """Take the next (height, width, 3) frame, or (cameras, height, width, 3); return its progress.
+    def step(self, frame: Images) -> LiveReward:
+        """Take the next (height, width, 3) frame, or (cameras, height, width, 3); return its progress and success.
 
         The cost per step is constant.
         """
@@ -171,7 +171,7 @@ class _CompactRun:
     first: Images | None = None
     states: Sequence[Floats] | None = None
 
-    def step(self, frame: Images) -> float:
+    def step(self, frame: Images) -> LiveReward:
         images = frame if frame.ndim == SEVERAL_IMAGES else frame[None]
         if frame.ndim not in (ONE_IMAGE, SEVERAL_IMAGES) or frame.shape[-1] != RGB or not len(images):
             raise BadInput("frame", "shape (height, width, 3), or (cameras, height, width, 3)", frame.shape)
@@ -185,7 +185,8 @@ class _CompactRun:
             for image, first, state in zip(small, self.first, states, strict=True)
         ]
         self.states = [row.state for row in rows]
-        return float(np.clip(average_outputs(rows).progress[0], 0, 1))
+        outputs = average_outputs(rows)
+        return LiveReward(float(np.clip(outputs.progress[0], 0, 1)), float(outputs.success[0]))
 
 
 def average_outputs(cameras: Sequence[NetworkOutputs]) -> NetworkOutputs:

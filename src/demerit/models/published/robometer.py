@@ -19,7 +19,7 @@ from demerit.data.reward import Reward
 from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput
 from demerit.models.listing import Listing
-from demerit.models.protocol import ModelCard
+from demerit.models.protocol import LiveReward, ModelCard
 from demerit.models.published.options import (
     check_at_least,
     check_choice,
@@ -108,14 +108,14 @@ class Robometer:
             raise BadInput("instruction", "text without special tokens", repr(instruction))
         self._live = load_engine("robometer", "robometer:LiveRobometer")(self.engine, instruction.strip())
 
-    def step(self, frame: Images) -> float:
-        """Take the next (height, width, 3) frame and return its progress, as `score` would.
+    def step(self, frame: Images) -> LiveReward:
+        """Take the next (height, width, 3) frame and return its progress and success, as `score` would.
 
         The cost of a step does not grow with the episode.
         """
         if self._live is None:
             raise BadInput("step", "reset(instruction) before the first frame", "a frame")
-        return self._live.step(frame)[0]
+        return LiveReward(*self._live.step(frame))
 
     def _score(self, episode: Episode, frames: Frames) -> Reward:
         what = f"Scoring episode {episode.id} with {self.card.name}"

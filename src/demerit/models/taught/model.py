@@ -28,7 +28,7 @@ from demerit.data.reward import Reward
 from demerit.data.seen import SeenEpisodes, seen_by
 from demerit.errors import BadEpisode, BadInput, DemeritError, StoreError
 from demerit.models.loading import DESCRIPTION, name_of, read_description
-from demerit.models.protocol import ModelCard
+from demerit.models.protocol import LiveReward, ModelCard
 from demerit.models.taught.features import (
     FeatureNetwork,
     Features,
@@ -186,8 +186,8 @@ class TaughtModel:
         streams = tuple(FeatureStream(self.network, instruction, self.config.parts) for _ in self.config.cameras)
         self._run = _TaughtRun(self, self.task(instruction), streams)
 
-    def step(self, frame: Images | Mapping[str, Images]) -> float:
-        """Take the next (height, width, 3) frame, or one per camera by name; return its progress.
+    def step(self, frame: Images | Mapping[str, Images]) -> LiveReward:
+        """Take the next (height, width, 3) frame, or one per camera by name; return its progress and success.
 
         The cost per step is constant.
         """
@@ -297,10 +297,12 @@ class _TaughtRun:
     streams: tuple[FeatureStream, ...]
     count: int = 0
 
-    def step(self, frame: Images | Mapping[str, Images]) -> float:
+    def step(self, frame: Images | Mapping[str, Images]) -> LiveReward:
         rows = [self._row(stream, image) for stream, image in zip(self.streams, self._images(frame), strict=True)]
         self.count += 1
-        return float(self.model.head.progress(np.concatenate(rows, axis=1), self.task)[0])
+        head = self.model.head
+        outputs = head.outputs(np.concatenate(rows, axis=1), self.task)
+        return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]))
 
     def _row(self, stream: FeatureStream, image: Images) -> Features:
         tower = stream.embed(self.model.prepare(image[None]))
