@@ -39,7 +39,7 @@ def test_help_has_examples(command: list[str]) -> None:
     if command:
         assert "Examples" in run.stdout
         assert f"demerit {' '.join(command)}" in run.stdout
-    assert "<bool>" not in run.stdout and "…" not in run.stdout
+    assert not re.search(r"<bool>|<list\[|…", run.stdout)
 
 
 @pytest.mark.parametrize(("table", "name"), [(table, name) for table in (COMMANDS, TrainGroup.table) for name in table])
@@ -280,3 +280,21 @@ def test_a_warning_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PYTHONPATH", str(folder))
     run = demerit("score", "blocks", "--model", "slow:model", "--out", "r", cwd=folder)
     assert run.stderr.count("demerit: This takes long.\n") == 1 and "slow.py" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("demerit.cli.load_attribute", ["score", "blocks"]),
+        ("demerit.cli.release.make_release", ["release", "blocks", "out", "--format", "lerobot", "--licence", "MIT"]),
+    ],
+)
+def test_an_interruption_that_saves_nothing_does_not_promise_to_resume(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, command: list[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, stop)
+    run = demerit_here(*command, cwd=folder)
+    assert run.returncode == 130 and "interrupted" in run.stderr and "resume" not in run.stderr

@@ -311,3 +311,16 @@ def test_problems_with_broken_names_are_kept(tmp_path: Path) -> None:
         writer.add(Problem("missing video", "\udc80", "there is no \ud800", kept=True))
     found = next(Store(tmp_path / "set").problems())
     assert (found.episode, found.detail) == ("\\udc80", "there is no \\ud800")
+
+
+def test_a_writer_removes_only_files_that_demerit_writes(tmp_path: Path, make_episode: Callable[..., Episode]) -> None:
+    store = Store.create(tmp_path / "set", "set")
+    ours = ["episodes/part-000007.parquet", "given/part-000000.parquet", "episodes/.part-000008.parquet.123.part"]
+    theirs = ["mine/part-000000.parquet", "episodes/part-old.parquet", "episodes/part-1.parquet", "mine/.draft.part"]
+    for name in (*ours, *theirs):
+        (store.root / name).parent.mkdir(exist_ok=True)
+        (store.root / name).write_bytes(b"")
+    with store.writer() as writer:
+        writer.add(make_episode("a"))
+    assert [name for name in (*ours, *theirs) if (store.root / name).exists()] == theirs
+    assert Store(store.root).ids() == ["a"]

@@ -50,11 +50,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class PlainCommand(TyperCommand):
-    """A command whose flags have no type in the help."""
+    """A command whose flags and arguments have no type in the help."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters."""
-        return hide_flag_types(super().get_params(ctx))
+        return hide_types(super().get_params(ctx))
 
 
 class LazyGroup(TyperGroup):
@@ -64,7 +64,7 @@ class LazyGroup(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters."""
-        return hide_flag_types(super().get_params(ctx))
+        return hide_types(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of the table."""
@@ -73,14 +73,16 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Replace the stub of the command that was asked for by the command itself."""
         name, stub, rest = super().resolve_command(ctx, args)
-        return name, stub if name is None else report_errors(load_command)(self.table, name), rest
+        return name, stub if name is None else report_errors(load_command, resumes=False)(self.table, name), rest
 
 
-def hide_flag_types(params: list[Any]) -> list[Any]:
-    """Remove `<bool>` from flags: they take no value."""
+def hide_types(params: list[Any]) -> list[Any]:
+    """Remove `<bool>` from flags, which take no value, and types such as `<list[str]>` from arguments."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        elif param.param_type_name == "argument":
+            param.display_type_rich = lambda ctx: None
     return params
 
 

@@ -22,7 +22,7 @@ def leaderboard(
 
     [bold]Examples[/bold]
 
-      demerit leaderboard bench/roboarena@1 bench/own
+      demerit leaderboard bench/roboarena@1 bench/own@1
       demerit leaderboard reports/*/report.json --out site
       demerit leaderboard --out site        (published tables only)
     """

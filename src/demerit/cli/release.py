@@ -19,7 +19,7 @@ from demerit.cli.options import (
     split_names,
 )
 from demerit.data.formats import open_dataset
-from demerit.errors import BadInput
+from demerit.errors import BadInput, StoppedByUser
 from demerit.use.release import Mask, ReleaseConfig, Released
 from demerit.use.release import release as make_release
 from demerit.use.release.config import parse_where, read_replacements
@@ -28,7 +28,7 @@ from demerit.use.release.hub import plan_push, push
 
 def release(
     source: DatasetArgument,
-    dest: Annotated[Path, typer.Argument(help="The folder to make. Run again to resume after an interruption.")],
+    dest: Annotated[Path, typer.Argument(help="The folder to make. Run again to resume (LeRobot: starts over).")],
     layout: Annotated[
         str, typer.Option("--format", metavar="folder|lerobot", help="Our folder, or LeRobot v3.0 with our labels.")
     ] = "folder",
@@ -103,7 +103,12 @@ def release(
             progress.total = total or progress.total
             progress.update(done, step)
 
-        released = make_release(dataset, dest, config, report)
+        try:
+            released = make_release(dataset, dest, config, report)
+        except KeyboardInterrupt:
+            if layout != "lerobot":
+                raise
+            raise StoppedByUser(f"{dest} was not written. A LeRobot release starts over: rerun.") from None
     _print(released, dataset.problems.rows())
     if push_to:
         _push(released, push_to, yes)

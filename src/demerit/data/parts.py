@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -29,6 +29,8 @@ FORMAT_VERSION = 1
 ROW = "row in its group"
 ROWS_PER_GROUP = 2048
 MOST_ROWS = 2**40
+HALF_FILE = re.compile(r"\..+\.\d+\.part")
+"""what `atomic_file` names a file that is being written"""
 PART_FILE = re.compile(r"[a-z_]+/part-\d{6,9}\.parquet")
 # Parts smaller than this are merged when a writer closes; larger ones are never rewritten.
 FULL_PART_ROWS = 50_000
@@ -108,7 +110,9 @@ def write_manifest(path: Path, format_name: str, manifest: Manifest) -> None:
 class PartWriter:
     """Adds parts to a folder's tables. The caller holds the folder's lock."""
 
-    def __init__(self, manifest_path: Path, format_name: str, manifest: Manifest) -> None:
+    def __init__(self, manifest_path: Path, format_name: str, manifest: Manifest, tables: Iterable[str]) -> None:
+        """`tables` are the names that this format can have."""
+        self._known = {*tables, *manifest.tables}
         self.path, self.format_name, self.manifest = manifest_path, format_name, manifest
         self.root = manifest_path.parent
         self._remove_orphans()
@@ -163,20 +167,24 @@ class PartWriter:
 
     def _write_part(self, name: str, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> TablePart:
         folder = make_folder(self.root / name)
-        numbers = [int(path.stem.rpartition("-")[2]) for path in folder.glob("part-*.parquet")]
+        numbers = [int(path.stem.rpartition("-")[2]) for path in self._find_parts(name)]
         final = folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet"
         with atomic_file(final) as partial:
             rows = _write_parquet(partial, tables)
         return TablePart(f"{name}/{final.name}", rows)
 
     def _remove_orphans(self) -> None:
-        """Remove unlisted parts and half-written files. Safe under the lock."""
-        listed = {part.file for parts in self.manifest.tables.values() for part in parts}
-        for path in self.root.glob("*/part-*.parquet"):
-            if f"{path.parent.name}/{path.name}" not in listed:
-                path.unlink(missing_ok=True)
-        for path in [*self.root.glob(".*.part"), *self.root.glob("*/.*.part")]:
+        """Remove unlisted parts and half-written files; other files are not ours. Safe under the lock."""
+        listed = {self.root / part.file for parts in self.manifest.tables.values() for part in parts}
+        found = [path for name in self._known for path in self._find_parts(name) if path not in listed]
+        halves = chain(self.root.glob(".*.part"), self.root.glob("*/.*.part"))
+        found += [path for path in halves if HALF_FILE.fullmatch(path.name)]
+        for path in found:
             path.unlink(missing_ok=True)
+
+    def _find_parts(self, table: str) -> Iterator[Path]:
+        found = (self.root / table).glob("part-*.parquet")
+        return (path for path in found if PART_FILE.fullmatch(f"{table}/{path.name}"))
 
 
 def _write_parquet(path: Path, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> int:

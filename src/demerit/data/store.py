@@ -213,7 +213,7 @@ class StoreWriter:
         try:
             store = Store(self.root)  # opened under the lock: another writer may just have finished
             if not self.dry_run:
-                self._parts = PartWriter(self.root / MANIFEST, FORMAT_NAME, store.manifest)
+                self._parts = PartWriter(self.root / MANIFEST, FORMAT_NAME, store.manifest, SCHEMAS)
             self.written = set(store.ids())
             self._known = {tuple(problem_row(problem).values()) for problem in store.problems()}
             self._known |= {tuple(preference_row(preference).values()) for preference in store.preferences()}

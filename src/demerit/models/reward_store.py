@@ -110,7 +110,7 @@ class RewardStore:
         with lock_folder(self.root):
             manifest = read_manifest(self.root / MANIFEST, FORMAT_NAME)
             header = {**manifest.header, "card": asdict(card)}
-            parts = PartWriter(self.root / MANIFEST, FORMAT_NAME, Manifest(header, manifest.tables))
+            parts = PartWriter(self.root / MANIFEST, FORMAT_NAME, Manifest(header, manifest.tables), ["rewards"])
             try:
                 yield RewardWriter(parts, card.hash())
                 parts.compact()

@@ -14,10 +14,12 @@ from demerit.data.reward import Reward
 from demerit.errors import NotApplicable
 from demerit.evaluate.benchmarks.benchmark import Benchmark, load_benchmark
 from demerit.evaluate.benchmarks.metric_specs import AT_RISK, hold_out_calibration, rate_at_risk, risk_expectations
+from demerit.evaluate.benchmarks.results import compute_results
 from demerit.evaluate.benchmarks.run import RunOptions, recompute, run_benchmark
 from demerit.evaluate.benchmarks.scores import MeasureSettings, Scores
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import conformal_threshold, failures_needed, false_positive_rate
+from demerit.evaluate.reports.headline import label
 from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels, Report
 from demerit.models.protocol import example_card
 from fakes.coded_episodes import FALL_AT, Listed, Oracle, coded, episode
@@ -127,7 +129,9 @@ def test_latency_in_frames(report: Report) -> None:
 def test_too_few_failures_are_a_warning(tmp_path: Path) -> None:
     report = run_benchmark(load_benchmark("failure-detection"), [Oracle()], coded(6), tmp_path, QUICK)
     assert report.line("oracle", FALSE) is None
-    assert any(FALSE in warning and TRUE in warning and "at least 19" in warning for warning in report.warnings)
+    assert any(
+        label(FALSE) in warning and label(TRUE) in warning and "at least 19" in warning for warning in report.warnings
+    )
 
 
 def test_threshold_uses_the_validation_split(tmp_path: Path) -> None:
@@ -145,3 +149,10 @@ def test_threshold_uses_the_validation_split(tmp_path: Path) -> None:
     named = replace(QUICK, settings=MeasureSettings(Resampling(resamples=100), "test"))
     other = run_benchmark(benchmark, [Oracle()], Dataset(Listed(rows)), tmp_path, named).line("oracle", FALSE)
     assert other is not None and other.n == 20 and "'test'" in other.note
+
+
+def test_notes_name_measures_in_words_and_count_one_task_as_a_whole() -> None:
+    benchmark = replace(load_benchmark("own"), metrics=AT_RISK, headline=())
+    results = compute_results(benchmark, scored([0.2] * 4 + [0.9], [False] * 4 + [True], ["push"] * 5), [])
+    (note,) = [warning for warning in results.warnings if "19" in warning]
+    assert "_" not in "".join(results.warnings) and "''" not in note and "4 in all" in note

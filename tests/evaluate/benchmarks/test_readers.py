@@ -138,7 +138,7 @@ def test_categories_from_a_table(tmp_path: Path, sample: Path) -> None:
     (tmp_path / "kinds.csv").write_text(f'instruction,category\n"  {first.upper()}.",Tool use\n')
     done = demerit("bench", "failure-detection", *quick, "--categories", "kinds.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    report = Report.read(tmp_path / "out" / "report.json")
+    report = Report.read(tmp_path / "out" / "report-2.json")
     assert any(f"{len(before) - 1} of {len(before)} instructions" in warning for warning in report.warnings)
     after = {row.instruction: row.category for row in report.episodes}
     assert after == {**before, first: "tool use"} != before

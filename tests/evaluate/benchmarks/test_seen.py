@@ -86,6 +86,7 @@ def test_seen_episodes_that_are_included_mark_the_report(
 ) -> None:
     report = measure(folder / "lesson", include_seen=True)
     assert len(report.episodes) == 8 and report.seen.unfair and lead(report).trusted == ""
+    assert report.line("lesson-model", "auroc") and not report.verdicts.get("lesson-model") and not report.decisions
     report.write(tmp_path / "report.json")
     again = Report.read(tmp_path / "report.json")
     assert again.seen == report.seen and recompute(again).as_dict() == report.as_dict()

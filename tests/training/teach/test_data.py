@@ -153,3 +153,13 @@ def test_labels_move_to_the_nearest_frame_used() -> None:
     assert moved.curve is not None
     assert np.array_equal(moved.curve, np.array([0.1, 0.5, np.nan, 1.0], np.float32), equal_nan=True)
     assert (moved.events[0].first, moved.events[0].last) == (1, 2)
+
+
+def test_nothing_is_taught_from_a_test_split() -> None:
+    lesson, tested = data.episodes(3, 3, data.verdict), data.episodes(2, 2, data.verdict, first=50)
+    marked = [replace(episode, origin=replace(episode.origin, split="test")) for episode in tested]
+    found = gather([*lesson, *marked])
+    assert {episode.id for episode in (*found.taught, *found.unlabelled)} == {episode.id for episode in lesson}
+    assert "4" in found.notes[0] and "'test'" in found.notes[0]
+    with pytest.raises(BadInput, match="test"):
+        gather(marked)

@@ -99,7 +99,7 @@ class LabelCells:
         return found
 
     def misspelt(self, seen: set[str]) -> Iterator[Problem]:
-        """Report each unknown column that resembles one which the row lacks, or a label in a row without one.
+        """Report the unknown columns that resemble one which the row lacks, or a label in a row without one.
 
         Columns in `seen` were reported before.
         """
@@ -107,14 +107,16 @@ class LabelCells:
         lacking = [name for names in columns if self._cells.keys().isdisjoint(names) for name in names]
         known = {*chain.from_iterable(columns), *MODEL_CURVES}
         unlabelled = self._cells.keys().isdisjoint(name for label in LABELS for name in (label, *COLUMNS[label]))
+        hints = []
         for name in sorted(self._cells.keys() - known - seen):
             near = difflib.get_close_matches(name, lacking, n=1, cutoff=NEAR)
             if near and not CAMERA_COLUMN.fullmatch(name):
-                detail = f"{printable(repr(name))} is unknown and becomes a tag; did you mean {near[0]!r}?"
-                yield Problem("unknown column", self.where, detail, kept=True)
+                hints.append(f"{printable(repr(name))} (did you mean {near[0]!r}?)")
             elif unlabelled and str(self._cells[name]).strip().lower() in TRUE_WORDS | FALSE_WORDS:
-                detail = f"{printable(repr(name))} becomes a tag and no label is given; a verdict is called 'success'"
-                yield Problem("unknown column", self.where, detail, kept=True)
+                hints.append(f"{printable(repr(name))} (no label is given; a verdict is called 'success')")
+        if hints:
+            detail = f"unknown columns become tags: {', '.join(hints)}"
+            yield Problem("unknown column", self.where, detail, kept=True)
         seen.update(self._cells)
 
     def tags(self) -> dict[str, str]:

@@ -468,6 +468,8 @@ def _threshold_note(scores: Scores, model: str, risk: float) -> str:
 
 
 def _calibrated_on(scores: Scores) -> str:
+    if not scores.episodes:
+        return "in all"
     on = scores.calibration
     splits = {row.split for row in on.episodes} if on is not None else set()
     if splits and splits.isdisjoint(row.split for row in scores.episodes):

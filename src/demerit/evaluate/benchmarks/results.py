@@ -221,7 +221,7 @@ def _unmet_expectations(scores: Scores, lines: list[MeasureLine]) -> Iterator[st
             if not expected.fits(line.measure):
                 got, want = f"{line.measure.value:.3f}", f"{expected.value:.3f}"
                 yield (
-                    f"The control {name} scores {got} in {line.measure.name} where theory says {want} "
+                    f"The control {name} scores {got} in {label(line.measure.name)} where theory says {want} "
                     f"({expected.why}): do not trust this measure on this data."
                 )
 
@@ -256,7 +256,7 @@ def _doubts(scores: Scores, lines: Sequence[MeasureLine]) -> Iterator[str]:
     length = _by_model(lines, "auroc").get("length")
     if length is not None and length.known and not math.isnan(length.low) and not length.low <= 1 / 2 <= length.high:
         yield (
-            f"The length of an episode alone tells success from failure (auroc {length.value:.3f}, "
+            f"The length of an episode alone tells success from failure (AUROC {length.value:.3f}, "
             f"{length.low:.3f} to {length.high:.3f}): a model can win here by counting frames."
         )
     labelled = [row for row in scores.episodes if row.success is not None or row.progress is not None]
@@ -275,7 +275,7 @@ def _refusal_warnings(refused: Sequence[Refusal], controls: Sequence[str]) -> It
         if refusal.model not in controls:
             by_reason.setdefault((refusal.model, refusal.reason), []).append(refusal.metric)
     for (model, reason), names in by_reason.items():
-        yield f"{model}: {reason}; refused: {', '.join(names)}."
+        yield f"{model}: {reason}; refused: {'; '.join(map(label, names))}."
 
 
 def _absent_warnings(metrics: Sequence[MetricSpec]) -> Iterator[str]:
@@ -288,4 +288,4 @@ def _absent_warnings(metrics: Sequence[MetricSpec]) -> Iterator[str]:
 
 
 def _are(names: Sequence[str]) -> str:
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
+    return f"{'; '.join(map(label, names))} {'is' if len(names) == 1 else 'are'}"

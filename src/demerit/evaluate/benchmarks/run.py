@@ -172,7 +172,11 @@ def recompute(report: Report, benchmark: Benchmark | None = None) -> Report:
 
 
 def with_results(report: Report, benchmark: Benchmark, results: BenchmarkResults) -> Report:
-    """Put lines, comparisons and verdicts into a report; its warnings stay."""
+    """Put lines, comparisons and verdicts into a report; its warnings stay.
+
+    Nothing is concluded about a model from episodes that it learned from.
+    """
+    unfair = report.seen.by_model if report.seen.unfair else {}
     lower = tuple(metric.name for metric in benchmark.metrics if metric.lower_is_better)
     about = replace(report.about, headline=results.headline, lower_is_better=lower)
     return replace(
@@ -180,8 +184,8 @@ def with_results(report: Report, benchmark: Benchmark, results: BenchmarkResults
         about=about,
         lines=results.lines,
         comparisons=results.comparisons,
-        verdicts=dict(results.verdicts),
-        decisions=results.decisions,
+        verdicts={name: words for name, words in results.verdicts.items() if name not in unfair},
+        decisions=tuple(verdict for verdict in results.decisions if verdict.model not in unfair),
     )
 
 

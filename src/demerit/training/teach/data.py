@@ -30,7 +30,7 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.frames import spread
 from demerit.data.labels import LABEL_SOURCES, Event, Outcome, Preference
-from demerit.data.splits import seed_of
+from demerit.data.splits import is_evaluation_split, seed_of
 from demerit.errors import BadInput, NotApplicable, UnreadableVideo
 from demerit.training.teach.config import LabelWeights, TeachConfig
 
@@ -196,14 +196,18 @@ def gather_data(dataset: Dataset, limit: int | None = None) -> TeachData:
     """Read a dataset's labels and decide what to teach from. Raises BadInput when that is too little."""
     episodes: list[Episode] = []
     choices: list[Preference] = []
+    evaluated: Counter[str] = Counter()
     for record in dataset.records():
-        if isinstance(record, Preference):
+        if isinstance(record, Episode) and is_evaluation_split(record.origin.split):
+            evaluated[record.origin.split] += 1
+        elif isinstance(record, Preference):
             choices += [record] if record.source != "model" else []
         elif limit is None or len(episodes) < limit:
             episodes.append(record)
     address = dataset.address or dataset.name
     if not episodes:
-        raise BadInput(address, "episodes to teach from", "none")
+        got = f"{evaluated.total()} episodes, all marked as {' and '.join(evaluated)}" if evaluated else "none"
+        raise BadInput(address, "episodes to teach from (never those of a test split)", got)
     labels = {episode.id: label for episode in episodes if (label := label_of(episode)).known}
     conflicts = _find_conflicts(episodes, labels)
     kept = {id: label for id, label in labels.items() if id not in conflicts}
@@ -222,7 +226,7 @@ def gather_data(dataset: Dataset, limit: int | None = None) -> TeachData:
         tuple(sorted(rest, key=lambda episode: seed_of("unlabelled", episode.id))),
         pairs,
         conflicts,
-        tuple(_data_notes(dataset, kept, conflicts, len(split))),
+        tuple(_data_notes(dataset, kept, conflicts, len(split), evaluated)),
     )
     _check_enough(found, episodes, labels)
     return found
@@ -259,8 +263,14 @@ def _highest(label: TeachLabel) -> float:
 
 
 def _data_notes(
-    dataset: Dataset, labels: Mapping[str, TeachLabel], conflicts: Mapping[str, str], split: int
+    dataset: Dataset,
+    labels: Mapping[str, TeachLabel],
+    conflicts: Mapping[str, str],
+    split: int,
+    evaluated: Mapping[str, int],
 ) -> Iterable[str]:
+    for name, count in evaluated.items():
+        yield f"{count} episodes of the split {name!r} were left out: nothing is taught from a test split."
     if conflicts:
         id, reason = next(iter(conflicts.items()))
         yield f"{len(conflicts)} episodes were skipped because their labels contradict, e.g. {id}: {reason}."

@@ -298,7 +298,7 @@ def _caveats(training_set: TrainingSet, held_out: CrossValidation) -> Iterator[s
     unmeasured = sum("measured" not in targets.origins for targets in training_set.targets)
     if unmeasured:
         yield (
-            f"{unmeasured} of {len(training_set)} episodes have no measured curve: between labels, progress is "
+            f"{unmeasured} of {len(training_set)} episodes have no progress at every frame: between labels, it is "
             "interpolated (a straight line to success, unknown on the way to failure) and counts little."
         )
     if stride > 1:
