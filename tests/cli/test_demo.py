@@ -16,6 +16,7 @@ from demerit.cli.demo_page import describe_demo
 from demerit.errors import StoreError
 from demerit.evaluate.benchmarks.run import recompute
 from demerit.evaluate.reports.report import Report
+from demerit.training.teach.report import taught_benchmark
 from fakes.command import COMMAND, demerit
 from fakes.processes import running
 
@@ -49,6 +50,7 @@ def test_teaching_helps_and_the_report_recomputes(made: tuple[Path, str]) -> Non
     assert taught is not None and before is not None and cue is not None
     assert taught.value > 0.9 and taught.value > before.value + 0.2 and taught.value > cue.value + 0.2
     assert {one.split for one in report.episodes} == {"test"}
+    assert report.about.claim != taught_benchmark().claim  # nothing is held out in turns
     assert len(report.episodes) == taught.clusters == 16
     assert recompute(report).as_dict() == report.as_dict()
 

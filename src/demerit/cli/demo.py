@@ -207,7 +207,8 @@ def _split_sample(videos: Path, folder: Path) -> None:
 
 def _measure(folder: Path, on_progress: OnProgress) -> tuple[Report, dict[str, Any]]:
     """Score the test episodes with the taught model, the untaught network and the controls."""
-    benchmark = replace(taught_benchmark(), labels_of=_labels_by_scene)
+    claim = "How good the taught model is on episodes of its task that it never saw. It says nothing about other tasks."
+    benchmark = replace(taught_benchmark(), claim=claim, labels_of=_labels_by_scene)
     data = load_data(benchmark, f"demerit:{folder.resolve() / 'test'}", OPTIONS)
     models = [load_model(str(folder.resolve() / TAUGHT)), load_model(UNTAUGHT)]
     total = len(data.episodes)
