@@ -16,9 +16,12 @@ from demerit.data.frames import Frames
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.published.pairwise import VLAC, Dopamine, accumulate, dopamine_step, parse_percent, vlac_step
+from demerit.models.vlm import plain
 from demerit.models.vlm.network import VLMNetwork
 from demerit.models.vlm.pairwise import PairwiseCritic
+from demerit.models.vlm.plain import PlainCritic
 from fakes.talking_vlm import talking_checkpoint
+from fakes.tiny_plain import make_talk, tiny_internvl2, tiny_qwen25
 from fakes.tiny_vlm import tiny_checkpoint
 
 TASK = "put the cup on the plate"
@@ -142,14 +145,52 @@ def test_an_unreadable_answer_is_unscored(folder: Path) -> None:
         assert "hop 1" in reward.why_missing
 
 
+def test_the_published_backbones_score(tmp_path: Path, goal: str) -> None:
+    """InternVL2 for VLAC, Qwen2.5-VL for the first Robo-Dopamine: the same protocol and sums as on a Qwen3-VL."""
+    vlac = VLAC(path=str(make_talk(tiny_internvl2(tmp_path / "v"), "+25")), device="cpu", frames=4)
+    reward = vlac.score([Episode.from_array(images(9), TASK)])[0]
+    assert reward.value == pytest.approx([0, 0.25, 0.4375, 0.578125])
+    assert reward.given["image size"] == "448 x 448" and reward.given["hops"] == [0.25] * 3
+    assert vlac.card.name == "vlac-v" and "internvl2-chat-1" in vlac.card.revision
+    first = make_talk(tiny_qwen25(tmp_path / "d", tie_word_embeddings=False), "-2%")
+    for mode, expected in (("incremental", [0, 0, 0]), ("backward", [0, 0.98, 0.98])):
+        model = Dopamine(path=str(first), device="cpu", frames=3, mode=mode, goal=goal, cameras="high+left+right")
+        reward = model.score([three_views(5)])[0]
+        assert reward.value == pytest.approx(expected), mode
+        height, width = map(int, reward.given["image size"].split(" x "))
+        assert height % 28 == width % 28 == 0 and 12544 <= height * width <= 76800
+    assert "qwen2.5-vl-chat-1" in model.card.revision
+
+
+def test_each_pair_is_shown_as_the_authors_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbouring frames, squeezed to a square with Pillow's Lanczos filter."""
+    seen = []
+    model = VLAC(path=str(tiny_internvl2(tmp_path / "v")), device="cpu", frames=3)
+    monkeypatch.setattr(
+        PlainCritic, "_decode", lambda self, prompts, images: seen.extend(images) or ["+1"] * len(prompts)
+    )
+    episode = Episode.from_array(images(5), TASK)
+    model.score([episode])
+    squares = [
+        np.array(Image.fromarray(images(5)[at]).resize((448, 448), Image.Resampling.LANCZOS)) for at in (0, 2, 4)
+    ]
+    expected = [squares[0], squares[1], squares[1], squares[2]]
+    assert len(seen) == 4 and all(np.array_equal(a, b) for a, b in zip(seen, expected, strict=True))
+
+
+def test_vlac_is_the_published_checkpoint_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, asked = tiny_internvl2(tmp_path / "v"), []
+    monkeypatch.setattr(plain, "locate_checkpoint", lambda name, *_, **__: asked.append(name) or folder)
+    assert load_model("vlac", device="cpu").card.name == "vlac"
+    assert set(asked) == {"InternRobotics/VLAC"}
+
+
 def test_other_families_are_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="InternVL2"):
-        load_model("vlac")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "internvl_chat", "llm_config": {}}))
-    with pytest.raises(BadInput, match=r"internvl_chat: .*InternViT"):
-        VLAC(path=str(tmp_path), device="cpu")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl", "vision_config": {}}))
-    with pytest.raises(BadInput, match=r"qwen2_5_vl: .*RoboBrain"):
+    with pytest.raises(BadInput, match=r"qwen2_5_vl: .*InternVL2"):
+        VLAC(path=str(tmp_path), device="cpu")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "internvl_chat", "llm_config": {}}))
+    with pytest.raises(BadInput, match=r"internvl_chat: .*Qwen2\.5-VL"):
         Dopamine(path=str(tmp_path), device="cpu")
 
 

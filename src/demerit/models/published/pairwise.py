@@ -2,9 +2,12 @@
 
     demerit score my_set --model dopamine:goal=done.png,cameras=front+left_wrist+right_wrist
     demerit score my_set --model dopamine:4b,mode=forward
+    demerit score my_set --model dopamine:grm-3b
+    demerit score my_set --model vlac
     demerit score my_set --model vlac:path=./my-qwen3-vl-critic
 
-The published VLAC is an InternVL2, which this engine does not support; `vlac` runs a Qwen3-VL trained to its protocol.
+The published VLAC (InternVL2) and the first Robo-Dopamine models (Qwen2.5-VL) run on transformers' own networks, exact
+but not fast; a Qwen3-VL of either protocol runs on the fast engine.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from demerit.models.vlm.prompt import load_prompts
 if TYPE_CHECKING:
     from demerit.models.vlm.backbone import Backbone
     from demerit.models.vlm.pairwise import PairwiseCritic
+    from demerit.models.vlm.plain import PlainBackbone, PlainCritic
 
 Floats = npt.NDArray[np.float64]
 Hops = Sequence[float | None]
@@ -57,30 +61,28 @@ GOAL = "goal"
 BLANK = 128
 """grey level of the image that stands for a missing goal; the authors' own blank image is not known"""
 DOPAMINE_LICENCE = "Apache-2.0 (as its hub card is quoted; not verified here)"
-DOPAMINE_FAMILY = (
-    "the first Robo-Dopamine models (GRM-3B, GRM-8B) are built on RoboBrain 2.0, a Qwen2.5-VL, which this engine has "
-    "not got; the GRM 2.0 ones are built on Qwen3-VL"
-)
+DOPAMINE_FAMILY = "Robo-Dopamine's GRM 2.0 is a Qwen3-VL, and the first GRM models are a Qwen2.5-VL (qwen2_5_vl)"
+DOPAMINE_ALSO = "qwen2_5_vl"
 DOPAMINE_VERIFIED = (
     "Verified here on random weights: prompt tokens, decoding, sums. Not verified here: the published weights, that "
-    "the GRM 2.0 checkpoints are plain Qwen3-VL (public code loads them so), the blank picture for a missing goal; "
-    "answers are decoded greedily where the authors sample at temperature 0.1."
+    "the GRM 2.0 checkpoints are plain Qwen3-VL (public code loads them so) and the first ones plain Qwen2.5-VL, the "
+    "blank picture for a missing goal; answers are decoded greedily where the authors sample at temperature 0.1."
 )
 DOPAMINE_ABOUT = (
     "Progress from signed hops between {frames} frames spread over the episode, mode {mode}; wants three views and a "
     "picture of the goal, and says what it really had. "
 )
-VLAC_LICENCE = "that of the checkpoint (MIT for the published one, as its repository says; not verified here)"
-VLAC_FAMILY = (
-    "the published VLAC is an InternVL2 (InternViT vision tower, InternLM2 language model, pictures in tiles of 448 "
-    "pixels), and none of the three is in this engine"
+VLAC_LICENCE = (
+    "that of the checkpoint (CC-BY-NC-SA-4.0 for the published one, as a copy of its hub card says; not verified here)"
 )
+VLAC_FAMILY = "the published VLAC is an InternVL2 (internvl_chat); a Qwen3-VL trained to its protocol runs too"
+VLAC_ALSO = "internvl_chat"
 VLAC_VERIFIED = (
-    "Verified here on random weights of a Qwen3-VL: prompt tokens, decoding, sums. Not verified here: any published "
-    "weights; InternVL2 checkpoints, the published VLAC among them, are refused. Without the authors' reference video."
+    "Verified here on random weights: names, shapes, prompt tokens, logits, decoding, sums. Not verified here: the "
+    "published weights. Without the authors' reference video."
 )
 VLAC_ABOUT = (
-    "VLAC's pair critic on a Qwen3-VL: signed percentages between neighbours of {frames} frames spread over the "
+    "VLAC's pair critic: signed percentages between neighbours of {frames} frames spread over the "
     "episode, each a share of what remained, added up; it may fall below 0. "
 )
 
@@ -149,8 +151,8 @@ class Dopamine:
         licence="Apache-2.0, as quoted from its card",
         frames=str(FRAMES),
         extra="vlm",
-        verified="random weights of the same layout; not the published weights; GRM-3B and GRM-8B are refused",
-        about="Robo-Dopamine GRM 2.0 (8b, 4b): signed hops between frames add up; wants three views and a goal.",
+        verified="random weights of the same layouts; not the published weights",
+        about="Robo-Dopamine (8b, 4b, grm-3b): signed hops between frames add up; wants three views and a goal.",
     )
     seen = SeenEpisodes(complete=False)
 
@@ -158,13 +160,13 @@ class Dopamine:
         """Find and check the checkpoint; weights are loaded at the first episode.
 
         Args:
-            options: `8b` or `4b`, then name=value options, separated by commas.
+            options: `8b`, `4b` (GRM 2.0) or `grm-3b` (the first one), then name=value options, separated by commas.
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
                 computed together; fewer take less memory); frames; mode (incremental, forward, backward, or the mean of
                 the three); cameras (front+left+right, or one for all three views; default: the main camera); goal (an
                 image of the completed task).
         """
-        opener = load_engine("dopamine", "backbone:Backbone")
+        opener = load_engine("dopamine", "plain:open_backbone")
         own = {"size": str, "mode": str, "frames": int, "cameras": str, "goal": str}
         given = read_options("dopamine", options, changes, own, "size")
         self._at_once = given.get("at_once")
@@ -179,7 +181,9 @@ class Dopamine:
         if self._goal is None and self.mode in (BACKWARD, MEAN):
             raise BadInput(f"mode={self.mode}", "goal=IMAGE, which every frame is compared with", "none")
         path = given.get("path") or known[size]
-        self.backbone: Backbone = opener.open(path, **placement(given), other_family=DOPAMINE_FAMILY)
+        self.backbone: Backbone | PlainBackbone = opener(
+            path, also=DOPAMINE_ALSO, **placement(given), other_family=DOPAMINE_FAMILY
+        )
         published = {place: f"dopamine-{size}" for size, place in known.items()}
         self.card = self._card(reward_name(path, given.get("adapter"), published, "dopamine-"))
 
@@ -188,9 +192,10 @@ class Dopamine:
         return score_each(self.card.name, episodes, self._read_images, self._score)
 
     @cached_property
-    def _critic(self) -> PairwiseCritic:
-        make: type[PairwiseCritic] = load_engine("dopamine", "pairwise:PairwiseCritic")
-        return make(self.backbone, self._prompts["prompt"], at_once=self._at_once)
+    def _critic(self) -> PairwiseCritic | PlainCritic:
+        make = load_engine("dopamine", self.backbone.critic)
+        critic: PairwiseCritic | PlainCritic = make(self.backbone, self._prompts["prompt"], at_once=self._at_once)
+        return critic
 
     def _read_images(self, episode: Episode) -> _DopamineInput:
         read_instruction(episode)
@@ -213,8 +218,8 @@ class Dopamine:
 
     def _resize(self, images: Images) -> Images:
         low, high = self._prompts["pixels"]
-        factor = self.backbone.shape.vision.factor
-        size = load_engine("dopamine", "images:grid_size")(*images.shape[1:3], factor=factor, low=low, high=high)
+        grid_size = load_engine("dopamine", "images:grid_size")
+        size = grid_size(*images.shape[1:3], factor=self.backbone.factor, low=low, high=high)
         resized: Images = load_engine("dopamine", "images:resize_frames")(images, size, "torch")
         return resized
 
@@ -316,11 +321,11 @@ class VLAC:
         low=None,
         high=1.0,
         causal=False,
-        licence="the checkpoint's (VLAC: MIT)",
+        licence="the checkpoint's (VLAC: CC-BY-NC-SA-4.0)",
         frames=str(FRAMES),
         extra="vlm",
-        verified="the protocol, on a Qwen3-VL with random weights; the published InternVL2 checkpoint is refused",
-        about="VLAC's pair critic, for a Qwen3-VL trained to its protocol (path=); the published InternVL2 is refused.",
+        verified="random weights of the same layout; not the published weights",
+        about="VLAC's pair critic: signed percentages between neighbouring frames add up; InternVL2 or a Qwen3-VL.",
     )
     seen = SeenEpisodes(complete=False)
 
@@ -332,26 +337,28 @@ class VLAC:
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames;
                 at_once (tokens computed together; fewer take less memory).
         """
-        opener = load_engine("vlac", "backbone:Backbone")
+        opener = load_engine("vlac", "plain:open_backbone")
         given = read_options("vlac", options, changes, {"frames": int}, "path")
         self._at_once = given.get("at_once")
         self._prompts = load_prompts("vlac")
         self.frames = check_at_least("frames", given.get("frames", FRAMES), 2)
-        path = given.get("path")
-        if not path or path == self._prompts["checkpoint"]:
-            got = f"{path or 'none'} ({VLAC_FAMILY})"
-            raise BadInput("vlac", "path=CHECKPOINT of the Qwen3-VL family, trained to VLAC's protocol", got)
-        self.backbone: Backbone = opener.open(path, **placement(given), other_family=VLAC_FAMILY)
-        self.card = self._card(reward_name(path, given.get("adapter"), {}, "vlac-"))
+        path = given.get("path") or self._prompts["checkpoint"]
+        self.backbone: Backbone | PlainBackbone = opener(
+            path, also=VLAC_ALSO, **placement(given), other_family=VLAC_FAMILY
+        )
+        published = {self._prompts["checkpoint"]: "vlac"}
+        self.card = self._card(reward_name(path, given.get("adapter"), published, "vlac-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compare neighbours and accumulate; from an unreadable answer on, progress is NaN."""
         return score_each(self.card.name, episodes, self._read_images, self._score)
 
     @cached_property
-    def _critic(self) -> PairwiseCritic:
-        make: type[PairwiseCritic] = load_engine("vlac", "pairwise:PairwiseCritic")
-        return make(self.backbone, self._prompts["prompt"], self._prompts["system"], self._at_once)
+    def _critic(self) -> PairwiseCritic | PlainCritic:
+        make = load_engine("vlac", self.backbone.critic)
+        prompt, system = self._prompts["prompt"], self._prompts["system"]
+        critic: PairwiseCritic | PlainCritic = make(self.backbone, prompt, system, self._at_once)
+        return critic
 
     def _read_images(self, episode: Episode) -> Images:
         """Resize the frames to a square, as the authors do, from any shape."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,12 +33,16 @@ IMAGE_SETTINGS = "preprocessor_config.json"
 DTYPES = {"bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float32": torch.float32, "fp32": torch.float32}
 
 
+Shape = TypeVar("Shape")
+
+
 @dataclass(frozen=True, eq=False)
-class OpenCheckpoint:
+class OpenCheckpoint(Generic[Shape]):
     """A checked checkpoint with its tokenizer, and where it runs."""
 
     checkpoint: Checkpoint
-    shape: VLMShape
+    shape: Shape
+    """its repr is part of the model's identity"""
     tokens: PromptTokenizer
     device: torch.device
     dtype: torch.dtype
@@ -79,8 +84,11 @@ class OpenCheckpoint:
 
 
 @dataclass(frozen=True, eq=False)
-class Backbone(OpenCheckpoint):
+class Backbone(OpenCheckpoint[VLMShape]):
     """A whole Qwen3-VL that answers in text."""
+
+    critic: ClassVar[str] = "pairwise:PairwiseCritic"
+    """answers prompts about images with it"""
 
     bounds: VideoBounds
 
@@ -116,6 +124,11 @@ class Backbone(OpenCheckpoint):
         tokens = PromptTokenizer.read(tokenizer_path(checkpoint))
         check_tokenizer(tokens, shape, name_or_path)
         return cls(checkpoint, shape, tokens, where, kind, VideoBounds.from_folder(checkpoint.folder))
+
+    @property
+    def factor(self) -> int:
+        """Image sides must be multiples of it."""
+        return self.shape.vision.factor
 
     @cached_property
     def network(self) -> VLMNetwork:

@@ -5,6 +5,8 @@
     robometer-lerobot  model.model.language_model.*  model.model.visual.*  model.lm_head.weight; heads; vlm_config
     our names          language_model.*              visual.*              lm_head.weight; heads
 
+Other families (`read_other_family`) keep the names that their own module gives them.
+
 Names and shapes come from the safetensors headers, so a wrong checkpoint is refused before any weight is read, and a
 model's identity (which includes every adapter's scale) is known before a GPU is touched. Pickles are never opened.
 An adapter is merged in float32, weight + scale * B @ A, and rounded once.
@@ -17,7 +19,7 @@ import hashlib
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -74,7 +76,7 @@ MATRIX = 2
 BLOB = re.compile(r"[0-9a-f]{64}")
 CHUNK = 1 << 24
 
-Layout = Literal["qwen", "robometer", "robometer-lerobot"]
+Layout = Literal["qwen", "robometer", "robometer-lerobot", "internvl2", "qwen2.5"]
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ class Checkpoint:
     def check(self, expected: Mapping[str, Sequence[int]], *, gaps: Collection[str] = ()) -> None:
         """Raise WeightsMismatch unless the checkpoint has exactly the expected weights and shapes, except `gaps`."""
         missing = [name for name in expected if name not in self.sources and name not in gaps]
-        unexpected = [name for name in self.sources if name not in expected and name not in SPARE]
+        spare = SPARE if self.layout != "internvl2" else ()
+        unexpected = [name for name in self.sources if name not in expected and name not in spare]
         for name, shape in expected.items():
             if name in self.sources and self.sources[name].shape != tuple(shape):
                 unexpected.append(f"{name} of shape {self.sources[name].shape} instead of {tuple(shape)}")
@@ -254,6 +257,25 @@ def _read_whole(folder: Path) -> Checkpoint:
     return Checkpoint(folder, layout, config, sources, facts, places, hub_revision(folder))
 
 
+def read_other_family(folder: Path, layout: Layout, rename: Callable[[str], str]) -> Checkpoint:
+    """List the weights of a whole model that is no Qwen3-VL.
+
+    Args:
+        folder: has config.json.
+        layout: for errors.
+        rename: returns our name of a name on disk; an unknown name stays, for the strict check to report.
+    """
+    config = read_json(folder / CONFIG)
+    _refuse_quantised(folder, config)
+    sources: dict[str, WeightSource] = {}
+    for name, source in _list_model(folder).items():
+        ours = rename(name)
+        if ours in sources:
+            raise BadInput(str(folder), "one tensor for each weight", f"{sources[ours].name} and {name}")
+        sources[ours] = source
+    return Checkpoint(folder, layout, config, sources, None, (str(folder),), hub_revision(folder))
+
+
 def is_adapter(folder: Path) -> bool:
     """Whether a folder has an adapter and no whole model."""
     whole = (folder / INDEX).is_file() or (folder / SINGLE).is_file()
@@ -333,8 +355,7 @@ def _rename(stored: Mapping[str, WeightSource], where: str) -> dict[str, WeightS
 def _read_config(folder: Path) -> tuple[Layout, dict[str, Any] | None, RobometerFacts | None]:
     """Return the layout, the backbone's config (None: it is in the base model) and a Robometer's facts."""
     config = read_json(folder / CONFIG)
-    if config.get("quantization_config"):
-        raise BadInput(str(folder), "a checkpoint that is not quantised", config["quantization_config"])
+    _refuse_quantised(folder, config)
     if "vlm_config" in config:
         facts = _robometer_facts(folder / CONFIG, config, config, config, {})
         return "robometer-lerobot", _backbone_config(config["vlm_config"]), facts
@@ -348,6 +369,11 @@ def _read_config(folder: Path) -> tuple[Layout, dict[str, Any] | None, Robometer
         got = f"config.json for {config.get('model_type') or config.get('architectures') or 'nothing in particular'}"
         raise BadInput(str(folder), "config.json with text_config and vision_config (Qwen3-VL)", got)
     return "qwen", config, None
+
+
+def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
+    if config.get("quantization_config"):
+        raise BadInput(str(folder), "a checkpoint that is not quantised", config["quantization_config"])
 
 
 def _is_tied(config: Mapping[str, Any]) -> bool:

@@ -82,14 +82,14 @@ class VLMShape:
         """Read a config.json; raise BadInput for another model family or an unsupported option."""
         if config.get("model_type") != "qwen3_vl":
             raise BadInput(WHERE, "a model of the Qwen3-VL family (model_type qwen3_vl)", config.get("model_type"))
-        text, vision = _section(config, "text_config"), _section(config, "vision_config")
+        text, vision = read_section(config, "text_config"), read_section(config, "vision_config")
         shape = cls(
             text=_text(text),
             vision=_vision(vision),
-            image_token=_count(config, "image_token_id", least=0),
-            video_token=_count(config, "video_token_id", least=0),
-            vision_start=_count(config, "vision_start_token_id", least=0),
-            vision_end=_count(config, "vision_end_token_id", least=0),
+            image_token=read_count(config, "image_token_id", least=0),
+            video_token=read_count(config, "video_token_id", least=0),
+            vision_start=read_count(config, "vision_start_token_id", least=0),
+            vision_end=read_count(config, "vision_end_token_id", least=0),
             tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
         )
         if len(shape.vision.deep) > shape.text.layers:
@@ -107,16 +107,16 @@ class VLMShape:
 
 
 def _text(config: Mapping[str, Any]) -> TextShape:
-    rope = {**_section(config, "rope_scaling", {}), **_section(config, "rope_parameters", {})}
+    rope = {**read_section(config, "rope_scaling", {}), **read_section(config, "rope_parameters", {})}
     if rope.get("rope_type", "default") != "default" or rope.get("mrope_interleaved", True) is not True:
         raise BadInput(WHERE, "rope_type = default and mrope_interleaved = true (Qwen3-VL)", dict(rope))
     if config.get("hidden_act", "silu") != "silu" or config.get("attention_bias"):
         raise BadInput(WHERE, "hidden_act = silu and no attention_bias (Qwen3-VL)", dict(config))
-    hidden, heads = _count(config, "hidden_size"), _count(config, "num_attention_heads")
-    groups = _count(config, "num_key_value_heads", heads)
+    hidden, heads = read_count(config, "hidden_size"), read_count(config, "num_attention_heads")
+    groups = read_count(config, "num_key_value_heads", heads)
     if heads % groups:
         raise BadInput(WHERE, "num_attention_heads, a multiple of num_key_value_heads", f"{heads} and {groups}")
-    head = _count(config, "head_dim", hidden // heads)
+    head = read_count(config, "head_dim", hidden // heads)
     sections = rope.get("mrope_section", DEFAULT_SECTIONS)
     whole = isinstance(sections, list | tuple) and all(_is_whole(count, 0) for count in sections)
     if not whole or len(sections) != len(DEFAULT_SECTIONS) or 2 * sum(sections) != head:
@@ -124,14 +124,14 @@ def _text(config: Mapping[str, Any]) -> TextShape:
     time, height, width = sections
     return TextShape(
         hidden=hidden,
-        layers=_count(config, "num_hidden_layers"),
+        layers=read_count(config, "num_hidden_layers"),
         heads=heads,
         groups=groups,
         head=head,
-        inner=_count(config, "intermediate_size"),
-        vocabulary=_count(config, "vocab_size"),
-        epsilon=_positive(config, "rms_norm_eps", 1e-6),
-        theta=_positive({**config, **rope}, "rope_theta"),
+        inner=read_count(config, "intermediate_size"),
+        vocabulary=read_count(config, "vocab_size"),
+        epsilon=read_positive(config, "rms_norm_eps", 1e-6),
+        theta=read_positive({**config, **rope}, "rope_theta"),
         sections=(time, height, width),
     )
 
@@ -139,10 +139,10 @@ def _text(config: Mapping[str, Any]) -> TextShape:
 def _vision(config: Mapping[str, Any]) -> VisionShape:
     if config.get("hidden_act", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
         raise BadInput(WHERE, "a vision tower with gelu_pytorch_tanh", config["hidden_act"])
-    hidden, depth, heads = (_count(config, name) for name in ("hidden_size", "depth", "num_heads"))
+    hidden, depth, heads = (read_count(config, name) for name in ("hidden_size", "depth", "num_heads"))
     if hidden % heads:
         raise BadInput(WHERE, "the tower's hidden_size, a multiple of its num_heads", f"{hidden} and {heads}")
-    places = _count(config, "num_position_embeddings")
+    places = read_count(config, "num_position_embeddings")
     if isqrt(places) ** 2 != places:
         raise BadInput(WHERE, "num_position_embeddings, a square number", places)
     deep = config.get("deepstack_visual_indexes")
@@ -152,12 +152,12 @@ def _vision(config: Mapping[str, Any]) -> VisionShape:
         hidden=hidden,
         depth=depth,
         heads=heads,
-        inner=_count(config, "intermediate_size"),
-        out=_count(config, "out_hidden_size"),
-        patch=_count(config, "patch_size"),
-        merge=_count(config, "spatial_merge_size"),
-        temporal=_count(config, "temporal_patch_size"),
-        channels=_count(config, "in_channels", 3),
+        inner=read_count(config, "intermediate_size"),
+        out=read_count(config, "out_hidden_size"),
+        patch=read_count(config, "patch_size"),
+        merge=read_count(config, "spatial_merge_size"),
+        temporal=read_count(config, "temporal_patch_size"),
+        channels=read_count(config, "in_channels", 3),
         side=isqrt(places),
         deep=tuple(deep),
     )
@@ -168,21 +168,24 @@ def _get(config: Mapping[str, Any], name: str, default: Any) -> Any:
     return default if said is None else said  # null counts as absent
 
 
-def _section(config: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
+def read_section(config: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
+    """Return an object inside a config; raise BadInput for anything else."""
     said = _get(config, name, default)
     if not isinstance(said, dict):
         raise BadInput(WHERE, f"{name}, an object", repr(said))
     return said
 
 
-def _count(config: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1) -> int:
+def read_count(config: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1) -> int:
+    """Return a whole number of a config; raise BadInput for anything else."""
     said = _get(config, name, default)
     if not _is_whole(said, least):
         raise BadInput(WHERE, f"{name}, a whole number >= {least}", repr(said))
     return int(said)
 
 
-def _positive(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
+def read_positive(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """Return a positive number of a config; raise BadInput for anything else."""
     said = _get(config, name, default)
     if isinstance(said, bool) or not isinstance(said, int | float) or not isfinite(said) or said <= 0:
         raise BadInput(WHERE, f"{name}, a positive number", repr(said))

@@ -19,6 +19,7 @@ SMALL_FILES = (
     "preprocessor_config.json",
     "video_preprocessor_config.json",
     "tokenizer.json",
+    "tokenizer.model",
     "tokenizer_config.json",
 )
 WEIGHT_FILES = (

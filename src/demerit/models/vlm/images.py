@@ -80,7 +80,9 @@ def resize_frames(frames: Images, size: tuple[int, int], how: How) -> Images:
     return new
 
 
-def cut_image_patches(frames: Tensor, *, patch: int, merge: int, temporal: int) -> Tensor:
+def cut_image_patches(
+    frames: Tensor, *, patch: int, merge: int, temporal: int, scale: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
     """Cut images into the rows that the vision tower reads.
 
     A row is one patch: channel by channel, moment by moment, line by line. Rows come in blocks of merge x merge
@@ -91,12 +93,13 @@ def cut_image_patches(frames: Tensor, *, patch: int, merge: int, temporal: int) 
         patch: side of a patch.
         merge: patches per token along each side.
         temporal: moments in a patch.
+        scale: mean and deviation of each channel's bytes, (3,) each; default: bytes become -1..1.
 
     Returns:
-        (N, height / patch * width / patch, 3 * temporal * patch * patch) float32 in -1..1 on the frames' device.
+        (N, height / patch * width / patch, 3 * temporal * patch * patch) float32 on the frames' device.
     """
     _check_frames("frames", frames)
-    rows = _cut(frames[:, None], patch, merge)
+    rows = _cut(frames[:, None], patch, merge, scale)
     return rows.expand(*rows.shape[:3], temporal, rows.shape[-1]).reshape(*rows.shape[:2], -1)
 
 
@@ -121,7 +124,7 @@ def cut_video_patches(frames: Tensor, *, patch: int, merge: int, temporal: int) 
     return _cut(frames.reshape(-1, temporal, *frames.shape[1:]), patch, merge).flatten(2)
 
 
-def _cut(clips: Tensor, patch: int, merge: int) -> Tensor:
+def _cut(clips: Tensor, patch: int, merge: int, scale: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """(N, moments, height, width, 3) bytes -> (N, rows, 3, moments, patch * patch) floats."""
     n, moments, height, width, channels = clips.shape
     factor = patch * merge
@@ -132,7 +135,8 @@ def _cut(clips: Tensor, patch: int, merge: int) -> Tensor:
     # a quarter of the memory to move
     ordered = blocks.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).contiguous()
     rows = ordered.view(n, height * width // patch**2, channels, moments, patch * patch)
-    return rows.to(torch.float32).sub_(MIDDLE).div_(MIDDLE)
+    mean, deviation = (MIDDLE, MIDDLE) if scale is None else (part.to(clips.device)[:, None, None] for part in scale)
+    return rows.to(torch.float32).sub_(mean).div_(deviation)
 
 
 def _resize_by_pillow(frame: Images, new: Images) -> None:

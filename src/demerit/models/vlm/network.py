@@ -231,8 +231,16 @@ def transformers_network(config: Mapping[str, Any], weights: Mapping[str, Tensor
     with torch.device("meta"):
         network: Any = Qwen3VLModel(settings)  # type: ignore[no-untyped-call]
     plain = {name: weight for name, weight in weights.items() if name.startswith(("language_model.", "visual."))}
-    network.load_state_dict(plain, strict=True, assign=True)
-    device = next(iter(plain.values())).device
+    return assign_weights(network, plain)
+
+
+def assign_weights(network: Any, weights: Mapping[str, Tensor]) -> Any:
+    """Give a network of transformers, built on the meta device, its weights, without copying them.
+
+    Every weight of the network must be given, and no other.
+    """
+    network.load_state_dict(weights, strict=True, assign=True)
+    device = next(iter(weights.values())).device
     for module in network.modules():  # rotary frequencies are in no file: compute them where the weights are
         for name, buffer in list(module._buffers.items()):
             if buffer is not None and buffer.is_meta:

@@ -155,6 +155,12 @@ class PromptTokenizer:
             raise BadInput("tokenizer.json", f"the token {special}", "a vocabulary without it")
         return int(found)
 
+    def has_special(self, text: str) -> bool:
+        """Whether a text contains a special token by its name."""
+        return any(
+            token.special and token.content in text for token in self._backend.get_added_tokens_decoder().values()
+        )
+
     def text(self, ids: Iterable[int]) -> str:
         """Decode ids to text without special tokens."""
         return str(self._backend.decode(list(ids), skip_special_tokens=True))

@@ -364,7 +364,7 @@ class LiveRobometer:
 
 
 @dataclass(frozen=True, eq=False)
-class RobometerCheckpoint(OpenCheckpoint):
+class RobometerCheckpoint(OpenCheckpoint[VLMShape]):
     """A Robometer checkpoint: backbone, heads, tokenizer with added tokens."""
 
     protocol: RobometerProtocol
