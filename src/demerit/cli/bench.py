@@ -27,7 +27,6 @@ from demerit.evaluate.benchmarks.data import read_categories
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.reports import Report, write_page
 from demerit.evaluate.reports.headline import label, lead
-from demerit.models import load_model
 
 REPORT = "report.json"
 
@@ -111,7 +110,7 @@ def bench(
     chosen = load_benchmark(benchmark)
     folder = out_folder or Path("bench") / chosen.name
     loaded = load_data(chosen, data or [], run_options)
-    models = [load_model(name) for name in model or []]
+    models = [chosen.load_model(name) for name in model or []]
     prompted: list[Any] = [scorer for scorer in models if hasattr(scorer, "estimate")]
     for scorer in prompted:
         out.print(escape(f"{scorer.card.name}: {scorer.estimate(loaded.episodes)}"))

@@ -1,6 +1,7 @@
 """The RoboReward model: frames, the grade's distribution against transformers, decoding, unscored answers."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from demerit.data.decode import load_ahead
 from demerit.data.episode import Episode
 from demerit.errors import BadInput, WeightsMismatch
+from demerit.evaluate.benchmarks import load_benchmark
+from demerit.evaluate.metrics.ranking import order_correlations
 from demerit.models import load_model
 from demerit.models.by_time import ByTime
 from demerit.models.published.roboreward import RoboReward, parse_grade
@@ -150,6 +153,47 @@ def test_a_model_that_always_answers_four(tmp_path: Path) -> None:
         assert [reward.value.tolist() for reward in rewards] == [[pytest.approx(4.0, abs=1e-4)]] * 2
     assert rewards[0].given["likeliest grade"] == 4
     assert rewards[0].given["probability of the answer's form"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_prefix_is_graded_as_a_video_of_its_own(model: RoboReward, folder: Path) -> None:
+    """Dense values against the plain model on every shorter video; and few tokens at a time against all at once."""
+    dense = RoboReward("how=dense", path=str(folder), **TRUSTING)
+    few = RoboReward("how=dense,at_once=1", path=str(folder), **TRUSTING)
+    for count in (1, 2, 9, 24):  # 1 frame, odd and even numbers of frames shown
+        one = episode(count)
+        images, (reward,) = one.main.all(), dense.score([one])
+        assert reward.at.tolist() == model.wanted.by_time(one.main.times()).tolist()
+        assert few.score([one])[0].value == pytest.approx(reward.value, abs=1e-5)
+        shorter = [Episode.from_array(images[: at + 1], one.instruction, fps=5.0) for at in reward.at]
+        separate = [graded.value[0] for graded in model.score(shorter)]
+        assert reward.value == pytest.approx(separate, abs=1e-5)
+        assert count < 9 or np.ptp(separate) > 1e-3, "negative control: the prefixes differ"
+        assert bool(order_correlations([reward.value]).undefined[0]) == (count == 1)  # VOC is defined
+
+
+def test_dense_cards_and_doubts(model: RoboReward, folder: Path, tmp_path: Path) -> None:
+    dense = RoboReward("how=dense", path=str(folder), device="cpu")
+    assert (dense.card.name, dense.card.quantity) == ("roboreward-tiny-dense", "grade")
+    doubted = dense.score([episode(24)])[0]  # random weights seldom write a digit
+    assert np.isnan(doubted.value).all() and "trust=0.5" in doubted.why_missing
+    four = talking_checkpoint(tmp_path / "four", "ANSWER: 4")
+    reward = RoboReward("how=dense", path=str(four), device="cpu").score([episode(24)])[0]
+    assert reward.value == pytest.approx([4.0] * 6, abs=1e-4) and reward.given["how"] == "dense"
+    cards = [RoboReward(path=str(folder), how=how, **TRUSTING).card for how in ("logits", "decode", "dense")]
+    assert len({card.hash() for card in cards}) == 3
+    assert [replace(card, weights_hash="").hash() for card in cards[:2]] == [  # stored grades stay valid
+        "c0977f7c0d40879eae8a6b1d1374f257",
+        "2714dbbcee367ec9c1645d7053db0c4b",
+    ]
+
+
+def test_its_benchmark_asks_for_the_published_answer(folder: Path) -> None:
+    bench, own = load_benchmark("roborewardbench@1"), load_benchmark("own@1")
+    name = f"roboreward:path={folder},device=cpu"
+    assert [found.load_model(name).card.name for found in (bench, own)] == ["roboreward-tiny-decode", "roboreward-tiny"]
+    for how in ("logits", "dense"):
+        assert bench.load_model(f"{name},how={how}").how == how
+    assert bench.load_model("clock").card.hash() == load_model("clock").card.hash()
 
 
 def test_wrong_options_are_refused(folder: Path, tmp_path: Path) -> None:

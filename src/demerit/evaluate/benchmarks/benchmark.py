@@ -32,6 +32,8 @@ from demerit.errors import BadInput, UnknownName
 from demerit.evaluate.benchmarks.data import PERTURBATIONS, labels_of
 from demerit.evaluate.benchmarks.scores import MetricSpec
 from demerit.evaluate.reports.report import EpisodeLabels
+from demerit.models import load_model
+from demerit.models.protocol import RewardModel
 from demerit.registry import Registry
 
 BENCHMARKS = Registry(
@@ -77,6 +79,8 @@ class Benchmark:
     """where the data has splits, only these are measured; empty = all"""
     pairs: Callable[[Sequence[Episode]], list[Preference]] | None = None
     """makes the pairs to judge; None = the preferences that come with the data"""
+    protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """options by model name that make it answer as in the published figures, where none are given"""
 
     def __post_init__(self) -> None:
         """Check names, headline and perturbations."""
@@ -96,6 +100,13 @@ class Benchmark:
     def metric(self, name: str) -> MetricSpec:
         """Return a metric by name."""
         return next(metric for metric in self.metrics if metric.name == name)
+
+    def load_model(self, name: str) -> RewardModel:
+        """Load a model with its published protocol; options that the name gives itself count more."""
+        model, _, text = name.partition(":")
+        given = {part.partition("=")[0].strip() for part in text.split(",")}
+        published = self.protocols.get(model, {})
+        return load_model(name, **{option: value for option, value in published.items() if option not in given})
 
     def address(self, data: str) -> str:
         """Return the data's address as `format:path`; without data, raise an error that names where to get it."""

@@ -84,7 +84,10 @@ def roboarena() -> Benchmark:
 
 
 def roborewardbench() -> Benchmark:
-    """Return RoboRewardBench: the error on people's grades 1 to 5, each subset with the same weight."""
+    """Return RoboRewardBench: the error on people's grades 1 to 5, each subset with the same weight.
+
+    `roboreward` is asked for the whole number that it writes, as published; `roboreward:how=logits` for the mean.
+    """
     return Benchmark(
         name="roborewardbench@1",
         claim="Grades the end of an episode from 1 to 5 as people did, averaged over subsets. The map from a model's "
@@ -96,6 +99,7 @@ def roborewardbench() -> Benchmark:
         headline=("mae_group_wise", "mae_roboarena", "mae_group_wise_without_roboarena"),
         labels_of=_by_video,
         options={"split": "test"},
+        protocols={"roboreward": {"how": "decode"}},
     )
 
 

@@ -122,7 +122,7 @@ def run_benchmark(
     """
     options = options or RunOptions()
     loaded = data if isinstance(data, BenchmarkData) else load_data(benchmark, data, options)
-    given = [load_model(model) if isinstance(model, str) else model for model in models]
+    given = [benchmark.load_model(model) if isinstance(model, str) else model for model in models]
     loaded, seen = leave_out_seen(given, loaded, options.include_seen)
     scorers, controls = _with_controls(given, options)
     rewards = [

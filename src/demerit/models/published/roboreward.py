@@ -1,7 +1,8 @@
 """RoboReward: a Qwen3-VL trained to grade whole episodes from 1 (nothing done) to 5 (perfect).
 
 demerit score my_set --model roboreward              the 8B from the hub, the grade's distribution from its logits
-demerit score my_set --model roboreward:4b,how=decode
+demerit score my_set --model roboreward:4b,how=decode   the whole number that it writes: the published protocol
+demerit score my_set --model roboreward:how=dense    a grade after every frame that it looks at
 demerit score my_set --model roboreward:path=./my-checkpoint
 """
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from demerit.models.vlm.backbone import Backbone
     from demerit.models.vlm.grades import GradeDistribution, VideoGrader
 
-LOGITS, DECODE = "logits", "decode"
+LOGITS, DECODE, DENSE = "logits", "decode", "dense"
 GRADE = re.compile(r"ANSWER\s*:\s*([1-5])(?![\d.])", re.IGNORECASE)
 MOST_FRAMES = 64
 TRUST = 0.5
@@ -48,6 +49,12 @@ VERIFIED = (
     "Verified here on random weights of the same layout: prompt tokens, positions and states as transformers has them, "
     "decoding as its generate, both ways of grading against each other. Not verified here: the published weights and "
     "their benchmark figures, and the picture size that they were trained with (the checkpoint's own bounds are used)."
+)
+DENSE_ABOUT = (
+    "A grade from 1 to 5 after each frame of the video at {fps:g} frames a second, and after the true final frame (at "
+    "most {frames}), from task and the video up to there: the mean of the grade's distribution, read off its logits. "
+    "The network was trained on whole episodes. Pictures have the size that the whole video gets. Which frames are "
+    "looked at depends on later ones only where the episode is longer than that many frames. "
 )
 ABOUT = (
     "A grade from 1 to 5 for the whole episode, at its last frame, from task and video at {fps:g} frames a second with "
@@ -67,7 +74,7 @@ class RoboReward:
         frames="1 a second",
         extra="vlm",
         verified="random weights of the same layout; not the published weights",
-        about="Qwen3-VL trained to grade whole episodes from 1 to 5; 8b or 4b, grade from logits or decoded.",
+        about="Qwen3-VL trained to grade whole episodes from 1 to 5; 8b or 4b; expected, decoded or frame by frame.",
     )
 
     def __init__(self, options: str = "", **changes: Any) -> None:
@@ -77,8 +84,8 @@ class RoboReward:
             options: `8b` or `4b`, then name=value options, separated by commas.
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
                 computed together; fewer take less memory); how (`logits`: the distribution of the grade, `decode`:
-                the decoded answer), frames (at most N), fps, trust (the least probability of the five grades
-                together; below it the episode is unscored).
+                the decoded answer, `dense`: the distribution after every frame that it looks at), frames (at most N),
+                fps, trust (the least probability of the five grades together; below it the value is missing).
         """
         opener = load_engine("roboreward", "backbone:Backbone")
         given = read_options("roboreward", options, changes, OWN, "size")
@@ -86,7 +93,7 @@ class RoboReward:
         self._prompts = load_prompts("roboreward")
         known: Mapping[str, str] = self._prompts["checkpoints"]
         size = check_choice("roboreward", str(given.get("size", "8b")), tuple(known))
-        self.how = check_choice("how", given.get("how", LOGITS), (LOGITS, DECODE))
+        self.how = check_choice("how", given.get("how", LOGITS), (LOGITS, DECODE, DENSE))
         self.trust = float(given.get("trust", TRUST))
         if not 0 <= self.trust <= 1:
             raise BadInput("trust", "a probability", self.trust)
@@ -108,7 +115,8 @@ class RoboReward:
         if self.how == DECODE:
             return self._score_decoded(episodes)
         # one at a time, so that a grade never depends on the batch
-        return score_each(self.card.name, episodes, self._clip, self._from_logits)
+        score = self._from_prefixes if self.how == DENSE else self._from_logits
+        return score_each(self.card.name, episodes, self._clip, score)
 
     def grade_distribution(self, episode: Episode) -> GradeDistribution:
         """Return the distribution of an episode's grade."""
@@ -137,9 +145,23 @@ class RoboReward:
             "probability of the answer's form": round(graded.form, DIGITS),
         }
         if graded.mass < self.trust:
-            reason = f"the grades 1 to 5 have only {graded.mass:.1%} of the answer's probability (trust={self.trust:g})"
-            return Reward.unscored(self.card.name, episode.id, reason, given)
+            return Reward.unscored(self.card.name, episode.id, self._doubt(graded), given)
         return self._reward(episode, graded.expected, given)
+
+    def _from_prefixes(self, episode: Episode, clip: TimedClip) -> Reward:
+        graded = self._grader.prefix_distributions(clip, read_instruction(episode))
+        known = np.isfinite([[*one.likely, one.mass, one.form] for one in graded]).all(1)
+        trusted = known & np.array([one.mass >= self.trust for one in graded])
+        value = np.where(trusted, np.clip([one.expected for one in graded], self.card.low, self.card.high), np.nan)
+        why = NON_FINITE if not known.all() else ""
+        if not (why or trusted.all()):
+            why = self._doubt(graded[int(np.argmin(trusted))])
+        at = self.wanted.by_time(episode.main.times())
+        given = self._given(episode, clip)
+        return Reward(self.card.name, episode.id, at, value.astype(np.float32), None, why, given)
+
+    def _doubt(self, graded: GradeDistribution) -> str:
+        return f"the grades 1 to 5 have only {graded.mass:.1%} of the answer's probability (trust={self.trust:g})"
 
     def _score_decoded(self, episodes: Sequence[Episode]) -> list[Reward]:
         made = list(prefetch(episodes, self._clip))
@@ -191,7 +213,8 @@ class RoboReward:
     def _card(self, name: str) -> ModelCard:
         ways = {LOGITS: "the mean of the grade's distribution, read off its logits", DECODE: "the grade that it writes"}
         settings = f"{self._prompts['version']} {self.how} {1 / self.wanted.step:g} fps trust {self.trust:g}"
-        about = ABOUT.format(fps=1 / self.wanted.step, frames=self.wanted.most, how=ways[self.how])
+        how = DENSE_ABOUT if self.how == DENSE else ABOUT
+        about = how.format(fps=1 / self.wanted.step, frames=self.wanted.most, how=ways.get(self.how))
         return ModelCard(
             name=name + ("" if self.how == LOGITS else f"-{self.how}"),
             revision=f"{self.backbone.revision} {settings}",

@@ -1,4 +1,4 @@
-"""RoboReward's grades: read off the answer token's logits in one forward pass, or decoded."""
+"""RoboReward's grades: read off the answer token's logits in one forward pass, or decoded; also of every prefix."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from demerit.models.by_time import TimedClip
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.network import ImageFeatures, decode_greedily
 from demerit.models.vlm.prefix_tree import separate_tree
+from demerit.models.vlm.prefixes import PrefixReader
 from demerit.models.vlm.prompt import ANSWER, CUT, PromptTokenizer, TokenBlock, build_blocks, user_turn
 from demerit.models.vlm.token_budget import TokenBudget, within_memory
 from demerit.models.vlm.video import encode_pairs, frame_pairs, video_pieces, video_size
@@ -37,6 +38,12 @@ class GradeDistribution:
     """probability that the answer is a grade, given the answer's opening"""
     form: float
     """probability of the answer's opening"""
+
+    @classmethod
+    def from_logs(cls, grades: Floats, form: float) -> GradeDistribution:
+        """Take the log-probabilities of the five grades and of the answer's opening."""
+        likely = np.exp(grades - grades.max())
+        return cls(likely / likely.sum(), float(np.exp(grades).sum()), float(np.exp(form)))
 
     @property
     def expected(self) -> float:
@@ -105,9 +112,21 @@ class VideoGrader:
             logits = network.language.logits(network.states(tree, self._encode(clip, 0), wanted))
             said = logits.log_softmax(-1).double().cpu()
         written = torch.tensor(self._opening[len(self._turn) :])
-        form = said[:-1].gather(1, written[:, None]).sum().exp()
-        grades = said[-1, list(self._digits)]
-        return GradeDistribution(grades.softmax(0).numpy(), float(grades.exp().sum()), float(form))
+        form = said[:-1].gather(1, written[:, None]).sum()
+        return GradeDistribution.from_logs(said[-1, list(self._digits)].numpy(), float(form))
+
+    def prefix_distributions(self, clip: TimedClip, task: str) -> list[GradeDistribution]:
+        """Read the distribution after each frame: that of the video which ends there, at this video's size."""
+        asked = user_turn(self._prompt.format(task=task))[1:]  # the turn's start stands before the video
+        (question,) = build_blocks(asked, self._backbone.tokens, self._backbone.shape)
+        written = self._opening[len(self._turn) :]
+        prompt = self._prefixes.hang_question(clip, (*question.ids, *self._turn), written, self._digits)
+        said = self._prefixes.read(clip, prompt)
+        return [GradeDistribution.from_logs(row[len(written) :], float(row[: len(written)].sum())) for row in said]
+
+    @cached_property
+    def _prefixes(self) -> PrefixReader:
+        return PrefixReader(self._backbone, self._at_once)
 
     def decode(self, clips: Sequence[TimedClip], tasks: Sequence[str], *, forced: bool = False) -> list[str]:
         """Decode answers, several videos side by side; `forced` gives the answer's opening."""

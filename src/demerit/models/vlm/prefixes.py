@@ -1,4 +1,4 @@
-"""The log-probability of an answer after every prefix of a video (TOPReward).
+"""The log-probability of an answer after every prefix of a video (TOPReward, RoboReward's grades).
 
 A video is read in pairs of frames. The prefix that ends with frame k shares all its complete pairs with every longer
 one, so the pairs form one trunk. At each frame hangs a branch with the question; after an odd number of frames the
@@ -43,6 +43,14 @@ class PrefixPrompt:
     branches: tuple[tuple[int, tuple[TokenBlock, ...]], ...]
     """the number of trunk blocks it sees, and its own blocks"""
     answer: tuple[int, ...]
+    """tokens whose log-probabilities are read, the last one aside"""
+    last: tuple[int, ...]
+    """the tokens that may follow them; the log-probability of each is read"""
+
+    @property
+    def reads(self) -> int:
+        """Number of states that are read of each branch."""
+        return len(self.answer) + 1
 
     def tree(self, some: slice = EVERY, *, kept: bool = False) -> PrefixTree:
         """Return a tree of some branches; `kept`: the trunk was computed before."""
@@ -53,25 +61,19 @@ class PrefixPrompt:
 
     def wanted_tokens(self, tree: PrefixTree) -> list[tuple[int, int]]:
         """Return the (segment, token) pairs to read: each precedes a token of the answer."""
-        count = len(self.answer)
+        count = self.reads
         return [(end, tree.segments[end].tokens - count + at) for end in tree.ends for at in range(count)]
 
 
-class PrefixScorer:
-    """Returns the log-probability of an answer after every frame.
+class PrefixReader:
+    """Reads the log-probabilities of tokens after a question that follows every prefix of a video.
 
     The trunk's keys are kept while the branches are computed, as many at a time as fit; nothing of a branch is kept.
     """
 
-    def __init__(self, backbone: Backbone, prompts: Mapping[str, str], at_once: int | None = None) -> None:
-        """Take a network, the prompts, and how many tokens are computed together.
-
-        Args:
-            backbone: the network.
-            prompts: `statement` before the task, `question` after it, and the `answer` whose probability is read.
-            at_once: tokens computed together; default: what fits.
-        """
-        self.backbone, self._prompts, self._at_once = backbone, prompts, at_once
+    def __init__(self, backbone: Backbone, at_once: int | None = None) -> None:
+        """Take a network, and how many tokens are computed together; default: what fits."""
+        self.backbone, self._at_once = backbone, at_once
 
     @cached_property
     def budget(self) -> TokenBudget:
@@ -84,10 +86,9 @@ class PrefixScorer:
         factor = self.backbone.shape.vision.factor
         return video_size(len(clip), height, width, factor=factor, bounds=self.backbone.bounds)
 
-    def log_probabilities(self, clip: TimedClip, task: str) -> Floats:
-        """Return the log-probability of the answer after each frame: (frames,)."""
+    def read(self, clip: TimedClip, prompt: PrefixPrompt) -> Floats:
+        """Return the log-probabilities after each frame: (frames, tokens of the answer and ways to end it)."""
         what = f"Scoring {len(clip)} prefixes"
-        prompt = self.build_prompt(clip, task)
         frames = resize_frames(clip.frames, self.size(clip), "torch")
         keys = self._compute_trunk(prompt.trunk, frames, what)
         lengths = [sum(map(len, blocks)) for _, blocks in prompt.branches]
@@ -121,38 +122,32 @@ class PrefixScorer:
         packed = pack(tree, images.rows if images else {}, prompt.wanted_tokens(tree), past)
         language = self.backbone.network.language
         states = language.states(packed, images.features if images else None, keys)
-        answer = torch.tensor(prompt.answer, device=states.device).repeat(READ)[:, None]
-        said = [
-            language.logits(part).log_softmax(-1).gather(1, answer[: len(part)])
-            for part in torch.split(states, READ * len(prompt.answer))
-        ]
-        return np.asarray(torch.cat(said).view(-1, len(prompt.answer)).double().sum(1).cpu().numpy())
+        said = []
+        for part in torch.split(states, READ * prompt.reads):
+            words = language.logits(part).log_softmax(-1).view(-1, prompt.reads, self.backbone.shape.text.vocabulary)
+            written = [words[:, at, [token]] for at, token in enumerate(prompt.answer)]
+            said.append(torch.cat([*written, words[:, -1, list(prompt.last)]], 1))
+        return np.asarray(torch.cat(said).double().cpu().numpy())
 
     def _encode(self, blocks: Sequence[TokenBlock], frames: Images) -> ImageFeatures | None:
         """Encode the images in some blocks; frames are resized already."""
         pairs = cast("list[tuple[int, int]]", [block.image.key for block in blocks if block.image])
         return encode_pairs(self.backbone.network, frames, pairs, pairs, frames.shape[1:3]) if pairs else None
 
-    def build_prompt(self, clip: TimedClip, task: str) -> PrefixPrompt:
-        """Return the trunk and the branches."""
+    def hang_question(
+        self, clip: TimedClip, question: Sequence[int], answer: Sequence[int], last: Sequence[int]
+    ) -> PrefixPrompt:
+        """Return the trunk and the branches: after each frame the question and the answer as far as it is given."""
         grid = self.backbone.shape.vision.grid(*self.size(clip))
-        question, answer = self.tokenize(task)
-        ask = TokenBlock((*question, *answer[:-1]))
+        ask = TokenBlock((*question, *answer))
         complete = [pair for pair in frame_pairs(len(clip)) if pair[0] != pair[1]]
         branches = []
-        for last in range(len(clip)):
-            seen = (last + 1) // PAIR
-            rest = self._video_blocks([(last, last)], clip, grid, first=not seen) if last % PAIR == 0 else ()
+        for end in range(len(clip)):
+            seen = (end + 1) // PAIR
+            rest = self._video_blocks([(end, end)], clip, grid, first=not seen) if end % PAIR == 0 else ()
             branches.append((seen, (*rest, ask)))
-        return PrefixPrompt(self._video_blocks(complete, clip, grid, first=True), tuple(branches), answer)
-
-    def tokenize(self, task: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the tokens of the question and of the answer, which must not merge."""
-        text, answer = f"{self._prompts['statement']}{task}{self._prompts['question']}", self._prompts["answer"]
-        asked, whole = self.backbone.tokens.ids(text), self.backbone.tokens.ids(text + answer)
-        if whole[: len(asked)] != asked or len(whole) == len(asked):
-            raise BadInput("tokenizer.json", f"an answer {answer!r} of its own tokens", whole[-len(asked) :])
-        return tuple(asked), tuple(whole[len(asked) :])
+        trunk = self._video_blocks(complete, clip, grid, first=True)
+        return PrefixPrompt(trunk, tuple(branches), tuple(answer), tuple(last))
 
     def _video_blocks(
         self, pairs: Sequence[tuple[int, int]], clip: TimedClip, grid: tuple[int, int], *, first: bool
@@ -161,3 +156,35 @@ class PrefixScorer:
             return ()
         pieces: list[Piece] = list(video_pieces(pairs, pairs, clip.seconds, grid))
         return build_blocks([OPENING, *pieces] if first else pieces, self.backbone.tokens, self.backbone.shape)
+
+
+class PrefixScorer(PrefixReader):
+    """Returns the log-probability of an answer after every frame."""
+
+    def __init__(self, backbone: Backbone, prompts: Mapping[str, str], at_once: int | None = None) -> None:
+        """Take a network, the prompts, and how many tokens are computed together.
+
+        Args:
+            backbone: the network.
+            prompts: `statement` before the task, `question` after it, and the `answer` whose probability is read.
+            at_once: tokens computed together; default: what fits.
+        """
+        super().__init__(backbone, at_once)
+        self._prompts = prompts
+
+    def log_probabilities(self, clip: TimedClip, task: str) -> Floats:
+        """Return the log-probability of the answer after each frame: (frames,)."""
+        return np.asarray(self.read(clip, self.build_prompt(clip, task)).sum(1))
+
+    def build_prompt(self, clip: TimedClip, task: str) -> PrefixPrompt:
+        """Return the trunk and the branches."""
+        question, answer = self.tokenize(task)
+        return self.hang_question(clip, question, answer[:-1], answer[-1:])
+
+    def tokenize(self, task: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the tokens of the question and of the answer, which must not merge."""
+        text, answer = f"{self._prompts['statement']}{task}{self._prompts['question']}", self._prompts["answer"]
+        asked, whole = self.backbone.tokens.ids(text), self.backbone.tokens.ids(text + answer)
+        if whole[: len(asked)] != asked or len(whole) == len(asked):
+            raise BadInput("tokenizer.json", f"an answer {answer!r} of its own tokens", whole[-len(asked) :])
+        return tuple(asked), tuple(whole[len(asked) :])
