@@ -4,12 +4,14 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from demerit.training.prepared import EPISODES, FRAMES, PREFERENCES, PREPARED, CorpusRow, PreparedCorpus
+from demerit.training.frame_storage import FILES, Storage, pack_episode
+from demerit.training.prepared import EPISODES, PREFERENCES, PREPARED, CorpusRow, PreparedCorpus
 from demerit.training.vlm.checkpoints import VLMStart
 from demerit.training.vlm.config import VLMTrainConfig
 from demerit.training.vlm.corpus import VLMCorpusPlan
@@ -65,12 +67,17 @@ def vlm_corpus(lengths: Sequence[int] = (8, 10, 12), *, measured: bool = True, s
     return PreparedCorpus.from_arrays(rows, images)
 
 
-def write_corpus(corpus: PreparedCorpus, folder: Path, config: VLMTrainConfig) -> Path:
+def write_corpus(corpus: PreparedCorpus, folder: Path, config: VLMTrainConfig, storage: Storage = "raw") -> Path:
     """Write a corpus as `prepare` does."""
     folder.mkdir(parents=True)
-    (folder / PREPARED).write_text(json.dumps(dict(VLMCorpusPlan(config).facts)))
-    (folder / FRAMES).write_bytes(corpus.pixels.tobytes())
-    (folder / EPISODES).write_text("".join(json.dumps(row.to_json()) + "\n" for row in corpus.rows))
+    (folder / PREPARED).write_text(json.dumps({**VLMCorpusPlan(config).facts, "storage": storage}))
+    rows: list[CorpusRow] = []
+    with (folder / FILES[storage]).open("wb") as file:
+        for number, row in enumerate(corpus.rows):
+            packed = pack_episode(corpus.frames(number), np.asarray, storage)
+            rows.append(replace(row, start=file.tell(), **packed.facts))
+            file.write(packed.content)
+    (folder / EPISODES).write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows))
     (folder / PREFERENCES).write_text("".join(choice.line() + "\n" for choice in corpus.choices))
     return folder
 

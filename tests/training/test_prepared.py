@@ -1,5 +1,6 @@
 """The prepared corpus: what is kept, that it resumes, and what is refused."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 
 from demerit.data.dataset import Record
+from demerit.data.decode import take_ahead
 from demerit.data.episode import Episode, Origin
 from demerit.data.frames import Frames
 from demerit.data.labels import NOT_A_MODEL, Outcome, Preference
-from demerit.errors import BadInput, StoreError
+from demerit.data.video import EXACT, VideoClip, write_video
+from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from demerit.training.compact.corpus import CompactCorpusPlan
 from demerit.training.prepared import (
     CorpusChoice,
@@ -46,34 +49,160 @@ def rollout(id: str, *outcomes: Outcome, instruction: str = "do it") -> Episode:
     return Episode(id, instruction, {"front": Frames.from_array(images, fps=4.0)}, outcomes or (FAILED,), Origin())
 
 
-def prepare_list(folder: Path, *records: Record, plan: Any = PLAN, stop_at: int | None = None) -> PreparedCorpus:
-    return prepare([CorpusPart("lab", list_dataset(records, stop_at))], folder, plan, workers=0)
+def prepare_list(
+    folder: Path, *records: Record, plan: Any = PLAN, stop_at: int | None = None, storage: Any = "raw"
+) -> PreparedCorpus:
+    return prepare([CorpusPart("lab", list_dataset(records, stop_at))], folder, plan, workers=0, storage=storage)
 
 
 def same(one: PreparedCorpus, other: PreparedCorpus) -> bool:
-    return one.identity == other.identity and bytes(one.pixels) == bytes(other.pixels)
+    return one.identity == other.identity and all(
+        np.array_equal(one.frames(number).all(), other.frames(number).all()) for number in range(len(one.rows))
+    )
 
 
-@pytest.mark.parametrize("torn", ["", "frames.raw", "episodes.jsonl"])
+@pytest.mark.parametrize("torn", ["", "frames", "episodes.jsonl"])
 @pytest.mark.parametrize("plan", [PLAN, CompactCorpusPlan(64)], ids=["vlm", "compact"])
-def test_an_interrupted_corpus_resumes_and_ends_the_same(tmp_path: Path, plan: Any, torn: str) -> None:
+@pytest.mark.parametrize("storage", ["raw", "video"])
+def test_an_interrupted_corpus_resumes_and_ends_the_same(tmp_path: Path, plan: Any, torn: str, storage: Any) -> None:
     curve = Outcome("simulator", success=True, curve=np.linspace(0, 1, 8))
     episodes = [rollout(f"e{number}", curve) for number in range(20)]
-    whole = prepare_list(tmp_path / "whole", *episodes, plan=plan)
+    whole = prepare_list(tmp_path / "whole", *episodes, plan=plan, storage=storage)
     with pytest.raises(KeyboardInterrupt):
-        prepare_list(tmp_path / "cut", *episodes, plan=plan, stop_at=17)
+        prepare_list(tmp_path / "cut", *episodes, plan=plan, stop_at=17, storage=storage)
     assert not (tmp_path / "cut").exists()
     if torn:  # the power went off in the middle of a write
-        path = tmp_path / "cut.partial" / torn
+        path = tmp_path / "cut.partial" / (torn if torn != "frames" else f"frames.{storage}")
         os.truncate(path, path.stat().st_size - 7)
     counted: list[int] = []
     part = CorpusPart("lab", list_dataset(episodes))
-    resumed = prepare([part], tmp_path / "cut", plan, lambda progress: counted.append(progress.episodes), 0)
-    assert counted == list(range(16 if torn else 17, 21))
+    resumed = prepare([part], tmp_path / "cut", plan, lambda progress: counted.append(progress.episodes), 0, storage)
+    assert counted == list(range(17 if torn else 18, 21))
     assert same(resumed, whole)
     assert not (tmp_path / "cut.partial").exists()
-    again = prepare([part], tmp_path / "cut", plan, lambda progress: pytest.fail("prepared twice"), 0)
+    again = prepare([part], tmp_path / "cut", plan, lambda progress: pytest.fail("prepared twice"), 0, storage)
     assert same(again, whole)
+
+
+# Storage
+
+
+def film(path: Path, id: str, height: int = 36, width: int = 50) -> Episode:
+    """Twelve frames of a video in which a bright square moves over a slope."""
+    slope = np.add.outer(np.arange(height), np.arange(width))[..., None] + np.array([0, 40, 80])
+    images = np.repeat(slope[None].astype(np.uint8), 12, axis=0)
+    for number, image in enumerate(images):
+        image[8:20, 3 * number : 3 * number + 12] = (230, 200, 60 + sum(id.encode()) % 100)
+    write_video(path / f"{id}.mp4", images, encoding=EXACT)
+    frames = Frames(VideoClip(str(path / f"{id}.mp4")))
+    return Episode(id, "do it", {"front": frames}, (FAILED,), Origin())
+
+
+@pytest.mark.parametrize("size", [(36, 50), (37, 51)])
+def test_small_videos_show_what_raw_frames_show(tmp_path: Path, size: tuple[int, int]) -> None:
+    episodes = [film(tmp_path, id, *size) for id in "abcd"]
+    plan = VLMCorpusPlan(RobometerTrainConfig(most_frames=8))
+    raw = prepare_list(tmp_path / "raw", *episodes, plan=plan)
+    small = prepare_list(tmp_path / "small", *episodes, plan=plan, storage="video")
+    part = CorpusPart("lab", list_dataset(episodes))
+    crew = prepare([part], tmp_path / "crew", plan, workers=2, storage="video")
+    assert (tmp_path / "crew" / "frames.video").read_bytes() == (tmp_path / "small" / "frames.video").read_bytes()
+    assert crew.identity == small.identity != raw.identity and hash_rows(small.rows) == hash_rows(raw.rows)
+    stored = (tmp_path / "small" / "frames.video").stat().st_size
+    assert stored == sum(row.stored or 0 for row in small.rows) < raw.pixels.size / 2
+    for number in range(4):
+        exact, seen = raw.frames(number).all().astype(float), small.frames(number).all().astype(float)
+        assert exact.shape == seen.shape and float(((exact - seen) ** 2).mean()) < 80
+        # frames at random, repeated, backwards
+        assert np.array_equal(small.frames(number).take([5, 1, 5, 0]), seen[[5, 1, 5, 0]])
+    assert not small.pixels.size and small.is_encoded and not raw.is_encoded
+
+
+def test_originals_are_read_in_place(tmp_path: Path) -> None:
+    episodes = [film(tmp_path, id, 80, 60) for id in "ab"]
+    plan = VLMCorpusPlan(RobometerTrainConfig(most_frames=8, shorter_side=32))
+    raw = prepare_list(tmp_path / "raw", *episodes, plan=plan)
+    kept = prepare_list(tmp_path / "kept", *episodes, plan=plan, storage="originals")
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "episodes.jsonl",
+        "preferences.jsonl",
+        "prepared.json",
+    ]
+    for number in range(2):
+        assert np.array_equal(kept.frames(number).all(), raw.frames(number).all())
+    opened = PreparedCorpus.load(tmp_path / "kept")
+    assert opened.identity == kept.identity
+    read = dict(take_ahead((("a", [opened.frames(0).select([2, 3])]),), workers=1))
+    assert np.array_equal(read["a"][0], raw.frames(0).take([2, 3]))
+    (tmp_path / "a.mp4").unlink()
+    with pytest.raises(UnreadableVideo, match=r"a\.mp4"):
+        list(take_ahead((("a", [opened.frames(0).select([2, 3])]),), workers=1))
+    with pytest.raises(BadInput, match="in a file"):  # nothing could be read again
+        prepare_list(tmp_path / "memory", rollout("a"), storage="originals")
+
+
+def test_a_raw_corpus_of_an_earlier_version_is_opened_and_never_mixed(tmp_path: Path) -> None:
+    episodes = [rollout(id) for id in "abc"]
+    old = prepare_list(tmp_path / "old", *episodes)
+    facts = json.loads((tmp_path / "old" / "prepared.json").read_text())
+    assert facts.pop("storage") == "raw"
+    (tmp_path / "old" / "prepared.json").write_text(json.dumps(facts))
+    opened = prepare_list(tmp_path / "old", *episodes, storage="video")
+    assert same(opened, old) and not opened.is_encoded
+    prepare_list(tmp_path / "new", *episodes, storage="video")
+    with pytest.raises(BadInput, match="storage"):
+        prepare_list(tmp_path / "new", *episodes, storage="raw")
+    with pytest.raises(UnknownName):
+        prepare_list(tmp_path / "other", *episodes, storage="zip")
+    with pytest.raises(KeyboardInterrupt):
+        prepare_list(tmp_path / "cut", *episodes, stop_at=2)
+    begun = tmp_path / "cut.partial" / "prepared.json"
+    begun.write_text(
+        json.dumps({name: value for name, value in json.loads(begun.read_text()).items() if name != "storage"})
+    )
+    with pytest.raises(BadInput, match="storage"):
+        prepare_list(tmp_path / "cut", *episodes, storage="video")
+    (tmp_path / "new" / "prepared.json").write_text(json.dumps({**facts, "storage": "later"}))
+    with pytest.raises(BadInput, match="prepare it again"):
+        PreparedCorpus.load(tmp_path / "new")
+
+
+def test_a_damaged_small_video_is_named(tmp_path: Path) -> None:
+    corpus = prepare_list(tmp_path / "corpus", rollout("a"), rollout("b"), storage="video")
+    path = tmp_path / "corpus" / "frames.video"
+    content = bytearray(path.read_bytes())
+    content[corpus.rows[1].start :] = bytes(corpus.rows[1].stored or 0)
+    path.write_bytes(content)
+    opened = PreparedCorpus.load(tmp_path / "corpus")
+    assert opened.frames(0).take([7]).shape == (1, 8, 8, 3)
+    with pytest.raises(UnreadableVideo, match=r"frames\.video"):
+        opened.frames(1).take([7])
+
+
+@pytest.mark.slow
+def test_preparing_in_parallel_survives_a_kill(tmp_path: Path) -> None:
+    episodes = [film(tmp_path, f"e{number:02}") for number in range(16)]
+    whole = prepare_list(tmp_path / "whole", *episodes, storage="video")
+    script = f"""
+import os, signal, sys
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "training")!r}]
+from pathlib import Path
+from demerit.training.prepared import CorpusPart, prepare
+from fakes.toy_corpus import list_dataset
+from test_prepared import PLAN, film
+folder = Path({str(tmp_path)!r})
+episodes = [film(folder, f"e{{number:02}}") for number in range(16)]
+def kill(progress):
+    if progress.episodes == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+prepare([CorpusPart("lab", list_dataset(episodes))], folder / "cut", PLAN, kill, 2, "video")
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    counted: list[int] = []
+    part = CorpusPart("lab", list_dataset(episodes))
+    resumed = prepare([part], tmp_path / "cut", PLAN, lambda progress: counted.append(progress.episodes), 2, "video")
+    assert counted == list(range(8, 17))
+    assert same(resumed, whole)
 
 
 def test_equal_ids_in_two_parts_are_two_episodes_also_after_an_interruption(tmp_path: Path) -> None:

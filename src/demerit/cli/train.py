@@ -89,7 +89,13 @@ ChangesOption = Annotated[
 DeviceOption = Annotated[
     str | None, typer.Option("--device", metavar="cpu|cuda", help="Device (default: a GPU if there is one).")
 ]
-WorkersOption = Annotated[int, typer.Option("--workers", help="Processes that decode while preparing; 0 for none.")]
+WorkersOption = Annotated[int, typer.Option("--workers", help="Processes that decode and encode frames; 0 for none.")]
+StorageOption = Annotated[
+    str,
+    typer.Option(
+        "--storage", metavar="video|raw|originals", help="Frames of the corpus: small videos, raw, or not copied."
+    ),
+]
 FromOption = Annotated[
     str | None,
     typer.Option("--from", metavar="MODEL", help="Folder or hub id to start with (default: Qwen3-VL 4B or 8B)."),
@@ -188,6 +194,7 @@ def robometer(
     metrics: MetricsOption = None,
     device: DeviceOption = None,
     workers: WorkersOption = 2,
+    storage: StorageOption = "video",
 ) -> None:
     """Train a Robometer on progress, success and preferences.
 
@@ -214,6 +221,7 @@ def robometer(
         metrics,
         device,
         workers,
+        storage,
     )
     _train_vlm("robometer", out_folder, given, *common)
 
@@ -233,6 +241,7 @@ def roboreward(
     metrics: MetricsOption = None,
     device: DeviceOption = None,
     workers: WorkersOption = 2,
+    storage: StorageOption = "video",
 ) -> None:
     """Train a RoboReward on grades from 1 to 5.
 
@@ -261,6 +270,7 @@ def roboreward(
         metrics,
         device,
         workers,
+        storage,
     )
     _train_vlm("roboreward", out_folder, given, *common)
 
@@ -280,6 +290,7 @@ def _train_vlm(
     metrics: Pairs,
     device: str | None,
     workers: int,
+    storage: str,
 ) -> None:
     config = load_vlm_config(model, recipe).change(parse_changes(changes or []))
     config = replace(config, sources=parse_sources(label_sources, config.sources))
@@ -290,7 +301,7 @@ def _train_vlm(
     parts = open_parts(given, folder, use_test_split)
     if not prepare_only:
         locate_checkpoint(start, weights=False)  # fetches small files only
-    prepared = _prepare(parts, folder, VLMCorpusPlan(config), workers)
+    prepared = _prepare(parts, folder, VLMCorpusPlan(config), workers, storage)
     if prepare_only:
         return
     begun = _load("vlm.checkpoints:load_start", "vlm-train")(start, config)
@@ -305,6 +316,7 @@ def _train_vlm(
             device=device,
             save=save,
             metrics=metrics or [],
+            workers=workers,
         )
     if os.environ.get("RANK", "0") == "0":  # the first of several processes
         out.print(f"The model: [bold]{escape(str(folder))}[/bold]")
@@ -325,7 +337,9 @@ def open_parts(given: Mapping[str, Pairs], folder: Path, use_test_split: bool = 
     return parts
 
 
-def _prepare(parts: Sequence[CorpusPart], folder: Path, plan: PreparePlan, workers: int) -> PreparedCorpus:
+def _prepare(
+    parts: Sequence[CorpusPart], folder: Path, plan: PreparePlan, workers: int, storage: Any = "raw"
+) -> PreparedCorpus:
     """Prepare the corpus, or open the one that is there; print what is in it, what was skipped, and problems."""
     if not parts:
         corpus = open_corpus(folder, plan)
@@ -333,7 +347,7 @@ def _prepare(parts: Sequence[CorpusPart], folder: Path, plan: PreparePlan, worke
         return corpus
     counts = [part.data.expected() for part in parts]
     with bar("preparing", None if None in counts else sum(count or 0 for count in counts)) as shown:
-        corpus = prepare(parts, folder, plan, lambda progress: shown.update(progress.episodes), workers)
+        corpus = prepare(parts, folder, plan, lambda progress: shown.update(progress.episodes), workers, storage)
     frames = sum(row.frames for row in corpus.rows)
     more = f", {len(corpus.choices)} preferences" if corpus.choices else ""
     out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {len(corpus.rows)} episodes, {frames} frames{more}")

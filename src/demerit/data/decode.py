@@ -18,13 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.frames import DecodesInto, Frames, FrameSource, Images, Indices, Prepare, Times
-from demerit.errors import DemeritError
+from demerit.errors import DemeritError, UnreadableVideo
 
 # A worker has one task in work and one in its pipe, so that it never waits for us.
 TASKS_PER_WORKER = 2
@@ -33,6 +33,7 @@ WINDOW = 512
 """frames of a camera in memory at once where a model reads a long video from its start to its end"""
 WINDOW_BLOCKS = 8
 """memory blocks for the windows after the first: two per camera"""
+KeyT = TypeVar("KeyT")
 OnFrames = Callable[[str, int, int], None]
 """called with an episode's id, the frames that the model has read and the frames that it will read"""
 
@@ -448,6 +449,66 @@ def serve_tasks(pipe: int, answer: Callable[[Any], Any]) -> None:
     with suppress(EOFError, ConnectionError):
         while True:
             connection.send(answer(connection.recv()))
+
+
+def answer_ahead(
+    call: str, tasks: Iterable[tuple[KeyT, Any]], workers: int, ahead: int | None = None
+) -> Iterator[tuple[KeyT, Any]]:
+    """Yield (key, answer) in the order of the (key, message) tasks, while `workers` processes work on the next ones.
+
+    Args:
+        call: what each process runs; see `WorkerPool`.
+        tasks: read lazily.
+        workers: number of processes.
+        ahead: tasks that are read before their turn; by default as many as keep the processes busy.
+    """
+    waiting: deque[tuple[int, KeyT]] = deque()
+    answers: dict[int, Any] = {}
+    stream, count = iter(tasks), 0
+    with WorkerPool(call, workers, env={"OMP_NUM_THREADS": "1"}) as pool:
+        while True:
+            for key, message in islice(stream, (ahead or 2 * TASKS_PER_WORKER * workers) - len(waiting)):
+                pool.submit([(count, message)])
+                waiting.append((count, key))
+                count += 1
+            if not waiting:
+                return
+            number, key = waiting.popleft()
+            while number not in answers:
+                answers.update(pool.receive())
+            yield key, answers.pop(number)
+
+
+def take_ahead(
+    requests: Iterable[tuple[KeyT, Sequence[Frames]]], workers: int, ahead: int | None = None
+) -> Iterator[tuple[KeyT, list[Images]]]:
+    """Yield each request's key and all images of each of its frames, in order; see `answer_ahead`.
+
+    Raises the error of frames that cannot be decoded. With 0 workers everything is decoded here.
+    """
+    if workers == 0:
+        for key, views in requests:
+            yield key, [frames.all() for frames in views]
+        return
+    call = "from demerit.data.decode import take_worker; take_worker({pipe})"
+    for key, answer in answer_ahead(call, requests, workers, ahead):
+        if not isinstance(answer, list):
+            raise answer if isinstance(answer, UnreadableVideo) else DemeritError(f"decoding failed: {answer}")
+        yield key, answer
+
+
+def take_worker(pipe: int) -> None:
+    """Run a decoding process of `take_ahead`."""
+
+    def answer(views: Sequence[Frames]) -> list[Images] | UnreadableVideo | str:
+        try:
+            return [frames.all() for frames in views]
+        except UnreadableVideo as error:
+            return error
+        except (DemeritError, OSError, MemoryError, ValueError) as error:
+            return str(error) or type(error).__name__
+
+    serve_tasks(pipe, answer)
 
 
 @dataclass(eq=False)

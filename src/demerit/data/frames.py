@@ -89,6 +89,7 @@ FRAME_KINDS = Registry(
     "kind of frames",
     {
         "video": "data.video:VideoClip",
+        "packed": "data.video:PackedClip",
         "hdf5": "data.formats.hdf5:Hdf5Frames",
         "tfrecord": "data.formats.rlds:TfRecordFrames",
         "lerobot-images": "data.formats.lerobot.reader:ParquetImages",

@@ -7,6 +7,7 @@ pixel, to decoding the whole file from its start.
 
 from __future__ import annotations
 
+import io
 import math
 import operator
 import threading
@@ -110,6 +111,62 @@ class VideoClip:
     def describe(self) -> dict[str, Any]:
         """The arguments that rebuild this clip."""
         return {"path": self.path, "start": self.start, "stop": self.stop, "length": self.length, "rotate": self.rotate}
+
+
+@dataclass(frozen=True)
+class PackedClip:
+    """A small video inside a file that holds many, as `encode_clip` made it. Frames are one second apart."""
+
+    kind = "packed"
+    path: str
+    start: int
+    """offset of its first byte"""
+    size: int
+    """in bytes"""
+    length: int
+    """in frames"""
+    height: int
+    width: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def times(self) -> Times:
+        """Frame numbers: the true times are kept elsewhere."""
+        return np.arange(self.length, dtype=np.float64)
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Decode the given frames, in the given order."""
+        if not len(indices):
+            return np.empty((0, 0, 0, 3), dtype=np.uint8)
+        wanted, places = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+        name = f"{self.path} at byte {self.start}"
+        try:
+            with av.open(io.BytesIO(self._read()), "r") as container:
+                stream = container.streams.video[0]
+                stream.codec_context.thread_count = 1
+                index = _scan_packets(container, stream, None, None)
+                if index is None or len(index.pts) != self.length:
+                    raise UnreadableVideo(name, f"it has not the {self.length} frames that were packed")
+                frames = _decode_by_seeking(container, stream, index, wanted)
+                images = _collect(name, frames, wanted, _RgbConverter(0, None), new_images)
+        except (av.error.FFmpegError, ValueError, IndexError) as error:
+            raise UnreadableVideo(name, f"decoding stopped: {error}") from error
+        return images[places, : self.height, : self.width]
+
+    def identity(self) -> str:
+        """Hash the encoded bytes."""
+        return short_hash(self._read())
+
+    def describe(self) -> dict[str, Any]:
+        """The arguments that rebuild this clip."""
+        return vars(self).copy()
+
+    def _read(self) -> bytes:
+        file_state(self.path)  # refuses what is not a regular file
+        with open(self.path, "rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
 
 
 # --- scanning
@@ -263,27 +320,38 @@ def _decode(
     allocate: Callable[[tuple[int, ...]], Images],
 ) -> Images:
     """Decode the wanted positions (increasing, unique)."""
-    out: Images | None = None
-    done = 0
     with open_video(path, fresh=not index.seekable) as (container, stream):
         if index.seekable:
             frames = _decode_by_seeking(container, stream, index, wanted)
         else:
             frames = _pick_frames(_decode_all(path, container, stream), wanted)
-        try:
-            for position, frame in frames:
-                if frame.is_corrupt:
-                    raise UnreadableVideo(path, f"frame {position} is damaged")
-                try:
-                    image = converter.convert(frame)
-                except _SizeChanged as change:
-                    raise UnreadableVideo(path, f"the image size changes {change} at frame {position}") from None
-                if out is None:
-                    out = allocate((len(wanted), *image.shape))
-                out[np.searchsorted(wanted, position)] = image
-                done += 1
-        except DECODER_ERRORS as error:
-            raise UnreadableVideo(path, f"decoding stopped: {error}") from error
+        return _collect(path, frames, wanted, converter, allocate)
+
+
+def _collect(
+    path: str,
+    frames: Iterator[tuple[int, VideoFrame]],
+    wanted: npt.NDArray[np.int64],
+    converter: _RgbConverter,
+    allocate: Callable[[tuple[int, ...]], Images],
+) -> Images:
+    """Convert decoded frames into one array, or say why that is not possible."""
+    out: Images | None = None
+    done = 0
+    try:
+        for position, frame in frames:
+            if frame.is_corrupt:
+                raise UnreadableVideo(path, f"frame {position} is damaged")
+            try:
+                image = converter.convert(frame)
+            except _SizeChanged as change:
+                raise UnreadableVideo(path, f"the image size changes {change} at frame {position}") from None
+            if out is None:
+                out = allocate((len(wanted), *image.shape))
+            out[np.searchsorted(wanted, position)] = image
+            done += 1
+    except DECODER_ERRORS as error:
+        raise UnreadableVideo(path, f"decoding stopped: {error}") from error
     if out is None or done != len(wanted):
         raise UnreadableVideo(path, f"only {done} of {len(wanted)} requested frames could be decoded")
     return out
@@ -402,6 +470,8 @@ class Encoding:
 SMALL = Encoding()
 EXACT = Encoding("libx264rgb", "rgb24", 10, {"crf": "0", "preset": "veryfast"})
 """lossless"""
+CLIP = Encoding(gop=4, options={"crf": "18", "preset": "veryfast", "bf": "0", "sc_threshold": "0", "threads": "1"})
+"""for frames that are read at random many times: 2.5 frames decoded for one, about 42 dB"""
 
 
 def write_video(
@@ -415,23 +485,49 @@ def write_video(
 
     `times` gives each frame's time in seconds instead of a fixed rate.
     """
-    count = 0
     with atomic_file(path, sync=False) as partial, av.open(str(partial), "w", format="mp4") as container:
-        stream: VideoStream | None = None
-        for image in images:
-            if stream is None:
-                stream = _add_stream(container, image, fps, encoding)
-            if image.shape[:2] != (stream.height, stream.width):
-                expected = f"images of one size ({stream.width}x{stream.height})"
-                raise BadInput(str(path), expected, f"{image.shape[1]}x{image.shape[0]}")
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-            seconds = count / fps if times is None else times[count]
-            frame.pts, frame.time_base = round(seconds * TICKS_PER_SECOND), Fraction(1, TICKS_PER_SECOND)
-            container.mux(stream.encode(frame))
-            count += 1
+        return _write_frames(container, str(path), images, fps, encoding, times)
+
+
+def encode_clip(images: Images, encoding: Encoding = CLIP) -> bytes:
+    """Encode (n, height, width, 3) uint8 RGB images as a small mp4 in memory; `PackedClip` decodes it.
+
+    Sides of odd length are padded by a line.
+    """
+    odd = [(0, side % 2) for side in images.shape[1:3]]
+    even = np.pad(images, ((0, 0), *odd, (0, 0)), mode="edge")
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        _write_frames(container, "clip", even, 1.0, encoding, None)
+    return file.getvalue()
+
+
+def _write_frames(
+    container: OutputContainer,
+    name: str,
+    images: Iterable[Images],
+    fps: float,
+    encoding: Encoding,
+    times: Sequence[float] | None,
+) -> int:
+    count, reformatter = 0, VideoReformatter()
+    stream: VideoStream | None = None
+    for image in images:
         if stream is None:
-            raise BadInput(str(path), "at least one image", "none")
-        container.mux(stream.encode(None))
+            stream = _add_stream(container, image, fps, encoding)
+        if image.shape[:2] != (stream.height, stream.width):
+            expected = f"images of one size ({stream.width}x{stream.height})"
+            raise BadInput(name, expected, f"{image.shape[1]}x{image.shape[0]}")
+        rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+        # on one thread: left to the encoder, one conversion in a few hundred gives other pixels
+        frame = reformatter.reformat(rgb, format=encoding.pixel_format, threads=1)
+        seconds = count / fps if times is None else times[count]
+        frame.pts, frame.time_base = round(seconds * TICKS_PER_SECOND), Fraction(1, TICKS_PER_SECOND)
+        container.mux(stream.encode(frame))
+        count += 1
+    if stream is None:
+        raise BadInput(name, "at least one image", "none")
+    container.mux(stream.encode(None))
     return count
 
 

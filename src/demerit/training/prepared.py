@@ -1,12 +1,13 @@
-"""A prepared corpus: the frames and labels that training reads, decoded once. Both training loops use it.
+"""A prepared corpus: the frames and labels that training reads. All training loops use it.
 
-    frames.raw          uint8 RGB frames, one episode after another
+    frames.video        a small H.264 video per episode, one after another (storage `video`), or
+    frames.raw          uint8 RGB frames, one episode after another (storage `raw`); neither with storage `originals`
     episodes.jsonl      a `CorpusRow` per line, in the same order
     preferences.jsonl   a `CorpusChoice` per line
     prepared.json       what the corpus was made from
 
 `prepare` writes to `FOLDER.partial` and renames it when it is complete. After an interruption it resumes behind the
-last complete episode. Reading needs numpy alone, so a GPU machine needs no video decoder.
+last complete episode. A GPU machine that reads raw frames needs no video decoder.
 """
 
 from __future__ import annotations
@@ -14,36 +15,35 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from demerit.data.dataset import Dataset
-from demerit.data.decode import load_ahead
 from demerit.data.episode import Episode
 from demerit.data.files import lock_folder, make_folder, write_atomic, write_json
-from demerit.data.frames import RGB, Images, Indices, Prepare, short_hash
+from demerit.data.frames import RGB, Frames, Images, Indices, Prepare, frame_source, short_hash
 from demerit.data.instructions import normalize_instruction
 from demerit.data.labels import Outcome, Preference, SourceCounts, is_taken, most_trusted, name_source, select_labels
 from demerit.data.seen import SeenEpisodes, mark_episode
 from demerit.data.splits import USE_TEST_SPLIT, normalize_split
 from demerit.data.untrusted import parse_json, read_json
-from demerit.errors import BadInput, DemeritError, UnreadableVideo
+from demerit.errors import BadInput, DemeritError, UnknownName, UnreadableVideo
+from demerit.training.frame_storage import CLIPS, FILES, FRAMES, ResizedFrames, Storage, pack_all
 
-FRAMES, EPISODES, PREFERENCES, PREPARED = "frames.raw", "episodes.jsonl", "preferences.jsonl", "prepared.json"
+EPISODES, PREFERENCES, PREPARED = "episodes.jsonl", "preferences.jsonl", "prepared.json"
 TRAIN, HELD_OUT = "train", "held-out"
 """splits of a corpus: held-out episodes are never trained on, the best weights are chosen by them"""
 TEST_SPLIT = "of the test split"
 ADDED_FACTS = ("sources",)
 """keys of prepared.json that corpora of earlier versions lack"""
-DECODED_TOGETHER = 8
 NAMED_DUPLICATES = 3
 Floats = npt.NDArray[np.float32]
 PartUse = Literal["data", "demonstrations", "held-out"]
@@ -104,9 +104,15 @@ class CorpusRow:
     """of the whole episode (see `demerit.data.seen`); none in a corpus of an earlier version"""
     part: int = 0
     start: int = 0
-    """offset of its first frame in frames.raw, in bytes"""
+    """offset of its frames in frames.raw or frames.video, in bytes"""
     height: int = 0
     width: int = 0
+    stored: int | None = None
+    """bytes that its frames take; None = every pixel"""
+    digest: str = ""
+    """hash of its video, or of the original's frames; empty = not needed for raw frames"""
+    original: Mapping[str, Any] | None = None
+    """where its frames are, if they were not copied: kind, fields and indices of a `Frames`"""
 
     @property
     def frames(self) -> int:
@@ -126,7 +132,7 @@ class CorpusRow:
     @property
     def end(self) -> int:
         """Offset behind its last frame, in bytes."""
-        return self.start + self.frames * self.frame_bytes
+        return self.start + (self.frames * self.frame_bytes if self.stored is None else self.stored)
 
     @property
     def first(self) -> int:
@@ -146,7 +152,7 @@ class CorpusRow:
         if values["facts"] is not None:
             arrays["facts"] = np.array(values["facts"], np.float32)
         row = cls(**{**values, **arrays, "marks": tuple(values.get("marks", ()))})
-        numbers = (row.start, row.height, row.width)
+        numbers = (row.start, row.height, row.width, row.stored or 0)
         if not row.progress.shape == row.times.shape == (row.frames,) or not all(type(n) is int for n in numbers):
             raise ValueError("not a row")
         return row
@@ -173,20 +179,25 @@ class PreparedCorpus:
 
     rows: tuple[CorpusRow, ...]
     pixels: npt.NDArray[np.uint8]
-    """all frames end to end, flat"""
+    """all raw frames end to end, flat; empty with another storage"""
     choices: tuple[CorpusChoice, ...] = ()
+    clips: str = ""
+    """path of the file with the small videos"""
 
     def __post_init__(self) -> None:
         """Refuse choices between rows that do not exist."""
+        known = range(len(self.rows))
         for choice in self.choices:
-            if choice.better == choice.worse or not {choice.better, choice.worse} <= set(range(len(self.rows))):
+            if choice.better == choice.worse or choice.better not in known or choice.worse not in known:
                 raise BadInput(PREFERENCES, f"two different rows from 0 to {len(self.rows) - 1}", choice.line())
 
     @classmethod
     def load(cls, folder: str | Path) -> PreparedCorpus:
         """Open a prepared folder. Frames stay on disk until they are read."""
         folder = Path(folder)
-        missing = [name for name in (FRAMES, EPISODES, PREFERENCES, PREPARED) if not (folder / name).exists()]
+        missing = [name for name in (EPISODES, PREFERENCES, PREPARED) if not (folder / name).exists()]
+        name = None if missing else FILES.get(read_storage(folder))
+        missing += [name] if name and not (folder / name).exists() else []
         if missing:
             raise BadInput(str(folder), "a prepared corpus", f"a folder without {', '.join(missing)}")
         rows = _read_lines(folder / EPISODES, CorpusRow.from_json)
@@ -194,11 +205,14 @@ class PreparedCorpus:
             raise BadInput(str(folder), "a corpus with episodes", "none")
         if any(row.start != before.end for before, row in pairwise(rows)) or rows[0].start:
             raise BadInput(str(folder / EPISODES), "frames without gaps between episodes (prepare it again)", "gaps")
-        size = (folder / FRAMES).stat().st_size
+        size = (folder / name).stat().st_size if name else 0
         if size != rows[-1].end:
-            raise BadInput(str(folder / FRAMES), f"{rows[-1].end} bytes (prepare it again)", f"{size} bytes")
+            raise BadInput(
+                f"{folder / (name or EPISODES)}", f"{rows[-1].end} bytes (prepare it again)", f"{size} bytes"
+            )
         choices = _read_lines(folder / PREFERENCES, lambda values: CorpusChoice(**values))
-        return cls(rows, np.memmap(folder / FRAMES, np.uint8, "r"), choices)
+        pixels = np.memmap(folder / FRAMES, np.uint8, "r") if name == FRAMES else np.empty(0, np.uint8)
+        return cls(rows, pixels, choices, str(folder.resolve() / CLIPS))
 
     @classmethod
     def from_arrays(
@@ -212,11 +226,29 @@ class PreparedCorpus:
         pixels = np.concatenate([np.ascontiguousarray(frames).reshape(-1) for frames in images])
         return cls(tuple(placed), pixels, tuple(choices))
 
+    def frames(self, number: int) -> Frames:
+        """Return the frames of an episode, (height, width, 3) each; nothing is read yet."""
+        row = self.rows[number]
+        if row.original is not None:
+            kind, fields, indices = (row.original[name] for name in ("kind", "fields", "indices"))
+            source = ResizedFrames(frame_source(kind, fields), row.height, row.width)
+            return Frames(source, np.asarray(indices, np.int32))
+        if row.stored is not None:
+            fields = {"start": row.start, "size": row.stored, "length": row.frames}
+            sides = {"height": row.height, "width": row.width}
+            return Frames(frame_source("packed", {"path": self.clips, **fields, **sides}))
+        flat = self.pixels[row.start : row.end]
+        return Frames.from_array(flat.reshape(row.frames, row.height, row.width, RGB))
+
     def frame(self, row: int, frame: int) -> Images:
         """Return one (height, width, 3) frame."""
-        found = self.rows[row]
-        start = found.start + frame * found.frame_bytes
-        return np.asarray(self.pixels[start : start + found.frame_bytes]).reshape(found.height, found.width, RGB)
+        image: Images = self.frames(row).take([frame])[0]
+        return image
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether frames must be decoded."""
+        return self.rows[0].stored is not None
 
     @cached_property
     def images(self) -> Images:
@@ -225,14 +257,17 @@ class PreparedCorpus:
 
     @cached_property
     def identity(self) -> str:
-        """Hash every label and choice, and the last frame of each episode."""
-        ends = [self.frame(number, row.frames - 1).tobytes() for number, row in enumerate(self.rows)]
+        """Hash every label and choice, and the video or the last raw frame of each episode."""
+        ends = (
+            row.digest.encode() or self.frame(number, row.frames - 1).tobytes() for number, row in enumerate(self.rows)
+        )
         return short_hash(hash_rows(self.rows).encode(), *ends, *(choice.line().encode() for choice in self.choices))
 
 
 def hash_rows(rows: Iterable[CorpusRow]) -> str:
     """Hash the labels of rows, wherever their frames are stored."""
-    facts = ({name: value for name, value in row.to_json().items() if name != "marks"} for row in rows)
+    storage = ("marks", "stored", "digest", "original")
+    facts = ({name: value for name, value in row.to_json().items() if name not in storage} for row in rows)
     return short_hash(*(json.dumps({**values, "start": 0}, sort_keys=True).encode() for values in facts))
 
 
@@ -292,6 +327,7 @@ def prepare(
     plan: PreparePlan,
     on_progress: Callable[[PrepareProgress], None] = lambda progress: None,
     workers: int = 2,
+    storage: Storage = "raw",
 ) -> PreparedCorpus:
     """Write a corpus, or open it if it exists; one that was made from other data or numbers is refused.
 
@@ -300,23 +336,28 @@ def prepare(
         folder: Where the corpus goes. It appears when it is complete.
         plan: Which frames and labels are kept.
         on_progress: Called after every episode.
-        workers: Processes that decode; 0 decodes in this one.
+        workers: Processes that decode and encode; 0 does it in this one.
+        storage: How frames are kept. A corpus of an earlier version, which has raw frames, is opened as it is.
     """
+    if storage not in get_args(Storage):
+        raise UnknownName("storage", storage, get_args(Storage))
     folder = Path(folder)
-    provenance = {**plan_facts(plan), "parts": [part.facts() for part in parts]}
+    provenance = {**plan_facts(plan), "parts": [part.facts() for part in parts], "storage": storage}
     if not folder.exists():
         check_test_split(parts)
         check_held_out(parts)
-        partial = make_folder(folder.with_name(folder.name + ".partial"))
-        with lock_folder(partial):
-            if (partial / PREPARED).exists():
-                _check_provenance(partial, provenance)
-            write_json(partial / PREPARED, provenance)
+        unfinished = make_folder(folder.with_name(folder.name + ".partial"))
+        with lock_folder(unfinished):
+            if (unfinished / PREPARED).exists():
+                _check_provenance(unfinished, provenance)
+            write_json(unfinished / PREPARED, provenance)
             progress = PrepareProgress()
-            _write_corpus(partial, parts, plan, progress, on_progress, workers)
-            write_json(partial / PREPARED, {**provenance, **_count(progress)})
-            (partial / ".lock").unlink()
-            os.replace(partial, folder)
+            _write_corpus(unfinished, parts, plan, progress, on_progress, workers, storage)
+            write_json(unfinished / PREPARED, {**provenance, **_count(progress)})
+            (unfinished / ".lock").unlink()
+            os.replace(unfinished, folder)
+    if "storage" not in read_provenance(folder):
+        provenance["storage"] = "raw"
     _check_provenance(folder, provenance)
     return PreparedCorpus.load(folder)
 
@@ -347,6 +388,15 @@ def count_grades(folder: str | Path, corpus: PreparedCorpus) -> dict[str, tuple[
     """Return for each grade how many episodes had it, and how many were kept; empty for an older corpus."""
     kept = Counter(str(row.grade) for row in corpus.rows)
     return {grade: (count, kept[grade]) for grade, count in read_provenance(folder).get("grades", {}).items()}
+
+
+def read_storage(folder: str | Path) -> Storage:
+    """Return how a corpus keeps its frames; earlier versions kept raw ones."""
+    storage: Storage = read_provenance(folder).get("storage", "raw")
+    if storage not in get_args(Storage):
+        expected = f"a storage that this version knows ({', '.join(get_args(Storage))}; prepare it again)"
+        raise BadInput(str(Path(folder) / PREPARED), expected, repr(storage))
+    return storage
 
 
 def count_skipped(folder: str | Path) -> dict[str, int]:
@@ -452,14 +502,16 @@ def _write_corpus(
     progress: PrepareProgress,
     on_progress: Callable[[PrepareProgress], None],
     workers: int,
+    storage: Storage,
 ) -> None:
     """Append the episodes that are not there yet, then write the preferences."""
-    rows = _recover_rows(folder)
+    name = FILES.get(storage, os.devnull)  # joined to a folder, an absolute path stays what it is
+    rows = _recover_rows(folder, name)
     written = {(row.part, row.id) for row in rows}
     heard: list[tuple[CorpusPart, Preference]] = []
     progress.episodes = len(rows)
 
-    def new_episodes() -> Iterator[tuple[CorpusRow, Episode]]:
+    def new_episodes() -> Iterator[tuple[CorpusRow, Frames]]:
         for number, part in enumerate(parts):
             for record in part.data.records():
                 if isinstance(record, Preference):
@@ -477,13 +529,17 @@ def _write_corpus(
                     else:
                         yield replace(labelled[0], part=number), labelled[1]
 
-    with (folder / FRAMES).open("ab") as frames, (folder / EPISODES).open("ab") as journal:
-        for row, images in _decode(new_episodes(), plan.resize, workers, progress.skipped):
+    with (folder / name).open("ab") as frames, (folder / EPISODES).open("ab") as journal:
+        for row, packed in pack_all(new_episodes(), plan.resize, storage, workers):
+            if isinstance(packed, str):
+                progress.skipped["unreadable"] += 1
+                continue
             start = rows[-1].end if rows else 0
-            rows.append(replace(row, start=start, height=images.shape[1], width=images.shape[2]))
-            frames.write(np.ascontiguousarray(images).tobytes())
-            frames.flush()
-            os.fsync(frames.fileno())
+            rows.append(replace(row, start=start, **packed.facts))
+            if packed.content:
+                frames.write(packed.content)
+                frames.flush()
+                os.fsync(frames.fileno())
             journal.write((json.dumps(rows[-1].to_json()) + "\n").encode())  # last: what it names is complete
             journal.flush()
             progress.episodes = len(rows)
@@ -500,7 +556,7 @@ def _count(progress: PrepareProgress) -> dict[str, dict[str, Any]]:
     return {**counts, "label_sources": progress.labels.to_json()}
 
 
-def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tuple[CorpusRow, Episode] | str:
+def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tuple[CorpusRow, Frames] | str:
     split = part.place(episode)
     if not split:
         return TEST_SPLIT
@@ -516,42 +572,18 @@ def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tup
     if isinstance(row, str):
         return _not_taken(episode.outcomes) if episode.outcomes and not labelled.outcomes else row
     row = replace(row, split=split, marks=tuple(mark_episode(episode)))
-    return row, replace(episode, views={episode.main_camera: episode.main.select(frames)}, signals={})
+    return row, episode.main.select(frames)
 
 
 def _not_taken(labels: Iterable[Outcome | Preference]) -> str:
     return f"label source not taken: {', '.join(sorted({name_source(label) for label in labels}))}"
 
 
-def _decode(
-    labelled: Iterator[tuple[CorpusRow, Episode]], resize: Prepare, workers: int, skipped: Counter[str]
-) -> Iterator[tuple[CorpusRow, Images]]:
-    rows: deque[CorpusRow] = deque()
-
-    def episodes() -> Iterator[Episode]:
-        for row, episode in labelled:
-            rows.append(row)
-            yield episode
-
-    for batch in load_ahead(episodes(), all_frames, DECODED_TOGETHER, workers, prepare=resize):
-        for loaded in batch:
-            row = rows.popleft()
-            if loaded.error:
-                skipped["unreadable"] += 1
-            else:
-                yield row, loaded.episode.main.all()
-
-
-def all_frames(length: int) -> Indices:
-    """Return every frame number."""
-    return np.arange(length, dtype=np.int32)
-
-
-def _recover_rows(folder: Path) -> list[CorpusRow]:
-    """Read the complete rows of an interrupted run and truncate both files behind them."""
+def _recover_rows(folder: Path, name: str) -> list[CorpusRow]:
+    """Read the complete rows of an interrupted run and truncate the frames and the rows behind them."""
     rows: list[CorpusRow] = []
-    kept, journal = 0, folder / EPISODES
-    size = (folder / FRAMES).stat().st_size if (folder / FRAMES).exists() else 0
+    kept, journal, frames = 0, folder / EPISODES, folder / name
+    size = frames.stat().st_size if frames.is_file() else 0
     for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else []:
         try:
             row = CorpusRow.from_json(parse_json(line, str(journal), nan=True))
@@ -561,14 +593,14 @@ def _recover_rows(folder: Path) -> list[CorpusRow]:
             break
         rows.append(row)
         kept += len(line)
-    for name, length in ((FRAMES, rows[-1].end if rows else 0), (EPISODES, kept)):
-        if (folder / name).exists():
-            os.truncate(folder / name, length)
+    for path, length in ((frames, rows[-1].end if rows else 0), (journal, kept)):
+        if path.is_file():
+            os.truncate(path, length)
     return rows
 
 
 def _check_provenance(folder: Path, provenance: Mapping[str, Any]) -> None:
-    written = read_provenance(folder)
+    written = {"storage": "raw", **read_provenance(folder)}
     for name, value in provenance.items():
         if written.get(name, value if name in ADDED_FACTS else None) != value:
             expected = "a corpus of the same data and numbers (name another folder, or remove this one)"

@@ -18,7 +18,16 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from safetensors.torch import load_file
 
 from demerit.data.files import lock_folder
-from demerit.errors import BadInput, DemeritError, Diverged, OutOfMemory, StoppedByUser, StoreBusy, WriteError
+from demerit.errors import (
+    BadInput,
+    DemeritError,
+    Diverged,
+    OutOfMemory,
+    StoppedByUser,
+    StoreBusy,
+    UnreadableVideo,
+    WriteError,
+)
 from demerit.models.vlm.network import VLMNetwork
 from demerit.models.vlm.robometer import RobometerEngine, RobometerProtocol, expected_heads
 from demerit.training.prepared import PreparedCorpus
@@ -113,6 +122,33 @@ def test_a_dozen_episodes_are_learned_and_new_ones_ordered(tmp_path: Path) -> No
     assert np.mean([progress.loss for progress in told[-5:]]) < 0.5 * np.mean([progress.loss for progress in told[:5]])
     assert told[-1].features_found == 1.0
     assert np.mean(judge(run(tmp_path / "shuffled", None, shuffle_labels(corpus), **changes), held_out)) < 0.8
+
+
+@pytest.mark.slow
+def test_decoding_ahead_in_processes_changes_nothing(tmp_path: Path) -> None:
+    config = RobometerTrainConfig().change({**SMALL, "steps": 4, "cache": "none"})
+    folder = write_corpus(vlm_corpus((8, 9)), tmp_path / "corpus", config, "video")
+    told: list[VLMProgress] = []
+    for workers in (0, 2):
+        corpus = PreparedCorpus.load(folder)
+        out = tmp_path / str(workers)
+        train_vlm(corpus, out, config, tiny_start(), told.append, device="cpu", workers=workers)
+    assert furthest(tmp_path / "0", tmp_path / "2") == 0
+    assert all(progress.waited >= 0 and "waited" in progress.metrics() for progress in told)
+
+
+def test_a_broken_video_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    config = RobometerTrainConfig().change({**SMALL, "steps": 40, "save_every": 1, "cache": "none"})
+    folder = write_corpus(vlm_corpus((8, 9)), tmp_path / "corpus", config, "video")
+    corpus = PreparedCorpus.load(folder)
+    content = bytes(len((folder / "frames.video").read_bytes()))
+
+    def spoil() -> None:
+        (folder / "frames.video").write_bytes(content)
+
+    with pytest.raises(UnreadableVideo, match=r"frames\.video"):
+        train_vlm(corpus, tmp_path / "out", config, tiny_start(), at(2, spoil), device="cpu", workers=1)
+    assert checkpoints(tmp_path / "out") and not (tmp_path / "out" / "model").exists()
 
 
 @pytest.mark.slow

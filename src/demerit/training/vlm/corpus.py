@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from demerit.data.episode import Episode
 from demerit.data.frames import Images, Indices, Prepare, spread
 from demerit.data.labels import Outcome, most_trusted
 from demerit.models.by_time import ByTime
 from demerit.models.vlm.prompt import is_plain_text
+from demerit.training.frame_storage import resize_to
 from demerit.training.prepared import CorpusPart, CorpusRow, Floats
 from demerit.training.vlm.config import RoboRewardTrainConfig, VLMTrainConfig
 
@@ -100,8 +100,7 @@ def shrink(images: Images, shorter: int) -> Images:
     if not len(images) or min(height, width) <= shorter:
         return images
     scale = shorter / min(height, width)
-    size = (round(width * scale), round(height * scale))
-    return np.stack([np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC)) for image in images])
+    return resize_to(images, round(height * scale), round(width * scale))
 
 
 def _label_progress(length: int, frames: Indices, curve: Floats | None, result: Outcome | None) -> Floats:

@@ -1,4 +1,4 @@
-"""Features of a frozen vision tower: every image is encoded once and kept in memory until the run ends.
+"""Pixels of the images of a corpus, and features of a frozen vision tower, kept in memory until the run ends.
 
 If the layers behind the tower are trained, the features are the tower's patch states; otherwise they are the tokens
 that the language model reads.
@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from demerit.data.frames import Images
+from demerit.data.frames import Frames, Images
 from demerit.models.vlm.config import VisionShape
-from demerit.models.vlm.images import cut_image_patches, cut_pair_patches, resize_frames
+from demerit.models.vlm.images import How, cut_image_patches, cut_pair_patches, resize_frames
 from demerit.models.vlm.kernels import Pointwise
 from demerit.models.vlm.vision import Vision
 from demerit.training.prepared import PreparedCorpus
@@ -24,6 +24,7 @@ GIB = 1 << 30
 ENCODED_TOGETHER = {"cpu": 1, "cuda": 64}
 """on a CPU one at a time, so that a result never depends on the batch"""
 Pixels = dict[ImageInput, Images]
+ImagesByRow = dict[int, list[ImageInput]]
 
 
 class FrozenTower(Vision):
@@ -52,8 +53,17 @@ class ImageEncoder:
         self._kept: dict[ImageInput, Tensor] = {}
 
     def load_pixels(self, images: Sequence[ImageInput]) -> Pixels:
-        """Read the images whose features are not kept. May run in another thread while the GPU works."""
-        return {image: load_pixels(self.corpus, image) for image in dict.fromkeys(images) if image not in self._kept}
+        """Read the images whose features are not kept."""
+        wanted = self.find_new(images)
+        return cut_pixels(wanted, [frames.all() for frames in view_rows(self.corpus, wanted)])
+
+    def find_new(self, images: Sequence[ImageInput]) -> ImagesByRow:
+        """Return the images whose features are not kept, by their row in the corpus. Any thread may call this."""
+        by_row: ImagesByRow = {}
+        for image in dict.fromkeys(images):
+            if image not in self._kept:
+                by_row.setdefault(image.row, []).append(image)
+        return by_row
 
     def encode(self, images: Sequence[ImageInput], pixels: Pixels) -> list[Tensor]:
         """Return the (1 + deep, rows, width) features of each image on the device, or its pixels."""
@@ -96,10 +106,27 @@ def encode_batch(tower: FrozenTower, images: Tensor) -> list[Tensor]:
     return list(levels.reshape(len(levels), len(images), -1, levels.shape[-1]).unbind(1))
 
 
-def load_pixels(corpus: PreparedCorpus, image: ImageInput) -> Images:
-    """Return the resized (frames, height, width, 3) pixels of an image."""
-    frames = np.stack([corpus.frame(image.row, frame) for frame in image.frames])
-    return resize_frames(frames, (image.height, image.width), image.how)
+def view_rows(corpus: PreparedCorpus, images: ImagesByRow) -> list[Frames]:
+    """Return the frames of each row that its images need, in order; nothing is read yet."""
+    return [corpus.frames(row).select(_frame_numbers(group)) for row, group in images.items()]
+
+
+def cut_pixels(images: ImagesByRow, read: Sequence[Images]) -> Pixels:
+    """Return the resized (frames, height, width, 3) pixels of each image, from what `view_rows` names."""
+    pixels: Pixels = {}
+    for group, frames in zip(images.values(), read, strict=True):
+        place = {number: at for at, number in enumerate(_frame_numbers(group))}
+        resized: dict[tuple[int, int, How], Images] = {}
+        for image in group:
+            size = (image.height, image.width, image.how)
+            if size not in resized:
+                resized[size] = resize_frames(frames, size[:2], image.how)
+            pixels[image] = resized[size][[place[number] for number in image.frames]]
+    return pixels
+
+
+def _frame_numbers(images: Sequence[ImageInput]) -> list[int]:
+    return sorted({number for image in images for number in image.frames})
 
 
 def cut_patches(images: Tensor, shape: VisionShape) -> Tensor:

@@ -1,7 +1,8 @@
 """Train a vision-language model on a prepared corpus, on top of accelerate, and write the model's folder.
 
 One process trains with `demerit train`; `accelerate launch` runs the same command on several GPUs (DDP or FSDP). A run
-that was stopped or killed resumes from its last checkpoint.
+that was stopped or killed resumes from its last checkpoint. Coming updates are drawn in a thread and their frames are
+decoded in worker processes, so that the GPU does not wait for them.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import json
 import math
 import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
@@ -25,8 +27,9 @@ from accelerate.utils import set_seed  # type: ignore[import-untyped]
 from safetensors.torch import load_file
 from torch import Tensor
 
+from demerit.data.decode import take_ahead
 from demerit.data.files import lock_folder, make_folder, sync_tree, write_atomic, write_json
-from demerit.data.frames import short_hash
+from demerit.data.frames import Frames, short_hash
 from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, Diverged, StoppedByUser, UnknownName
 from demerit.models.vlm.token_budget import within_memory
@@ -42,7 +45,7 @@ from demerit.training.run_control import (
 )
 from demerit.training.vlm.checkpoints import DTYPES, VLMStart, check_export, export_vlm, save_weights
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig, VLMTrainConfig
-from demerit.training.vlm.features import GIB, FrozenTower, ImageEncoder, Pixels
+from demerit.training.vlm.features import GIB, FrozenTower, ImageEncoder, ImagesByRow, Pixels, cut_pixels, view_rows
 from demerit.training.vlm.network import VLMLearner, parameter_groups
 from demerit.training.vlm.objectives import (
     ExampleBatch,
@@ -57,6 +60,8 @@ CHECKPOINT, STATE, TRAINED, BEST, METRICS = (
 )  # fmt: skip
 SAVES = ("merged", "adapter")
 TRACKERS = ("tensorboard", "wandb")
+READY = 2
+"""updates whose pixels are in memory before their turn"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class VLMProgress:
     seconds: float
     tokens: int
     """of all processes"""
+    waited: float = 0.0
+    """seconds before the update in which the main process had no data"""
     features_found: float = 0.0
     """share of the images whose features were kept"""
     gpu_gib: float | None = None
@@ -92,12 +99,13 @@ class VLMProgress:
     def metrics(self) -> dict[str, float]:
         """Return the numbers by name; those that are absent are skipped."""
         values = {"loss": self.loss, **{f"loss_{name}": value for name, value in self.losses.items()}}
-        names = "rate gradient seconds tokens features_found gpu_gib held_out_error".split()
+        names = "rate gradient seconds waited tokens features_found gpu_gib held_out_error".split()
         return {
             name: value for name, value in (values | {n: getattr(self, n) for n in names}).items() if value is not None
         }
 
 
+ItemT = TypeVar("ItemT")
 VLMReport = Callable[[VLMProgress], None]
 
 
@@ -111,6 +119,7 @@ def train_vlm(
     device: str | None = None,
     save: str = "merged",
     metrics: Sequence[str] = (),
+    workers: int = 2,
 ) -> Path:
     """Train, export and return the model's folder, `out/model`. Checkpoints and metrics are in `out/run`.
 
@@ -123,6 +132,7 @@ def train_vlm(
         device: `cpu` or `cuda`; by default a GPU if there is one.
         save: `merged` writes a whole model, `adapter` the adapters alone.
         metrics: Trackers of accelerate (`tensorboard`, `wandb`), in addition to run/metrics.jsonl.
+        workers: Processes that decode frames for this one; 0 decodes in a thread.
     """
     out = Path(out)
     check_vlm_options(config, save, metrics, device)
@@ -138,7 +148,7 @@ def train_vlm(
         if accelerator.is_main_process:
             stack.enter_context(lock_folder(run))
         stack.callback(accelerator.end_training)
-        trainer = VLMTrainer(accelerator, corpus, config, start, run, report)
+        trainer = VLMTrainer(accelerator, corpus, config, start, run, report, workers)
         trainer.run()
         trained = trainer.best_weights() or trainer.gather_trained()
         if accelerator.is_main_process:
@@ -227,6 +237,7 @@ class VLMTrainer:
         start: VLMStart,
         folder: Path,
         report: VLMReport | None = None,
+        workers: int = 2,
     ) -> None:
         """Set up, and resume from the folder's checkpoint if it is of the same run.
 
@@ -237,8 +248,10 @@ class VLMTrainer:
             start: What the run starts with.
             folder: Where checkpoints and metrics go.
             report: Called after every update, in the main process.
+            workers: Processes that decode frames; raw ones are read in a thread.
         """
         self.accelerator, self.config, self.folder, self.report = accelerator, config, folder, report
+        self.corpus, self.workers = corpus, workers if corpus.is_encoded else 0
         parts, processes = config.batch // config.part, accelerator.num_processes
         if parts % processes:
             raise BadInput("part", f"a batch / part that is a multiple of {processes} processes", f"{parts} parts")
@@ -268,10 +281,14 @@ class VLMTrainer:
 
     def run(self) -> None:
         """Train to the end. Ctrl-C or SIGTERM saves after the current update and raises StoppedByUser."""
-        with catch_stop() as stop, ThreadPoolExecutor(1) as pool:
+        with ExitStack() as stack:
+            stop = stack.enter_context(catch_stop())
+            drawn = stack.enter_context(closing(self._draw_updates(self.step)))
+            pool = stack.enter_context(ThreadPoolExecutor(1))
+            updates = stack.enter_context(closing(fetch_ahead(drawn, pool)))
             try:
-                for examples, pixels in self._updates(pool):
-                    self._update(examples, pixels)
+                for (examples, pixels), waited in updates:
+                    self._update(examples, pixels, waited)
                     self._stop_if_asked(stop)
                     if self.step % self.config.save_every == 0 and self.step < self.steps:
                         self.save()
@@ -282,19 +299,23 @@ class VLMTrainer:
         if self.saved != self.steps:
             self.save()
 
-    def _updates(self, pool: ThreadPoolExecutor) -> Iterator[tuple[list[TrainingExample], Pixels]]:
-        """Draw the examples of the next update in another thread while this one is computed."""
-        steps = range(self.step, self.steps)
-        coming = pool.submit(self._draw, self.step) if steps else None
-        for step in steps:
-            assert coming is not None
-            drawn = coming.result()
-            coming = pool.submit(self._draw, step + 1) if step + 1 < self.steps else None
-            yield drawn
+    def _draw_updates(self, first: int) -> Generator[tuple[list[TrainingExample], Pixels]]:
+        """Yield the examples of each update and the pixels of this process's parts; decoding runs ahead."""
 
-    def _draw(self, step: int) -> tuple[list[TrainingExample], Pixels]:
-        examples = self.objective.draw(step)
-        return examples, self._load_pixels([example for part in self._own_parts(examples) for example in part])
+        def requests() -> Iterator[tuple[tuple[list[TrainingExample], ImagesByRow], list[Frames]]]:
+            for step in range(first, self.steps):
+                examples = self.objective.draw(step)
+                for part in self._own_parts(examples):
+                    new = self.encoder.find_new([image for example in part for image in example.images])
+                    yield (examples, new), view_rows(self.corpus, new)
+
+        own = self.config.batch // self.config.part // self.accelerator.num_processes
+        read = take_ahead(requests(), self.workers)
+        while parts := list(islice(read, own)):
+            pixels: Pixels = {}
+            for (_, new), images in parts:
+                pixels |= cut_pixels(new, images)
+            yield parts[0][0][0], pixels
 
     def _own_parts(self, examples: Sequence[TrainingExample]) -> list[Sequence[TrainingExample]]:
         """Divide an update into parts and return those of this process."""
@@ -302,7 +323,7 @@ class VLMTrainer:
         parts = [examples[first : first + part] for first in range(0, len(examples), part)]
         return parts[self.accelerator.process_index :: self.accelerator.num_processes]
 
-    def _update(self, examples: Sequence[TrainingExample], pixels: Pixels) -> None:
+    def _update(self, examples: Sequence[TrainingExample], pixels: Pixels, waited: float = 0.0) -> None:
         """Make one update; raise Diverged if a loss, the gradient or a weight is not finite."""
         started = time.monotonic()
         factor = learning_rate_factor(self.step, self.steps, self.config.warm_up)
@@ -327,6 +348,7 @@ class VLMTrainer:
             gradient=gradient,
             seconds=time.monotonic() - started,
             tokens=int(counts["tokens"]),
+            waited=waited,
             features_found=1 - counts["encoded"] / counts["images"],
             gpu_gib=torch.cuda.max_memory_allocated() / GIB if self.accelerator.device.type == "cuda" else None,
             held_out_error=self._validate(),
@@ -514,6 +536,23 @@ class VLMTrainer:
     def _divergence_error(self, found: str) -> Diverged:
         kept = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} is kept"
         return Diverged(self.step + 1, found, f"{kept}, and no model was written.")
+
+
+def fetch_ahead(items: Iterator[ItemT], pool: ThreadPoolExecutor) -> Generator[tuple[ItemT, float]]:
+    """Yield each item and the seconds that were spent waiting for it. The next ones are made in the pool's thread."""
+    nothing = object()
+    coming: deque[Future[Any]] = deque(pool.submit(next, items, nothing) for _ in range(READY))
+    try:
+        while True:
+            started = time.monotonic()
+            item = coming.popleft().result()
+            if item is nothing:
+                return
+            coming.append(pool.submit(next, items, nothing))
+            yield item, time.monotonic() - started
+    finally:
+        for future in coming:
+            future.cancel()
 
 
 def _find_checkpoints(folder: Path) -> list[Path]:
