@@ -138,3 +138,12 @@ def test_graded_episodes_come_once_per_epoch() -> None:
     ungraded = PreparedCorpus(tuple(replace(row, grade=None) for row in corpus.rows), corpus.pixels)
     with pytest.raises(BadInput, match="grade"):
         GradesObjective(ungraded, RoboRewardTrainConfig(), start.tokens, start.shape)
+
+
+def test_a_one_frame_clip_is_an_example() -> None:
+    corpus, start = vlm_corpus(), tiny_start(robometer=False)
+    row = replace(corpus.rows[0], progress=np.array([np.nan], np.float32), times=np.zeros(1, np.float32), grade=1)
+    short = PreparedCorpus((row,), corpus.pixels[: row.frame_bytes])
+    example = GradesObjective(short, RoboRewardTrainConfig(), start.tokens, start.shape).example(0)
+    assert [image.frames for image in example.images] == [(0, 0)]  # shown twice, as in scoring
+    assert example.targets["grade"].tolist() == [1.0]
