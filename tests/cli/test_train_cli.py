@@ -110,7 +110,6 @@ def test_bad_options_are_refused_before_anything_is_done(tmp_path: Path) -> None
     videos = make_sample(tmp_path / "videos", repeats=1)
     for options in (
         ["robometer", "--imagenet", "x"],
-        ["robometer", "--held-out", "a=b"],
         ["roboreward", "--demonstrations", "a=b"],
         ["compact", "--from", "x"],
         ["robometr"],

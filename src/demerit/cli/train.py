@@ -19,6 +19,7 @@ from demerit.cli.options import LabelSourcesOption, UseTestSplitOption, parse_so
 from demerit.config import parse_changes
 from demerit.data.formats import open_dataset
 from demerit.data.splits import USE_TEST_SPLIT
+from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, MissingExtra
 from demerit.models.vlm.hub import locate_checkpoint
 from demerit.registry import load_attribute
@@ -183,6 +184,7 @@ def robometer(
     out_folder: OutOption,
     data: DataOption = None,
     demonstrations: DemonstrationsOption = None,
+    held_out: HeldOutOption = None,
     corpus: CorpusOption = None,
     prepare_only: PrepareOnlyOption = False,
     recipe: RecipeOption = None,
@@ -198,17 +200,19 @@ def robometer(
 ) -> None:
     """Train a Robometer on progress, success and preferences.
 
-    Needs episodes with an outcome, a progress or a curve. Episodes of a validation split are held out, those of a
-    test split left out. OUT/model is the model. Ctrl-C saves, and the same command resumes. See docs/training_vlms.md,
-    also for several GPUs.
+    Needs episodes with an outcome, a progress or a curve. Episodes of --held-out or a validation split are held out:
+    the weights that rank them best are written. Those of a test split are left out. Say when your demonstrations are
+    done (cutoffs). OUT/model is the model. Ctrl-C saves, and the same command resumes. See docs/training_vlms.md, also
+    for several GPUs.
 
     [bold]Examples[/bold]
 
       demerit train robometer -o mine --data lab=my_set --from robometer/Robometer-4B --set lora=32 --set steps=500
+      demerit train robometer -o mine --data lab=my_set --held-out later=my_other_set --set 'cutoffs={"lab": 0.95}'
       demerit train robometer -o mine --data lab=my_set --demonstrations shown=my_demos --metrics tensorboard
       demerit score new_episodes --model robometer:path=mine/model
     """
-    given = {"data": data, "demonstrations": demonstrations}
+    given = {"data": data, "demonstrations": demonstrations, "held-out": held_out}
     common = (
         corpus,
         prepare_only,
@@ -319,7 +323,11 @@ def _train_vlm(
             workers=workers,
         )
     if os.environ.get("RANK", "0") == "0":  # the first of several processes
-        out.print(f"The model: [bold]{escape(str(folder))}[/bold]")
+        best = read_json(folder / "training.json").get("best")
+        chosen = "the last update: nothing held out to choose by"
+        if best:
+            chosen = f"update {best['update']}: {best['measure']} {best['held-out error']:.3f}"
+        out.print(f"The model: [bold]{escape(str(folder))}[/bold] ({escape(chosen)})")
         out.print(f"Next: demerit score DATASET --model {model}:path={escape(str(folder))}")
 
 

@@ -1,5 +1,6 @@
 """The Robometer model: both layouts, preferences, live steps, missing values, memory."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from demerit.data.episode import Episode
 from demerit.data.frames import Frames, Images
 from demerit.errors import BadInput, WeightsMismatch
 from demerit.models.check import check_model
-from demerit.models.published.robometer import Robometer
+from demerit.models.published.robometer import ZERO_AT, Robometer
 from fakes.tiny_vlm import tiny_checkpoint
 
 TASK = "pick up the cup and put it on the plate"
@@ -101,6 +102,18 @@ def test_live_steps_equal_scores(folder: Path) -> None:
     for odd, word in ((noise(1, 48, 64)[0].astype(np.float32), "uint8"), (noise(1, 64, 64)[0], "before")):
         with pytest.raises(BadInput, match=word):
             model.step(odd)  # type: ignore[arg-type]
+
+
+def test_a_trained_model_says_where_its_progress_is_zero(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "mine", "robometer")
+    cards = {"": Robometer(path=str(folder)).card}
+    for zero_at in ("clip", "episode"):
+        (folder / "training.json").write_text(json.dumps({"recipe": {"zero_at": zero_at}}))
+        cards[zero_at] = Robometer(path=str(folder)).card
+    (folder / "training.json").write_text(json.dumps({"recipe": {"frames": 8}}))  # of an earlier version
+    assert Robometer(path=str(folder)).card == cards[""]
+    assert len({card.hash() for card in cards.values()}) == 3
+    assert {zero_at for zero_at, text in ZERO_AT.items() if text in cards[zero_at].about} == {"clip", "episode"}
 
 
 def test_wrong_checkpoints_are_refused(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from demerit.models.vlm.robometer import RobometerEngine, RobometerProtocol, exp
 from demerit.training.prepared import PreparedCorpus
 from demerit.training.vlm.checkpoints import load_start
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
-from demerit.training.vlm.fit import VLMProgress, VLMTrainer, train_vlm
+from demerit.training.vlm.fit import VLMProgress, VLMTrainer, make_objective, train_vlm
 from demerit.training.vlm.network import VLMLearner
 from fakes.paths import TESTS
 from fakes.processes import running
@@ -297,6 +297,39 @@ def test_the_best_weights_are_kept_and_nan_is_never_the_best(tmp_path: Path, mon
     start = load_start(str(tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})), config)
     graded = PreparedCorpus(tuple(rows), corpus.pixels)
     model = train_vlm(graded, tmp_path / "out", config, start, device="cpu")
-    assert json.loads((model / "training.json").read_text())["best"] == {"update": 2, "held-out error": 1.0}
+    best = json.loads((model / "training.json").read_text())["best"]
+    assert best == {"update": 2, "held-out error": 1.0, "measure": "mean distance of held-out grades"}
     assert json.loads((tmp_path / "out" / "run" / "best" / "state.json").read_text())["step"] == 2
     assert [line["held_out_error"] for line in lines(tmp_path / "out")] == [2.0, 1.0, None]
+
+
+def test_the_weights_that_rank_held_out_episodes_best_are_written(tmp_path: Path) -> None:
+    corpus = vlm_corpus((8, 9))
+    rows = (*corpus.rows, *(replace(row, id=f"later {row.id}", split="held-out") for row in corpus.rows))
+    out = tmp_path / "out"
+    model = run(out, corpus=replace(corpus, rows=rows), steps=4, validate_every=1)
+    errors = [line["held_out_error"] for line in lines(out)]
+    facts = json.loads((model / "training.json").read_text())
+    best = {"update": 1 + int(np.argmin(errors)), "held-out error": min(errors)}
+    assert facts["best"] == {**best, "measure": "share of held-out pairs in the wrong order"}
+    assert facts["recipe"]["zero_at"] == "clip"
+    assert "progress_pred_type: absolute_first_frame" in (model / "config.yaml").read_text()
+    written, kept = weights_in(model), load_file(out / "run" / "best" / "trained.safetensors")
+    assert all(torch.equal(written[name].float(), kept[name]) for name in kept)
+    progress = score_ends(model, corpus)
+    objective = make_objective(replace(corpus, rows=rows), RobometerTrainConfig().change(SMALL), tiny_start())
+    assert objective.held_out_error(progress) == pytest.approx(min(errors), abs=1e-9)
+
+
+def score_ends(folder: Path, corpus: PreparedCorpus) -> list[float]:
+    """Score every episode with the engine and return the progress at its end."""
+    start = tiny_start()
+    weights = weights_in(folder)
+    heads = {name: weights.pop(name) for name in expected_heads(start.shape.text.hidden, 10) if name in weights}
+    tokens: Any = WordTokens()
+    engine = RobometerEngine(VLMNetwork(start.shape, weights), heads, tokens, RobometerProtocol(4))
+    images = [
+        np.stack([corpus.frame(number, at) for at in range(row.frames)]) for number, row in enumerate(corpus.rows)
+    ]
+    shown = zip(corpus.rows, images, strict=True)
+    return [float(engine.dense(frames, row.instruction).progress[-1]) for row, frames in shown]

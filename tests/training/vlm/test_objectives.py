@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kendalltau  # type: ignore[import-untyped]
 
 from demerit.errors import BadInput
 from demerit.models.published.roboreward import parse_grade
@@ -115,6 +116,37 @@ def test_targets_belong_to_the_tokens_that_are_read() -> None:
     assert any(other.images != example.images for other in objective.draw(1))
 
 
+def test_held_out_episodes_are_ranked_within_an_instruction() -> None:
+    """Two instructions with two successes and two failures each: 4 comparable pairs in each."""
+    corpus, start = vlm_corpus((8, 9)), tiny_start()
+    rows = tuple(replace(row, split="held-out") if row.frames == 8 else row for row in corpus.rows)
+    learned = PairsObjective(replace(corpus, rows=rows), RobometerTrainConfig(frames=4), start.tokens, start.shape)
+    assert [len(pairs) for pairs in learned.ranked.values()] == [1, 1]
+    rows = (*corpus.rows, *(replace(row, split="held-out") for row in corpus.rows))
+    objective = PairsObjective(replace(corpus, rows=rows), RobometerTrainConfig(frames=4), start.tokens, start.shape)
+    assert objective.validation == list(range(8, 16))
+    assert objective.sampler.rows == list(range(8))  # never trained on
+    truth = [1.0 if rows[number].success else 0.0 for number in objective.validation]
+    assert objective.held_out_error(truth) == 0.0
+    assert objective.held_out_error([1 - value for value in truth]) == 1.0
+    assert objective.held_out_error([0.3] * 8) == 0.5  # all equal
+    one_swap = [1.0, 0.2, 0.5, 0.0, *truth[4:]]  # the second success is below the first failure: 1 of 4 in one task
+    assert objective.held_out_error(one_swap) == 1 / 8
+    taus = [kendalltau([1, 1, 0, 0], one_swap[:4]).statistic, 1.0]
+    pairs_that_count = 4 / np.sqrt(4 * 6)  # tau-b divides by the tied labels too
+    assert 1 - 2 * objective.held_out_error(one_swap) == pytest.approx(np.mean([taus[0] / pairs_that_count, 1.0]))
+    assert np.isnan(objective.held_out_error([np.nan] * 8))
+    example = objective.held_out[0]
+    tokens = WordTokens()
+    assert example.ids[example.wanted].tolist() == [tokens.id("<|prog_token|>")] * 5
+    assert [image.frames for image in example.images] == [(0,), (2,), (5,), (7,)]
+    logits = torch.full((2 * 4, 10), -20.0)
+    logits[3, 9] = logits[7, 0] = 20.0  # the last frame of each
+    assert objective.judge({"progress": logits}, {}).tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
+    nothing = PairsObjective(corpus, RobometerTrainConfig(frames=4), start.tokens, start.shape)
+    assert nothing.held_out == []
+
+
 def test_graded_episodes_come_once_per_epoch() -> None:
     corpus, start = vlm_corpus(), tiny_start(robometer=False)
     objective = GradesObjective(corpus, RoboRewardTrainConfig(batch=4), start.tokens, start.shape)
@@ -131,7 +163,7 @@ def test_graded_episodes_come_once_per_epoch() -> None:
     logits = torch.zeros(len(example.wanted), 351)
     logits[-2, objective.digits[2]] = 5.0
     targets = {name: torch.from_numpy(target) for name, target in example.targets.items()}
-    assert objective.error({"words": logits}, targets).tolist() == [2.0]  # it says 3 of 5
+    assert objective.judge({"words": logits}, targets).tolist() == [2.0]  # it says 3 of 5
     loss = objective.losses({"words": logits}, targets, objective.totals([example]))["answer"]
     each = -torch.log_softmax(logits.double(), -1)[range(len(example.wanted)), targets["words"]]
     assert float(loss) == pytest.approx(float(each.mean()), rel=1e-5)

@@ -51,6 +51,11 @@ VERIFIED = (
     "through transformers' own forward pass. Not verified here: the published weights and their benchmark figures."
 )
 
+ZERO_AT = {
+    "clip": "In its training here, progress was 0 at the first frame of a clip, as the authors have it. ",
+    "episode": "In its training here, progress was 0 at the first frame of the episode, not of a clip. ",
+}
+
 
 class Robometer:
     """Eight frames spread up to each moment, read at the last: the authors' dense rewards."""
@@ -163,7 +168,9 @@ class Robometer:
             comparable=True,
             rounding=0.0 if self.checkpoint.facts["dtype"] == "float32" else HALF,
             weights_hash=self.checkpoint.identity(f"stride {self.stride} {ARITHMETIC}"),
-            about=f"Progress and success at {every}, from {frames} frames spread up to it. " + VERIFIED,
+            about=f"Progress and success at {every}, from {frames} frames spread up to it. "
+            + ZERO_AT.get(self.checkpoint.zero_at, "")
+            + VERIFIED,
         )
 
 

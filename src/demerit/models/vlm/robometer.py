@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from demerit.data.frames import RGB, Images, Indices
+from demerit.data.untrusted import read_json
 from demerit.errors import BadInput
 from demerit.models.vlm.backbone import OpenCheckpoint, choose_device, choose_dtype, warn_if_slow
-from demerit.models.vlm.checkpoint import HEAD, UNUSED_HEAD, read_checkpoint, tokenizer_path
+from demerit.models.vlm.checkpoint import HEAD, TRAINING, UNUSED_HEAD, read_checkpoint, tokenizer_path
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.images import grid_size, prefetch_frames, split_batches
 from demerit.models.vlm.language import KeyValues, VisionFeatures
@@ -398,6 +399,15 @@ class RobometerCheckpoint(OpenCheckpoint[VLMShape]):
         check_tokenizer(tokens, shape, name_or_path)
         protocol = RobometerProtocol(facts.frames, facts.also_progress)
         return cls(checkpoint, shape, tokens, where, kind, protocol, facts.bins)
+
+    @property
+    def zero_at(self) -> str:
+        """Where progress was 0 in a training by demerit: at a `clip`'s or `episode`'s first frame; empty if unknown."""
+        for folder in (*reversed(self.checkpoint.adapters), self.checkpoint.folder):
+            if (folder / TRAINING).is_file():
+                recipe = read_json(folder / TRAINING).get("recipe")
+                return str(recipe.get("zero_at", "")) if isinstance(recipe, dict) else ""
+        return ""
 
     def engine(self, at_once: int | None = None) -> RobometerEngine:
         """Load the weights; `at_once` overrides the number of tokens computed together."""

@@ -30,6 +30,7 @@ from demerit.models.vlm.checkpoint import (
     ADAPTER_WEIGHTS,
     CONFIG,
     HEAD,
+    TRAINING,
     YAML,
     Checkpoint,
     read_checkpoint,
@@ -44,7 +45,6 @@ from demerit.training.vlm.config import RobometerTrainConfig, VLMTrainConfig
 EMBEDDING = "language_model.embed_tokens.weight"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FUSION = ("visual.merger.", "visual.deepstack_merger_list.")
-FACTS = "training.json"
 SHARD = 5_000_000_000
 """bytes in a file of weights"""
 COPIED = (
@@ -55,6 +55,8 @@ COPIED = (
     "chat_template.jinja",
 )
 """small files that are copied unchanged"""
+PROGRESS_TYPES = {"clip": "absolute_first_frame", "episode": "absolute_wrt_total_frames"}
+"""the authors' names of `zero_at`"""
 LORA = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])\.default\.weight")
 TARGETS = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
 
@@ -198,7 +200,7 @@ def _read_weights(
 
 def check_export(start: VLMStart, folder: Path, *, merged: bool) -> None:
     """Refuse before training what could not be written after it."""
-    if folder.exists() and not (folder / FACTS).is_file():
+    if folder.exists() and not (folder / TRAINING).is_file():
         raise BadInput(str(folder), "no such folder yet, or a model that was trained here", "another folder")
     if merged:
         return
@@ -236,9 +238,9 @@ def export_vlm(
         else:
             _write_adapter(partial, trained, start, config)
         (partial / SEEN).write_bytes((seen | SeenEpisodes.read(Path(start.name) / SEEN)).content())
-        (partial / FACTS).write_text(json.dumps(dict(facts), indent=2) + "\n", encoding="utf-8")
+        (partial / TRAINING).write_text(json.dumps(dict(facts), indent=2) + "\n", encoding="utf-8")
         for path in partial.glob("*.safetensors"):  # safetensors lets the owner alone read them
-            path.chmod((partial / FACTS).stat().st_mode)
+            path.chmod((partial / TRAINING).stat().st_mode)
     return folder
 
 
@@ -266,7 +268,12 @@ def _write_model(folder: Path, trained: Mapping[str, Tensor], start: VLMStart, c
         model_config["architectures"] = ["RFM"]
         facts = {
             "model": {"base_model_id": start.base, "model_type": "default", "use_peft": False},
-            "data": {"max_frames": config.frames, "use_multi_image": True, "use_per_frame_progress_token": True},
+            "data": {
+                "max_frames": config.frames,
+                "use_multi_image": True,
+                "use_per_frame_progress_token": True,
+                "progress_pred_type": PROGRESS_TYPES[config.zero_at],
+            },
             "loss": {"progress_loss_type": "discrete", "progress_discrete_bins": config.bins},
         }
         (folder / YAML).write_text(yaml.safe_dump(facts), encoding="utf-8")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from demerit.config import change_config, need, read_yaml
 from demerit.data.labels import TRAINED_SOURCES, check_sources
@@ -84,6 +84,8 @@ class VLMTrainConfig:
     """label sources that are trained on (see `demerit.data.labels`)"""
     without: tuple[str, ...] = ()
     """edits whose episodes are left out: counterfactual, clip ..."""
+    validate_every: int = 100
+    """updates between two validations; the weights with the lowest held-out error are exported"""
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be trained with."""
@@ -93,7 +95,7 @@ class VLMTrainConfig:
         for name in (known.name for known in fields(self)):
             value = getattr(self, name)
             need(name, not isinstance(value, float) or math.isfinite(value), "a finite number", value)
-        for name in ("batch", "part", "save_every", "shorter_side"):
+        for name in ("batch", "part", "save_every", "validate_every", "shorter_side"):
             need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         for name in ("rate", "vision_rate"):
             need(name, 0 < getattr(self, name) <= 1, "a number above 0, at most 1", getattr(self, name))
@@ -133,6 +135,7 @@ class RobometerTrainConfig(VLMTrainConfig):
     SHARES: ClassVar[tuple[str, ...]] = ("warm_up", "lora_dropout", "head_dropout", "unsure_from", "apart")
 
     steps: int = 20_000
+    validate_every: int = 250
     frames: int = 8
     """frames of each trajectory"""
     bins: int = 10
@@ -146,6 +149,10 @@ class RobometerTrainConfig(VLMTrainConfig):
     """outcomes whose progress differs by less are not compared"""
     unsure_from: float = 0.5
     """a demonstration may be done before its end: from this progress on its success is unknown, except at the end"""
+    zero_at: Literal["clip", "episode"] = "clip"
+    """where progress is 0: at a clip's first frame, as the authors' `absolute_first_frame`, or at the episode's"""
+    cutoffs: Mapping[str, float] = field(default_factory=dict)
+    """by dataset: the share of a demonstration after which the task is done; others are done at their last frame"""
     head_dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -162,6 +169,8 @@ class RobometerTrainConfig(VLMTrainConfig):
         good = all(isinstance(share, int | float) and share >= 0 for share in self.strategies.values())
         good = good and sum(self.strategies.values()) > 0
         need("strategies", good, "shares of 0 or more, not all 0", dict(self.strategies))
+        good = all(0 < share <= 1 for share in self.cutoffs.values())
+        need("cutoffs", good, "shares above 0, at most 1", dict(self.cutoffs))
 
 
 @dataclass(frozen=True)
@@ -182,14 +191,11 @@ class RoboRewardTrainConfig(VLMTrainConfig):
     """1 keeps the earliest clips, which are one frame long at `fps` and have the lowest grades"""
     fps: float = 1.0
     """frames per second that are kept; the last frame always is"""
-    validate_every: int = 100
-    """updates between two validations; the weights with the lowest error are exported"""
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be trained with."""
         super().__post_init__()
         need("fps", 0 < self.fps <= MOST_A_SECOND, f"a number above 0, at most {MOST_A_SECOND:g}", self.fps)
-        need("validate_every", self.validate_every >= 1, "at least 1", self.validate_every)
 
 
 def load_vlm_config(model: str, path: str | Path | None = None) -> VLMTrainConfig:

@@ -90,6 +90,7 @@ class VLMCorpusPlan:
             progress=_label_progress(len(episode), frames, curve, result),
             times=np.asarray(episode.main.times()[frames], np.float32),
             grade=graded.grade if graded else None,
+            site=episode.origin.tags.get("data_source", ""),  # an RBM folder has several datasets
             group=episode.origin.group,
         )
 

@@ -214,7 +214,11 @@ def describe_run(
         "preferences": dict(sorted(chosen.items())),
     }
     if trainer.best is not None:
-        facts["best"] = {"update": trainer.best["step"], "held-out error": trainer.best["error"]}
+        facts["best"] = {
+            "update": trainer.best["step"],
+            "held-out error": trainer.best["error"],
+            "measure": trainer.objective.held_out_measure,
+        }
     return facts
 
 
@@ -406,12 +410,10 @@ class VLMTrainer:
 
     def _validate(self) -> float | None:
         """Compute the held-out error where it is due, and keep the best weights; NaN is never the best."""
-        if not (isinstance(self.config, RoboRewardTrainConfig) and isinstance(self.objective, GradesObjective)):
-            return None
         is_due = self.step % self.config.validate_every == 0 or self.step == self.steps
         if not (is_due and self.objective.held_out):
             return None
-        error = self._held_out_error(self.objective)
+        error = self._held_out_error()
         if math.isfinite(error) and (self.best is None or error < self.best["error"]):
             best = {"step": self.step, "error": error, "identity": self.identity}
             weights = self.gather_trained()
@@ -423,19 +425,20 @@ class VLMTrainer:
         return error
 
     @torch.no_grad()
-    def _held_out_error(self, objective: GradesObjective) -> float:
+    def _held_out_error(self) -> float:
         self.learner.eval()
-        examples = objective.held_out
+        examples = self.objective.held_out
         part, processes = self.config.part, self.accelerator.num_processes
-        total = 0.0
+        judged = torch.zeros(len(examples), dtype=torch.float64, device=self.accelerator.device)
         for number in range(math.ceil(len(examples) / (part * processes))):  # as often in every process
             first = (number * processes + self.accelerator.process_index) * part
             mine = examples[first : first + part]
             used = mine or examples[:1]
             batch = ExampleBatch.collate(used, self.accelerator.device)
             outputs = self._forward(batch, used, self._load_pixels(used))
-            total += float(objective.error(outputs, batch.targets).sum()) if mine else 0.0
-        return self._add_up({"error": total})["error"] / len(examples)
+            if mine:
+                judged[first : first + part] = self.objective.judge(outputs, batch.targets).double()
+        return self.objective.held_out_error(self.accelerator.reduce(judged, "sum").tolist())
 
     # Checkpoints
 

@@ -11,7 +11,7 @@ RoboReward has the cross-entropy of its answer's tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,7 @@ from demerit.errors import BadInput
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.grades import GRADES, split_choices
 from demerit.models.vlm.images import How, grid_size
+from demerit.models.vlm.prefix_tree import window
 from demerit.models.vlm.prompt import (
     ANSWER,
     CUT,
@@ -36,12 +37,12 @@ from demerit.models.vlm.prompt import (
     load_prompts,
     user_turn,
 )
-from demerit.models.vlm.robometer import FEWEST, MOST
+from demerit.models.vlm.robometer import FEWEST, MOST, expected_progress
 from demerit.models.vlm.robometer import RobometerProtocol as RobometerPrompt
 from demerit.models.vlm.video import VideoBounds, frame_pairs, video_pieces, video_size
 from demerit.training.prepared import HELD_OUT, PreparedCorpus
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
-from demerit.training.vlm.pairs import PairSampler, Trajectory, TrajectoryPair
+from demerit.training.vlm.pairs import PairSampler, TrajectoryPair, pair_held_out
 
 TokenNumbers = npt.NDArray[np.int64]
 END = "<|im_end|>"
@@ -143,6 +144,9 @@ class ExampleBatch:
 class PairsObjective:
     """Robometer: new pairs for every update."""
 
+    held_out_measure = "share of held-out pairs in the wrong order"
+    """by the progress at the end, within each instruction; Kendall's tau is 1 - 2 x error"""
+
     def __init__(
         self, corpus: PreparedCorpus, config: RobometerTrainConfig, tokens: PromptTokenizer, shape: VLMShape
     ) -> None:
@@ -150,6 +154,8 @@ class PairsObjective:
         self.corpus, self.config, self.tokens, self.shape = corpus, config, tokens, shape
         self.sampler = PairSampler(corpus, config)
         self.prompt = RobometerPrompt(frames=config.frames)
+        self.ranked = pair_held_out(corpus, config.apart)
+        self.validation = sorted({row for pairs in self.ranked.values() for pair in pairs for row in pair})
 
     @property
     def updates(self) -> int:
@@ -163,7 +169,7 @@ class PairsObjective:
 
     def example(self, pair: TrajectoryPair) -> TrainingExample:
         """Write the prompt of the published checkpoints."""
-        images = [self._images(trajectory) for trajectory in (pair.first, pair.second)]
+        images = [self._images(shown.row, shown.frames) for shown in (pair.first, pair.second)]
         pieces = self.prompt.preference_pieces(pair.instruction, *images)
         blocks = build_blocks(pieces, self.tokens, self.shape)[:-1]  # nothing reads the end of the turn
         ends = [int(end) - 1 for end in np.cumsum([len(block) for block in blocks])]
@@ -174,11 +180,11 @@ class PairsObjective:
         }
         return make_example(blocks, [*ends[: self.config.frames], ends[-1]], targets)
 
-    def _images(self, trajectory: Trajectory) -> list[ImageSlot]:
-        row = self.corpus.rows[trajectory.row]
+    def _images(self, number: int, frames: Iterable[int]) -> list[ImageSlot]:
+        row = self.corpus.rows[number]
         size = grid_size(row.height, row.width, factor=self.shape.vision.factor, low=FEWEST, high=MOST)
         grid = self.shape.vision.grid(*size)
-        images = [ImageInput(trajectory.row, (int(frame),), *size, "pil") for frame in trajectory.frames]
+        images = [ImageInput(number, (int(frame),), *size, "pil") for frame in frames]
         return [ImageSlot(image, *grid) for image in images]
 
     def totals(self, examples: Sequence[TrainingExample]) -> PairTotals:
@@ -188,6 +194,30 @@ class PairsObjective:
     def losses(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], totals: Any) -> dict[str, Tensor]:
         """Return a part's share of the three losses."""
         return pair_losses(outputs, targets, totals, self.config)
+
+    @cached_property
+    def held_out(self) -> list[TrainingExample]:
+        """Whole episodes to choose the best weights by; without any two to compare the last weights are taken."""
+        return [self._whole_episode(number) for number in self.validation]
+
+    def _whole_episode(self, number: int) -> TrainingExample:
+        """Ask for progress as scoring does, with frames spread over the episode."""
+        row = self.corpus.rows[number]
+        images = self._images(number, window(row.frames - 1, self.config.frames))
+        blocks = build_blocks(self.prompt.progress_pieces(row.instruction, images), self.tokens, self.shape)[:-1]
+        ends = [int(end) - 1 for end in np.cumsum([len(block) for block in blocks])]
+        return make_example(blocks, [*ends, ends[-1]], {})  # there is no preference to read
+
+    def judge(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
+        """Return the progress at the end of each example."""
+        by_example = outputs["progress"].reshape(-1, self.config.frames, self.config.bins)
+        return expected_progress(by_example[:, -1])
+
+    def held_out_error(self, progress: Sequence[float]) -> float:
+        """Return the share of pairs in the wrong order, the mean over instructions; equal progress is half wrong."""
+        end = dict(zip(self.validation, progress, strict=True))
+        gaps = [np.array([end[better] - end[worse] for better, worse in pairs]) for pairs in self.ranked.values()]
+        return float(np.mean([np.mean(0.5 - 0.5 * np.sign(gap)) for gap in gaps]))
 
 
 @dataclass(frozen=True)
@@ -260,6 +290,8 @@ def balanced_success_loss(logits: Tensor, targets: Tensor, totals: PairTotals) -
 class GradesObjective:
     """RoboReward: every graded episode once per epoch, in random order."""
 
+    held_out_measure = "mean distance of held-out grades"
+
     def __init__(
         self,
         corpus: PreparedCorpus,
@@ -328,13 +360,17 @@ class GradesObjective:
         """The examples to choose the best weights by; without any the last weights are taken."""
         return [self.example(number) for number in self.validation]
 
-    def error(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
+    def judge(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
         """Return the distance of the likeliest grade to the label; NaN where the output is not finite."""
         by_example = outputs["words"].reshape(len(targets["grade"]), -1, outputs["words"].shape[-1])
         at_grade = by_example[:, -2]  # the last token is END
         logits = at_grade[:, torch.tensor(self.digits, device=at_grade.device)]
         distance: Tensor = (logits.argmax(-1) + 1 - targets["grade"]).abs()
         return distance.masked_fill(~logits.isfinite().all(-1), float("nan"))
+
+    def held_out_error(self, distances: Sequence[float]) -> float:
+        """Return the mean absolute error of the grades."""
+        return float(np.mean(distances))
 
 
 Objective = PairsObjective | GradesObjective

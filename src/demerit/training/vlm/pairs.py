@@ -8,7 +8,8 @@ The first four are those of section II-D of the paper:
     reverse       one success, forward and backward: [t1 .. t3] against [t3 .. t1]
     people        two episodes that a person compared
 
-Which of the two comes first is random. Unknown targets are NaN.
+Which of the two comes first is random. Unknown targets are NaN. Progress is 0 at the first frame of a clip (or of the
+episode: `zero_at`) and 1 where the task is done (`cutoffs`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.instructions import normalize_instruction, same_task
-from demerit.errors import BadInput
+from demerit.errors import BadInput, UnknownName
 from demerit.models.vlm.prefix_tree import window
-from demerit.training.prepared import CorpusRow, Floats, PreparedCorpus
+from demerit.training.prepared import HELD_OUT, CorpusRow, Floats, PreparedCorpus
 from demerit.training.vlm.config import STRATEGIES, RobometerTrainConfig
 
 FrameNumbers = npt.NDArray[np.int64]
@@ -61,18 +62,15 @@ class PairSampler:
 
     def __init__(self, corpus: PreparedCorpus, config: RobometerTrainConfig, split: str = "train") -> None:
         """Find which pairs the episodes can make."""
-        self.corpus, self.config = corpus, config
+        self.config, self.labels = config, read_labels(corpus, config)
         self.rows = [number for number, row in enumerate(corpus.rows) if row.split == split]
         self.by_instruction: dict[str, list[int]] = defaultdict(list)
         for number in self.rows:
             self.by_instruction[normalize_instruction(corpus.rows[number].instruction)].append(number)
-        self.unequal = _pair_unequal(corpus.rows, list(self.by_instruction.values()), config.apart)
-        self.rising = [number for number in self.rows if _can_rewind(corpus.rows[number])]
+        self.unequal = _pair_unequal(self.labels, list(self.by_instruction.values()), config.apart)
+        self.rising = [number for number in self.rows if _can_rewind(self.labels[number])]
         self.foreign = self._pair_foreign()
-        mine = set(self.rows)
-        self.chosen = [
-            (choice.better, choice.worse) for choice in corpus.choices if {choice.better, choice.worse} <= mine
-        ]
+        self.chosen = _find_choices(corpus, set(self.rows))
         self.strategies: dict[str, tuple[Callable[[np.random.Generator], TrajectoryPair], Sequence[object]]] = {
             "expertise": (self._sample_expertise, self.unequal),
             "instruction": (self._sample_instruction, self.foreign),
@@ -103,7 +101,7 @@ class PairSampler:
     def _compare(self, better: int, worse: int, rng: np.random.Generator, strategy: str) -> TrajectoryPair:
         # outcomes are compared, so both go to their end; where they begin is random
         good, bad = (self._show(row, self._sample_path(row, rng, to_the_end=True)) for row in (better, worse))
-        return TrajectoryPair(self.corpus.rows[better].instruction, good, bad, True, strategy)
+        return TrajectoryPair(self.labels[better].instruction, good, bad, True, strategy)
 
     def _sample_instruction(self, rng: np.random.Generator) -> TrajectoryPair:
         right, wrong = self.foreign[rng.integers(len(self.foreign))]
@@ -111,27 +109,27 @@ class PairSampler:
         nothing = np.zeros_like(other.progress)
         other = replace(other, progress=nothing, success=nothing)
         mine = self._show(right, self._sample_path(right, rng))
-        return TrajectoryPair(self.corpus.rows[right].instruction, mine, other, True, "instruction")
+        return TrajectoryPair(self.labels[right].instruction, mine, other, True, "instruction")
 
     def _sample_rewind(self, rng: np.random.Generator) -> TrajectoryPair:
         row = self.rising[rng.integers(len(self.rising))]
-        first, back, turn = _sample_turn(self.corpus.rows[row], rng)
+        first, back, turn = _sample_turn(self.labels[row], rng)
         ahead = np.arange(first, turn + 1)
         undone = np.concatenate([ahead, np.arange(turn - 1, back - 1, -1)])
         return self._pair_within(row, ahead, undone, "rewind")
 
     def _sample_reverse(self, rng: np.random.Generator) -> TrajectoryPair:
         row = self.rising[rng.integers(len(self.rising))]
-        first, _, turn = _sample_turn(self.corpus.rows[row], rng)
+        first, _, turn = _sample_turn(self.labels[row], rng)
         ahead = np.arange(first, turn + 1)
         return self._pair_within(row, ahead, ahead[::-1], "reverse")
 
     def _pair_within(self, row: int, ahead: FrameNumbers, back: FrameNumbers, strategy: str) -> TrajectoryPair:
-        instruction = self.corpus.rows[row].instruction
+        instruction = self.labels[row].instruction
         return TrajectoryPair(instruction, self._show(row, ahead), self._show(row, back), True, strategy)
 
     def _sample_path(self, row: int, rng: np.random.Generator, *, to_the_end: bool = False) -> FrameNumbers:
-        length = self.corpus.rows[row].frames
+        length = self.labels[row].frames
         if to_the_end:
             return np.arange(int(rng.integers(0, length // 2 + 1)), length)
         first, last = sorted(rng.choice(length, 2, replace=False).tolist())
@@ -139,16 +137,19 @@ class PairSampler:
 
     def _show(self, number: int, path: FrameNumbers) -> Trajectory:
         """Spread the frames evenly over a path, both ends included."""
-        row = self.corpus.rows[number]
+        row = self.labels[number]
         frames = path[list(window(len(path) - 1, self.config.frames))]
-        return Trajectory(number, frames, row.progress[frames], label_success(row, self.config.unsure_from)[frames])
+        progress = row.progress[frames]
+        if self.config.zero_at == "clip" and row.kind != "outcome":
+            progress = start_at_zero(progress, float(row.progress[path.min()]))
+        return Trajectory(number, frames, progress, label_success(row, frames, progress, self.config.unsure_from))
 
     def _pair_foreign(self) -> list[tuple[int, int]]:
         """Pair every success with one success of each other task."""
         successes = {
             instruction: good
             for instruction, numbers in self.by_instruction.items()
-            if instruction and (good := [number for number in numbers if self.corpus.rows[number].success])
+            if instruction and (good := [number for number in numbers if self.labels[number].success])
         }
         names, pairs = list(successes), []
         for number, instruction in enumerate(names):
@@ -159,22 +160,63 @@ class PairSampler:
         return pairs
 
 
-def label_success(row: CorpusRow, unsure_from: float) -> Floats:
-    """Return for each frame whether the task is done: 1, 0, or NaN where unknown.
+def read_labels(corpus: PreparedCorpus, config: RobometerTrainConfig) -> list[CorpusRow]:
+    """Return the rows with the progress that `cutoffs` give them."""
+    known = {name for row in corpus.rows for name in (row.source, row.site) if name}
+    for name in config.cutoffs:
+        if name not in known:
+            raise UnknownName("dataset in cutoffs", name, sorted(known))
+    shares = (config.cutoffs.get(row.site, config.cutoffs.get(row.source, 1.0)) for row in corpus.rows)
+    return [finish_early(row, share) for row, share in zip(corpus.rows, shares, strict=True)]
+
+
+def finish_early(row: CorpusRow, share: float) -> CorpusRow:
+    """Let a demonstration be done after a share of it: its progress rises evenly to 1 there and stays."""
+    if row.kind != "demonstration" or share == 1:
+        return row
+    before = row.progress[row.progress <= share + ROUNDING]
+    return replace(row, progress=np.minimum(row.progress / (before[-1] if len(before) else row.progress[0]), 1))
+
+
+def start_at_zero(progress: Floats, start: float) -> Floats:
+    """Measure progress from a start: the share of what remained; unknown where nothing remained.
+
+    For a demonstration this is the authors' (i - start) / (T - start - 1). Measured progress below the start is 0.
+    """
+    if not start < 1 - ROUNDING:
+        return np.full_like(progress, np.nan)
+    return np.asarray(np.clip((progress - start) / (1 - start), 0, 1), np.float32)
+
+
+def label_success(row: CorpusRow, frames: FrameNumbers, progress: Floats, unsure_from: float) -> Floats:
+    """Return for each frame of a clip whether the task is done: 1, 0, or NaN where unknown.
 
     A failure is done nowhere. A measured success is done where its progress is as high as at its end. A demonstration
-    is done at its last frame, not done below `unsure_from`, and unknown in between.
+    is done where its progress is 1, not done where the clip's `progress` is below `unsure_from`, else unknown.
     """
     if row.success is None:
-        return np.full(row.frames, np.nan, np.float32)
+        return np.full(len(frames), np.nan, np.float32)
     if not row.success:
-        return np.zeros(row.frames, np.float32)
+        return np.zeros(len(frames), np.float32)
+    whole = row.progress[frames]
     if row.kind == "measured":
-        done = row.progress >= row.progress[-1] - ROUNDING
-        return np.where(np.isnan(row.progress), np.nan, done).astype(np.float32)
-    done = np.where(row.progress < unsure_from, 0.0, np.nan)
-    done[-1] = 1.0
-    return done.astype(np.float32)
+        done = whole >= row.progress[-1] - ROUNDING
+        return np.where(np.isnan(whole), np.nan, done).astype(np.float32)
+    unfinished = np.where(progress < unsure_from, 0.0, np.nan)
+    return np.where(whole >= 1 - ROUNDING, 1.0, unfinished).astype(np.float32)
+
+
+def pair_held_out(corpus: PreparedCorpus, apart: float) -> dict[str, list[tuple[int, int]]]:
+    """Return by instruction the held-out episodes of which one is clearly better, or was chosen: (better, worse)."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for number, row in enumerate(corpus.rows):
+        if row.split == HELD_OUT:
+            groups[normalize_instruction(row.instruction)].append(number)
+    pairs = {
+        name: [*_pair_unequal(corpus.rows, [group], apart), *_find_choices(corpus, set(group))]
+        for name, group in groups.items()
+    }
+    return {name: found for name, found in pairs.items() if found}
 
 
 def is_better(row: CorpusRow, other: CorpusRow, apart: float) -> bool:
@@ -184,6 +226,12 @@ def is_better(row: CorpusRow, other: CorpusRow, apart: float) -> bool:
     if row.success is False and other.success:
         return False
     return bool(row.final - other.final >= apart)
+
+
+def _find_choices(corpus: PreparedCorpus, rows: set[int]) -> list[tuple[int, int]]:
+    """Return what people chose among some rows."""
+    choices = ((choice.better, choice.worse) for choice in corpus.choices)
+    return [pair for pair in choices if rows.issuperset(pair)]
 
 
 def _pair_unequal(rows: Sequence[CorpusRow], groups: Sequence[list[int]], apart: float) -> list[tuple[int, int]]:
