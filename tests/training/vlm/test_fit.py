@@ -35,7 +35,7 @@ from demerit.training.vlm.checkpoints import load_start
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
 from demerit.training.vlm.fit import VLMProgress, VLMTrainer, make_objective, train_vlm
 from demerit.training.vlm.network import VLMLearner
-from fakes.paths import TESTS
+from fakes.paths import REPO, TESTS
 from fakes.processes import running
 from fakes.tiny_vlm import tiny_checkpoint
 from fakes.toy_trajectories import WordTokens, tiny_start, vlm_corpus, write_corpus
@@ -152,25 +152,30 @@ def test_a_broken_video_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_two_processes_resume_what_one_began_and_end_where_it_does(tmp_path: Path) -> None:
-    changes = {**SMALL, "steps": 3, "part": 1, "head_dropout": 0.0}
+def test_two_launched_processes_resume_what_one_began_and_end_where_it_does(tmp_path: Path) -> None:
+    """The documented command: accelerate's launcher and configuration file, with two processes on the CPU (gloo)."""
+    changes = {**SMALL, "steps": 3, "part": 1, "head_dropout": 0.0, "cache": "none"}
     config = RobometerTrainConfig().change(changes)
-    corpus = PreparedCorpus.load(write_corpus(vlm_corpus((8, 9)), tmp_path / "corpus", config))
+    corpus = PreparedCorpus.load(write_corpus(vlm_corpus((8, 9)), tmp_path / "corpus", config, "video"))
     start = tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})
-    train_vlm(corpus, tmp_path / "one", config, load_start(str(start), config), device="cpu")
+    train_vlm(corpus, tmp_path / "one", config, load_start(str(start), config), device="cpu", workers=0)
     with pytest.raises(StoppedByUser):
-        train_vlm(corpus, tmp_path / "two", config, load_start(str(start), config), at(1, press), device="cpu")
+        begun = load_start(str(start), config)
+        train_vlm(corpus, tmp_path / "two", config, begun, at(1, press), device="cpu", workers=0)
     numbers = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
-    (tmp_path / "command.py").write_text("from demerit.cli import main\nmain()\n")
-    # accelerate's launcher needs MPI for several CPU processes; torch's own launcher sets what accelerate reads
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(tmp_path / "command.py")]
-    launch += ["train", "robometer", "-o", str(tmp_path / "two"), "--corpus", str(tmp_path / "corpus")]
-    launch += ["--from", str(start), "--device", "cpu"]
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", REPO / "docs/accelerate/ddp.yaml"]
+    launch += ["--num_processes", "2", "--main_process_port", "0", "-m", "demerit"]
+    launch += ["train", "robometer", "-o", tmp_path / "two", "--corpus", tmp_path / "corpus", "--workers", "1"]
+    launch += ["--from", start, "--device", "cpu", *numbers]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    two = subprocess.run([*launch, *numbers], capture_output=True, text=True, env=environment, check=False)
+    command = list(map(str, launch))
+    two = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert two.returncode == 0, two.stderr
     assert two.stdout.count("The model:") == 1
-    assert [line["step"] for line in lines(tmp_path / "two")] == [1, 2, 3]
+    assert [line["step"] for line in lines(tmp_path / "two")] == [1, 2, 3]  # each written once
+    assert checkpoints(tmp_path / "two") == ["checkpoint-3"]
+    for one, other in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-5) and one["tokens"] == other["tokens"]
     assert furthest(tmp_path / "one", tmp_path / "two") < 1e-5
 
 
