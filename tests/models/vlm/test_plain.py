@@ -131,6 +131,7 @@ def test_every_tensor_of_internvl2_is_used_once(
     [
         ("", "ps_version", "v1"),
         ("", "select_layer", -4),
+        ("", "force_image_size", 224),
         ("vision_config", "qk_normalization", True),
         ("vision_config", "image_size", 224),
         ("llm_config", "model_type", "phi3"),
@@ -174,6 +175,21 @@ def test_the_answer_ends_where_the_model_ends_it(tmp_path: Path) -> None:
     backbone = open_plain(make_talk(tiny_internvl2(tmp_path / "m"), "+25"))
     critic = PlainCritic(backbone, PAIR["prompt"], PAIR["system"])
     assert critic.answers([(0, 1), (1, 0)], TASK, pictures(2, 448, 448)) == ["+25", "+25"]
+
+
+def test_fewer_prompts_at_a_time_when_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    critic = PlainCritic(open_plain(make_talk(tiny_internvl2(tmp_path / "m"), "+25")), PAIR["prompt"], PAIR["system"])
+    honest, tried = PlainCritic._decode, []
+
+    def small_machine(self: PlainCritic, prompts: Any, images: Any) -> list[str]:
+        tried.append(len(prompts))
+        if len(prompts) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return honest(self, prompts, images)
+
+    monkeypatch.setattr(PlainCritic, "_decode", small_machine)
+    assert critic.answers([(0, 1), (1, 0), (1, 1)], TASK, pictures(2, 448, 448)) == ["+25"] * 3
+    assert tried[0] == 3 and tried.count(1) == 3
 
 
 def test_identity_follows_the_weights_and_the_tokenizer(internvl2: Path, tmp_path: Path) -> None:
@@ -246,6 +262,7 @@ def test_prompts_of_different_lengths_keep_their_order(qwen25: Path) -> None:
         ({"visual.merger.mlp.0.bias": None}, ["merger.mlp.0.bias"], []),
         ({"model.layers.0.self_attn.q_norm.weight": torch.ones(16)}, [], ["q_norm"]),
         ({"model.norm.weight": torch.ones(31)}, [], ["(31,)"]),
+        ({"frame_pool_attn.weight": torch.ones(1, 32)}, [], ["frame_pool_attn"]),
     ],
 )
 def test_every_tensor_of_qwen25_is_used_once(

@@ -57,6 +57,8 @@ UNUSED_HEAD = "frame_pool_attn.weight"
 """stored with every Robometer and never read"""
 SPARE = (READ_OUT, UNUSED_HEAD)
 """tensors that may be in a file without being asked for"""
+SPARE_OF: Mapping[str, tuple[str, ...]] = {"internvl2": (), "qwen2.5": (READ_OUT,)}
+"""the same for other families; a tied output matrix may be stored"""
 PEFT_PREFIX = "base_model.model."
 PEFT_NAMES = ("lora_", "base_layer", "modules_to_save", "original_module", "token_adapter")
 """parts of names in a network that peft has wrapped"""
@@ -143,7 +145,7 @@ class Checkpoint:
     def check(self, expected: Mapping[str, Sequence[int]], *, gaps: Collection[str] = ()) -> None:
         """Raise WeightsMismatch unless the checkpoint has exactly the expected weights and shapes, except `gaps`."""
         missing = [name for name in expected if name not in self.sources and name not in gaps]
-        spare = SPARE if self.layout != "internvl2" else ()
+        spare = SPARE_OF.get(self.layout, SPARE)
         unexpected = [name for name in self.sources if name not in expected and name not in spare]
         for name, shape in expected.items():
             if name in self.sources and self.sources[name].shape != tuple(shape):

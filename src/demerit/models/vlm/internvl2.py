@@ -61,7 +61,14 @@ IN_LAYERS = {
     "feed_forward.w3": "mlp.up_proj",
 }
 NEEDED: Mapping[str, Mapping[str, Any]] = {
-    "": {"select_layer": -1, "downsample_ratio": 0.5, "ps_version": "v2", "use_backbone_lora": 0, "use_llm_lora": 0},
+    "": {
+        "select_layer": -1,
+        "downsample_ratio": 0.5,
+        "ps_version": "v2",
+        "force_image_size": TILE,
+        "use_backbone_lora": 0,
+        "use_llm_lora": 0,
+    },
     "vision_config": {
         "hidden_act": "gelu",
         "norm_type": "layer_norm",
@@ -110,8 +117,8 @@ class InternVL2Shape:
         for name, needed in NEEDED.items():
             part = config if not name else read_section(config, name)
             for key, value in needed.items():
-                said = part.get(key, value if key != "model_type" else None)
-                if said != value:
+                said = part.get(key)
+                if said != value and (said is not None or key == "model_type"):  # null counts as absent
                     where = f"{name}.{key}".lstrip(".")
                     raise BadInput(CONFIG, f"{where} = {value!r}, as in InternVL2-2B and 8B", repr(said))
         scaling = read_section(text, "rope_scaling", {})

@@ -32,6 +32,8 @@ from demerit.models.vlm.qwen25 import Qwen25Shape
 from demerit.models.vlm.token_budget import ON_A_CPU, TokenBudget, within_memory
 
 PlainShape = InternVL2Shape | Qwen25Shape
+ON_A_GPU = 32_768
+"""tokens computed together; halved when memory is short"""
 FAMILIES: Mapping[str, type[PlainShape]] = {"internvl_chat": InternVL2Shape, "qwen2_5_vl": Qwen25Shape}
 
 
@@ -118,7 +120,7 @@ class PlainCritic:
         """Take the published prompt; arguments as in `PairwiseCritic`."""
         self.backbone, self._prompt = backbone, prompt
         self._system = system or backbone.shape.system
-        self.budget = TokenBudget(at_once or ON_A_CPU)
+        self.budget = TokenBudget(at_once or (ON_A_GPU if backbone.device.type == "cuda" else ON_A_CPU))
 
     def spell(self, keys: Sequence[Hashable], task: str, images: Mapping[Hashable, Images]) -> str:
         """Return one prompt as text, with the tokens of its images."""
