@@ -38,6 +38,8 @@ class SeenEpisodes:
     """16 hexadecimal digits each"""
     complete: bool = True
     """False: it also learned from episodes that were not recorded"""
+    are_goals: bool = False
+    """they are not training data: it is shown their last frames as goals"""
 
     @classmethod
     def of(cls, episodes: Iterable[Episode]) -> SeenEpisodes:
@@ -74,7 +76,8 @@ class SeenEpisodes:
         return bool(self.marks) and not self.marks.isdisjoint(mark_episode(episode))
 
     def __or__(self, other: SeenEpisodes) -> SeenEpisodes:
-        return SeenEpisodes(self.marks | other.marks, self.complete and other.complete)
+        goals = self.are_goals and other.are_goals
+        return SeenEpisodes(self.marks | other.marks, self.complete and other.complete, goals)
 
     def __repr__(self) -> str:
         return f"SeenEpisodes({len(self.marks)} marks{'' if self.complete else ', and others not recorded'})"

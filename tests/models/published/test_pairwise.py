@@ -1,6 +1,7 @@
 """Robo-Dopamine and VLAC: parsing, accumulation, views and modes, unreadable answers, memory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode
+from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
+from demerit.data.importing import import_dataset
+from demerit.data.labels import Outcome
 from demerit.errors import BadInput
+from demerit.evaluate.benchmarks.data import BenchmarkData, labels_of, leave_out_seen
 from demerit.models import load_model
-from demerit.models.published.pairwise import VLAC, Dopamine, accumulate, dopamine_step, parse_percent, vlac_step
+from demerit.models.published.goals import USED
+from demerit.models.published.pairwise import BLANK, VLAC, Dopamine, accumulate, dopamine_step, parse_percent, vlac_step
 from demerit.models.vlm import plain
 from demerit.models.vlm.network import VLMNetwork
 from demerit.models.vlm.pairwise import PairwiseCritic
@@ -105,6 +112,53 @@ def test_a_quarter_of_what_remains_each_time(sure: Path) -> None:
     pair = VLAC(path=str(sure), device="cpu", frames=3).score([Episode.from_array(images(9), TASK)])[0]
     assert pair.value == pytest.approx([0, 0.25, 0.4375])
     assert pair.given["goal image"] == "none"
+
+
+def success_of(task: str, id: str, level: int, success: bool = True) -> Episode:
+    """An episode that ends in a picture of one grey level."""
+    shown = images(5, level)
+    shown[-1] = level
+    return replace(Episode.from_array(shown, task, id=id), outcomes=(Outcome("human", success=success),))
+
+
+def write_set(folder: Path, *episodes: Episode) -> str:
+    import_dataset(Dataset(ListReader("given", list(episodes)), "given:x"), folder, copy=True)
+    return str(folder)
+
+
+def test_the_goal_is_the_end_of_a_success_at_the_same_task(sure: Path, tmp_path: Path) -> None:
+    cup = [success_of(TASK, "failed", 10, success=False), success_of(TASK, "done", 220), success_of(TASK, "later", 99)]
+    goals = write_set(tmp_path / "goals", *cup, success_of("open the drawer", "drawer", 50))
+    model = Dopamine(f"goals={goals},frames=3", path=str(sure), device="cpu")
+    again = list(open_dataset(goals))
+    new = Episode.from_array(images(6), "Put the cup on the plate.", id="new")
+    other = Episode.from_array(images(6), "fold the towel", id="other")
+    for episode, level in ((new, 220), (again[0], 220), (again[2], 220)):
+        assert np.all(model._read_images(episode).images["goal"] == level)
+    rewards = {reward.episode: reward for reward in model.score([new, other, *again])}
+    assert {id for id, reward in rewards.items() if reward.scored} == {"new", "failed", "later"}
+    assert "done" in rewards["new"].given["goal image"]
+    assert all(USED in rewards[id].why_missing for id in ("done", "drawer"))
+    assert "no goal image" in rewards["other"].why_missing
+    grey = Dopamine(f"goals={goals},no_goal=grey,frames=3", path=str(sure), device="cpu")
+    assert np.all(grey._read_images(other).images["goal"] == BLANK) and grey.score([other])[0].scored
+    assert len({one.card.hash() for one in (model, grey, Dopamine("frames=3", path=str(sure), device="cpu"))}) == 3
+    labels = tuple(labels_of(episode) for episode in again)
+    data, rows = leave_out_seen([model], BenchmarkData("goals", tuple(again), labels, ()))
+    assert [episode.id for episode in data.episodes] == ["failed", "later"]
+    assert rows.by_model == {model.card.name: ("done", "drawer")} and rows.goals == (model.card.name,)
+
+
+def test_goals_that_cannot_be_used_are_refused(sure: Path, goal: str, tmp_path: Path) -> None:
+    failures = write_set(tmp_path / "failures", success_of(TASK, "failed", 10, success=False))
+    with pytest.raises(BadInput, match="success"):
+        Dopamine(f"goals={failures}", path=str(sure), device="cpu")
+    good = write_set(tmp_path / "good", success_of(TASK, "done", 10))
+    with pytest.raises(BadInput, match="both"):
+        Dopamine(f"goals={good},goal={goal}", path=str(sure), device="cpu")
+    with pytest.raises(BadInput, match="backward"):
+        Dopamine(f"goals={good},mode=backward,no_goal=grey", path=str(sure), device="cpu")
+    assert Dopamine(f"goals={good},mode=backward", path=str(sure), device="cpu").mode == "backward"
 
 
 def test_modes_and_views(sure: Path, goal: str) -> None:

@@ -241,7 +241,8 @@ def leave_out_seen(
         again = tuple(episode.id for episode in data.episodes if seen.has(episode))
         if again:
             by_model[model.card.name] = again
-    rows = SeenRows(by_model, len(data.episodes), included=include)
+    goals = tuple(model.card.name for model in models if seen_by(model).are_goals)
+    rows = SeenRows(by_model, len(data.episodes), included=include, goals=goals)
     gone = rows.ids
     if include or not gone:
         return data, rows

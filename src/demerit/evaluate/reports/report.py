@@ -158,6 +158,8 @@ class SeenRows:
     """number of episodes that there were"""
     included: bool = False
     """they are in the figures; otherwise they were left out for all models"""
+    goals: tuple[str, ...] = ()
+    """models that did not learn from them, but are shown them as goal images"""
 
     @property
     def ids(self) -> frozenset[str]:
@@ -172,8 +174,9 @@ class SeenRows:
     def sentences(self) -> list[str]:
         """Say it, one sentence per model."""
         end = "in its figures, which are too good" if self.included else "left out of the figures of every model"
+        were = {True: "are goal images", False: "were in the training data"}
         return [
-            f"{len(ids)} of {self.of} episodes were in the training data of {model}: {end}."
+            f"{len(ids)} of {self.of} episodes {were[model in self.goals]} of {model}: {end}."
             for model, ids in self.by_model.items()
         ]
 
@@ -369,7 +372,7 @@ def _check_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
 
 def _read_seen(facts: Mapping[str, Any]) -> SeenRows:
     by_model = {model: tuple(ids) for model, ids in facts.get("by_model", {}).items()}
-    return SeenRows(**{**facts, "by_model": by_model})
+    return SeenRows(**{**facts, "by_model": by_model, "goals": tuple(facts.get("goals", ()))})
 
 
 def _labels_dict(episode: EpisodeLabels) -> dict[str, Any]:

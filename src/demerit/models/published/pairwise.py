@@ -1,6 +1,7 @@
 """Pairwise critics: Robo-Dopamine and VLAC. A signed percentage ("hop") per pair of moments, accumulated to progress.
 
     demerit score my_set --model dopamine:goal=done.png,cameras=front+left_wrist+right_wrist
+    demerit score my_set --model dopamine:goals=my_successes
     demerit score my_set --model dopamine:4b,mode=forward
     demerit score my_set --model dopamine:grm-3b
     demerit score my_set --model vlac
@@ -29,6 +30,7 @@ from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadEpisode, BadInput, UnknownName
 from demerit.models.listing import Listing
 from demerit.models.protocol import ModelCard
+from demerit.models.published.goals import TaskGoals
 from demerit.models.published.options import (
     check_at_least,
     check_choice,
@@ -58,6 +60,8 @@ VIEWS = ("front", "left wrist", "right wrist")
 INCREMENTAL, FORWARD, BACKWARD, MEAN = "incremental", "forward", "backward", "mean"
 RANGES = {INCREMENTAL: (0.0, 1.0), FORWARD: (-1.0, 1.0), BACKWARD: (0.0, 2.0), MEAN: (-1 / 3, 4 / 3)}
 GOAL = "goal"
+UNSCORED, GREY = "unscored", "grey"
+NO_GOAL = "none: a grey picture stands for it"
 BLANK = 128
 """grey level of the image that stands for a missing goal; the authors' own blank image is not known"""
 DOPAMINE_LICENCE = "Apache-2.0 (as its hub card is quoted; not verified here)"
@@ -138,6 +142,8 @@ class _DopamineInput:
     at: Indices
     cameras: tuple[str, ...]
     images: Mapping[Hashable, Images]
+    goal: str
+    """where the goal image is from"""
 
 
 class Dopamine:
@@ -154,7 +160,6 @@ class Dopamine:
         verified="random weights of the same layouts; not the published weights",
         about="Robo-Dopamine (8b, 4b, grm-3b): signed hops between frames add up; wants three views and a goal.",
     )
-    seen = SeenEpisodes(complete=False)
 
     def __init__(self, options: str = "", **changes: Any) -> None:
         """Find and check the checkpoint; weights are loaded at the first episode.
@@ -164,10 +169,12 @@ class Dopamine:
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
                 computed together; fewer take less memory); frames; mode (incremental, forward, backward, or the mean of
                 the three); cameras (front+left+right, or one for all three views; default: the main camera); goal (an
-                image of the completed task).
+                image of the completed task), or goals (a dataset: the last frame of one success with the episode's
+                instruction is the goal, and that success is not scored); no_goal (`unscored`, the default, or `grey`
+                for episodes whose instruction has no success there).
         """
         opener = load_engine("dopamine", "plain:open_backbone")
-        own = {"size": str, "mode": str, "frames": int, "cameras": str, "goal": str}
+        own = {"size": str, "mode": str, "frames": int, "cameras": str, "goal": str, "goals": str, "no_goal": str}
         given = read_options("dopamine", options, changes, own, "size")
         self._at_once = given.get("at_once")
         self._prompts = load_prompts("dopamine")
@@ -178,14 +185,25 @@ class Dopamine:
         self._cameras = _split_cameras(given.get("cameras", ""))
         self._goal = _read_image(given["goal"]) if given.get("goal") else None
         self._goal_path = given.get("goal", "")
-        if self._goal is None and self.mode in (BACKWARD, MEAN):
-            raise BadInput(f"mode={self.mode}", "goal=IMAGE, which every frame is compared with", "none")
+        self._goals = TaskGoals(given["goals"], (*self._cameras, "")[0]) if given.get("goals") else None
+        if self._goal is not None and self._goals is not None:
+            raise BadInput("dopamine", "goal=IMAGE or goals=DATASET", "both")
+        self._no_goal = check_choice("no_goal", given.get("no_goal", UNSCORED), (UNSCORED, GREY))
+        shows_none = (self._goal is None and self._goals is None) or (self._goals and self._no_goal == GREY)
+        if shows_none and self.mode in (BACKWARD, MEAN):
+            expected = "goal=IMAGE or goals=DATASET, which every frame is compared with (and no grey picture)"
+            raise BadInput(f"mode={self.mode}", expected, "none")
         path = given.get("path") or known[size]
         self.backbone: Backbone | PlainBackbone = opener(
             path, also=DOPAMINE_ALSO, **placement(given), other_family=DOPAMINE_FAMILY
         )
         published = {place: f"dopamine-{size}" for size, place in known.items()}
         self.card = self._card(reward_name(path, given.get("adapter"), published, "dopamine-"))
+
+    @property
+    def seen(self) -> SeenEpisodes:
+        """The successes that are shown as goals; what the weights were trained on is unknown."""
+        return SeenEpisodes(complete=False) if self._goals is None else self._goals.seen
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compare moments and accumulate; from an unreadable answer on, progress is NaN."""
@@ -207,14 +225,26 @@ class Dopamine:
         if len(set(lengths.values())) > 1:
             raise BadEpisode(episode.id, "cameras of one length", lengths)
         _check_two_frames(episode)
+        picture, said = self._find_goal(episode)
         at = spread(len(episode), self.frames)
         images: dict[Hashable, Images] = {}
         for name in dict.fromkeys(cameras):
             taken = self._resize(episode.views[name].take(at))
             images |= {(name, place): taken[place] for place in range(len(at))}
         front = images[cameras[0], 0]
-        goal = np.full_like(front, BLANK) if self._goal is None else self._resize(self._goal[None])[0]
-        return _DopamineInput(at, cameras if len(cameras) > 1 else cameras * len(VIEWS), {**images, GOAL: goal})
+        goal = np.full_like(front, BLANK) if picture is None else self._resize(picture[None])[0]
+        return _DopamineInput(at, cameras if len(cameras) > 1 else cameras * len(VIEWS), {**images, GOAL: goal}, said)
+
+    def _find_goal(self, episode: Episode) -> tuple[Images | None, str]:
+        """Return the goal image and where it is from; None stands for a grey picture."""
+        if self._goals is None:
+            return self._goal, self._goal_path or NO_GOAL
+        task = self._goals.find(episode)
+        if task:
+            return self._goals.image(task), self._goals.describe(task)
+        if self._no_goal == UNSCORED:
+            raise BadEpisode(episode.id, f"a success with its instruction in {self._goals.address}", "no goal image")
+        return None, NO_GOAL
 
     def _resize(self, images: Images) -> Images:
         low, high = self._prompts["pixels"]
@@ -248,7 +278,7 @@ class Dopamine:
             "camera": shown.cameras[0],
             "views": dict(zip(VIEWS, shown.cameras, strict=True)),
             "different views": len(set(shown.cameras)),
-            "goal image": self._goal_path or "none: a grey picture stands for it",
+            "goal image": shown.goal,
             "start image": "the first frame, 0 by definition",
             "instruction": True,
             "frames": len(shown.at),
@@ -264,6 +294,8 @@ class Dopamine:
         goal = "no goal image"
         if self._goal is not None:
             goal = f"goal {short_hash(repr(self._goal.shape).encode(), self._goal.tobytes())}"
+        if self._goals is not None:
+            goal = f"goals {self._goals.hash}, {self._no_goal} without"
         shown = f"{'+'.join(self._cameras) or 'main camera'}, {goal}"
         return ModelCard(
             name=name + ("" if self.mode == INCREMENTAL else f"-{self.mode}"),
