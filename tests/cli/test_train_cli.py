@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from demerit.cli import app
@@ -58,6 +59,25 @@ def test_the_command_prepares_trains_stops_and_resumes(tmp_path: Path, monkeypat
     corpus = ["robometer", "-o", tmp_path / "other", "--corpus", tmp_path / "out" / "corpus"]
     other = run_command(*corpus, *common, "--set", "most_frames=9")
     assert (other.exit_code, "most_frames 9" in other.output) == (1, True)
+
+
+@pytest.mark.slow
+def test_robometer_reports_the_update_that_ranks_held_out_episodes_best(tmp_path: Path) -> None:
+    lesson, later = (
+        make_sample(tmp_path / name, repeats=1, seed=seed) for seed, name in enumerate(("lesson", "later"))
+    )
+    for file in (lesson / "labels.jsonl", later / "labels.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps({**row, "instruction": "move the block"}) + "\n" for row in rows))
+    start = tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})
+    common = ["--from", start, "--device", "cpu", "--workers", 0, *CHANGES, "--set", "validate_every=1"]
+    data = ["--data", f"lab=videos:{lesson}", "--held-out", f"later=videos:{later}"]
+    wrong = run_command("robometer", "-o", tmp_path / "out", *data, *common, "--set", 'cutoffs={"lba": 0.9}')
+    assert wrong.exit_code == 1 and "lab" in wrong.output
+    done = run_command("robometer", "-o", tmp_path / "out", *data, *common, "--set", 'cutoffs={"lab": 0.9}')
+    assert done.exit_code == 0, done.output
+    best = json.loads((tmp_path / "out" / "model" / "training.json").read_text())["best"]
+    assert f"update {best['update']}: {best['measure']} {best['held-out error']:.3f}" in done.output.replace("\n", " ")
 
 
 def write_roboreward(root: Path) -> Path:
