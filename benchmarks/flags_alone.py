@@ -23,6 +23,7 @@ from demerit.data.labels import Outcome
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import auroc
 from demerit.models.compact import Engine
+from demerit.training.selection import LabelSelection
 from demerit.training.teach import TeachConfig
 from demerit.training.teach.data import gather_data, label_of
 from demerit.training.teach.features import FeatureCache, FeatureSpec, common_cameras, extract_features
@@ -47,7 +48,7 @@ def split_tasks(address: str) -> dict[str, list[demerit.Episode]]:
 
 def final_values(episodes: list[demerit.Episode], seed: int, cache: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the held-out final value of each episode, and its flag."""
-    data = gather_data(Dataset.from_episodes(episodes))
+    data = gather_data(Dataset.from_episodes(episodes), selection=LabelSelection(use_test_split=True))
     spec = FeatureSpec(Engine.load_shipped(), common_cameras(episodes), 1, TeachConfig(seed=seed))
     embedded = list(extract_features(data.taught, spec, FeatureCache(cache, spec), workers=2))
     training_set, skipped = build_training_set(data, spec, embedded)

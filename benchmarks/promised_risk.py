@@ -35,6 +35,7 @@ from demerit.models import load_model
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, score
 from demerit.training.calibration.fit import CalibrationExample, fit, labelled_episodes, make_examples
+from demerit.training.selection import LabelSelection
 from fakes.drawn_sample import make_sample
 
 Split = Callable[[np.random.Generator], tuple[list[CalibrationExample], list[CalibrationExample]]]
@@ -77,7 +78,7 @@ def rows(address: str, name: str, work: Path) -> list[CalibrationExample]:
     model, dataset = load_model(name), open_dataset(address)
     folder = work / safe_name(model.card.name)
     score(ScoreJob(model, dataset, folder))
-    labels = {id: label for id, (_, label) in labelled_episodes(dataset).items()}
+    labels = {id: label for id, (_, label) in labelled_episodes(dataset, LabelSelection(use_test_split=True)).items()}
     found, _, unscored = make_examples(labels, RewardStore(folder))
     if unscored:
         print(f"{name}: {unscored.total()} episodes unscored, skipped")

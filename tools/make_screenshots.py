@@ -49,7 +49,7 @@ def teach_some(videos: Path, out: Path) -> Path:
     """Teach on some episodes and leave the others unlabelled; return the page of the report."""
     episodes = list(demerit.open_dataset(str(videos)))
     rest = [replace(episode, outcomes=()) for episode in episodes[LABELLED:]]
-    demerit.teach(Dataset(ListReader("videos", [*episodes[:LABELLED], *rest]), "videos"), out)
+    demerit.teach(Dataset(ListReader("videos", [*episodes[:LABELLED], *rest]), "videos"), out, use_test_split=True)
     return out / "report.html"
 
 

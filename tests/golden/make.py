@@ -38,6 +38,7 @@ MIX = "clip=3,rewind=3,reverse=1,undo=1,freeze=3,slow=1,stall=1,jump=2,splice=2,
 
 # Run in this order in a folder with `videos` and `judged`. A second run changes nothing.
 ALONE = ("--workers", "0")
+FORCED = ("--use-test-split",)  # the golden models learned from every episode of the store
 RESUMED = {
     "import": ("import", "videos", "store", "--copy"),
     "score": ("score", "store", *ALONE, *(word for name in SCORED for word in ("--model", name))),
@@ -46,8 +47,8 @@ RESUMED = {
     "negatives": ("negatives", "store", "negatives", "--keep-originals", "--mix", MIX, "--per-episode", "12"),
 }
 TAUGHT = {
-    "teach": ("teach", "store", "--out", "taught", "--risk", "0.05", "--json", *ALONE),
-    "calibrate": ("calibrate", "store", "--model", "change", "--out", "calibrated", *ALONE),
+    "teach": ("teach", "store", "--out", "taught", "--risk", "0.05", "--json", *FORCED, *ALONE),
+    "calibrate": ("calibrate", "store", "--model", "change", "--out", "calibrated", *FORCED, *ALONE),
 }
 USED = {
     "score with taught": ("score", "store", *ALONE, "--model", "./taught"),

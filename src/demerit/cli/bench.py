@@ -11,8 +11,17 @@ import typer
 from rich.markup import escape
 
 from demerit.cli.bars import bar, out, print_table, report_table
-from demerit.cli.options import CameraOption, InstructionOption, PickleOption, SourceOptions, reader_options
+from demerit.cli.options import (
+    CameraOption,
+    InstructionOption,
+    LabelSourcesOption,
+    PickleOption,
+    SourceOptions,
+    parse_sources,
+    reader_options,
+)
 from demerit.data.files import make_folder
+from demerit.data.labels import NOT_A_MODEL
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks import (
     BENCHMARKS,
@@ -65,6 +74,7 @@ def bench(
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples per interval.")] = 10_000,
     batch: Annotated[int, typer.Option(help="Episodes per call of a model.")] = 8,
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one per core; 0 = none).")] = None,
+    label_sources: LabelSourcesOption = "",
     include_seen: Annotated[
         bool, typer.Option("--include-seen", help="Also measure episodes that a model learned from (unfair).")
     ] = False,
@@ -99,6 +109,7 @@ def bench(
         limit=limit,
         batch=batch,
         workers=workers,
+        sources=parse_sources(label_sources, NOT_A_MODEL),
         include_seen=include_seen,
         camera=camera,
         settings=MeasureSettings(Resampling(resamples=resamples), calibrate_on),
@@ -110,6 +121,7 @@ def bench(
     chosen = load_benchmark(benchmark)
     folder = out_folder or Path("bench") / chosen.name
     loaded = load_data(chosen, data or [], run_options)
+    out.print(escape(f"Labels: {loaded.sources}"))
     models = [chosen.load_model(name) for name in model or []]
     prompted: list[Any] = [scorer for scorer in models if hasattr(scorer, "estimate")]
     for scorer in prompted:
@@ -182,8 +194,8 @@ def print_report(report: Report) -> None:
     tasks = len({episode.task for episode in report.episodes})
     count = f"{len(report.episodes)} episodes, {tasks} task{'s' * (tasks != 1)}"
     print_table(report_table(report, f"{report.about.name}: {count}", label))
-    for sentence in report.seen.sentences():
-        out.print(f"[bold red]seen[/bold red]  [red]{escape(sentence)}[/red]")
+    for sentence in report.cautions:
+        out.print(f"[bold red]caution[/bold red]  [red]{escape(sentence)}[/red]")
     found = lead(report)
     out.print(f"[bold]{escape(found.title)}[/bold]")
     out.print(escape(found.text))

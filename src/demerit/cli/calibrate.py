@@ -14,12 +14,16 @@ from demerit.cli.bars import bar, out, print_table
 from demerit.cli.options import (
     CameraOption,
     DatasetsArgument,
+    LabelSourcesOption,
     PickleOption,
     SourceOptions,
     StrictOption,
+    UseTestSplitOption,
+    parse_sources,
     reader_options,
 )
 from demerit.data.formats import open_dataset
+from demerit.data.labels import NOT_A_MODEL
 from demerit.training.calibration import CalibrateOptions, CalibrationResult
 from demerit.training.calibration import calibrate as run
 
@@ -38,6 +42,8 @@ def calibrate(
         ),
     ] = "isotonic",
     limit: Annotated[int | None, typer.Option(help="Use only the first N labelled episodes.")] = None,
+    label_sources: LabelSourcesOption = "",
+    use_test_split: UseTestSplitOption = False,
     batch: Annotated[int, typer.Option(help="Episodes per call of the model.")] = 8,
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one per core; 0 = none).")] = None,
     camera: CameraOption = None,
@@ -56,6 +62,7 @@ def calibrate(
       demerit score new_set --model calibrated:my-calibrated
     """
     given: dict[str, Any] = {"method": method, "risk": risk, "batch": batch, "workers": workers, "limit": limit}
+    given |= {"sources": parse_sources(label_sources, NOT_A_MODEL), "use_test_split": use_test_split}
     chosen = CalibrateOptions(**given)
     opened = open_dataset(datasets, strict=strict, camera=camera, **reader_options(options, trust_pickles))
     with bar(f"scoring with {model}", limit) as shown:

@@ -14,16 +14,20 @@ from demerit.cli.bars import StageBars, out, print_table, report_table
 from demerit.cli.options import (
     DatasetsArgument,
     InstructionOption,
+    LabelSourcesOption,
     LimitOption,
     PickleOption,
     SourceOptions,
     StrictOption,
+    UseTestSplitOption,
     WorkersOption,
+    parse_sources,
     reader_options,
     split_names,
 )
 from demerit.cli.terminal import escape_controls
 from demerit.data.formats import open_dataset
+from demerit.data.labels import NOT_A_MODEL
 from demerit.evaluate.reports.headline import label
 from demerit.training.teach import TeachOutcome
 from demerit.training.teach import teach as teach_model
@@ -46,6 +50,8 @@ def teach(
     ] = "",
     instruction: InstructionOption = "",
     limit: LimitOption = None,
+    label_sources: LabelSourcesOption = "",
+    use_test_split: UseTestSplitOption = False,
     seed: Annotated[int, typer.Option(help="Seed for folds and negatives.")] = 0,
     network: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Use this trained network instead of the shipped one.")
@@ -79,6 +85,8 @@ def teach(
             seed=seed,
             network=network,
             workers=workers,
+            sources=parse_sources(label_sources, NOT_A_MODEL),
+            use_test_split=use_test_split,
             on_progress=bars.update,
         )
     if as_json:

@@ -1,5 +1,6 @@
 """Benchmarks end to end: controls score what theory says, an oracle everything, and a report recomputes itself."""
 
+import html
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
-from demerit.data.labels import Outcome
+from demerit.data.labels import NOT_A_MODEL, Outcome
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, UnknownName
 from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, Benchmark, load_benchmark
@@ -15,6 +16,7 @@ from demerit.evaluate.benchmarks.metric_specs import AUROC, OVER_REWARD
 from demerit.evaluate.benchmarks.run import RunOptions, load_data, recompute, run_benchmark
 from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, MeasureSettings
 from demerit.evaluate.metrics import Resampling
+from demerit.evaluate.reports import write_page
 from demerit.evaluate.reports.headline import headline, label, lead
 from demerit.evaluate.reports.report import Report
 from fakes.coded_episodes import TASKS, Forgetful, Listed, Oracle, coded, episode
@@ -252,3 +254,40 @@ def test_own_benchmark(tmp_path: Path) -> None:
         assert recompute(report).as_dict() == report.as_dict()
     finally:
         BENCHMARKS._added.clear()
+
+
+def test_models_are_measured_by_models_only_when_asked_and_the_report_says_so(tmp_path: Path) -> None:
+    episodes = list(coded())
+    by = ("x, validated by y", "x")
+    said = [
+        replace(one, outcomes=(replace(one.outcomes[0], source="model", by=by[n]),))
+        for n, one in enumerate(episodes[:2])
+    ]
+    data = Dataset(Listed([*episodes[2:], *said]), "mixed")
+    plain, asked = (
+        run_benchmark(
+            load_benchmark("own"), [Oracle()], data, tmp_path / str(len(sources)), replace(QUICK, sources=sources)
+        )
+        for sources in (NOT_A_MODEL, (*NOT_A_MODEL, "model:validated"))
+    )
+    labelled = [{row.id for row in report.episodes if row.success is not None} for report in (plain, asked)]
+    assert labelled[1] - labelled[0] == {said[0].id} and said[1].id not in labelled[1]
+    assert plain.cautions == [] and "label sources" not in plain.environment
+    assert next(sentence for sentence in asked.cautions if "labels of models" in sentence).startswith("1 of ")
+    assert asked.environment["label sources"] == "human, simulator, rule, edit, model:validated"
+    assert not plain.is_same_run(asked)
+    page = write_page(asked, tmp_path / "page.html").read_text("utf-8")
+    assert asked.cautions[0] in html.unescape(page) and 'role="alert"' in page
+    asked.write(tmp_path / "report.json")
+    assert Report.read(tmp_path / "report.json").cautions == asked.cautions
+
+
+def test_a_split_to_calibrate_on_has_more_than_one_name(tmp_path: Path) -> None:
+    episodes = [replace(one, origin=replace(one.origin, split=("val", "test")[n % 2])) for n, one in enumerate(coded())]
+    settings = replace(QUICK.settings, calibrate_on="validation")
+    loaded = load_data(load_benchmark("own"), Dataset(Listed(episodes), "two"), replace(QUICK, settings=settings))
+    report = run_benchmark(load_benchmark("own"), [Oracle()], loaded, tmp_path, replace(QUICK, settings=settings))
+    found = report.line("oracle", "auroc")
+    assert found is not None and found.n == sum(
+        row.split == "test" and row.success is not None for row in loaded.labels
+    )

@@ -14,6 +14,7 @@ import pytest
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.frames import Images
+from demerit.data.labels import NOT_A_MODEL
 from demerit.data.reward import Reward
 from demerit.data.seen import seen_by
 from demerit.errors import BadInput, DemeritError, StoreError
@@ -64,6 +65,23 @@ class Follows(Hopeful):
 @pytest.fixture
 def hopeful(tmp_path: Path) -> CalibrationResult:
     return calibrate(coded(), Hopeful(name="hopeful"), tmp_path / "iso", QUICK)
+
+
+def test_a_model_is_not_calibrated_on_a_test_split_or_by_models_unless_forced(tmp_path: Path) -> None:
+    episodes = list(coded())
+    test = [replace(one, origin=replace(one.origin, split="test")) for one in episodes[:6]]
+    said = [replace(one, outcomes=(replace(one.outcomes[0], source="model"),)) for one in episodes[6:10]]
+    data = Dataset(Listed([*test, *said, *episodes[10:]]), "mixed")
+    for name, more, expected in (
+        ("default", {}, 38),
+        ("test", {"use_test_split": True}, 44),
+        ("models", {"sources": (*NOT_A_MODEL, "model")}, 42),
+    ):
+        found = calibrate(data, Hopeful(name="hopeful"), tmp_path / name, replace(QUICK, **more))
+        assert (name, found.counts["episodes"]) == (name, expected)
+        assert any("6 episodes of a test split" in note for note in found.notes) is (name != "test")
+    with pytest.raises(BadInput, match="--use-test-split"):
+        calibrate(Dataset(Listed(test), "test"), Hopeful(name="hopeful"), tmp_path / "none", QUICK)
 
 
 def test_overoptimistic_model_is_corrected(hopeful: CalibrationResult) -> None:

@@ -11,9 +11,10 @@ from hypothesis.extra import numpy as hnp
 
 from demerit.data.dataset import Record
 from demerit.data.episode import Episode
-from demerit.data.labels import Event, Outcome, Preference
+from demerit.data.labels import NOT_A_MODEL, Event, Outcome, Preference
 from demerit.errors import BadInput, NotApplicable
 from demerit.models.taught.features import stride_indices
+from demerit.training.selection import LabelSelection
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.data import (
     TeachData,
@@ -49,7 +50,7 @@ def same_video_twice(number: int) -> list[Episode]:
         (data.episodes(3, 3, data.unlabelled), "none labelled"),
         ([data.episode(True, 0), data.episode(False, 1, data.unlabelled)], "1 labelled"),
         (data.episodes(0, 4, data.verdict), "success"),
-        ([relabel(one, Outcome("model", success=True)) for one in data.episodes(2, 2)], "not a label"),
+        ([relabel(one, Outcome("model", success=True)) for one in data.episodes(2, 2)], "4 model "),
         ([relabel(one, Outcome("human", curve=np.full(24, 0.4))) for one in data.episodes(2, 2)], "0.4"),
         ([*same_video_twice(0), *same_video_twice(1)], "contradict"),
         ([relabel(data.episode(True, 0), SUCCEEDED, FAILED)], "another that it failed"),
@@ -59,6 +60,37 @@ def test_too_little_to_teach_from_is_refused(records: Sequence[Record], word: st
     with pytest.raises(BadInput, match=word) as caught:
         gather(records)
     assert caught.value.what == "squares:memory"
+
+
+def in_split(episodes: Sequence[Episode], split: str) -> list[Episode]:
+    return [replace(one, origin=replace(one.origin, split=split)) for one in episodes]
+
+
+def test_nothing_is_taught_from_a_test_split_unless_forced() -> None:
+    train, later, test = data.episodes(3, 3), data.episodes(1, 1, first=10), data.episodes(2, 2, first=20)
+    records = [*train, *in_split(later, "val"), *in_split(test, "test")]
+    found = gather(records)
+    assert {one.id for one in found.taught} == {one.id for one in (*train, *later)} and not found.unlabelled
+    assert any("4 episodes of a test split" in note for note in found.notes)
+    assert len(gather_data(data.dataset(records), limit=8).taught) == 8  # a limit counts what may be taught
+    with pytest.raises(BadInput, match="--use-test-split"):
+        gather(in_split(test, "held_out"))
+    forced = gather_data(data.dataset(records), selection=LabelSelection(use_test_split=True))
+    assert len(forced.taught) == 12
+
+
+def test_labels_of_models_teach_only_when_asked() -> None:
+    checked, opinion = (Outcome("model", success=False, by=by) for by in ("a, validated by b", "a"))
+    others = [
+        relabel(one, outcome) for one, outcome in zip(data.episodes(0, 2, first=9), (checked, opinion), strict=True)
+    ]
+    said = Preference("good-0", "good-1", "a", "model", by="a, validated by b")
+    records = [*data.episodes(2, 2, data.verdict), *others, said]
+    found = gather(records)
+    assert len(found.labels) == 4 and not found.preferences
+    asked = gather_data(data.dataset(records), selection=LabelSelection((*NOT_A_MODEL, "model:validated")))
+    assert set(asked.labels) - set(found.labels) == {others[0].id} and asked.preferences == (said,)
+    assert any("2 model:validated; not used: 1 model" in note for note in asked.notes)
 
 
 def test_contradictory_labels_are_skipped_unless_one_source_is_more_trusted() -> None:
@@ -153,13 +185,3 @@ def test_labels_move_to_the_nearest_frame_used() -> None:
     assert moved.curve is not None
     assert np.array_equal(moved.curve, np.array([0.1, 0.5, np.nan, 1.0], np.float32), equal_nan=True)
     assert (moved.events[0].first, moved.events[0].last) == (1, 2)
-
-
-def test_nothing_is_taught_from_a_test_split() -> None:
-    lesson, tested = data.episodes(3, 3, data.verdict), data.episodes(2, 2, data.verdict, first=50)
-    marked = [replace(episode, origin=replace(episode.origin, split="test")) for episode in tested]
-    found = gather([*lesson, *marked])
-    assert {episode.id for episode in (*found.taught, *found.unlabelled)} == {episode.id for episode in lesson}
-    assert "4" in found.notes[0] and "'test'" in found.notes[0]
-    with pytest.raises(BadInput, match="test"):
-        gather(marked)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames, short_hash
 from demerit.data.instructions import task_name
-from demerit.data.labels import LABEL_SOURCES, Event, Outcome, Preference
+from demerit.data.labels import LABEL_SOURCES, Event, Outcome, Preference, SourceCounts
 from demerit.data.seen import seen_by
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 from demerit.evaluate.metrics.categories import Category, category
@@ -51,6 +51,14 @@ class BenchmarkData:
     """one per episode, in the same order"""
     preferences: tuple[Preference, ...]
     problems: tuple[str, ...] = ()
+    sources: SourceCounts = field(default_factory=SourceCounts)
+    """how many labels of each source are measured by, and how many were dropped"""
+
+    @property
+    def judged_by_models(self) -> int:
+        """The number of episodes and preferences with a label of a model."""
+        judged = sum(any(outcome.source == "model" for outcome in episode.outcomes) for episode in self.episodes)
+        return judged + sum(pair.source == "model" for pair in self.preferences)
 
     def frames(self) -> dict[str, Frames]:
         """Return the main camera of each episode, by id."""
@@ -63,12 +71,11 @@ class BenchmarkData:
 def labels_of(episode: Episode) -> EpisodeLabels:
     """Collect the labels of an episode, each from its most trusted label source.
 
-    Labels by models are ignored: models are not measured by models. Episodes of one task have the same tag `task` (a
-    column of the label file, or the simulator's name) or else the same instruction. Those of one instruction and one
-    session (`Origin.group`) may be ranked against each other.
+    `load_data` has dropped labels of other sources than the chosen ones, by default those of models. Episodes of one
+    task have the same tag `task` (a column of the label file, or the simulator's name) or else the same instruction.
+    Those of one instruction and one session (`Origin.group`) may be ranked against each other.
     """
-    outcomes = [outcome for outcome in episode.outcomes if outcome.source != "model"]
-    outcomes.sort(key=lambda outcome: LABEL_SOURCES.index(outcome.source))
+    outcomes = sorted(episode.outcomes, key=lambda outcome: LABEL_SOURCES.index(outcome.source))
     origin, task = episode.origin, task_name(episode.instruction)
     frames, seconds = _length(episode)
     alone = origin.group or episode.id

@@ -17,7 +17,7 @@ from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode, safe_name
 from demerit.data.formats import open_dataset
 from demerit.data.frames import short_hash, spread
-from demerit.data.labels import Preference
+from demerit.data.labels import NOT_A_MODEL, Preference, SourceCounts, select_labels
 from demerit.data.splits import describe_leaks, find_leaks, same_split
 from demerit.errors import BadInput, DemeritError
 from demerit.evaluate.benchmarks.benchmark import Benchmark, load_benchmark
@@ -32,7 +32,7 @@ from demerit.evaluate.benchmarks.data import (
 )
 from demerit.evaluate.benchmarks.results import BenchmarkResults, compute_results
 from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, NAN, MeasureSettings, Scores
-from demerit.evaluate.reports.report import AS_RECORDED, About, PairAnswer, Report, ScoredUnder
+from demerit.evaluate.reports.report import AS_RECORDED, JUDGED_BY_MODELS, About, PairAnswer, Report, ScoredUnder
 from demerit.models import load_model
 from demerit.models.protocol import Comparer, ModelCard, RewardModel
 from demerit.models.reward_store import RewardStore
@@ -59,6 +59,8 @@ class RunOptions:
     """score again what an earlier run could not score"""
     workers: int | None = None
     """decoding processes; None = one per core"""
+    sources: tuple[str, ...] = NOT_A_MODEL
+    """label sources to measure by; with labels of models the report says so"""
     include_seen: bool = False
     """also measure episodes that a model learned from; the report then says that it is unfair"""
     camera: str | None = None
@@ -83,23 +85,27 @@ def load_data(
     dataset = data if isinstance(data, Dataset) else _open(benchmark, data, options)
     episodes: list[Episode] = []
     preferences: list[Preference] = []
+    counts = SourceCounts()
     for record in dataset.records():
         if isinstance(record, Preference):
             preferences.append(record)
         elif _is_measured(benchmark, options, record) and (options.limit is None or len(episodes) < options.limit):
-            episodes.append(record)
+            counts.add(record.outcomes, options.sources)
+            episodes.append(replace(record, outcomes=select_labels(record.outcomes, options.sources)))
     if not episodes:
         raise BadInput(benchmark.name, f"{benchmark.data}", f"no episode at {dataset.address or dataset.name}")
     ids = {episode.id for episode in episodes}
     preferences = preferences if benchmark.pairs is None else benchmark.pairs(episodes)
-    kept = tuple(pair for pair in preferences if pair.a in ids and pair.b in ids and pair.source != "model")
+    known = [pair for pair in preferences if pair.a in ids and pair.b in ids]
+    counts.add(known, options.sources)
+    kept = select_labels(known, options.sources)
     problems = tuple(
         f"The dataset has a problem: {row['problem']}, {row['episodes']} episodes "
         f"({'kept' if row['kept'] else 'skipped'}), e.g. {row['first']}."
         for row in dataset.problems.rows()
     )
     labels, notes = apply_categories([benchmark.labels_of(episode) for episode in episodes], options.categories)
-    return BenchmarkData(dataset.address or dataset.name, tuple(episodes), labels, kept, (*notes, *problems))
+    return BenchmarkData(dataset.address or dataset.name, tuple(episodes), labels, kept, (*notes, *problems), counts)
 
 
 def run_benchmark(
@@ -144,7 +150,7 @@ def run_benchmark(
         preferences=loaded.preferences,
         rewards=tuple(rewards),
         choices=answers,
-        environment=_environment(options),
+        environment={**_environment(options), **_name_sources(options, loaded)},
         seen=seen,
     )
     results = compute_results(benchmark, Scores.of(report, options.settings), controls)
@@ -348,6 +354,13 @@ def _describe_unanswered(answers: Sequence[PairAnswer]) -> Iterator[str]:
 
 def _reasons(reasons: Iterator[str] | list[str]) -> str:
     return "; ".join(f"{reason} ({count})" for reason, count in Counter(reasons).most_common(MAX_REASONS))
+
+
+def _name_sources(options: RunOptions, data: BenchmarkData) -> dict[str, str]:
+    """Name the label sources, and how much was labelled by models, unless they are the default."""
+    if options.sources == NOT_A_MODEL:
+        return {}
+    return {"label sources": ", ".join(options.sources), JUDGED_BY_MODELS: str(data.judged_by_models)}
 
 
 def _environment(options: RunOptions) -> dict[str, str]:

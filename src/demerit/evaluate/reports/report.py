@@ -31,6 +31,8 @@ from demerit.models.protocol import ModelCard
 
 FORMAT_NAME = "demerit-report"
 FORMAT_VERSION = 1
+JUDGED_BY_MODELS = "judged by models"
+"""fact of the environment: how many episodes and preferences have a label of a model"""
 MACHINE = ("demerit", "python", "platform", "numpy", "date")
 """facts of the environment that are not options of the run"""
 AS_RECORDED = "as recorded"
@@ -205,6 +207,14 @@ class Report:
     """caveats that a reader must know"""
     environment: Mapping[str, str] = field(default_factory=dict)
     seen: SeenRows = field(default_factory=SeenRows)
+
+    @property
+    def cautions(self) -> list[str]:
+        """What a reader must know before any figure: episodes that models learned from, and labels of models."""
+        judged = self.environment.get(JUDGED_BY_MODELS, "0")
+        of = f"{len(self.episodes)} episodes and {len(self.preferences)} preferences"
+        agreement = f"{judged} of {of} have labels of models: these figures show agreement with models, not truth."
+        return [*self.seen.sentences(), *([agreement] if judged != "0" else [])]
 
     def rewards_of(self, model: str, perturbation: str = AS_RECORDED) -> dict[str, Reward]:
         """Return one model's rewards by episode."""

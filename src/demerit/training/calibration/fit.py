@@ -41,6 +41,7 @@ from demerit.models.calibrated import (
     Shift,
     final_evidence,
 )
+from demerit.training.selection import LabelSelection
 
 FOLDS = 5
 SLOPES, MIDPOINTS = np.geomspace(2, 64, 21), np.linspace(0.05, 0.95, 91)
@@ -96,10 +97,12 @@ class FittedCalibration:
 # Examples
 
 
-def labelled_episodes(episodes: Iterable[Episode]) -> dict[str, tuple[Episode, EpisodeLabels]]:
-    """Return the episodes whose success or progress is labelled by a source other than a model, by id."""
-    found = {}
-    for episode in episodes:
+def labelled_episodes(
+    episodes: Iterable[Episode], selection: LabelSelection | None = None
+) -> dict[str, tuple[Episode, EpisodeLabels]]:
+    """Return the selected episodes whose success or progress is labelled, by id; default: none of a test split."""
+    found, selection = {}, selection or LabelSelection()
+    for episode in filter(None, map(selection.take, episodes)):
         labels = labels_of(episode)
         labels = replace(labels, task=episode.origin.tags.get("task") or labels.task)
         if labels.success is not None or labels.progress is not None or labels.curve is not None:

@@ -12,6 +12,7 @@ from typing import Any
 from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode, safe_name
 from demerit.data.files import write_atomic
+from demerit.data.labels import NOT_A_MODEL
 from demerit.data.reward import Reward
 from demerit.data.splits import videos_of
 from demerit.errors import BadInput, StoreError
@@ -32,6 +33,7 @@ from demerit.training.calibration.fit import (
     make_examples,
     too_few,
 )
+from demerit.training.selection import LabelSelection
 
 WORK_SUFFIX = ".calibrating"
 """of the folder next to the model folder that keeps the inner model's rewards"""
@@ -50,6 +52,10 @@ class CalibrateOptions:
     """decoding processes; None = one per core"""
     limit: int | None = None
     """use only the first N labelled episodes"""
+    sources: tuple[str, ...] = NOT_A_MODEL
+    """label sources to calibrate on"""
+    use_test_split: bool = False
+    """also calibrate on episodes of a test split"""
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -83,7 +89,7 @@ def calibrate(
     """Calibrate a model on the labelled episodes of a dataset and write it to a folder.
 
     Args:
-        dataset: with success or progress labelled on some episodes, by a source other than a model.
+        dataset: with success or progress labelled on some episodes.
         model: its name, or a model object (which must then be given again to load the folder).
         out: the folder; the model's own rewards are kept next to it, in OUT.calibrating, so an interrupted run resumes.
         options: method, risk, speed.
@@ -93,9 +99,11 @@ def calibrate(
     inner = load_model(model) if isinstance(model, str) else model
     name = relative_name(folder, model) if isinstance(model, str) else inner.card.name
     check_out(folder, name, dataset.address)
-    chosen = dict(list(labelled_episodes(dataset).items())[: options.limit])
+    selection = LabelSelection(options.sources, options.use_test_split)
+    chosen = dict(list(labelled_episodes(dataset, selection).items())[: options.limit])
     if not chosen:
-        raise BadInput(dataset.address or dataset.name, "episodes with success or progress labelled", "none")
+        got = " ".join(("none.", *selection.notes()))
+        raise BadInput(dataset.address or dataset.name, "episodes with success or progress labelled", got)
     episodes = [episode for episode, _ in chosen.values()]
     rewards = _score(dataset, episodes, inner, folder, options, on_progress)
     examples, evidence, unscored = make_examples({id: labels for id, (_, labels) in chosen.items()}, rewards)
@@ -126,7 +134,7 @@ def calibrate(
     )
     write_model(folder, recipe)
     measures = cross_validate(examples, options.method, options.risk, is_progress, RESAMPLING)
-    notes = [*fitted.notes, *doubts(measures, counts, options.risk)]
+    notes = [*selection.notes(), *fitted.notes, *doubts(measures, counts, options.risk)]
     if unscored:
         notes.append(f"{unscored.total()} labelled episodes are unscored: {_reasons(unscored)}.")
     return CalibrationResult(Calibrated(recipe, inner, name_of(folder)), counts, measures, tuple(notes))

@@ -29,9 +29,10 @@ import numpy.typing as npt
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.frames import spread
-from demerit.data.labels import LABEL_SOURCES, Event, Outcome, Preference
-from demerit.data.splits import is_evaluation_split, seed_of
+from demerit.data.labels import LABEL_SOURCES, Event, Preference, select_labels
+from demerit.data.splits import seed_of
 from demerit.errors import BadInput, NotApplicable, UnreadableVideo
+from demerit.training.selection import LabelSelection
 from demerit.training.teach.config import LabelWeights, TeachConfig
 
 Floats = npt.NDArray[np.float64]
@@ -99,8 +100,8 @@ UNLABELLED = TeachLabel()
 
 
 def label_of(episode: Episode) -> TeachLabel:
-    """Combine the labels of people, simulators, rules and edits. A model's opinion is not a label."""
-    outcomes = sorted(_trusted_outcomes(episode), key=lambda outcome: LABEL_SOURCES.index(outcome.source))
+    """Combine the labels of all outcomes; `gather_data` has dropped those of other sources."""
+    outcomes = sorted(episode.outcomes, key=lambda outcome: LABEL_SOURCES.index(outcome.source))
 
     def first(name: str) -> Any:
         return next((value for outcome in outcomes if (value := getattr(outcome, name)) is not None), None)
@@ -114,14 +115,10 @@ def label_of(episode: Episode) -> TeachLabel:
     )
 
 
-def _trusted_outcomes(episode: Episode) -> Iterable[Outcome]:
-    return (outcome for outcome in episode.outcomes if outcome.source != "model")
-
-
 def _source_conflict(episode: Episode) -> str:
     """Describe how equally trusted sources contradict each other on success; empty when they do not."""
     by_source: dict[str, set[bool]] = defaultdict(set)
-    for outcome in _trusted_outcomes(episode):
+    for outcome in episode.outcomes:
         if outcome.success is not None:
             by_source[outcome.source].add(outcome.success)
     for source in LABEL_SOURCES:
@@ -192,22 +189,20 @@ class TeachData:
         return dict(counts.most_common())
 
 
-def gather_data(dataset: Dataset, limit: int | None = None) -> TeachData:
+def gather_data(dataset: Dataset, limit: int | None = None, selection: LabelSelection | None = None) -> TeachData:
     """Read a dataset's labels and decide what to teach from. Raises BadInput when that is too little."""
+    selection = selection or LabelSelection()
     episodes: list[Episode] = []
     choices: list[Preference] = []
-    evaluated: Counter[str] = Counter()
     for record in dataset.records():
-        if isinstance(record, Episode) and is_evaluation_split(record.origin.split):
-            evaluated[record.origin.split] += 1
-        elif isinstance(record, Preference):
-            choices += [record] if record.source != "model" else []
-        elif limit is None or len(episodes) < limit:
-            episodes.append(record)
+        if isinstance(record, Preference):
+            selection.labels.add([record], selection.sources)
+            choices += select_labels([record], selection.sources)
+        elif (limit is None or len(episodes) < limit) and (selected := selection.take(record)) is not None:
+            episodes.append(selected)
     address = dataset.address or dataset.name
     if not episodes:
-        got = f"{evaluated.total()} episodes, all marked as {' and '.join(evaluated)}" if evaluated else "none"
-        raise BadInput(address, "episodes to teach from (never those of a test split)", got)
+        raise BadInput(address, "episodes to teach from", " ".join(("none.", *selection.notes())))
     labels = {episode.id: label for episode in episodes if (label := label_of(episode)).known}
     conflicts = _find_conflicts(episodes, labels)
     kept = {id: label for id, label in labels.items() if id not in conflicts}
@@ -226,20 +221,22 @@ def gather_data(dataset: Dataset, limit: int | None = None) -> TeachData:
         tuple(sorted(rest, key=lambda episode: seed_of("unlabelled", episode.id))),
         pairs,
         conflicts,
-        tuple(_data_notes(dataset, kept, conflicts, len(split), evaluated)),
+        (*selection.notes(), *_data_notes(dataset, kept, conflicts, len(split))),
     )
-    _check_enough(found, episodes, labels)
+    _check_enough(found, episodes, labels, selection)
     return found
 
 
-def _check_enough(found: TeachData, episodes: Sequence[Episode], labels: Mapping[str, TeachLabel]) -> None:
+def _check_enough(
+    found: TeachData, episodes: Sequence[Episode], labels: Mapping[str, TeachLabel], selection: LabelSelection
+) -> None:
     usable = found.labels
     if labels and not usable and not found.preferences:
         id, reason = next(iter(found.conflicts.items()))
         got = f"{len(labels)} labelled episodes that all contradict another, e.g. {id}: {reason}"
         raise BadInput(found.address, "labels that agree with each other", got)
     if not usable and not found.preferences:
-        got = f"{len(episodes)} episodes, none labelled (a model's opinion is not a label)"
+        got = " ".join((f"{len(episodes)} episodes, none labelled.", *selection.notes()))
         raise BadInput(found.address, f"labelled episodes: {LABEL_KINDS}", got)
     if len(found.preferences) >= FEWEST_CHOICES:
         return
@@ -263,14 +260,8 @@ def _highest(label: TeachLabel) -> float:
 
 
 def _data_notes(
-    dataset: Dataset,
-    labels: Mapping[str, TeachLabel],
-    conflicts: Mapping[str, str],
-    split: int,
-    evaluated: Mapping[str, int],
+    dataset: Dataset, labels: Mapping[str, TeachLabel], conflicts: Mapping[str, str], split: int
 ) -> Iterable[str]:
-    for name, count in evaluated.items():
-        yield f"{count} episodes of the split {name!r} were left out: nothing is taught from a test split."
     if conflicts:
         id, reason = next(iter(conflicts.items()))
         yield f"{len(conflicts)} episodes were skipped because their labels contradict, e.g. {id}: {reason}."

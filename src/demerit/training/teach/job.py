@@ -26,12 +26,14 @@ from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.files import lock_folder, make_folder, write_atomic
 from demerit.data.formats import open_dataset
+from demerit.data.labels import NOT_A_MODEL
 from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput, DemeritError, StoppedByUser, StoreError
 from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
 from demerit.models.taught.features import FeatureNetwork, load_network
 from demerit.models.taught.head import TaughtHead
 from demerit.models.taught.model import IDENTITY, KIND, TaughtConfig, TaughtModel, head_file, seen_file
+from demerit.training.selection import LabelSelection
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.data import TeachData, gather_data
 from demerit.training.teach.features import (
@@ -92,6 +94,8 @@ def teach(
     config: TeachConfig | None = None,
     network: FeatureNetwork | str | Path | None = None,
     workers: int | None = None,
+    sources: Sequence[str] = NOT_A_MODEL,
+    use_test_split: bool = False,
     on_progress: OnProgress = lambda stage, done, total: None,
 ) -> TeachOutcome:
     """Teach a model from your own episodes, some of them labelled in any way.
@@ -107,6 +111,8 @@ def teach(
         config: everything that can be tuned.
         network: another network than the shipped one, or its folder.
         workers: decoding processes; None = one per core, 0 = decode in this process.
+        sources: label sources to teach from (see `demerit.data.labels`).
+        use_test_split: also teach from episodes of a test split.
         on_progress: called with stage, done and total.
     """
     if risk is not None and not 0 < risk < 1:
@@ -116,7 +122,7 @@ def teach(
             raise BadInput(name, f"a number, {least} or more", number)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(str(dataset))
     loaded = load_network(network)
-    data = gather_data(opened, limit)
+    data = gather_data(opened, limit, LabelSelection(tuple(sources), use_test_split))
     spec = _feature_spec(data, loaded, tuple(cameras), config or TeachConfig(seed=seed))
     folder = None if out is None else Path(out)
     with _open_cache(folder, data.address) as cache:
