@@ -18,6 +18,7 @@ from PIL import Image
 
 from demerit.cli import COMMANDS, load_command
 from demerit.cli.train import TrainGroup
+from demerit.data.formats import open_dataset
 from demerit.registry import load_attribute
 from fakes.command import COMMAND, demerit, demerit_here, error_sentence
 from fakes.processes import running
@@ -201,6 +202,13 @@ def test_a_huge_text_is_cut(folder: Path) -> None:
         assert run.returncode == 0 and len(run.stdout + run.stderr) < 10_000
 
 
+def test_one_episode_is_singular_and_negatives_that_succeed_are_counted(folder: Path) -> None:
+    assert " 1 episode," in demerit_here("inspect", "blocks/success-0.mp4", cwd=folder).stdout
+    made = demerit_here("negatives", "blocks", "n", "--mix", "clip,stall", cwd=folder).stdout
+    stalled = sum(bool(e.edits) and e.edits[-1].name == "stall" for e in open_dataset(folder / "n"))
+    assert stalled and f"{stalled} of them have grade 5 and count as successes: stall\n" in made
+
+
 def test_a_sheet_comes_with_the_overview(folder: Path) -> None:
     run = demerit_here("inspect", "blocks", "--sheet", "look.png", cwd=folder)
     assert "15 episodes, 480 frames" in run.stdout and "look.png" in run.stdout
@@ -211,7 +219,7 @@ def test_a_sheet_comes_with_the_overview(folder: Path) -> None:
 FAILURES = {
     ("inspect", "nowhere"): "nowhere",
     ("inspect", "lerbot:blocks"): "'lerobot'",
-    ("inspect", "empty"): "format",
+    ("inspect", "empty"): "empty folder",
     ("inspect", "lerobot:blocks"): "meta/info.json",
     ("score", "blocks", "--model", "clok"): "'clock'",
     ("score", "blocks", "--model", "constant:high"): "from 0 to 1",

@@ -119,3 +119,16 @@ def test_a_browser_is_opened_only_where_there_is_a_screen(monkeypatch: pytest.Mo
     assert command.can_open()
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 22 10.0.0.2 22")
     assert not command.can_open()
+
+
+def test_the_next_commands_call_the_program_as_this_run_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "demerit"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(program), "demo"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command.name_program() == str(program)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert command.name_program() == "demerit"

@@ -88,3 +88,16 @@ def test_an_instruction_fills_gaps_only(runs: Path) -> None:
 def test_an_instruction_reaches_indexed_episodes(runs: Path) -> None:
     import_dataset(open_dataset(runs / "b" / "runs"), runs / "set")
     assert [open_dataset(runs / "set", instruction="stack")[place].instruction for place in (0, 1)] == ["stack"] * 2
+
+
+def test_an_empty_folder_and_a_misspelt_path_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "rollouts" / "day_1").mkdir(parents=True)
+    with pytest.raises(BadInput) as empty:
+        open_dataset(tmp_path / "rollouts")
+    assert "empty folder" in str(empty.value.got)
+    with pytest.raises(BadInput) as misspelt:
+        open_dataset(tmp_path / "rolouts")
+    assert str(tmp_path / "rollouts") in str(misspelt.value.got)
+    with pytest.raises(BadInput) as lost:
+        open_dataset(tmp_path / "nowhere" / "rollouts")
+    assert "?" not in str(lost.value.got)

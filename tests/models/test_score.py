@@ -17,7 +17,7 @@ from demerit.data.frames import Frames
 from demerit.data.reward import Reward
 from demerit.data.store import Store
 from demerit.data.video import VideoClip
-from demerit.errors import BadInput, BadReward
+from demerit.errors import BadEpisode, BadInput, BadReward
 from demerit.models.baselines import Clock
 from demerit.models.protocol import ModelCard, example_card
 from demerit.models.reward_store import RewardStore
@@ -185,3 +185,17 @@ def test_prefetched_and_other_frames_can_be_read_and_outlive_their_batch(make_ep
             np.testing.assert_array_equal(prefetched, view.main.take([2, 0]))
             np.testing.assert_array_equal(other, view.main.take([5]))
             assert identity == view.main.identity()
+
+
+def test_a_reward_is_found_by_its_id(sample: Path, tmp_path: Path) -> None:
+    _, rewards = run(Brightness(), sample, tmp_path / "r")
+    store = RewardStore(tmp_path / "r")
+    for id, reward in rewards.items():
+        np.testing.assert_array_equal(store[id].value, reward.value)
+    newer = Reward("brightness", id, [0], np.float32([0.25]))
+    with store.writer(example_card(name="brightness")) as writer:
+        writer.commit([(newer, "")])
+    assert store[id].final == 0.25
+    with pytest.raises(BadEpisode) as wrong:
+        store[f"{id}x"]
+    assert repr(id) in str(wrong.value.got)

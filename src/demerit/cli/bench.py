@@ -20,6 +20,7 @@ from demerit.cli.options import (
     parse_sources,
     reader_options,
 )
+from demerit.data.episode import count_episodes
 from demerit.data.files import make_folder
 from demerit.data.labels import NOT_A_MODEL
 from demerit.errors import BadInput, StoreError
@@ -130,7 +131,7 @@ def bench(
         return
     # Ask again what a server did not answer last time; paid answers come from the cache.
     run_options = replace(run_options, retry=bool(prompted))
-    with bar(f"{chosen.name}: {len(loaded.episodes)} episodes", None) as shown:
+    with bar(f"{chosen.name}: {count_episodes(len(loaded.episodes))}", None) as shown:
         made = run_benchmark(
             chosen, models, loaded, folder, run_options, lambda what, done: shown.update(done.position, what)
         )
@@ -192,7 +193,7 @@ def _leave_out(facts: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 def print_report(report: Report) -> None:
     """Print the headline table, what was seen before, the verdicts and the warnings."""
     tasks = len({episode.task for episode in report.episodes})
-    count = f"{len(report.episodes)} episodes, {tasks} task{'s' * (tasks != 1)}"
+    count = f"{count_episodes(len(report.episodes))}, {tasks} task{'s' * (tasks != 1)}"
     print_table(report_table(report, f"{report.about.name}: {count}", label))
     for sentence in report.cautions:
         out.print(f"[bold red]caution[/bold red]  [red]{escape(sentence)}[/red]")

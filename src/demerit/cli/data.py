@@ -25,7 +25,7 @@ from demerit.cli.options import (
 )
 from demerit.cli.terminal import escape_controls, shorten
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, count_episodes
 from demerit.data.export import contact_sheet
 from demerit.data.formats import open_dataset
 from demerit.data.formats.lerobot.writer import write_lerobot
@@ -71,7 +71,8 @@ def import_(
     preferences = f", {progress.preferences} preferences" if progress.preferences else ""
     state = "[bold]dry run, nothing is written[/bold]: " if dry_run else ""
     out.print(
-        f"{state}[bold]{escape(str(dest))}[/bold]: {progress.durable} episodes ({', '.join(counts)}){preferences}"
+        f"{state}[bold]{escape(str(dest))}[/bold]: {count_episodes(progress.durable)} "
+        f"({', '.join(counts)}){preferences}"
     )
     for example in progress.examples:
         out.print(f"  {escape(example)}")
@@ -145,7 +146,7 @@ def export(
                 shown.update(written)
 
         write_lerobot(episodes(), dest, fps=fps)
-    out.print(f"[bold]{escape(str(dest))}[/bold]: {written} episodes as LeRobot v3.0")
+    out.print(f"[bold]{escape(str(dest))}[/bold]: {count_episodes(written)} as LeRobot v3.0")
     print_problems(reader.problems.rows())
 
 
@@ -159,7 +160,9 @@ def _draw_sheet(dataset: Dataset, id: str | None, path: Path) -> str:
 def _print_summary(summary: DatasetSummary) -> None:
     lengths = f", {summary.shortest} to {summary.longest} per episode" if summary.episodes else ""
     out.print(f"[bold]{escape(summary.name)}[/bold]")
-    out.print(f"  {summary.episodes} episodes, {summary.frames} frames{lengths}, {summary.seconds / 3600:.2f} hours")
+    out.print(
+        f"  {count_episodes(summary.episodes)}, {summary.frames} frames{lengths}, {summary.seconds / 3600:.2f} hours"
+    )
     for title in ("instructions", "cameras", "embodiments", "splits", "licences"):
         out.print(f"  {title}: {escape(_most_common(getattr(summary, title)))}")
     cells = ("episodes", "success", "failure", "success unknown", "graded", "with progress", "with curve")
@@ -170,7 +173,7 @@ def _print_summary(summary: DatasetSummary) -> None:
     if summary.outcomes:
         print_table(table)
     if summary.unlabelled:
-        out.print(f"  {summary.unlabelled} episodes without an outcome")
+        out.print(f"  {count_episodes(summary.unlabelled)} without an outcome")
     if summary.preferences:
         out.print(f"  preferences: {escape(_most_common(summary.preferences))}")
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -256,9 +258,18 @@ def _print_result(result: DemoResult) -> None:
     out.print("How it was taught, and what to label next")
     out.print(f"  {escape(str(result.taught_page.resolve()))}", style="cyan")
     out.print("\n[bold]Now your robot[/bold]")
-    out.print("  demerit teach MY_VIDEOS -o my-model              [dim]a dozen labelled episodes are a start[/dim]")
-    out.print("  demerit score NEW_VIDEOS --model ./my-model")
-    out.print("  demerit bench own --data NEW_VIDEOS --model ./my-model --model default")
+    program = escape(name_program())
+    out.print(f"  {program} teach MY_VIDEOS -o my-model              [dim]a dozen labelled episodes are a start[/dim]")
+    out.print(f"  {program} score NEW_VIDEOS --model ./my-model")
+    out.print(f"  {program} bench own --data NEW_VIDEOS --model ./my-model --model default")
+
+
+def name_program() -> str:
+    """Return how to call demerit from here: as this run was, if the shell does not find that one by its name."""
+    called, found = Path(sys.argv[0]), shutil.which("demerit")
+    if called.name != "demerit" or (found and called.exists() and called.samefile(found)):
+        return "demerit"
+    return shlex.quote(sys.argv[0])
 
 
 def _results_table(report: Report) -> Table:

@@ -29,6 +29,7 @@ from demerit.cli.options import (
 )
 from demerit.cli.terminal import shorten
 from demerit.data.dataset import Dataset
+from demerit.data.episode import count_episodes
 from demerit.data.formats import open_parts
 from demerit.data.joined import distinct_names
 from demerit.errors import BadInput
@@ -148,7 +149,7 @@ def _score_parts(
 def print_summary(summary: ScoreSummary, several: bool = False) -> None:
     """Print the figures over all episodes, what is unscored and why, and the worst episodes."""
     card, facts, finals, verdicts = summary.card, summary.as_dict(), summary.finals, summary.verdicts
-    table = Table(show_header=False, title=f"{card.name}: {len(summary.rows)} episodes", title_justify="left")
+    table = Table(show_header=False, title=f"{card.name}: {count_episodes(len(summary.rows))}", title_justify="left")
     if finals:
         bounds = "" if card.low is None or card.high is None else f", {card.low:g} to {card.high:g}"
         value = f"mean {facts['final']['mean']:.3f}, median {facts['final']['median']:.3f}"

@@ -11,10 +11,12 @@ from rich.table import Table
 
 from demerit.cli.bars import bar, out, print_problems, print_table
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
+from demerit.data.episode import count_episodes
 from demerit.data.export import materialize as write_videos
 from demerit.data.formats import open_dataset
 from demerit.negatives.job import NegativesProgress, make_negatives
 from demerit.negatives.mix import DEFAULT_MIX, PER_DATASET, PER_EPISODE, Mix
+from demerit.negatives.negative import DONE_GRADE
 
 CUE = 0.15  # a model will use a cue whose AUROC is this far from one half
 
@@ -45,6 +47,7 @@ def negatives(
 ) -> None:
     """Make failures from successes by editing frames or instructions.
 
+    Not all are failures: slow, stall, jump and reworded still succeed (grade 5), so that speed alone tells nothing.
     No video is copied, and every label names the edit that made it.
 
     [bold]Examples[/bold]
@@ -67,7 +70,11 @@ def negatives(
     total = sum(progress.made.values())
     kept = f", {progress.kept} originals" if progress.kept else ""
     place, originals = escape(str(dest)), progress.originals
-    out.print(f"[bold]{place}[/bold]: {total} negatives of {originals} episodes{kept} ({progress.added} new)")
+    out.print(f"[bold]{place}[/bold]: {total} negatives of {count_episodes(originals)}{kept} ({progress.added} new)")
+    successes = sorted(name for name in progress.made if progress.grades[name, DONE_GRADE])
+    if successes:
+        done = sum(progress.grades[name, DONE_GRADE] for name in successes)
+        out.print(f"  {done} of them have grade {DONE_GRADE} and count as successes: {', '.join(successes)}")
     _print_grades(progress)
     for (name, reason), count in progress.skipped.most_common():
         out.print(f"  [yellow]{name}[/yellow]: {count} not made, {escape(reason)}")
@@ -94,7 +101,7 @@ def materialize(
     dataset = open_dataset(source, camera=camera, **reader_options(options, False))
     with bar("writing videos", dataset.expected()) as shown:
         written = write_videos(dataset, dest, shown.update)
-    out.print(f"[bold]{escape(str(dest))}[/bold]: {written} episodes as mp4 with labels.jsonl")
+    out.print(f"[bold]{escape(str(dest))}[/bold]: {count_episodes(written)} as mp4 with labels.jsonl")
     print_problems(dataset.problems.rows())
 
 

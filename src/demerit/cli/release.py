@@ -18,8 +18,9 @@ from demerit.cli.options import (
     reader_options,
     split_names,
 )
+from demerit.data.episode import count_episodes
 from demerit.data.formats import open_dataset
-from demerit.errors import BadInput, StoppedByUser
+from demerit.errors import WRITE_ERRNOS, BadInput, StoppedByUser, WriteError
 from demerit.use.release import Mask, ReleaseConfig, Released
 from demerit.use.release import release as make_release
 from demerit.use.release.config import parse_where, read_replacements
@@ -109,6 +110,11 @@ def release(
             if layout != "lerobot":
                 raise
             raise StoppedByUser(f"{dest} was not written. A LeRobot release starts over: rerun.") from None
+        except OSError as error:
+            if layout != "lerobot" or error.errno not in WRITE_ERRNOS:
+                raise
+            kept = "Free some disk space and rerun: a LeRobot release starts over."
+            raise WriteError(error.filename or dest, error.strerror or str(error), kept) from error
     _print(released, dataset.problems.rows())
     if push_to:
         _push(released, push_to, yes)
@@ -121,7 +127,7 @@ def _print(released: Released, problems: list[dict[str, Any]]) -> None:
     else:
         layout = "LeRobot v3.0" if facts["layout"] == "lerobot" else "demerit folder"
         out.print(
-            f"[bold]{place}[/bold]: {facts['episodes']} episodes as {layout}, {released.bytes / 1e6:.1f} MB, "
+            f"[bold]{place}[/bold]: {count_episodes(facts['episodes'])} as {layout}, {released.bytes / 1e6:.1f} MB, "
             f"{escape(facts['licence'])} [dim]({released.seconds:.1f} s)[/dim]"
         )
         out.print("  videos: " + ", ".join(f"{count} {how}" for how, count in facts["videos"].items()))

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from demerit.cli.bars import bar, out
+from demerit.data.episode import count_episodes
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.sim.arena import SETTINGS, Setting
 from demerit.negatives.sim.behaviours import BEHAVIOURS
@@ -52,8 +53,8 @@ def simulate(
         progress = run_simulation(dest, specs, workers, lambda progress: shown.update(progress.seen))
     kept = f", {progress.kept} from an earlier run" if progress.kept else ""
     out.print(
-        f"[bold]{escape(str(dest))}[/bold]: {progress.made} episodes simulated, {progress.successes} successes{kept}; "
-        f"{progress.preferences} preferences"
+        f"[bold]{escape(str(dest))}[/bold]: {count_episodes(progress.made)} simulated, "
+        f"{progress.successes} successes{kept}; {progress.preferences} preferences"
     )
     if progress.made:
         out.print(f"  {progress.made / progress.seconds * 60:.0f} episodes a minute")

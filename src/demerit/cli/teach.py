@@ -26,6 +26,7 @@ from demerit.cli.options import (
     split_names,
 )
 from demerit.cli.terminal import escape_controls
+from demerit.data.episode import count_episodes
 from demerit.data.formats import open_dataset
 from demerit.data.labels import NOT_A_MODEL
 from demerit.evaluate.reports.headline import label
@@ -105,7 +106,9 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
     out.print(f"[bold]{escape(results.title)}[/bold]")
     out.print(escape(results.text))
     if results.report.lines:
-        print_table(report_table(results.report, f"{len(results.report.episodes)} episodes, each held out once", label))
+        print_table(
+            report_table(results.report, f"{count_episodes(len(results.report.episodes))}, each held out once", label)
+        )
     out.print(escape(results.calibration.note))
     for note in results.notes[:SHOWN]:
         out.print(f"[yellow]note[/yellow]  {escape(note)}")
@@ -113,7 +116,7 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
         if advice != results.calibration.note:
             out.print(f"[bold]next[/bold]  {escape(advice)}")
     if results.suggestions:
-        out.print(f"[bold]label next[/bold]  {len(results.suggestions)} episodes, with pictures in the report:")
+        out.print(f"[bold]label next[/bold]  {count_episodes(len(results.suggestions))}, with pictures in the report:")
     for suggestion in results.suggestions[:SHOWN]:
         out.print(
             f"  {escape(suggestion.episode)}: {escape(suggestion.reason)}, p(success) {suggestion.probability:.2f}"

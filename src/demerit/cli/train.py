@@ -17,6 +17,7 @@ from demerit.cli import LazyGroup, make_app
 from demerit.cli.bars import bar, out, print_problems, print_table
 from demerit.cli.options import LabelSourcesOption, UseTestSplitOption, parse_sources
 from demerit.config import parse_changes
+from demerit.data.episode import count_episodes
 from demerit.data.formats import open_dataset
 from demerit.data.splits import USE_TEST_SPLIT
 from demerit.data.untrusted import read_json
@@ -358,7 +359,9 @@ def _prepare(
         corpus = prepare(parts, folder, plan, lambda progress: shown.update(progress.episodes), workers, storage)
     frames = sum(row.frames for row in corpus.rows)
     more = f", {len(corpus.choices)} preferences" if corpus.choices else ""
-    out.print(f"The corpus: [bold]{escape(str(folder))}[/bold], {len(corpus.rows)} episodes, {frames} frames{more}")
+    out.print(
+        f"The corpus: [bold]{escape(str(folder))}[/bold], {count_episodes(len(corpus.rows))}, {frames} frames{more}"
+    )
     _print_selection(corpus, folder)
     if grades := count_grades(folder, corpus):
         table = Table("grade", *grades)

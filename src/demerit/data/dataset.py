@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
 
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, count_episodes
 from demerit.data.labels import Preference
 from demerit.data.notebook import SHOWN_EPISODES, dataset_html
 from demerit.errors import BadEpisode, BadInput, DemeritError
@@ -239,12 +239,12 @@ class Dataset:
 
     def _count(self) -> str:
         if self._index() is not None or self._episodes is not None:
-            return f"{len(self)} episodes"
+            return f"{count_episodes(len(self))}"
         try:
             expected = self.expected()
         except DemeritError:
             expected = None
-        return "episodes not counted yet" if expected is None else f"{expected} episodes expected"
+        return "episodes not counted yet" if expected is None else f"{count_episodes(expected)} expected"
 
     def _index(self) -> IndexedReader | None:
         # A main camera that some episodes lack makes the dataset smaller than its index; an instruction changes it.

@@ -131,6 +131,11 @@ class Episode:
         return episode_html(self)
 
 
+def count_episodes(number: int) -> str:
+    """Return "1 episode", "2 episodes" ..."""
+    return f"{number} episode{'' if number == 1 else 's'}"
+
+
 def safe_name(text: str) -> str:
     """Turn a name into a safe file name; raise if nothing is left."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-+=@") else "-" for c in text).strip(".-")

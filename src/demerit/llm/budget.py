@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, replace
 
+from demerit.data.episode import count_episodes
 from demerit.errors import BadInput
 from demerit.llm.cache import StoredAnswer
 from demerit.llm.request import Endpoint
@@ -90,7 +91,7 @@ class ScoringEstimate:
     def __str__(self) -> str:
         """One line."""
         scaled = "" if self.looked_at == self.episodes else f" (scaled up from {self.looked_at})"
-        return f"{self.episodes} episodes{scaled}: {self.estimate}"
+        return f"{count_episodes(self.episodes)}{scaled}: {self.estimate}"
 
 
 class Budget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from demerit.data.files import lock_folder
 from demerit.data.parts import Manifest, PartWriter, read_batches, read_manifest, write_manifest
 from demerit.data.reward import Reward
 from demerit.data.untrusted import parse_json
-from demerit.errors import DemeritError, StoreError
+from demerit.errors import BadEpisode, DemeritError, StoreError
 from demerit.models.protocol import ModelCard
 
 FORMAT_NAME = "demerit-rewards"
@@ -103,6 +105,18 @@ class RewardStore:
                     if newest[row["episode"]] == place:
                         yield self._read_row(row)
                     place += 1
+
+    def __getitem__(self, episode: str) -> Reward:
+        """Find the newest reward of an episode by its id."""
+        found: list[dict[str, Any]] = []
+        for part in self.manifest.tables.get("rewards", ()):
+            for table in read_batches(self.root, part, None):
+                found = table.filter(pc.field("episode") == episode).to_pylist() or found
+        if not found:
+            near = difflib.get_close_matches(episode, set(self._episodes()), n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise BadEpisode(episode, f"an episode with a reward in {self.root}", f"one without{hint}")
+        return self._read_row(found[-1])
 
     @contextmanager
     def writer(self, card: ModelCard) -> Iterator[RewardWriter]:

@@ -1,12 +1,13 @@
 """Benchmarks end to end: controls score what theory says, an oracle everything, and a report recomputes itself."""
 
 import html
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from demerit.data.dataset import Dataset
+from demerit.data.dataset import NO_INSTRUCTION, Dataset
 from demerit.data.episode import Episode
 from demerit.data.labels import NOT_A_MODEL, Outcome
 from demerit.data.reward import Reward
@@ -291,3 +292,17 @@ def test_a_split_to_calibrate_on_has_more_than_one_name(tmp_path: Path) -> None:
     assert found is not None and found.n == sum(
         row.split == "test" and row.success is not None for row in loaded.labels
     )
+
+
+def test_problems_of_the_data_come_before_what_is_not_measured(sample: Path, tmp_path: Path) -> None:
+    for video in sample.glob("*.mp4"):
+        shutil.copy(video, tmp_path)
+    made = run_benchmark(load_benchmark("own"), ["clock"], tmp_path, tmp_path / "out", QUICK)
+    assert NO_INSTRUCTION in made.warnings[0] and any("not measured" in text for text in made.warnings[1:])
+
+
+def test_a_verdict_of_counts_names_whole_numbers(report: Report) -> None:
+    measure = report.line("oracle", "over_reward_above_half")
+    assert measure is not None
+    (sentence,) = [text for text in report.verdicts["oracle"] if f"of {measure.n} {measure.unit}" in text]
+    assert f" {round(measure.value * measure.n)} of {measure.n} {measure.unit}" in sentence

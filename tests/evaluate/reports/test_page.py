@@ -237,6 +237,7 @@ def test_options_in_a_sentence_stay_on_one_line_and_the_rest_is_escaped() -> Non
     text = keep_options("<b> ask for --risk 0.17. It -- or --as-recorded, no-one")
     assert re.findall(r'<span class="option">(.*?)</span>', text) == ["--risk 0.17", "--as-recorded"]
     assert re.sub(r"</?span.*?>", "", text) == "&lt;b&gt; ask for --risk 0.17. It -- or --as-recorded, no-one"
+    assert keep_options("the column `a<b`, or `") == "the column <code>a&lt;b</code>, or `"
 
 
 def test_leaderboard_command_takes_files_and_folders(made: Made, tmp_path: Path) -> None:

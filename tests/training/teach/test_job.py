@@ -367,3 +367,10 @@ def test_an_interrupted_first_run_does_not_deny_its_labels(tmp_path: Path, monke
     assert stopped.stopped and stopped.model.config.taught_on["failures"] == 6
     said = f"{stopped.results.text} {stopped.results.calibration.note}"
     assert "failure is labelled" not in said and "held out" in said
+
+
+def test_an_interrupted_run_does_not_ask_for_labels_that_exist(tmp_path: Path) -> None:
+    stopped = taught(data.episodes(6, 6), tmp_path / "model", on_progress=stop_at_cross_validation)
+    calibration = stopped.results.calibration
+    assert stopped.stopped and 0 < calibration.failures < 6 and calibration.threshold is None
+    assert f"{calibration.failures} of 6 labelled" in calibration.note and "Label" not in calibration.note

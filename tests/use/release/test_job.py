@@ -1,7 +1,9 @@
 """Releases as a whole: what comes back, what is gone, what is refused, what a kill leaves behind."""
 
 import csv
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -413,3 +415,18 @@ def test_a_licence_that_was_not_applied_is_counted(tmp_path: Path, make_episode:
             assert release(open_dataset(tmp_path / "set"), out, ReleaseConfig(licence=licence)).own_licences == kept
         said = demerit_here("release", tmp_path / "set", out, "--licence", licence).stdout
         assert ("2 of 3 episodes" in said) == bool(kept)
+
+
+def test_a_full_disk_says_whether_a_release_resumes(
+    blocks: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*given: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("demerit.use.release.job.sync_tree", fill)
+    said = {
+        layout: error_sentence(demerit_here("release", blocks.root, tmp_path / layout, "--format", layout))
+        for layout in LAYOUTS
+    }
+    assert "resume" in said["folder"] and "resume" not in said["lerobot"]
+    assert "starts over" in said["lerobot"] and not (tmp_path / "lerobot").exists()

@@ -67,7 +67,7 @@ function redraw() {
   list.scroller.scrollTop = 0;
   drawMore();
   const all = data.episodes.length;
-  byId('episodes-count').textContent = list.shown.length === all ? `${all} episodes` : `${list.shown.length} of ${all} episodes`;
+  byId('episodes-count').textContent = list.shown.length === all ? `${all} episode${all === 1 ? '' : 's'}` : `${list.shown.length} of ${all} episodes`;
 }
 
 function filter() {

@@ -6,7 +6,9 @@ file is read as part of its folder: with its row in the folder's label file, and
 
 from __future__ import annotations
 
+import difflib
 import glob
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
@@ -118,7 +120,7 @@ def split_address(address: str) -> tuple[str, Path]:
         path = Path(address).expanduser()
         kind = ""
     if not path.exists():
-        raise BadInput(address, "an existing folder or file", "a path that does not exist")
+        raise BadInput(address, "an existing folder or file", f"a path that does not exist{_suggest(path)}")
     resolved = path.resolve()
     if path.suffix.lower() in VIDEO_SUFFIXES and resolved.suffix.lower() not in VIDEO_SUFFIXES:
         resolved = path.parent.resolve() / path.name  # a link into a cache whose files have no extension
@@ -130,10 +132,21 @@ def detect(path: Path) -> str:
     for kind, is_this in DETECTORS.items():
         if is_this(path):
             return kind
+    if path.is_dir() and not any(found.is_file() for found in path.rglob("*")):
+        raise BadInput(str(path), "videos or a dataset", "an empty folder: no videos or dataset found")
     known = ", ".join(f"{name}:{path.name}" for name in SOURCES)
     raise BadInput(
         str(path), f"a dataset of a known format; name the format if you know it ({known})", "an unknown one"
     )
+
+
+def _suggest(path: Path) -> str:
+    """Name what exists beside the path and is called nearly the same."""
+    try:
+        near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1)
+    except OSError:
+        return ""
+    return f" (did you mean {path.parent / near[0]}?)" if near else ""
 
 
 def _has_file(path: Path, suffixes: set[str]) -> bool:

@@ -199,7 +199,7 @@ def _put_in_words(
         elif benchmark.metric(name).has_controls:
             yield f"{label(name)}: {measure.value:.3f}; no control was scored to compare with."
         else:
-            yield f"{label(name)}: {measure.value:.3f} of {measure.n} {measure.unit}; {measure.note}."
+            yield f"{label(name)}: {round(measure.value * measure.n)} of {measure.n} {measure.unit}; {measure.note}."
 
 
 # Warnings

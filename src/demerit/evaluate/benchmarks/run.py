@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from demerit.data.dataset import Dataset, ListReader
-from demerit.data.episode import Episode, safe_name
+from demerit.data.episode import Episode, count_episodes, safe_name
 from demerit.data.formats import open_dataset
 from demerit.data.frames import short_hash, spread
 from demerit.data.labels import NOT_A_MODEL, Preference, SourceCounts, select_labels
@@ -100,7 +100,7 @@ def load_data(
     counts.add(known, options.sources)
     kept = select_labels(known, options.sources)
     problems = tuple(
-        f"The dataset has a problem: {row['problem']}, {row['episodes']} episodes "
+        f"The dataset has a problem: {row['problem']}, {count_episodes(row['episodes'])} "
         f"({'kept' if row['kept'] else 'skipped'}), e.g. {row['first']}."
         for row in dataset.problems.rows()
     )
@@ -155,12 +155,13 @@ def run_benchmark(
     )
     results = compute_results(benchmark, Scores.of(report, options.settings), controls)
     leaks = [*describe_unknown(given), *describe_leaks(find_leaks(loaded.episodes))]
+    # Problems of the data first: they explain much of what follows, such as measures without instructions.
     warnings = (
+        *loaded.problems,
         *_describe_unscored(report),
         *_describe_unanswered(answers),
         *leaks,
         *results.warnings,
-        *loaded.problems,
     )
     return with_results(replace(report, warnings=warnings), benchmark, results)
 

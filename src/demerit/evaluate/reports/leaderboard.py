@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demerit.data.episode import safe_name
+from demerit.data.episode import count_episodes, safe_name
 from demerit.data.files import write_atomic
 from demerit.errors import StoreError
 from demerit.evaluate.reports.headline import HeadlineTable, Lead, headline, label, lead
@@ -52,7 +52,7 @@ def build_leaderboard(reports: Sequence[Report], out: Path) -> Path:
 def _board(report: Report, number: int) -> Board:
     data = f" of {report.about.data}" if report.about.data else ""
     made = ", ".join(f"{name} {value}" for name, value in report.environment.items() if value)
-    source = f"measured by demerit on {len(report.episodes)} episodes{data}" + (f" ({made})" if made else "")
+    source = f"measured by demerit on {count_episodes(len(report.episodes))}{data}" + (f" ({made})" if made else "")
     # Two reports of one benchmark may rest on different data, so each has its own table.
     anchor = f"measured-{number}-{safe_name(report.about.name)}"
     return Board(report, anchor, source, lead(report), headline(report), model_styles(report))

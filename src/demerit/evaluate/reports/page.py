@@ -22,6 +22,7 @@ import numpy as np
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from demerit.data.episode import count_episodes
 from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
 from demerit.data.reward import Reward
@@ -167,7 +168,7 @@ def report_facts(report: Report, groups: str = "tasks") -> list[str]:
     counts = {"successes": outcomes[True], "failures": outcomes[False], "of unknown outcome": outcomes[None]}
     parts = join_words(f"{count} {word}" for word, count in counts.items() if count)
     sources = join_words(sorted({episode.vouched_by for episode in report.episodes if episode.vouched_by}))
-    facts = [f"{len(report.episodes)} episodes" + (f": {parts}" if parts else "")]
+    facts = [f"{count_episodes(len(report.episodes))}" + (f": {parts}" if parts else "")]
     tasks = len({episode.task for episode in report.episodes})
     facts += [f"{tasks} {groups}" if tasks != 1 else f"1 {groups.removesuffix('s')}"]
     by_source = Counter(preference.source for preference in report.preferences)
@@ -190,8 +191,9 @@ def environment() -> Environment:
 
 
 def keep_options(text: str) -> Markup:
-    """Escape a sentence in which a line must not end inside an option such as `--risk 0.1`."""
-    return Markup(re.sub(r"--[a-z][\w-]*(?: [\d.]*\d)?", r'<span class="option">\g<0></span>', str(escape(text))))
+    """Escape a sentence: what stands in backticks is code, and no line ends inside an option such as `--risk 0.1`."""
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"--[a-z][\w-]*(?: [\d.]*\d)?", r'<span class="option">\g<0></span>', code))
 
 
 @cache
@@ -307,7 +309,7 @@ def _diagram(report: Report, card: ModelCard) -> ReliabilityDiagram:
     known = bins.count > 0
     error = float(np.sum(bins.count[known] / bins.n * np.abs(bins.predicted[known] - bins.observed[known])))
     quantity = "final probability of success" if gives_probability else f"final {card.quantity}"
-    caption = f"ECE {error:.2f}, {bins.n} episodes, by {quantity}"
+    caption = f"ECE {error:.2f}, {count_episodes(bins.n)}, by {quantity}"
     return ReliabilityDiagram(card.name, is_control, _points(bins), caption)
 
 
@@ -323,7 +325,7 @@ def _points(bins: Reliability) -> tuple[ReliabilityPoint, ...]:
     points = []
     for i in np.flatnonzero(bins.count):
         span = "" if math.isnan(bins.low[i]) else f" ({bins.low[i]:.2f} to {bins.high[i]:.2f})"
-        text = f"given {bins.predicted[i]:.2f}, succeed {bins.observed[i]:.2f}{span}; {bins.count[i]} episodes"
+        text = f"given {bins.predicted[i]:.2f}, succeed {bins.observed[i]:.2f}{span}; {count_episodes(bins.count[i])}"
         low, high = (None if math.isnan(end) else _height(end) for end in (bins.low[i], bins.high[i]))
         radius = round(SMALLEST + (LARGEST - SMALLEST) * math.sqrt(float(bins.count[i]) / bins.n), 1)
         x = round(float(bins.predicted[i]) * SIDE, 1)

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, count_episodes
 from demerit.data.frames import spread
 from demerit.data.labels import LABEL_SOURCES, Event, Preference, select_labels
 from demerit.data.splits import seed_of
@@ -41,7 +41,7 @@ DONE, HALF = 1 - 1e-3, 0.5
 FEWEST_EPISODES, FEWEST_CHOICES = 2, 3
 REACHED = 0.95
 """at least one episode must get this far: otherwise it is unknown what a finished task looks like"""
-LABEL_KINDS = "success, a grade, progress, a curve, failure events or A/B preferences (see: demerit list sources)"
+LABEL_KINDS = "success, a grade, progress, a curve, failure events or A/B preferences (see docs/labels.md)"
 ORIGINS = ("measured", "marked", "between", "end", "start", "made_up", "capped", "event", "words")
 """origins of targets; fields of `LabelWeights`"""
 _CODE = {name: code for code, name in enumerate(ORIGINS, start=1)}
@@ -236,7 +236,7 @@ def _check_enough(
         got = f"{len(labels)} labelled episodes that all contradict another, e.g. {id}: {reason}"
         raise BadInput(found.address, "labels that agree with each other", got)
     if not usable and not found.preferences:
-        got = " ".join((f"{len(episodes)} episodes, none labelled.", *selection.notes()))
+        got = " ".join((f"{count_episodes(len(episodes))}, none labelled.", *selection.notes()))
         raise BadInput(found.address, f"labelled episodes: {LABEL_KINDS}", got)
     if len(found.preferences) >= FEWEST_CHOICES:
         return
@@ -269,7 +269,8 @@ def _data_notes(
         yield f"{split} comparisons were skipped: each of the two was preferred at least once."
     for row in dataset.problems.rows():
         kept = "kept" if row["kept"] else "skipped"
-        yield f"The dataset has a problem: {row['problem']}, {row['episodes']} episodes ({kept}), {row['first']}."
+        count = count_episodes(row["episodes"])
+        yield f"The dataset has a problem: {row['problem']}, {count} ({kept}), {row['first']}."
     odd = [id for id, label in labels.items() if label.success and label.end is not None and label.end < HALF]
     if odd:
         yield f"{len(odd)} episodes are called a success though their progress ends below a half, e.g. {odd[0]}."

@@ -207,12 +207,13 @@ def calibrate_success(
     weights = np.concatenate([np.ones(int(known.sum())), np.full(len(clips), clip_weight)])
     steep, middle = fit_logistic(np.concatenate([scores[known], clips]), labels, weights)
     risk = default_risk(int((verdict == 0).sum())) if risk is None else risk
+    labelled = int((training_set.success == 0).sum())
     bounds = conformal_threshold(scores[verdict == 0], risk)
     needed = failures_needed(risk)
     threshold = _as_probability(bounds.threshold, steep, middle) if bounds.enough else None
     good = scores[verdict == 1]
     caught = float((good >= bounds.threshold).mean()) if len(good) and bounds.enough else math.nan
-    note = describe_guarantee(bounds, needed, held_out.by_episode)
+    note = describe_guarantee(bounds, needed, held_out.by_episode, labelled)
     return SuccessCalibration(steep, middle, risk, threshold, bounds.n, len(good), needed, caught, len(clips), note)
 
 
@@ -222,12 +223,20 @@ def default_risk(failures: int) -> float:
     return max(DEFAULT_RISK, smallest) if smallest <= HIGHEST_RISK else DEFAULT_RISK
 
 
-def describe_guarantee(bounds: ConformalThreshold, needed: int, by_episode: bool) -> str:
-    """Describe the false-positive guarantee, or why there is none and what it would take."""
+def describe_guarantee(bounds: ConformalThreshold, needed: int, by_episode: bool, labelled: int) -> str:
+    """Describe the false-positive guarantee, or why there is none and what it would take.
+
+    Of the `labelled` failures, an interrupted run has held out only some.
+    """
     if not bounds.n:
         return (
             f"No false-positive risk is promised: no labelled failure was held out, and {bounds.alpha:g} needs "
             f"{needed} of them."
+        )
+    if not bounds.enough and bounds.n < labelled:
+        return (
+            f"No false-positive risk is promised: the run was interrupted when {bounds.n} of {labelled} labelled "
+            "failures had been held out. Run the same command to resume."
         )
     if not bounds.enough:
         affordable = f"{affordable_risk(bounds.n):g}"
