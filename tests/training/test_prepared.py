@@ -310,6 +310,7 @@ def test_a_damaged_corpus_is_refused(tmp_path: Path) -> None:
         prepare_list(tmp_path / "file" / "corpus", rollout("a"))
     with pytest.raises(BadInput, match="1 no label"):
         prepare_list(tmp_path / "none", replace(rollout("a"), outcomes=()))
+    assert len(prepare_list(tmp_path / "none", rollout("a"), storage="video").rows) == 1  # nothing stood in the way
 
 
 # Preferences

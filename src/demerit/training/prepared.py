@@ -348,7 +348,7 @@ def prepare(
         check_held_out(parts)
         unfinished = make_folder(folder.with_name(folder.name + ".partial"))
         with lock_folder(unfinished):
-            if (unfinished / PREPARED).exists():
+            if _has_content(unfinished / EPISODES):
                 _check_provenance(unfinished, provenance)
             write_json(unfinished / PREPARED, provenance)
             progress = PrepareProgress()
@@ -577,6 +577,10 @@ def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tup
 
 def _not_taken(labels: Iterable[Outcome | Preference]) -> str:
     return f"label source not taken: {', '.join(sorted({name_source(label) for label in labels}))}"
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _recover_rows(folder: Path, name: str) -> list[CorpusRow]:

@@ -9,7 +9,14 @@ import pytest
 from demerit.errors import BadInput, UnknownName
 from demerit.training.prepared import CorpusChoice, CorpusRow, PreparedCorpus
 from demerit.training.vlm.config import RobometerTrainConfig
-from demerit.training.vlm.pairs import PairSampler, TrajectoryPair, is_better, label_success, start_at_zero
+from demerit.training.vlm.pairs import (
+    PairSampler,
+    TrajectoryPair,
+    is_better,
+    label_success,
+    pair_unequal,
+    start_at_zero,
+)
 from fakes.toy_trajectories import vlm_corpus
 
 
@@ -177,3 +184,17 @@ def test_a_corpus_without_any_pair_is_refused() -> None:
     assert is_better(ends[0], ends[2], 0.2) and not is_better(ends[0], ends[1], 0.2)
     with pytest.raises(BadInput, match="pairs"):
         PairSampler(failures, RobometerTrainConfig())
+
+
+def test_unequal_pairs_are_those_that_is_better_finds() -> None:
+    rng = np.random.default_rng(0)
+    ends = [np.nan, 0.0, 0.1, 0.5, 0.9]
+    rows = [
+        CorpusRow(str(number), "lab", "do it", "outcome", [True, False, None][number % 3], progress, progress)
+        for number, progress in enumerate(rng.choice(ends, (60, 1)).astype(np.float32))
+    ]
+    groups = [list(range(0, 60, 2)), list(range(1, 60, 2))]
+    expected = [(a, b) for group in groups for a in group for b in group if is_better(rows[a], rows[b], 0.2)]
+    assert [tuple(pair) for pair in pair_unequal(rows, groups, 0.2).tolist()] == expected
+    crowd = pair_unequal([*rows[:1], *[rows[1]] * 200], [list(range(201))], 0.2)
+    assert 50 <= (crowd[:, 0] == 0).sum() <= 64  # at most that many for one episode

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -324,8 +324,7 @@ class GradesObjective:
 
     def _row_at(self, number: int) -> int:
         epoch, place = divmod(number, len(self.rows))
-        order = np.random.default_rng([self.config.seed, epoch]).permutation(len(self.rows))
-        return self.rows[int(order[place])]
+        return self.rows[int(_shuffle(self.config.seed, epoch, len(self.rows))[place])]
 
     def example(self, number: int) -> TrainingExample:
         """Write the prompt of the published checkpoints and its answer."""
@@ -371,6 +370,11 @@ class GradesObjective:
     def held_out_error(self, distances: Sequence[float]) -> float:
         """Return the mean absolute error of the grades."""
         return float(np.mean(distances))
+
+
+@lru_cache(maxsize=2)
+def _shuffle(seed: int, epoch: int, count: int) -> TokenNumbers:
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 Objective = PairsObjective | GradesObjective

@@ -15,7 +15,7 @@ episode: `zero_at`) and 1 where the task is done (`cutoffs`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -29,6 +29,8 @@ from demerit.training.prepared import HELD_OUT, CorpusRow, Floats, PreparedCorpu
 from demerit.training.vlm.config import STRATEGIES, RobometerTrainConfig
 
 FrameNumbers = npt.NDArray[np.int64]
+RowPairs = npt.NDArray[np.int32]
+"""(pairs, 2) numbers of rows; a million episodes make tens of millions"""
 TRIES = 32
 ROUNDING = 1e-4
 MOST_PARTNERS = 64
@@ -67,18 +69,20 @@ class PairSampler:
         self.by_instruction: dict[str, list[int]] = defaultdict(list)
         for number in self.rows:
             self.by_instruction[normalize_instruction(corpus.rows[number].instruction)].append(number)
-        self.unequal = _pair_unequal(self.labels, list(self.by_instruction.values()), config.apart)
+        self.unequal = pair_unequal(self.labels, list(self.by_instruction.values()), config.apart)
         self.rising = [number for number in self.rows if _can_rewind(self.labels[number])]
         self.foreign = self._pair_foreign()
         self.chosen = _find_choices(corpus, set(self.rows))
-        self.strategies: dict[str, tuple[Callable[[np.random.Generator], TrajectoryPair], Sequence[object]]] = {
+        self.strategies: dict[str, tuple[Callable[[np.random.Generator], TrajectoryPair], Sized]] = {
             "expertise": (self._sample_expertise, self.unequal),
             "instruction": (self._sample_instruction, self.foreign),
             "rewind": (self._sample_rewind, self.rising),
             "reverse": (self._sample_reverse, self.rising),
             "people": (self._sample_people, self.chosen),
         }
-        self.possible = [name for name in STRATEGIES if config.strategies.get(name, 0) > 0 and self.strategies[name][1]]
+        self.possible = [
+            name for name in STRATEGIES if config.strategies.get(name, 0) > 0 and len(self.strategies[name][1])
+        ]
         if not self.possible:
             expected = "pairs with different outcomes, preferences, two tasks, or successes to rewind"
             raise BadInput("the corpus", expected, f"none in {len(self.rows)} episodes for {split}")
@@ -93,7 +97,8 @@ class PairSampler:
         return replace(pair, first=pair.second, second=pair.first, first_is_better=not pair.first_is_better)
 
     def _sample_expertise(self, rng: np.random.Generator) -> TrajectoryPair:
-        return self._compare(*self.unequal[rng.integers(len(self.unequal))], rng, "expertise")
+        better, worse = self.unequal[rng.integers(len(self.unequal))].tolist()
+        return self._compare(better, worse, rng, "expertise")
 
     def _sample_people(self, rng: np.random.Generator) -> TrajectoryPair:
         return self._compare(*self.chosen[rng.integers(len(self.chosen))], rng, "people")
@@ -104,7 +109,7 @@ class PairSampler:
         return TrajectoryPair(self.labels[better].instruction, good, bad, True, strategy)
 
     def _sample_instruction(self, rng: np.random.Generator) -> TrajectoryPair:
-        right, wrong = self.foreign[rng.integers(len(self.foreign))]
+        right, wrong = self.foreign[rng.integers(len(self.foreign))].tolist()
         other = self._show(wrong, self._sample_path(wrong, rng))
         nothing = np.zeros_like(other.progress)
         other = replace(other, progress=nothing, success=nothing)
@@ -144,20 +149,23 @@ class PairSampler:
             progress = start_at_zero(progress, float(row.progress[path.min()]))
         return Trajectory(number, frames, progress, label_success(row, frames, progress, self.config.unsure_from))
 
-    def _pair_foreign(self) -> list[tuple[int, int]]:
+    def _pair_foreign(self) -> RowPairs:
         """Pair every success with one success of each other task."""
         successes = {
-            instruction: good
+            instruction: np.array(good, np.int32)
             for instruction, numbers in self.by_instruction.items()
             if instruction and (good := [number for number in numbers if self.labels[number].success])
         }
-        names, pairs = list(successes), []
+        names, pairs = list(successes), [np.empty((0, 2), np.int32)]
         for number, instruction in enumerate(names):
             behind = (names[(number + ahead) % len(names)] for ahead in range(1, len(names)))
             others = list(islice((other for other in behind if not same_task(instruction, other)), MOST_PARTNERS))
-            for place, row in enumerate(successes[instruction]):
-                pairs += [(row, successes[other][place % len(successes[other])]) for other in others]
-        return pairs
+            if others:
+                mine = successes[instruction]
+                place = np.arange(len(mine))
+                theirs = np.stack([successes[other][place % len(successes[other])] for other in others], 1)
+                pairs.append(np.stack([np.repeat(mine, len(others)), theirs.ravel()], 1))
+        return np.concatenate(pairs)
 
 
 def read_labels(corpus: PreparedCorpus, config: RobometerTrainConfig) -> list[CorpusRow]:
@@ -213,7 +221,7 @@ def pair_held_out(corpus: PreparedCorpus, apart: float) -> dict[str, list[tuple[
         if row.split == HELD_OUT:
             groups[normalize_instruction(row.instruction)].append(number)
     pairs = {
-        name: [*_pair_unequal(corpus.rows, [group], apart), *_find_choices(corpus, set(group))]
+        name: [*map(tuple, pair_unequal(corpus.rows, [group], apart).tolist()), *_find_choices(corpus, set(group))]
         for name, group in groups.items()
     }
     return {name: found for name, found in pairs.items() if found}
@@ -234,14 +242,19 @@ def _find_choices(corpus: PreparedCorpus, rows: set[int]) -> list[tuple[int, int
     return [pair for pair in choices if rows.issuperset(pair)]
 
 
-def _pair_unequal(rows: Sequence[CorpusRow], groups: Sequence[list[int]], apart: float) -> list[tuple[int, int]]:
-    """Pair every episode with some that are clearly worse with the same instruction."""
-    pairs = []
+def pair_unequal(rows: Sequence[CorpusRow], groups: Sequence[list[int]], apart: float) -> RowPairs:
+    """Pair every episode with some that are clearly worse with the same instruction (see `is_better`)."""
+    pairs = [np.empty((0, 2), np.int32)]
     for group in groups:
-        for number in group:
-            worse = [other for other in group if is_better(rows[number], rows[other], apart)]
-            pairs += [(number, other) for other in worse[:: 1 + len(worse) // MOST_PARTNERS]]
-    return pairs
+        numbers = np.array(group, np.int32)
+        done = np.array([np.nan if rows[number].success is None else rows[number].success for number in group], float)
+        final = np.array([rows[number].final for number in group])
+        for number, mine, end in zip(group, done, final, strict=True):
+            is_lower = end - final >= apart
+            worse = numbers[is_lower | (done == 0) if mine == 1 else is_lower & (done != 1) if mine == 0 else is_lower]
+            chosen = worse[:: 1 + len(worse) // MOST_PARTNERS]
+            pairs.append(np.stack([np.full_like(chosen, number), chosen], 1))
+    return np.concatenate(pairs)
 
 
 def _can_rewind(row: CorpusRow) -> bool:
