@@ -12,17 +12,27 @@ import pytest
 from typer.testing import CliRunner
 
 from demerit.cli import app
+from demerit.data.dataset import Dataset
 from demerit.data.formats import open_dataset
 from demerit.data.seen import SeenEpisodes
 from demerit.data.splits import normalize_split
 from demerit.data.video import write_video
+from demerit.llm import ChatClient, Endpoint
+from demerit.negatives.relabel import RelabelConfig, relabel
+from demerit.training.prepared import PreparedCorpus
 from demerit.training.vlm.fit import VLMTrainer
 from fakes.accelerate_state import fresh_accelerator  # noqa: F401
+from fakes.chat_server import ScriptedServer
+from fakes.coded_episodes import Listed
 from fakes.drawn_sample import make_sample
+from fakes.relabel_author import author, originals_apart
 from fakes.tiny_vlm import tiny_checkpoint
 
 SMALL = {"steps": 2, "batch": 2, "part": 1, "frames": 2, "shorter_side": 64, "lora": 2, "precision": "float32"}
 CHANGES = [part for name, value in SMALL.items() for part in ("--set", f"{name}={value}")]
+
+GRADES = {name: value for name, value in SMALL.items() if name != "frames"} | {"validate_every": 1}
+GRADED = [part for name, value in GRADES.items() for part in ("--set", f"{name}={value}")]
 
 
 def run_command(*options: object) -> Any:
@@ -104,9 +114,7 @@ def seen_splits(model: Path, data: str) -> Counter[str]:
 def test_roboreward_trains_on_train_chooses_on_validation_and_never_reads_test(tmp_path: Path) -> None:
     data = f"roboreward:{write_roboreward(tmp_path / 'RoboReward')}"
     start = tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})
-    small = {name: value for name, value in SMALL.items() if name != "frames"} | {"validate_every": 1}
-    changes = [part for name, value in small.items() for part in ("--set", f"{name}={value}")]
-    common = ["--from", start, "--device", "cpu", "--workers", 0, *changes]
+    common = ["--from", start, "--device", "cpu", "--workers", 0, *GRADED]
     done = run_command("roboreward", "-o", tmp_path / "out", "--data", f"rr={data}", *common)
     assert done.exit_code == 0, done.output
     assert "4 to train on, 2 held out; labels: 6 model:validated" in done.output
@@ -124,6 +132,32 @@ def test_roboreward_trains_on_train_chooses_on_validation_and_never_reads_test(t
     assert forced.exit_code == 0 and "3 to train on" in forced.output
     people = run_command(*alone, "--use-test-split", "--label-sources", "rule", "--corpus", tmp_path / "no")
     assert people.exit_code == 1 and "label source not taken: human" in people.output.replace("\n", " ")
+
+
+def test_counterfactuals_of_relabel_train_roboreward_with_splits_kept_apart(tmp_path: Path) -> None:
+    config = RelabelConfig(grades=(2, 4), clips=(3,), keep_originals=True, size=32)
+    originals = Dataset(Listed(originals_apart(tmp_path, 10)), "listed")
+    with ScriptedServer(author) as server:
+        with ChatClient(Endpoint(server.url, "simulated", key_env=""), tmp_path / "answers.sqlite") as client:
+            relabel(originals, tmp_path / "made", client, config)
+    data = f"demerit:{tmp_path / 'made'}"
+    splits = Counter(normalize_split(episode.origin.split) for episode in open_dataset(data))
+    assert splits == {"train": 32, "validation": 4, "test": 4}
+    start = tiny_checkpoint(tmp_path / "qwen", text={"num_hidden_layers": 3})
+    common = ["--data", f"made={data}", "--from", start, "--device", "cpu", "--workers", 0, *GRADED]
+    done = run_command("roboreward", "-o", tmp_path / "out", *common)
+    assert done.exit_code == 0, done.output
+    corpus = PreparedCorpus.load(tmp_path / "out" / "corpus")
+    edits = {episode.id: [edit.name for edit in episode.edits] for episode in open_dataset(data)}
+    made = Counter((row.split, *edits[row.id], row.grade) for row in corpus.rows)
+    assert made == {
+        ("train", "counterfactual", 2): 8, ("train", "counterfactual", 4): 8, ("train", "clip", 3): 8,
+        ("held-out", "counterfactual", 2): 1, ("held-out", "counterfactual", 4): 1, ("held-out", "clip", 3): 1,
+    }  # fmt: skip
+    assert set(seen_splits(tmp_path / "out" / "model", data)) == {"train"}
+    without = ["--set", 'without=["counterfactual"]', "--prepare-only"]
+    assert run_command("roboreward", "-o", tmp_path / "cut", *common, *without).exit_code == 0
+    assert len(PreparedCorpus.load(tmp_path / "cut" / "corpus").rows) == 9
 
 
 def test_bad_options_are_refused_before_anything_is_done(tmp_path: Path) -> None:

@@ -518,7 +518,7 @@ def _write_corpus(
                     heard.append((part, record))
                     progress.labels.add([record] if plan.has_preferences else [], plan.sources)
                     continue
-                if part.place(record):
+                if not _exclude(record, part, plan):
                     progress.labels.add(record.outcomes, plan.sources)
                 graded = most_trusted(outcome for outcome in record.outcomes if outcome.grade is not None)
                 progress.grades.update([str(graded.grade)] if graded else [])
@@ -556,13 +556,15 @@ def _count(progress: PrepareProgress) -> dict[str, dict[str, Any]]:
     return {**counts, "label_sources": progress.labels.to_json()}
 
 
-def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tuple[CorpusRow, Frames] | str:
-    split = part.place(episode)
-    if not split:
-        return TEST_SPLIT
+def _exclude(episode: Episode, part: CorpusPart, plan: PreparePlan) -> str:
+    """Return why an episode is left out whatever its labels are; empty if it is not."""
     made_by = [edit.name for edit in episode.edits if edit.name in plan.without]
-    if made_by:
-        return f"made by {made_by[0]}"
+    return TEST_SPLIT if not part.place(episode) else f"made by {made_by[0]}" if made_by else ""
+
+
+def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tuple[CorpusRow, Frames] | str:
+    if excluded := _exclude(episode, part, plan):
+        return excluded
     labelled = replace(episode, outcomes=select_labels(episode.outcomes, plan.sources))
     try:
         frames = plan.choose_frames(episode)
@@ -571,7 +573,7 @@ def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tup
         return "unreadable"
     if isinstance(row, str):
         return _not_taken(episode.outcomes) if episode.outcomes and not labelled.outcomes else row
-    row = replace(row, split=split, marks=tuple(mark_episode(episode)))
+    row = replace(row, split=part.place(episode), marks=tuple(mark_episode(episode)))
     return row, episode.main.select(frames)
 
 

@@ -66,6 +66,7 @@ class CompactCorpusPlan:
             success=True if outcome is None else outcome.success,
             progress=_end_progress(len(frames), kind, outcome) if curve is None else curve[frames].astype(np.float32),
             times=episode.main.times()[frames].astype(np.float32),
+            grade=None if outcome is None else outcome.grade,
             task=episode.origin.tags.get("task") or episode.instruction,
             site=episode.origin.site or episode.origin.tags.get("lab", ""),
             group=episode.origin.group,
