@@ -210,7 +210,17 @@ def test_each_violation_breaks_its_clause(model: Honest, clause: str) -> None:
 
 
 # a folder, other models, a server, gigabytes of weights: each of these is checked in a file of its own
-NEED_MORE_THAN_A_NAME = {"calibrated", "ensemble", "gvl", "robometer", "roboreward", "topreward", "dopamine", "vlac"}
+NEED_MORE_THAN_A_NAME = {
+    "calibrated",
+    "ensemble",
+    "gvl",
+    "grader",
+    "robometer",
+    "roboreward",
+    "topreward",
+    "dopamine",
+    "vlac",
+}
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - NEED_MORE_THAN_A_NAME))
