@@ -301,8 +301,12 @@ def test_problems_of_the_data_come_before_what_is_not_measured(sample: Path, tmp
     assert NO_INSTRUCTION in made.warnings[0] and any("not measured" in text for text in made.warnings[1:])
 
 
-def test_a_verdict_of_counts_names_whole_numbers(report: Report) -> None:
+def test_a_verdict_of_counts_names_whole_numbers(report: Report, tmp_path: Path) -> None:
     measure = report.line("oracle", "over_reward_above_half")
     assert measure is not None
     (sentence,) = [text for text in report.verdicts["oracle"] if f"of {measure.n} {measure.unit}" in text]
     assert f" {round(measure.value * measure.n)} of {measure.n} {measure.unit}" in sentence
+    own = load_benchmark("own")  # a measure that is no share stays a number
+    error = replace(own.metric("progress_error"), has_controls=False)
+    made = run_benchmark(replace(own, metrics=(error,), headline=(error.name,)), ["clock"], coded(3), tmp_path, QUICK)
+    assert f"{value(made, 'clock', error.name):.3f}" in made.verdicts["clock"][0]

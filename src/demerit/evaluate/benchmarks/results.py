@@ -199,7 +199,10 @@ def _put_in_words(
         elif benchmark.metric(name).has_controls:
             yield f"{label(name)}: {measure.value:.3f}; no control was scored to compare with."
         else:
-            yield f"{label(name)}: {round(measure.value * measure.n)} of {measure.n} {measure.unit}; {measure.note}."
+            count = measure.value * measure.n
+            is_share = 0 <= measure.value <= 1 and math.isclose(count, round(count), abs_tol=1e-6)
+            value = str(round(count)) if is_share else f"{measure.value:.3f}, mean"
+            yield f"{label(name)}: {value} of {measure.n} {measure.unit}; {measure.note}."
 
 
 # Warnings
