@@ -22,6 +22,7 @@ from demerit.data.formats import open_dataset
 from demerit.data.splits import USE_TEST_SPLIT
 from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, MissingExtra
+from demerit.models.compact.engine import NetworkInfo, shipped_folder
 from demerit.models.vlm.hub import locate_checkpoint
 from demerit.registry import load_attribute
 from demerit.training.compact import CompactCorpusPlan, load_compact_config
@@ -38,6 +39,7 @@ from demerit.training.prepared import (
     open_corpus,
     prepare,
 )
+from demerit.training.rewind import load_rewind_config
 from demerit.training.vlm.config import default_start, load_vlm_config
 from demerit.training.vlm.corpus import VLMCorpusPlan
 
@@ -61,6 +63,7 @@ class TrainGroup(LazyGroup):
         "compact": ("train:compact", "Train the network of the default model."),
         "robometer": ("train:robometer", "Train a Robometer on progress, success and preferences."),
         "roboreward": ("train:roboreward", "Train a RoboReward on grades from 1 to 5."),
+        "rewind": ("train:rewind", "Train a ReWiND on time, rewound videos and wrong instructions."),
     }
 
 
@@ -179,6 +182,59 @@ def compact(
         )
     out.print(f"The network: [bold]{escape(str(folder))}[/bold]")
     out.print(f"Next: demerit score DATASET --model {escape(str(folder))}")
+
+
+def rewind(
+    out_folder: OutOption,
+    data: DataOption = None,
+    demonstrations: DemonstrationsOption = None,
+    held_out: HeldOutOption = None,
+    corpus: CorpusOption = None,
+    prepare_only: PrepareOnlyOption = False,
+    recipe: RecipeOption = None,
+    changes: ChangesOption = None,
+    label_sources: LabelSourcesOption = "",
+    use_test_split: UseTestSplitOption = False,
+    network: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Another compact network for the features than the shipped one.")
+    ] = None,
+    device: DeviceOption = None,
+    workers: WorkersOption = 2,
+) -> None:
+    """Train a ReWiND on time, rewound videos and wrong instructions.
+
+    A small transformer over the frame features of the shipped network. Needs successes with instructions. Failures with
+    a progress curve, a final progress or a grade are used too; --set failures=0 leaves them out, as the paper does.
+    OUT is the model. Ctrl-C saves, and the same command resumes. See docs/training_rewind.md.
+
+    [bold]Examples[/bold]
+
+      demerit train rewind -o mine --data lab=my_set
+      demerit train rewind -o mine --data sim=my_sim --demonstrations shown=my_demos --set failures=0 --set mismatched=1
+      demerit score new_episodes --model ./mine
+    """
+    config = load_rewind_config(recipe).change(parse_changes(changes or []))
+    config = replace(config, sources=parse_sources(label_sources, config.sources))
+    train = None if prepare_only else _load("rewind.train:train_rewind", "train")
+    size = NetworkInfo.read(network or shipped_folder()).size
+    folder = corpus or out_folder / "corpus"
+    parts = open_parts({"data": data, "demonstrations": demonstrations, "held-out": held_out}, folder, use_test_split)
+    prepared = _prepare(parts, folder, CompactCorpusPlan(size, config.sources, config.without), workers)
+    if train is None:
+        return
+    frames = sum(row.frames for row in prepared.rows)
+    with bar("features", frames) as read, bar("training", config.steps) as shown:
+        folder = train(
+            prepared,
+            out_folder,
+            config,
+            network,
+            lambda progress: shown.update(progress.step, str(progress)),
+            device,
+            read.update,
+        )
+    out.print(f"The model: [bold]{escape(str(folder))}[/bold]")
+    out.print(f"Next: demerit score DATASET --model {escape(str(out_folder))}")
 
 
 def robometer(

@@ -26,7 +26,7 @@ from demerit.registry import Registry, load_attribute
 DESCRIPTION = "model.json"
 FORMAT = 1
 OUTPUT = "network"
-"""the folder that compact training writes; the user named its parent"""
+"""the folder that training of small networks writes; the user named its parent, which may stand for it"""
 LOCAL = "-local"
 """suffix for a local model with a registered model's name"""
 MODELS = Registry(
@@ -56,6 +56,7 @@ KINDS = Registry(
     {
         "calibrated": "models.calibrated:Calibrated.from_folder",
         "compact": "models.compact.model:Compact.from_folder",
+        "rewind": "models.rewind:ReWiND.from_folder",
         "taught": "models.taught.model:TaughtModel.from_folder",
     },
 )
@@ -81,8 +82,9 @@ def find_model(name: str) -> Callable[..., Any]:
     arguments = [argument] if colon else []
     if known in MODELS:
         return partial(MODELS.factory(known), *arguments)
-    if (Path(known) / DESCRIPTION).is_file():
-        return partial(load_folder, Path(known), *arguments)
+    for folder in (Path(known), Path(known) / OUTPUT):
+        if (folder / DESCRIPTION).is_file():
+            return partial(load_folder, folder, *arguments)
     if colon and _is_importable(known):
         return partial(_call_factory, name, _load_class(known, argument))
     if Path(name).exists():

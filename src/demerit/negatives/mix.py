@@ -225,6 +225,8 @@ class Pool:
     keep_partners: bool = False
     """whether to keep the episodes too; only a splice needs them"""
     _groups: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
+    _tasks: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    """names of the tasks that an instruction of a split was given for"""
     _spelling: dict[tuple[str, str], str] = field(default_factory=dict)
     _partners: dict[tuple[str, str], list[Episode]] = field(default_factory=lambda: defaultdict(list))
     _ready: dict[str, _Instructions] = field(default_factory=dict)
@@ -245,6 +247,7 @@ class Pool:
             return
         split = episode.origin.split
         self._groups[split][text].add(episode.origin.group)
+        self._tasks[split, text].add(episode.origin.tags.get("task", ""))
         known = self._spelling.setdefault((split, text), episode.instruction)
         self._spelling[split, text] = min(known, episode.instruction)  # independent of the order
         if self.keep_partners:
@@ -257,13 +260,14 @@ class Pool:
 
         One of the most similar, or, with probability `easy`, any.
         """
-        split = episode.origin.split
+        split, task = episode.origin.split, episode.origin.tags.get("task", "")
         tiers = self._tiers(split, episode.instruction, episode.origin.group)
         order = range(len(tiers)) if rng.random() >= easy else range(len(tiers) - 1, -1, -1)
         for tier in order:
             for number in _draw(tiers[tier], rng):
                 text = self._ready[split].texts[number]
-                if not same_task(text, episode.instruction):
+                reworded = bool(task) and task in self._tasks[split, text]
+                if not reworded and not same_task(text, episode.instruction):
                     near = next(i for i, those in enumerate(tiers) if number in those)
                     return self._spelling[split, text], NEARNESS[near]
         return None

@@ -209,6 +209,17 @@ def test_wrong_instructions_are_similar_and_of_the_same_split() -> None:
     assert numbers(drawn[0]).tolist() == [0, 1, 2, 3]
 
 
+def test_another_wording_of_the_same_task_is_no_wrong_instruction() -> None:
+    named = replace(SCENE, tags={"task": "assembly"})
+    others = [
+        replace(coded(3, "a", "put the nut on the peg"), origin=named),
+        replace(coded(3, "b", "Open the drawer"), origin=replace(SCENE, tags={"task": "drawer-open"})),
+    ]
+    wrench = replace(coded(4, "c", "fit the ring of the wrench over the upright peg"), origin=named)
+    made = [load_negative("wrong-instruction").make_with_seed(wrench, seed, pool=Pool.of(others)) for seed in range(50)]
+    assert {one.instruction for one in made} == {"Open the drawer"}
+
+
 def test_no_other_instruction() -> None:
     same = Pool.of([coded(3, "a"), coded(3, "b", "Put the cup on the shelf.")])
     for instruction, options, reason in [

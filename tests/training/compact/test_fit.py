@@ -12,9 +12,11 @@ import torch
 
 from demerit.errors import BadInput, Diverged
 from demerit.models.compact.text import TextEncoder
+from demerit.training import loop
 from demerit.training.compact import fit
-from demerit.training.compact.fit import CHECKPOINT, CompactProgress, CompactTrainer
+from demerit.training.compact.fit import CompactTrainer
 from demerit.training.compact.train import shipped_words
+from demerit.training.loop import CHECKPOINT, LoopProgress
 from demerit.training.prepared import PreparedCorpus
 from fakes.toy_corpus import compact_corpus, small_config
 
@@ -49,7 +51,7 @@ def test_a_stopped_run_resumes_and_ends_the_same(words: TextEncoder, tmp_path: P
     whole.run()
     stopped = make_trainer(words, tmp_path / "stopped", **changes)
 
-    def press(progress: CompactProgress) -> None:
+    def press(progress: LoopProgress) -> None:
         if progress.step == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -67,7 +69,7 @@ def test_a_stopped_run_resumes_and_ends_the_same(words: TextEncoder, tmp_path: P
 def test_a_run_ends_at_the_first_loss_that_is_not_finite(
     words: TextEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit, "SAVE_EVERY", -1.0)
+    monkeypatch.setattr(loop, "SAVE_EVERY", -1.0)
     run, features = make_trainer(words, tmp_path), fit.tower_features
     monkeypatch.setattr(fit, "tower_features", lambda *given: features(*given) * (torch.inf if run.step == 2 else 1))
     with pytest.raises(Diverged, match="tower_rate") as caught:
@@ -106,7 +108,7 @@ def test_another_runs_checkpoint_is_refused(words: TextEncoder, tmp_path: Path) 
 def test_the_loss_goes_down_on_what_can_be_learned(
     words: TextEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit, "WARM_UP", 2)
+    monkeypatch.setattr(loop, "WARM_UP", 2)
     losses: list[float] = []
     changes = {"shares": {"measured": 1}, "steps": 14, "tower_rate": 2e-3, "head_rate": 5e-3}
     run = make_trainer(words, tmp_path, **changes)

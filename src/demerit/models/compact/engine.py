@@ -144,8 +144,8 @@ class Engine:
         self.info.check_files(folder)
         self.seen = SeenEpisodes.read(folder / SEEN)
         self._text = TextEncoder.load(folder / WORDS)
-        self._tower = _open_session(folder / TOWER, _tower_shapes(self.info))
-        self._temporal = _open_session(folder / TEMPORAL, _temporal_shapes(self.info))
+        self._tower = open_session(folder / TOWER, _tower_shapes(self.info))
+        self._temporal = open_session(folder / TEMPORAL, _temporal_shapes(self.info))
         self.threads = threads or _count_cores()
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="demerit-engine")
 
@@ -260,7 +260,7 @@ def _temporal_shapes(info: NetworkInfo) -> tuple[Shapes, Shapes]:
     return inputs, dict(zip(OUTPUTS, [*rows, (1, info.state)], strict=True))
 
 
-def _open_session(path: Path, shapes: tuple[Shapes, Shapes]) -> InferenceSession:
+def open_session(path: Path, shapes: tuple[Shapes, Shapes]) -> InferenceSession:
     """Open a single-threaded session; refuse a graph with other inputs, outputs or shapes."""
     import onnxruntime  # noqa: PLC0415  # takes 0.1 s
 

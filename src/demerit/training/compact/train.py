@@ -21,9 +21,10 @@ from demerit.errors import BadInput
 from demerit.models.compact.engine import FILES, FORMAT, INFO, TEMPORAL, TOWER, WORDS
 from demerit.models.compact.text import TextEncoder
 from demerit.training.compact.config import CompactTrainConfig
-from demerit.training.compact.fit import CompactReport, CompactTrainer
+from demerit.training.compact.fit import CompactTrainer
 from demerit.training.compact.inputs import MIDDLE, SCALE
 from demerit.training.compact.network import CompactHead, CompactNetwork, ImageTower, load_imagenet, progress
+from demerit.training.loop import LoopReport
 from demerit.training.prepared import CorpusRow, PreparedCorpus, collect_seen
 from demerit.training.run_control import choose_device, write_folder
 
@@ -50,7 +51,7 @@ def train_compact(
     config: CompactTrainConfig,
     words: str | Path | None = None,
     imagenet: str | Path | None = None,
-    report: CompactReport | None = None,
+    report: LoopReport | None = None,
     device: str | None = None,
 ) -> Path:
     """Train, export and return the network's folder, `out/network`. Checkpoints are in `out/run`.
@@ -177,7 +178,7 @@ def _export_tower(network: CompactNetwork, path: Path) -> None:
     size = network.shape.size
     pixels = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     dynamic = {name: {0: "n"} for name in ("frames", "features")}
-    _export_graph(_TowerGraph(network.tower), (pixels, pixels[:1]), path, ["frames", "first"], ["features"], dynamic)
+    export_graph(_TowerGraph(network.tower), (pixels, pixels[:1]), path, ["frames", "first"], ["features"], dynamic)
 
 
 def _export_head(network: CompactNetwork, path: Path) -> None:
@@ -187,10 +188,10 @@ def _export_head(network: CompactNetwork, path: Path) -> None:
     outputs = ["progress", "bins", "success", "rank", "hidden", "state_after"]
     dynamic = {name: {1: "t"} for name in ["features", *outputs[:-1]]}
     inputs = ["features", "words", "told", "state"]
-    _export_graph(_HeadGraph(network.head), example, path, inputs, outputs, dynamic)
+    export_graph(_HeadGraph(network.head), example, path, inputs, outputs, dynamic)
 
 
-def _export_graph(
+def export_graph(
     graph: nn.Module,
     example: tuple[Tensor, ...],
     path: Path,
@@ -198,6 +199,7 @@ def _export_graph(
     outputs: list[str],
     dynamic: dict[str, dict[int, str]],
 ) -> None:
+    """Write an ONNX graph; `dynamic` names the axes of any size."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the older exporter needs no further package
         warnings.simplefilter("ignore", torch.jit._trace.TracerWarning)

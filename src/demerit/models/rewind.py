@@ -1,0 +1,191 @@
+"""ReWiND (Zhang et al. 2025): a small causal transformer over features of frames, trained by `demerit train rewind`.
+
+A model folder holds `model.json` (see `RewindInfo`), `head.onnx` (features and an instruction to progress),
+`tower/` (the compact network that computes the features and reads the instruction) and `seen.json`. ONNX Runtime
+computes. The value at a frame comes from at most `frames` frames, spread over the video up to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.config import build_config
+from demerit.data.episode import Episode
+from demerit.data.frames import RGB, Images, Prepare, short_hash, spread
+from demerit.data.reward import Reward
+from demerit.data.seen import SEEN, SeenEpisodes
+from demerit.errors import BadEpisode, BadInput, DemeritError
+from demerit.models.compact.engine import AGAIN, Engine, open_session
+from demerit.models.compact.model import Compact
+from demerit.models.loading import DESCRIPTION, name_of, read_description
+from demerit.models.protocol import ModelCard
+
+KIND, HEAD, TOWER_FOLDER = "rewind", "head.onnx", "tower"
+AT_ONCE = 64
+"""moments computed at once"""
+ABOUT = (
+    "ReWiND: a small transformer over frame features, trained on t/T, rewound videos and wrong instructions. It needs "
+    "an instruction, and knows the tasks it was trained on."
+)
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class RewindInfo:
+    """The fields of model.json, besides format and kind."""
+
+    frames: int
+    """most frames seen at once"""
+    head: str
+    """sha256 of head.onnx"""
+    revision: str
+    licence: str
+    trained_on: tuple[str, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> RewindInfo:
+        """Read and validate a folder's model.json."""
+        facts = {name: value for name, value in read_description(folder).items() if name not in ("format", "kind")}
+        found = build_config(cls, facts, str(folder / DESCRIPTION))
+        if found.frames < 1:
+            raise BadInput(f"{folder / DESCRIPTION}, frames", "a whole number, 1 or more", found.frames)
+        return found
+
+    def as_facts(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**vars(self), "trained_on": list(self.trained_on)}
+
+
+class ReWiND:
+    """Progress (0 to 1) for every frame of the main camera, given an instruction. Causal."""
+
+    def __init__(self, folder: Path, threads: int | None = None) -> None:
+        """Use `from_folder`."""
+        self.info = RewindInfo.read(folder)
+        self.engine = Engine.load(folder / TOWER_FOLDER, threads)
+        path, width = folder / HEAD, self.engine.info.vector
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no such file"
+        if found != self.info.head:
+            raise BadInput(
+                str(path), f"the file listed in {DESCRIPTION}, sha256 {self.info.head[:12]} ({AGAIN})", found
+            )
+        given: dict[str, tuple[int | None, ...]] = {
+            "features": (None, None, width),
+            "words": (None, self.engine.info.words),
+        }
+        self._head = open_session(path, (given, {"progress": (None, None)}))
+        self._reader = Compact(engine=self.engine)
+        self.seen = SeenEpisodes.read(folder / SEEN) | self.engine.seen
+        weights = short_hash(self.info.head.encode(), self.engine.hash.encode(), str(self.info.frames).encode())
+        self.card = ModelCard(
+            name=name_of(folder),
+            revision=self.info.revision,
+            licence=self.info.licence,
+            quantity="progress",
+            low=0.0,
+            high=1.0,
+            causal=True,
+            comparable=True,
+            weights_hash=weights,
+            about=ABOUT,
+        )
+        self._live: _LiveRewind | None = None
+
+    @classmethod
+    def from_folder(cls, folder: Path, threads: int | None = None) -> ReWiND:
+        """Load a model folder of kind `rewind` strictly: every file's hash and every graph's shapes are checked."""
+        return cls(folder, threads)
+
+    @property
+    def prepare(self) -> Prepare:
+        """Resize images; run in the decoding processes."""
+        return self.engine.prepare
+
+    def looks_at(self, episode: Episode) -> list[str]:
+        """Return the main camera's name."""
+        return [episode.main_camera]
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        """Score every frame. An episode that cannot be read comes back unscored with the reason."""
+        return [self._score_episode(episode) for episode in episodes]
+
+    def reset(self, instruction: str) -> None:
+        """Start a live episode."""
+        words = self.engine.text_vector(instruction)
+        if words is None:
+            raise BadInput("instruction", "text with a known word", repr(instruction))
+        self._live = _LiveRewind(self, words, [])
+
+    def step(self, frame: Images) -> float:
+        """Take the next (height, width, 3) frame; return its progress. The cost per step is constant."""
+        if self._live is None:
+            raise BadInput("step", "reset(instruction) before the first frame", "a frame")
+        return self._live.step(frame)
+
+    def follow(self, features: Floats, words: Floats) -> Floats:
+        """Return (frames,) progress from 0 to 1, of (frames, features) and an instruction's vector."""
+        early = self._run(features[None, : self.info.frames], words)[0]
+        late = [
+            self._run(np.stack([self._window(features[: at + 1]) for at in block]), words)[:, -1]
+            for block in _blocks(range(self.info.frames, len(features)))
+        ]
+        return np.concatenate([early, *late])
+
+    def follow_last(self, features: Floats, words: Floats) -> float:
+        """Return the progress at the last of some frames."""
+        return float(self._run(self._window(features)[None], words)[0, -1])
+
+    def _window(self, features: Floats) -> Floats:
+        return features[spread(len(features), self.info.frames)]
+
+    def _run(self, windows: Floats, words: Floats) -> Floats:
+        given = {"features": np.ascontiguousarray(windows), "words": np.repeat(words[None], len(windows), axis=0)}
+        progress: Floats = self._head.run(["progress"], given)[0]
+        return progress
+
+    def _score_episode(self, episode: Episode) -> Reward:
+        given: dict[str, Any] = {"camera": episode.main_camera, "instruction": episode.instruction}
+        try:
+            words = self.engine.text_vector(episode.instruction)
+            if words is None:
+                raise BadEpisode(episode.id, "an instruction with a known word", repr(episode.instruction))
+            features = self._reader.features(episode.main)[:, : self.engine.info.vector]
+            if not len(features):
+                raise BadEpisode(episode.id, "at least one frame", "none")
+            value = self.follow(features, words)
+        except DemeritError as error:
+            return Reward.unscored(self.card.name, episode.id, str(error), given)
+        why = "" if np.isfinite(value).all() else "the network gave no number there"
+        at = np.arange(len(value), dtype=np.int32)
+        return Reward(self.card.name, episode.id, at, value, None, why, {**given, "frames": len(at)})
+
+
+@dataclass(eq=False)
+class _LiveRewind:
+    """A live episode: the first image and the features so far."""
+
+    model: ReWiND
+    words: Floats
+    features: list[Floats]
+    first: Images | None = None
+
+    def step(self, frame: Images) -> float:
+        if frame.ndim != RGB or frame.shape[-1] != RGB:
+            raise BadInput("frame", "shape (height, width, 3)", frame.shape)
+        self.first = frame if self.first is None else self.first
+        engine = self.model.engine
+        self.features.append(engine.features(frame[None], self.first)[0, : engine.info.vector])
+        shown = spread(len(self.features), self.model.info.frames)
+        return self.model.follow_last(np.stack([self.features[at] for at in shown]), self.words)
+
+
+def _blocks(moments: range) -> list[range]:
+    return [moments[start : start + AT_ONCE] for start in range(0, len(moments), AT_ONCE)]

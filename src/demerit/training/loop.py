@@ -1,0 +1,232 @@
+"""The loop that trains small networks: sample ahead, compute, average. It saves now and then and resumes there."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from demerit.data.files import atomic_file, make_folder
+from demerit.errors import BadInput, Diverged
+from demerit.training.run_control import catch_stop, describe_nonfinite, load_tensors
+
+CHECKPOINT = "checkpoint.pt"
+SAVE_EVERY = 60.0
+"""seconds between checkpoints"""
+WARM_UP = 150
+"""steps"""
+AHEAD = 8
+"""steps sampled ahead"""
+LONGEST_GRADIENT = 2.0
+DROPOUT_SEED = 2**62
+"""added to the seed of a step, so that dropout and augmentation draw different numbers"""
+
+
+class LoopConfig(Protocol):
+    """The numbers that the loop itself needs."""
+
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+    @property
+    def steps(self) -> int: ...  # noqa: D102
+    @property
+    def average(self) -> float: ...  # noqa: D102
+
+
+class LoopBatch(Protocol):
+    """The clips of one step on the device."""
+
+    @property
+    def frames(self) -> Tensor:
+        """(n, frames), numbers in the corpus."""
+
+
+@dataclass(frozen=True)
+class LoopProgress:
+    """What is reported while training."""
+
+    step: int
+    steps: int
+    losses: Mapping[str, float]
+    frames_per_second: float
+
+    def __str__(self) -> str:
+        """Summarise on one line."""
+        losses = " ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
+        return f"{self.frames_per_second:.0f} frames/s, {losses}"
+
+
+LoopReport = Callable[[LoopProgress], None]
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+SampleT = TypeVar("SampleT")
+BatchT = TypeVar("BatchT", bound=LoopBatch)
+
+
+class TrainingLoop(ABC, Generic[NetworkT, SampleT, BatchT]):
+    """One training run. A subclass says what is sampled and which losses it has."""
+
+    rates = "rate"
+    """names of the learning rates in the configuration, for the advice after a divergence"""
+
+    def __init__(
+        self,
+        config: LoopConfig,
+        network: NetworkT,
+        groups: list[dict[str, Any]],
+        decay: float,
+        folder: Path,
+        identity: str,
+    ) -> None:
+        """Set up, and resume from the folder's checkpoint if it has the same identity.
+
+        Args:
+            config: Every number.
+            network: On its device.
+            groups: Parameters, each group with its learning rate `lr`.
+            decay: Weight decay.
+            folder: Where checkpoints go.
+            identity: Describes the configuration and the episodes.
+        """
+        self._loop, self.network, self.folder, self.identity = config, network, folder, identity
+        self.device = next(network.parameters()).device
+        make_folder(folder)
+        self.averaged = deepcopy(network).eval().requires_grad_(False)
+        peaks = [{**group, "peak": group["lr"]} for group in groups]
+        self.optimiser = torch.optim.AdamW(peaks, weight_decay=decay, fused=self.device.type == "cuda")
+        self.step = 0
+        self.saved: int | None = None
+        """the step of the checkpoint on disk"""
+        self._resume()
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator) -> SampleT:
+        """Sample one step. Runs in another thread."""
+
+    @abstractmethod
+    def to_batch(self, sample: SampleT) -> BatchT:
+        """Move a sample to the device."""
+
+    @abstractmethod
+    def compute_losses(self, batch: BatchT, generator: torch.Generator) -> dict[str, Tensor]:
+        """Compute every loss with its weight; their sum is minimised. `generator` is for augmentation."""
+
+    def run(self, report: LoopReport | None = None, every: int = 100) -> NetworkT:
+        """Train to the end and return the averaged network. Ctrl-C saves after the current step."""
+        started = saved = time.monotonic()
+        first = self.step
+        with catch_stop() as stop, self._batches() as batches:
+            for batch in batches:
+                losses = self._update(batch)
+                if time.monotonic() - saved > SAVE_EVERY:
+                    self.save()
+                    saved = time.monotonic()
+                if report is not None and (self.step % every == 0 or self.step == self._loop.steps):
+                    speed = (self.step - first) * batch.frames.numel() / (time.monotonic() - started)
+                    report(LoopProgress(self.step, self._loop.steps, losses, speed))
+                if stop.is_set:
+                    self.save()
+                    raise KeyboardInterrupt
+        weights = (value for value in self.averaged.state_dict().values() if value.is_floating_point())
+        if not all(bool(value.isfinite().all()) for value in weights):
+            raise self._divergence_error("the weights are not finite", self.step)
+        self.save()
+        return self.averaged
+
+    def _update(self, batch: BatchT) -> dict[str, float]:
+        factor = learning_rate_factor(self.step, self._loop.steps)
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["peak"] * factor
+        self.network.train()
+        seed = self._loop.seed * 1_000_003 + self.step
+        torch.manual_seed(seed + DROPOUT_SEED)
+        try:
+            losses = self.compute_losses(batch, torch.Generator(self.device).manual_seed(seed))
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise self._divergence_error("the equations within a loss have no solution", self.step + 1) from error
+        self.optimiser.zero_grad(set_to_none=True)
+        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), LONGEST_GRADIENT)
+        *values, gradient = torch.stack([*(loss.detach() for loss in losses.values()), norm]).tolist()
+        found = dict(zip(losses, values, strict=True))
+        if problem := describe_nonfinite(found, gradient):
+            raise self._divergence_error(problem, self.step + 1)
+        self.optimiser.step()
+        self._average()
+        self.step += 1
+        return found
+
+    def _average(self) -> None:
+        keep = min(self._loop.average, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.averaged.parameters()), list(self.network.parameters()), 1 - keep)
+            for ours, theirs in zip(self.averaged.buffers(), self.network.buffers(), strict=True):
+                if ours.is_floating_point():
+                    ours.lerp_(theirs, 1 - keep)
+                else:
+                    ours.copy_(theirs)
+
+    def _divergence_error(self, found: str, step: int) -> Diverged:
+        kept = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} is kept"
+        return Diverged(step, found, f"{kept}, and no model was written.", self.rates)
+
+    @contextmanager
+    def _batches(self) -> Iterator[Iterator[BatchT]]:
+        """Sample steps ahead in another thread, each from its own seed."""
+        with ThreadPoolExecutor(1) as pool:
+
+            def batches() -> Iterator[BatchT]:
+                pending: list[Future[SampleT]] = []
+                steps = iter(range(self.step, self._loop.steps))
+                for _ in range(self.step, self._loop.steps):
+                    while len(pending) < AHEAD and (step := next(steps, None)) is not None:
+                        rng = np.random.default_rng([self._loop.seed, step])
+                        pending.append(pool.submit(self.sample, rng))
+                    yield self.to_batch(pending.pop(0).result())
+
+            try:
+                yield batches()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def save(self) -> None:
+        """Write a checkpoint; a crash leaves the last one complete."""
+        path = self.folder / CHECKPOINT
+        state = {
+            "identity": self.identity,
+            "step": self.step,
+            "network": self.network.state_dict(),
+            "averaged": self.averaged.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+        }
+        with atomic_file(path) as partial:
+            torch.save(state, partial)
+        self.saved = self.step
+
+    def _resume(self) -> None:
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            return
+        state = load_tensors(path, "a checkpoint (remove it to start again)")
+        if state.get("identity") != self.identity:
+            expected = "a checkpoint of this configuration and these episodes (choose another folder)"
+            raise BadInput(str(path), expected, "one of others")
+        self.step = self.saved = state["step"]
+        self.network.load_state_dict(state["network"])
+        self.averaged.load_state_dict(state["averaged"])
+        self.optimiser.load_state_dict(state["optimiser"])
+
+
+def learning_rate_factor(step: int, steps: int) -> float:
+    """Return the share of the learning rate: linear warm-up, then a cosine down to 0.01."""
+    return min(1.0, (step + 1) / WARM_UP) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * step / max(1, steps))))
