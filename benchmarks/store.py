@@ -21,7 +21,7 @@ from demerit.data.files import lock_folder
 from demerit.data.frames import Frames
 from demerit.data.labels import Outcome
 from demerit.data.parts import PartWriter
-from demerit.data.store import EPISODES, FORMAT_NAME, MANIFEST, Store, episode_row
+from demerit.data.store import EPISODES, FORMAT_NAME, MANIFEST, SCHEMAS, Store, episode_row
 from demerit.data.video import write_video
 
 BATCH = 50_000
@@ -34,7 +34,7 @@ def fill(store: Store, episodes: int, video: Path) -> None:
     template = episode_row(Episode("x", "put it there", {"main": frames}, (outcome,)), store.root)
     rng = np.random.default_rng(0)
     with lock_folder(store.root):
-        parts = PartWriter(store.root / MANIFEST, FORMAT_NAME, store.manifest)
+        parts = PartWriter(store.root / MANIFEST, FORMAT_NAME, store.manifest, SCHEMAS)
         for start in range(0, episodes, BATCH):
             count = min(BATCH, episodes - start)
             table = pa.Table.from_pylist([template], EPISODES).take([0] * count)

@@ -62,7 +62,7 @@ def test_roboarena(tmp_path: Path) -> None:
     measure = report.line("length", "preference_ordering_by_sum")
     assert measure is not None and (measure.n, measure.counts["human ties"], measure.counts["contexts"]) == (4, 1, 2)
     as_printed = values(report, report.about.headline[0])  # no sums are equal
-    assert report.about.headline[0] == "preference_ordering_ties_wrong_by_sum" and as_printed == by_sum
+    assert report.about.headline[0] == "strict_preference_ordering_by_sum" and as_printed == by_sum
     by_final = values(report, "preference_ordering_by_final")
     assert (by_final["length"], by_final["clock"], by_final["constant"]) == (0.25, 0.5, 0.5)
     agreement = values(report, "judgement_agreement")

@@ -68,7 +68,7 @@ def test_ties_cost_a_grader_what_the_paper_says():
         agree = np.sign(model[i] - model[j]) == np.sign(human[i] - human[j])
         assert paper.value == pytest.approx(agree.mean())
         assert half.value - paper.value == pytest.approx(paper.ties / paper.n / 2)
-        assert (paper.name, half.name) == ("preference_ordering_ties_wrong_by_sum", "preference_ordering_by_sum")
+        assert (paper.name, half.name) == ("strict_preference_ordering_by_sum", "preference_ordering_by_sum")
         found[name] = paper, half
     assert [measure.value for measure in found["constant"]] == [0.0, 0.5]
     assert found["fine"][0].ties == 0 < found["grades"][0].ties

@@ -40,7 +40,7 @@ def test_measures_beside_printed_numbers_follow_the_papers() -> None:
     beside = {table.name: table.beside for table in published_tables() if table.beside}
     for benchmark, measure in beside.values():
         assert load_benchmark(benchmark).headline[0] == measure
-    assert beside["position_figure_3"] == ("roboarena@1", "preference_ordering_ties_wrong_by_sum")
+    assert beside["position_figure_3"] == ("roboarena@1", "strict_preference_ordering_by_sum")
     assert {name for name in beside if name.startswith("roboreward")} == {f"roboreward_table_{n}" for n in (1, 3, 10)}
 
 

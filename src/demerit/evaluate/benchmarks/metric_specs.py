@@ -1,6 +1,6 @@
 """The metrics that benchmarks are made of: of whole episodes, of curves within an episode, and of success thresholds.
 
-    ordering     preference_ordering_by_{sum,final,mean}, preference_ordering_ties_wrong_by_sum (the position paper's),
+    ordering     preference_ordering_by_{sum,final,mean}, strict_preference_ordering_by_sum (the position paper's),
                  judgement_agreement[_by_sum], both_orders_agreement
     detection    auroc, over_reward_rate, over_reward_above_{half,threshold}, average_precision_of_success,
                  f1_of_failure, best_f1_of_success ...
@@ -101,7 +101,7 @@ def ordering(how: Return, ties: TieCredit = "half") -> MetricSpec:
         tally = preference_ordering(returns, human, scores.contexts, clusters=scores.clusters, how=how, ties=ties)
         return replace(tally, note=f"people's order by {label}")
 
-    name = f"preference_ordering{'_ties_wrong' if ties == 'wrong' else ''}_by_{how}"
+    name = f"{'strict_' if ties == 'wrong' else ''}preference_ordering_by_{how}"
     return MetricSpec(name, lambda scores, model: scores.returns(model, how), tally_of, RANKED, by=("category",))
 
 

@@ -75,7 +75,7 @@ def expectations(control: Control, facts: ControlFacts | None = None) -> dict[st
         undefined = Expectation(NAN, True, "a constant has no correlation")
         table |= {f"voc_{method}{shown}": undefined for method in _METHODS for shown in ("", "_reversed", "_shuffled")}
         table["preference_ordering_by_mean"] = Expectation(0.5, True, "all means are equal: ties")
-        table["preference_ordering_ties_wrong_by_mean"] = Expectation(0.0, True, "all means are equal: ties")
+        table["strict_preference_ordering_by_mean"] = Expectation(0.0, True, "all means are equal: ties")
         table["failure_caught"] = Expectation(0.0, True, "it never falls")
         return table
     sign = 1.0 if control == "clock" else -1.0
@@ -96,7 +96,7 @@ def _same_final(known: ControlFacts, final: float) -> dict[str, Expectation]:
     share, tie = known.success_share, "all final values are equal: ties"
     return {
         "preference_ordering_by_final": Expectation(0.5, True, tie),
-        "preference_ordering_ties_wrong_by_final": Expectation(0.0, True, tie),
+        "strict_preference_ordering_by_final": Expectation(0.0, True, tie),
         "judgement_agreement": Expectation(0.5, True, tie),
         "right_instruction_accuracy": Expectation(0.5, True, "it does not read the instruction: ties"),
         "kendall_tau_a": Expectation(0.0, True, tie),

@@ -97,7 +97,7 @@ def preference_ordering(
         "human ties": int((judged & ~strict).sum()),
     }
     codes, labels = rank_codes(contexts if clusters is None else clusters, len(model))
-    name, count = f"preference_ordering{'_ties_wrong' if ties == 'wrong' else ''}_by_{how}", int(tied.sum())
+    name, count = f"{'strict_' if ties == 'wrong' else ''}preference_ordering_by_{how}", int(tied.sum())
     if np.array_equal(codes[left], codes[right]):
         inside = [labels[code] for code in codes[left]]
         return mean_tally(name, "pairs", credit, inside, ties=count, counts=counts)

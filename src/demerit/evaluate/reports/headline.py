@@ -16,7 +16,7 @@ CAPITALS = {"auroc": "AUROC", "voc": "VOC", "ece": "ECE", "mae": "MAE", "f1": "F
 NARROW, SIGNIFICANT = 0.02, 0.05
 
 LABELS = {
-    "preference_ordering_ties_wrong_by_sum": "Preference ordering, a tie is wrong, by sum",
+    "strict_preference_ordering_by_sum": "Preference ordering, a tie is wrong, by sum",
     "over_reward_rate": "Over-reward, relative to the median success",
     "over_reward_above_half": "Over-reward: failures above 0.5",
     "over_reward_above_threshold": "Over-reward: failures called a success",
@@ -24,7 +24,7 @@ LABELS = {
 """where the name alone is misread"""
 MEANINGS = {
     "preference_ordering": "share of pairs that the model orders as people do; 0.5 is chance",
-    "preference_ordering_ties_wrong": "share of pairs that the model orders as people do, a tie counting as wrong (as "
+    "strict_preference_ordering": "share of pairs that the model orders as people do, a tie counting as wrong (as "
     "in the position paper); 0.5 is chance for models that never tie, 0 for a constant",
     "judgement_agreement": "share of human A/B verdicts that the model repeats; 0.5 is chance",
     "both_orders_agreement": "share of human A/B verdicts that a comparer repeats, asked in both orders; 0.5 is chance",
