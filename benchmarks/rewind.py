@@ -24,18 +24,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from demerit.data.frames import spread
 from demerit.models.compact.engine import WORDS, Engine, shipped_folder
 from demerit.models.compact.text import TextEncoder
 from demerit.training.prepared import CorpusRow
 from demerit.training.rewind import RewindTrainConfig
-from demerit.training.rewind.train import RewindTrainer
+
+if TYPE_CHECKING:
+    from demerit.training.rewind.train import RewindTrainer
 
 SEEDS = (0, 1, 2)
 RESAMPLES = 2000
@@ -114,6 +115,8 @@ class Trial:
     device: str | None
 
     def __call__(self) -> Curves:
+        import torch
+
         torch.set_num_threads(1)
         trainer = train(self.data, self.config, self.words, self.device)
         return {row.id: follow(trainer, self.test, row) for row in self.test.rows}
@@ -136,6 +139,8 @@ def _run_trial(number: int) -> Curves:
 
 
 def train(data: Cached, config: RewindTrainConfig, words: TextEncoder, device: str | None) -> RewindTrainer:
+    from demerit.training.rewind.train import RewindTrainer
+
     with tempfile.TemporaryDirectory() as folder:
         trainer = RewindTrainer(data.rows, data.features, config, words, folder, device)
         trainer.run()
@@ -144,6 +149,8 @@ def train(data: Cached, config: RewindTrainConfig, words: TextEncoder, device: s
 
 def follow(trainer: RewindTrainer, data: Cached, row: CorpusRow) -> npt.NDArray[np.float32]:
     """Score every frame of an episode as `demerit.models.rewind.ReWiND.follow` does."""
+    import torch
+
     features, most = torch.from_numpy(data.of(row)).to(trainer.device), trainer.config.frames
     words, _ = trainer.instructions.take([row.instruction])
     with torch.no_grad():
