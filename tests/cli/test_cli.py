@@ -30,7 +30,7 @@ def folder(tmp_path: Path, sample: Path) -> Path:
     return tmp_path
 
 
-TRAINED = ("compact", "robometer", "roboreward")
+TRAINED = ("compact", "robometer", "roboreward", "rewind")
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), *(["train", what] for what in TRAINED)])
