@@ -222,7 +222,7 @@ def test_tables_sort_with_controls_apart(path: Path, made: Made, visit: Visit, t
     page = visit(path)
     rates = {name: made[0].line(name, "over_reward_rate") for name in ("careful", "eager", "grades")}
     rising = sorted(rates, key=lambda name: rates[name].value if rates[name] else 0.0)
-    page.locator("table.headline th", has_text="Over reward rate").locator("button").click()
+    page.locator("table.headline th", has_text="relative to the median success").locator("button").click()
     names = page.locator("table.headline tbody th[scope=row] .model").all_inner_texts()
     assert names[:3] == rising and set(names[3:]) == {"clock", "constant", "random"}
     details = page.locator("table.headline .details").first
