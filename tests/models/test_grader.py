@@ -112,6 +112,14 @@ def test_an_answer_without_a_grade_is_unscored(tmp_path: Path) -> None:
         model.close()
 
 
+def test_without_the_description_that_was_asked_for_there_is_no_grade(tmp_path: Path) -> None:
+    with ScriptedServer(lambda request: "" if request.parts[-1]["text"] == DESCRIBE else "ANSWER: 5") as server:
+        model = grader(server, tmp_path, "describe=yes", size=16)
+        reward = model.score([at_five_fps()])[0]
+        assert np.isnan(reward.value).all() and "description" in reward.why_missing
+        model.close()
+
+
 def test_a_prompt_of_ones_own_is_another_model(server: ScriptedServer, judge: Judge, tmp_path: Path) -> None:
     own = tmp_path / "mine.txt"
     own.write_text("Did the robot do {task}? {braces} stay. End with ANSWER: and 1 to 5.")

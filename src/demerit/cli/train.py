@@ -63,7 +63,7 @@ class TrainGroup(LazyGroup):
         "compact": ("train:compact", "Train the network of the default model."),
         "robometer": ("train:robometer", "Train a Robometer on progress, success and preferences."),
         "roboreward": ("train:roboreward", "Train a RoboReward on grades from 1 to 5."),
-        "rewind": ("train:rewind", "Train a ReWiND on time, rewound videos and wrong instructions."),
+        "rewind": ("train:rewind", "Train a ReWiND on successes, rewound successes and failures."),
     }
 
 
@@ -201,7 +201,7 @@ def rewind(
     device: DeviceOption = None,
     workers: WorkersOption = 2,
 ) -> None:
-    """Train a ReWiND on time, rewound videos and wrong instructions.
+    """Train a ReWiND on successes, rewound successes and failures.
 
     A small transformer over the frame features of the shipped network. Needs successes with instructions. Failures with
     a progress curve, a final progress or a grade are used too; --set failures=0 leaves them out, as the paper does.

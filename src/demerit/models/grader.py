@@ -146,18 +146,23 @@ class ChatGrader:
         """Grade each episode; what is not answered with a grade is unscored with the reason."""
         failed: dict[str, str] = {}
         questions = list(self._questions(episodes, failed))
-        said = self._describe(questions) if self.config.describe else [""] * len(questions)
         grades: dict[str, dict[int, tuple[float, str]]] = {episode.id: {} for episode in episodes}
-        requests = (self._request(question, text) for question, text in zip(questions, said, strict=True))
-        for index, response in self.client.ask_all(requests):
-            question = questions[index]
+        said = [""] * len(questions)
+        if self.config.describe:
+            for index, response in self.client.ask_all(map(self._description_request, questions)):
+                said[index] = response.text.strip()
+                if response.why_not or not said[index]:
+                    missing = f"no description ({response.why_not or 'empty'})"
+                    grades[questions[index].episode.id][questions[index].last] = (np.nan, missing)
+        asked = [index for index, question in enumerate(questions) if question.last not in grades[question.episode.id]]
+        requests = (self._request(questions[index], said[index]) for index in asked)
+        for place, response in self.client.ask_all(requests):
+            question = questions[asked[place]]
             grade = parse_grade(response.text) if not response.why_not else None
             missing = response.why_not or f"no grade from 1 to 5 in the answer {response.text[-80:]!r}"
-            found = (np.nan, missing) if grade is None else (float(grade), "")
-            grades[question.episode.id][question.last] = found
-        described = {
-            question.episode.id: text for question, text in zip(questions, said, strict=True) if text
-        }  # the longest beginning comes last
+            grades[question.episode.id][question.last] = (np.nan, missing) if grade is None else (float(grade), "")
+        # the longest beginning comes last
+        described = {question.episode.id: text for question, text in zip(questions, said, strict=True) if text}
         return [
             self._reward(episode, grades[episode.id], failed.get(episode.id, ""), described.get(episode.id, ""))
             for episode in episodes
@@ -198,12 +203,6 @@ class ChatGrader:
         for index, image in zip(at.tolist(), episode.main.take(at), strict=True):
             parts += [FRAME.format(seconds=float(times[index])), ChatImage.encode(image, self.config.size)]
         return (*parts, self._prompt.replace(TASK, task))
-
-    def _describe(self, questions: Sequence[_Question]) -> list[str]:
-        said = [""] * len(questions)
-        for index, response in self.client.ask_all(map(self._description_request, questions)):
-            said[index] = "" if response.why_not else response.text.strip()
-        return said
 
     def _description_request(self, question: _Question) -> ChatRequest:
         config = self.config

@@ -31,8 +31,8 @@ KIND, HEAD, TOWER_FOLDER = "rewind", "head.onnx", "tower"
 AT_ONCE = 64
 """moments computed at once"""
 ABOUT = (
-    "ReWiND: a small transformer over frame features, trained on t/T, rewound videos and wrong instructions. It needs "
-    "an instruction, and knows the tasks it was trained on."
+    "ReWiND: a small transformer over frame features, trained on t/T and rewound videos, and on failures or wrong "
+    "instructions where its recipe has them. It needs an instruction, and knows the tasks it was trained on."
 )
 
 Floats = npt.NDArray[np.float32]

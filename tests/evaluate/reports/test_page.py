@@ -24,7 +24,15 @@ from demerit.evaluate.reports import build_leaderboard, published_tables, write_
 from demerit.evaluate.reports.headline import lead
 from demerit.evaluate.reports.page import keep_options, render_report
 from demerit.evaluate.reports.player import make_clips, pick_examples, playable
-from demerit.evaluate.reports.report import About, EpisodeLabels, MeasureLine, Report, ScoredUnder, Versus
+from demerit.evaluate.reports.report import (
+    JUDGED_BY_MODELS,
+    About,
+    EpisodeLabels,
+    MeasureLine,
+    Report,
+    ScoredUnder,
+    Versus,
+)
 from demerit.models.protocol import example_card
 from fakes.coded_episodes import Unreadable
 from fakes.page_fixture import make_report, shading_frames
@@ -193,6 +201,7 @@ def test_the_conclusion_follows_the_verdict() -> None:
         "no controls": tiny(0.2, 0.4, None),
         "nothing measured": nothing,
         "only controls": replace(nothing, cards=nothing.cards[1:]),
+        "labels of models": replace(tiny(0.2, 0.4), environment={JUDGED_BY_MODELS: "1"}),
     }
     assert {why: lead(report).trusted for why, report in doubtful.items()} == dict.fromkeys(doubtful, "")
     assert "20 more" in lead(doubtful["no evidence"]).text

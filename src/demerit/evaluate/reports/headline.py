@@ -137,6 +137,9 @@ def lead(report: Report) -> Lead:
     if not _is_labelled(report):
         text += " No episode is labelled, so nothing here says whether a model tells success from failure."
         return Lead(f"{conclude(verdict)}, by {label(first)}", text, first, answer=verdict.answer)
+    if verdict.is_better and report.judged_by_models:
+        text += " Labels are those of models: this is agreement with them, not trust."
+        return Lead(f"{name} agrees most with the models that labelled", text, first, answer=verdict.answer)
     if verdict.is_better:
         doubts = _doubts(report, name, measures) + _rivals(report, name, first)
         return Lead(f"Trust {name} most here", f"{text}{doubts}", first, name, verdict.answer)

@@ -209,12 +209,18 @@ class Report:
     seen: SeenRows = field(default_factory=SeenRows)
 
     @property
+    def judged_by_models(self) -> int:
+        """How many labels are a model's: figures then show agreement with models."""
+        judged = self.environment.get(JUDGED_BY_MODELS, "0")
+        return int(judged) if judged.isdecimal() else 0
+
+    @property
     def cautions(self) -> list[str]:
         """What a reader must know before any figure: episodes that models learned from, and labels of models."""
-        judged = self.environment.get(JUDGED_BY_MODELS, "0")
+        judged = self.judged_by_models
         of = f"{len(self.episodes)} episodes and {len(self.preferences)} preferences"
         agreement = f"{judged} of {of} have labels of models: these figures show agreement with models, not truth."
-        return [*self.seen.sentences(), *([agreement] if judged != "0" else [])]
+        return [*self.seen.sentences(), *([agreement] if judged else [])]
 
     def rewards_of(self, model: str, perturbation: str = AS_RECORDED) -> dict[str, Reward]:
         """Return one model's rewards by episode."""
