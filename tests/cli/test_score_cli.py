@@ -154,3 +154,26 @@ def test_ctrl_c_keeps_what_was_scored(folder: Path) -> None:
     kept = len(RewardStore(folder / "blocks.demerit" / "rewards" / "clock"))
     assert kept == 4 and "resume" in run.stderr
     assert "4 were scored already" in demerit_here("score", "blocks", "-m", "clock", cwd=folder).stdout
+
+
+def test_ctrl_c_while_a_pool_starts_a_thread_ends_the_program(folder: Path) -> None:
+    """The thread is running and its pool does not know it: nobody tells it to end."""
+    starts = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from demerit.models import baselines
+start, pool = threading.Thread.start, ThreadPoolExecutor(1)
+def start_interrupted(thread):
+    start(thread)
+    raise KeyboardInterrupt
+class Stops(baselines.Clock):
+    def score(self, episodes):
+        threading.Thread.start = start_interrupted
+        return pool.submit(list, episodes).result()
+baselines.Clock = Stops
+from demerit.cli import main
+main()
+"""
+    command = [sys.executable, "-c", starts, "score", "blocks", "-m", "clock"]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 130 and "interrupted" in run.stderr and "Traceback" not in run.stderr

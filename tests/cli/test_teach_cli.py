@@ -128,7 +128,7 @@ def test_the_documentation_runs(videos: Path, tmp_path: Path) -> None:
     network = make_network(tmp_path / "network", kind=None)
     patched = (
         "from pathlib import Path; from demerit.models.compact.engine import Engine; "
-        f"Engine.shipped = classmethod(lambda cls, threads=None: cls.load(Path({str(network)!r}))); "
+        f"Engine.load_shipped = classmethod(lambda cls, threads=None: cls.load(Path({str(network)!r}))); "
     )
     for name in ("my_videos", "new_episodes"):
         (tmp_path / name).symlink_to(videos)

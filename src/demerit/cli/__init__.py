@@ -193,3 +193,10 @@ def main() -> None:
     except BrokenPipeError:  # `demerit ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            # Python would wait for every thread, also for one that Ctrl-C left without work while its pool started it.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise
