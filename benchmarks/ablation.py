@@ -1,12 +1,13 @@
 """What counterfactuals and clips add (RoboReward's table 3): trained with both, without the one, without the other.
 
-demerit relabel successes corpus --clips 2,3,4 --keep-originals --url URL --model NAME     # or: demerit build-corpus
-python benchmarks/ablation.py corpus --out runs --seeds 0 1 2      # on the corpus's own test split
-python benchmarks/ablation.py corpus --out runs --test other_set   # on other episodes
-python benchmarks/ablation.py --small                              # the shipped sample: only shows that the script runs
+demerit relabel successes corpus --clips 2,3,4 --keep-originals                # or: demerit build-corpus
+python benchmarks/ablation.py corpus --out runs --model rewind --seeds 0 1 2   # on the corpus's own test split
+python benchmarks/ablation.py corpus --out runs --test other_set               # on other episodes
+python benchmarks/ablation.py --small                       # the shipped sample: only shows that the script runs
 
 Trains each variant with every seed (`demerit train compact`, or another with --model), then measures the final values:
 over-reward rate, AUROC and the error in grades. Intervals are over tasks, with the mean over seeds in each resample.
+The seeds of a variant share its prepared corpus and, with `rewind`, the features of its frames.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ VARIANTS = {
     "without counterfactuals": ("counterfactual",),
     "without clips": ("clip",),
 }
-SMALL = "steps=2 groups=1 clips=2 frames=4".split()
+SMALL = {"compact": ["steps=2", "groups=1", "clips=2", "frames=4"], "rewind": ["steps=2", "clips=2", "frames=4"]}
 BATCH = 8
 RESAMPLES = 10_000
 
@@ -50,7 +51,7 @@ def main() -> None:
         out = given.out or Path(temporary)
         if given.small:
             given.corpus, given.seeds = str(write_small(Path(temporary) / "small")), [0]
-            given.set, given.option = SMALL, ["--device", "cpu", "--workers", "0"]
+            given.set, given.option = SMALL[given.model], ["--device", "cpu", "--workers", "0"]
         models = {
             (name, seed): train(given, out / name.replace(" ", "-"), seed, without)
             for name, without in VARIANTS.items()
@@ -62,14 +63,16 @@ def main() -> None:
 def train(given: argparse.Namespace, folder: Path, seed: int, without: tuple[str, ...]) -> str:
     """Train one variant with one seed, or resume; return the model's address."""
     out = folder / f"seed-{seed}"
+    (out / "run").mkdir(parents=True, exist_ok=True)
+    for features in folder.glob("seed-*/run/features-*.npy"):
+        if not (out / "run" / features.name).exists():
+            (out / "run" / features.name).hardlink_to(features)
     command = [sys.executable, "-c", "from demerit.cli import main; main()", "train", given.model, "-o", str(out)]
     command += ["--data", f"corpus={given.corpus}", "--corpus", str(folder / "corpus")]
     for change in (*given.set, f"seed={seed}", f"without={json.dumps(without)}"):
         command += ["--set", change]
     subprocess.run([*command, *given.option], check=True, stdout=sys.stderr)
-    if (out / "network").exists():
-        return str(out / "network")
-    return str(out / "model") if given.model == "rewind" else f"{given.model}:path={out / 'model'}"
+    return str(out / "network") if (out / "network").exists() else f"{given.model}:path={out / 'model'}"
 
 
 def print_table(models: dict[tuple[str, int], str], given: argparse.Namespace) -> None:
@@ -86,7 +89,8 @@ def print_table(models: dict[tuple[str, int], str], given: argparse.Namespace) -
     ends = np.array([np.nan if row.progress is None else row.progress for row in labels])
     grades = np.array([np.nan if row.grade is None else float(row.grade) for row in labels])
     grades = np.where(np.isnan(grades), grade_by_range(ends, 0.0, 1.0), grades)
-    finals = {key: score(address, episodes) for key, address in models.items()}
+    known: dict[str, np.ndarray] = {}
+    finals = {key: score(address, episodes, known) for key, address in models.items()}
     scored = ~np.isnan(np.stack(list(finals.values()))).any(axis=0)
     tasks = [row.task for row, kept in zip(labels, scored, strict=True) if kept]
     how = Resampling(resamples=100 if given.small else RESAMPLES, alone="rows")  # one task: over its episodes
@@ -138,15 +142,26 @@ def test_episodes(given: argparse.Namespace) -> list:
     return found
 
 
-def score(address: str, episodes: list) -> np.ndarray:
-    """Return the final value of every episode; NaN where it is unscored."""
+def score(address: str, episodes: list, known: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the final value of every episode; NaN where it is unscored. ReWiNDs share `known` features by video."""
+    from demerit.data.frames import Frames
     from demerit.data.seen import seen_by
     from demerit.models import load_model
+    from demerit.models.rewind import ReWiND
 
     model = load_model(address)
     seen = [episode.id for episode in episodes if seen_by(model).has(episode)]
     if seen:
         raise SystemExit(f"{address} has learned from {len(seen)} of the test episodes, e.g. {seen[0]}")
+    if isinstance(model, ReWiND):
+        compute = model._reader.features
+
+        def take(frames: Frames) -> np.ndarray:
+            if (key := frames.identity()) not in known:
+                known[key] = compute(frames)
+            return known[key]
+
+        model._reader.features = take
     hidden = [replace(episode, outcomes=()) for episode in episodes]
     starts = range(0, len(hidden), BATCH)
     return np.array([reward.final for at in starts for reward in model.score(hidden[at : at + BATCH])])

@@ -151,13 +151,14 @@ def test_counterfactuals_of_relabel_train_roboreward_with_splits_kept_apart(tmp_
     edits = {episode.id: [edit.name for edit in episode.edits] for episode in open_dataset(data)}
     made = Counter((row.split, *edits[row.id], row.grade) for row in corpus.rows)
     assert made == {
-        ("train", "counterfactual", 2): 8, ("train", "counterfactual", 4): 8, ("train", "clip", 3): 8,
+        ("train", 5): 8, ("train", "counterfactual", 2): 8, ("train", "counterfactual", 4): 8, ("train", "clip", 3): 8,
         ("held-out", "counterfactual", 2): 1, ("held-out", "counterfactual", 4): 1, ("held-out", "clip", 3): 1,
+        ("held-out", 5): 1,
     }  # fmt: skip
     assert set(seen_splits(tmp_path / "out" / "model", data)) == {"train"}
     without = ["--set", 'without=["counterfactual"]', "--prepare-only"]
     assert run_command("roboreward", "-o", tmp_path / "cut", *common, *without).exit_code == 0
-    assert len(PreparedCorpus.load(tmp_path / "cut" / "corpus").rows) == 9
+    assert len(PreparedCorpus.load(tmp_path / "cut" / "corpus").rows) == 18
 
 
 def test_bad_options_are_refused_before_anything_is_done(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +140,16 @@ def print_table(table: Table) -> None:
         if 0 <= room < missing:
             column.width = word + room * (line - word) // missing
     out.print(table, soft_wrap=False)
+
+
+def print_grades(title: str, rows: Mapping[str, Mapping[int | None, int]]) -> None:
+    """Print how many episodes have each grade from 1 to 5, or none: a row per entry."""
+    ungraded = [None] if any(counts.get(None) for counts in rows.values()) else []
+    grades: list[int | None] = [1, 2, 3, 4, 5, *ungraded]
+    table = Table(title, *("ungraded" if grade is None else f"grade {grade}" for grade in grades), "all")
+    for name, counts in rows.items():
+        table.add_row(escape(name), *(str(counts.get(grade) or "") for grade in grades), str(sum(counts.values())))
+    print_table(table)
 
 
 def _room(table: Table) -> int:

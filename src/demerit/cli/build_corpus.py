@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from demerit.cli.bars import Bar, bar, out, print_problems, print_table
+from demerit.cli.bars import Bar, bar, out, print_grades, print_problems, print_table
 from demerit.cli.options import StrictOption
 from demerit.data.splits import LeakReport
 from demerit.errors import BadInput
@@ -115,6 +115,7 @@ def _print_summary(summary: CorpusSummary, dest: Path) -> None:
     for row in rows:
         table.add_row(*map(escape, row))
     print_table(table)
+    print_grades("episodes", counts.grades())
     _print_skipped(counts.drawn)
     _print_leaks(counts.leaks)
     if counts.due:

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from demerit.cli.bars import bar, out, print_problems, print_table
+from demerit.cli.bars import bar, out, print_grades, print_problems
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
 from demerit.data.episode import count_episodes
 from demerit.data.export import materialize as write_videos
@@ -109,14 +108,9 @@ def _print_grades(progress: NegativesProgress) -> None:
     ladder = progress.ladder()
     total = sum(ladder.values())
     if total:
-        columns = [grade for grade in ladder if grade is not None or ladder[grade]]
-        table = Table("made by", *("ungraded" if grade is None else f"grade {grade}" for grade in columns), "all")
-        for name in [*sorted(progress.made), *(["original"] if progress.kept else [])]:
-            counts = [progress.grades[name, grade] for grade in columns]
-            table.add_row(name, *(str(count or "") for count in counts), str(sum(counts)))
-        table.add_section()
-        table.add_row("all", *(f"{ladder[grade]} ({ladder[grade] / total:.0%})" for grade in columns), str(total))
-        print_table(table)
+        names = [*sorted(progress.made), *(["original"] if progress.kept else [])]
+        rows = {name: {grade: progress.grades[name, grade] for grade in ladder} for name in names}
+        print_grades("made by", {**rows, "all": ladder})
     if total and not ladder[5]:
         out.print("  nothing has grade 5: keep the originals, or add stall, slow or jump to the mix")
     auroc = progress.length_auroc()

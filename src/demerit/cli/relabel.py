@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from demerit.cli.bars import bar, out, print_problems, print_table
+from demerit.cli.bars import bar, out, print_grades, print_problems
 from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, StrictOption, reader_options
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput
@@ -121,10 +120,7 @@ def _print_summary(summary: RelabelSummary, dest: Path) -> None:
         f"({summary.added} episodes new)"
     )
     if summary.labels:
-        table = Table("made by", *(f"grade {grade}" for grade in (1, 2, 3, 4)), "all")
-        for name, counts in (("counterfactual", summary.commands), ("clip", summary.clips)):
-            table.add_row(name, *(str(counts[grade] or "") for grade in (1, 2, 3, 4)), str(counts.total()))
-        print_table(table)
+        print_grades("made by", {"counterfactual": summary.commands, "clip": summary.clips})
     if summary.splits:
         listed = ", ".join(f"{name or '(none)'} {count}" for name, count in summary.splits.items())
         out.print(escape(f"  splits: {listed}"))

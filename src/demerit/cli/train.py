@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from demerit.cli import LazyGroup, make_app
-from demerit.cli.bars import bar, out, print_problems, print_table
+from demerit.cli.bars import bar, out, print_grades, print_problems
 from demerit.cli.options import LabelSourcesOption, UseTestSplitOption, parse_sources
 from demerit.config import parse_changes
 from demerit.data.episode import count_episodes
@@ -306,9 +305,9 @@ def roboreward(
 ) -> None:
     """Train a RoboReward on grades from 1 to 5.
 
-    Needs episodes with a grade. Trains on the train split of each dataset; the weights with the lowest error on the
-    validation split and --held-out are written; a test split is left out. Grades of a model count where they were
-    validated, as those of demerit relabel. OUT/model is the model. Ctrl-C saves, and the same command resumes. See
+    Needs episodes with a grade; a success without one is grade 5. Trains on the train split of each dataset; the weights
+    with the lowest error on the validation split and --held-out are written; a test split is left out. Grades of a model
+    count where they were validated, as those of demerit relabel. OUT/model is the model. Ctrl-C saves, and the same command resumes. See
     docs/training_vlms.md.
 
     [bold]Examples[/bold]
@@ -420,10 +419,7 @@ def _prepare(
     )
     _print_selection(corpus, folder)
     if grades := count_grades(folder, corpus):
-        table = Table("grade", *grades)
-        table.add_row("episodes read", *(str(found) for found, _ in grades.values()))
-        table.add_row("kept", *(str(kept) for _, kept in grades.values()))
-        print_table(table)
+        print_grades("episodes", grades)
     for why, count in count_skipped(folder).items():
         hint = f" ({USE_TEST_SPLIT} takes them)" if why == TEST_SPLIT else ""
         out.print(f"  [yellow]skipped[/yellow] {count}: {escape(why + hint)}")

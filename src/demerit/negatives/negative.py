@@ -198,6 +198,15 @@ def _targets_of(episode: Episode) -> Targets:
     return Targets(np.linspace(0, 1, length, dtype=np.float32), measured=False, events=outcome.events)
 
 
+def imply_grade(outcome: Outcome | None) -> int | None:
+    """The grade of an ungraded outcome: 5 for a success, that of its progress for a failure; None if unknown."""
+    if outcome is None or outcome.success is None:
+        return None
+    if outcome.success:
+        return DONE_GRADE
+    return None if outcome.progress is None else grade_of(outcome.progress)
+
+
 def grade_of(progress: float) -> int:
     """Grade an unfinished video: 1 + 4p rounded half up, at most 4.
 

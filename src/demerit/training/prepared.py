@@ -384,10 +384,12 @@ def read_provenance(folder: str | Path) -> dict[str, Any]:
     return read_json(Path(folder) / PREPARED, "what a corpus was made from (JSON)")
 
 
-def count_grades(folder: str | Path, corpus: PreparedCorpus) -> dict[str, tuple[int, int]]:
-    """Return for each grade how many episodes had it, and how many were kept; empty for an older corpus."""
-    kept = Counter(str(row.grade) for row in corpus.rows)
-    return {grade: (count, kept[grade]) for grade, count in read_provenance(folder).get("grades", {}).items()}
+def count_grades(folder: str | Path, corpus: PreparedCorpus) -> dict[str, dict[int | None, int]]:
+    """Return how many episodes of each grade were read, and how many were kept; empty without graded ones."""
+    graded = read_provenance(folder).get("grades", {})
+    read: dict[int | None, int] = {int(grade): count for grade, count in graded.items()}
+    kept = Counter(row.grade for row in corpus.rows)
+    return {"read": read, "kept": {grade: kept[grade] for grade in read}} if read else {}
 
 
 def read_storage(folder: str | Path) -> Storage:
@@ -507,7 +509,7 @@ def _write_corpus(
     """Append the episodes that are not there yet, then write the preferences."""
     name = FILES.get(storage, os.devnull)  # joined to a folder, an absolute path stays what it is
     rows = _recover_rows(folder, name)
-    written = {(row.part, row.id) for row in rows}
+    written = {(row.part, row.id): row for row in rows}
     heard: list[tuple[CorpusPart, Preference]] = []
     progress.episodes = len(rows)
 
@@ -520,14 +522,17 @@ def _write_corpus(
                     continue
                 if not _exclude(record, part, plan):
                     progress.labels.add(record.outcomes, plan.sources)
-                graded = most_trusted(outcome for outcome in record.outcomes if outcome.grade is not None)
-                progress.grades.update([str(graded.grade)] if graded else [])
-                if (number, record.id) not in written:
+                row = written.get((number, record.id))
+                if row is None:
                     labelled = _label_episode(record, part, plan)
                     if isinstance(labelled, str):
                         progress.skipped[labelled] += 1
                     else:
-                        yield replace(labelled[0], part=number), labelled[1]
+                        row = replace(labelled[0], part=number)
+                        yield row, labelled[1]
+                graded = most_trusted(outcome for outcome in record.outcomes if outcome.grade is not None)
+                grade = graded.grade if graded else row.grade if row else None
+                progress.grades.update([] if grade is None else [str(grade)])
 
     with (folder / name).open("ab") as frames, (folder / EPISODES).open("ab") as journal:
         for row, packed in pack_all(new_episodes(), plan.resize, storage, workers):

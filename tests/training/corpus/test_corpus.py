@@ -79,6 +79,10 @@ def test_the_composition_is_what_the_episodes_say(built: Path) -> None:
         assert source["grades"] == {str(g): mine[f"grade {g}"] for g in range(1, 6) if mine[f"grade {g}"]}
     assert (counted["kitchen"]["own"], counted["droid"]["own"], counted["roboarena"]["human"]) == (10, 10, 8)
     assert facts["total"]["examples"] == len(Store(built))
+    before, after = facts["grades"]["drawn"], facts["grades"]["corpus"]
+    assert sum(before.values()) == sum(source["drawn"] for source in facts["sources"].values())
+    assert after == facts["total"]["grades"] and after["5"] == before["5"] and after["2"] > before["2"]
+    assert sum(facts["grades"]["clips"].values()) == facts["total"]["kinds"]["clips"]
     assert facts["sources"]["kitchen"]["over_the_cap"] == 14
     assert facts["sources"]["scored"]["left_out"] == {"its stars is not a score from 0 to 100": 1}
     assert facts["leak_check"] == {"leaks": [], "remarks": [], "held_out": []}

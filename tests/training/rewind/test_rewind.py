@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from demerit.cli import app
 from demerit.data.episode import Episode
-from demerit.data.frames import spread
+from demerit.data.frames import Images, spread
 from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput, DemeritError
 from demerit.models import load_model
@@ -23,7 +23,7 @@ from demerit.models.compact.text import TextEncoder
 from demerit.models.loading import DESCRIPTION
 from demerit.models.rewind import HEAD, ReWiND
 from demerit.training.compact.train import shipped_words
-from demerit.training.prepared import CorpusRow
+from demerit.training.prepared import CorpusRow, Floats, PreparedCorpus
 from demerit.training.rewind import RewindTrainConfig, load_rewind_config
 from demerit.training.rewind.clips import RewindSampler, is_for_rewind, order_rewound, row_targets
 from demerit.training.rewind.network import RewindNetwork, RewindShape, rewind_losses
@@ -229,6 +229,28 @@ def test_features_are_computed_once_and_continue_where_they_stopped(tmp_path: Pa
     seen.clear()
     assert np.array_equal(compute_features(corpus, engine, tmp_path / "b", seen.append), whole) and seen[0] == 24
     assert not list((tmp_path / "b").glob("*.partial"))
+
+
+def test_counterfactuals_and_clips_of_an_episode_cost_no_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, images = Engine.load_shipped(threads=1), np.arange(8, dtype=np.uint8)[:, None, None, None] * 30
+    images = np.broadcast_to(images, (8, 16, 16, 3)).copy()
+    row = compact_corpus(lengths=(8,)).rows[0]
+    clip = replace(row, id="clip", progress=row.progress[:5], times=row.times[:5], facts=None)
+    whole, cut = images, images[:5]
+    corpus = PreparedCorpus.from_arrays([row, replace(row, id="other", instruction="other"), clip], [whole, whole, cut])
+    counted: list[int] = []
+    features = Engine.features
+
+    def count(self: Engine, images: Images, first: Images) -> Floats:
+        counted.append(len(images))
+        return features(self, images, first)
+
+    monkeypatch.setattr(Engine, "features", count)
+    found = compute_features(corpus, engine, tmp_path)
+    assert sum(counted) == 8
+    assert np.array_equal(found[8:16], found[:8]) and np.array_equal(found[16:], found[:5])
 
 
 # The model

@@ -63,8 +63,9 @@ def test_labels_come_from_trusted_sources_only(tmp_path: Path) -> None:
 def test_grades_are_kept_for_roboreward(tmp_path: Path) -> None:
     plan = VLMCorpusPlan(RoboRewardTrainConfig())
     corpus = prepare([CorpusPart("lab", list_dataset(some_episodes()))], tmp_path / "corpus", plan, workers=0)
-    assert {row.id: row.grade for row in corpus.rows} == {"measured": 5, "failed": 1}
-    assert count_skipped(tmp_path / "corpus")["no grade"] == 3
+    assert {row.id: row.grade for row in corpus.rows} == {"measured": 5, "shown": 5, "failed": 1, "half": 3, "short": 5}
+    read, kept = count_grades(tmp_path / "corpus", corpus).values()
+    assert kept == {1: 1, 3: 1, 5: 3} and read == {1: 1, 3: 1, 5: 4}  # not counted twice: "odd" is skipped
     episode = film("long", 46)
     frames = VLMCorpusPlan(RoboRewardTrainConfig(fps=1.0, most_frames=64)).choose_frames(episode)
     assert frames.tolist() == ByTime(1.0, 64).by_time(episode.main.times()).tolist()  # as in scoring
@@ -84,7 +85,7 @@ def test_clips_of_every_grade_reach_the_trainer(tmp_path: Path) -> None:
     plan = VLMCorpusPlan(RoboRewardTrainConfig())
     corpus = prepare([CorpusPart("lab", list_dataset(clips))], tmp_path / "corpus", plan, workers=0)
     assert Counter(row.grade for row in corpus.rows) == {1: 12, 2: 12, 3: 12, 4: 12}
-    assert count_grades(tmp_path / "corpus", corpus) == {str(grade): (12, 12) for grade in (1, 2, 3, 4)}
+    assert count_grades(tmp_path / "corpus", corpus) == dict.fromkeys(("read", "kept"), dict.fromkeys((1, 2, 3, 4), 12))
     for number, (row, clip) in enumerate(zip(corpus.rows, clips, strict=True)):
         assert np.array_equal(corpus.frame(number, row.frames - 1), clip.main.all()[-1])  # the last frame is always in
 
@@ -97,7 +98,7 @@ def test_grades_are_counted_before_and_after(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         prepare(stopping, tmp_path / "corpus", plan, workers=0)
     corpus = prepare([CorpusPart("lab", list_dataset(episodes))], tmp_path / "corpus", plan, workers=0)
-    assert count_grades(tmp_path / "corpus", corpus) == {"1": (2, 0), "2": (7, 6)}
+    assert count_grades(tmp_path / "corpus", corpus) == {"read": {1: 2, 2: 7}, "kept": {1: 0, 2: 6}}
 
 
 def test_demonstrations_are_successes_unless_labelled_otherwise(tmp_path: Path) -> None:

@@ -80,6 +80,16 @@ class CorpusCounts:
         """The number of episodes."""
         return self.episodes.total()
 
+    def grades(self) -> dict[str, Counter[int | None]]:
+        """The grades of the chosen episodes, of each kind in the corpus, and of all in it: before and after."""
+        drawn = sum((source.grades for source in self.drawn), Counter[int | None]())
+        kinds = {kind: self.count("grade", kind=kind) for kind in KINDS}
+        return {
+            "drawn": drawn,
+            **{kind: found for kind, found in kinds.items() if found},
+            "corpus": self.count("grade"),
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON values. Equal corpora give equal results."""
         splits = [*self.splits, *sorted(set(self.count("split")) - set(self.splits))]
@@ -101,6 +111,7 @@ class CorpusCounts:
                 for who, counts in by_source.items()
                 if counts
             },
+            "grades": {name: _name_grades(counts) for name, counts in self.grades().items()},
             "human_check_due": self.due,
             "preferences": self.preferences,
             "not_made": [[*what, count] for what, count in sorted(self.not_made.items())],
@@ -166,6 +177,8 @@ class CorpusCounts:
         lines = [f"# {self.name}: what it is made of", ""]
         lines += [line for sentence in self.missing for line in (f"**Not done yet:** {sentence}", "")]
         lines += [f"{self.total:,} examples: {', '.join(counts)}.", "", *_format_table(*self.table())]
+        rows = [[name, *(f"{row.get(grade, 0):,}" for grade in GRADES)] for name, row in facts["grades"].items()]
+        lines += ["", "## Grades before and after", "", *_format_table(["episodes", *GRADES], rows)]
         lines += ["", "## Label sources of the grades", "", *_format_table(["label source", *splits], labels)]
         if self.due:
             lines += ["", f"{self.due:,} examples of evaluation splits need a person's check (tag `human_check`)."]

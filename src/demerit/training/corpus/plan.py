@@ -38,6 +38,8 @@ class DrawnSource:
     """different tasks among the usable ones"""
     skipped: Counter[str] = field(default_factory=Counter)
     """by reason; those over the cap are not among them"""
+    grades: Counter[int | None] = field(default_factory=Counter)
+    """of the chosen episodes"""
 
     @property
     def over(self) -> int:
@@ -185,13 +187,15 @@ def draw_source(
     config: CorpusConfig, source: CorpusSource, strict: bool = False, on_progress: StageProgress = lambda *_: None
 ) -> DrawnSource:
     """Read a source once and choose its episodes."""
-    drawn, tasks = DrawnSource(source), dict[str, str]()
+    drawn, tasks, grades = DrawnSource(source), dict[str, str](), dict[str, int | None]()
     dataset = open_source(source, strict)
     for episode in dataset:
         drawn.found += 1
         on_progress(f"reading {source.name}", drawn.found, None, "")
         try:
-            tasks[episode.id] = task_of(label_episode(episode, source))
+            labelled = label_episode(episode, source)
+            outcome = graded_outcome(labelled)
+            tasks[episode.id], grades[episode.id] = task_of(labelled), outcome.grade if outcome else None
         except NotApplicable as error:
             drawn.skipped[error.reason] += 1
     for problem in dataset.problems.rows():
@@ -199,6 +203,7 @@ def draw_source(
             drawn.skipped[str(problem["problem"])] += int(problem["episodes"])
     drawn.usable, drawn.tasks = len(tasks), len(set(tasks.values()))
     drawn.ids = draw_evenly(tasks, config.cap if source.cap is None else source.cap, config.seed)
+    drawn.grades.update(grades[id] for id in drawn.ids)
     return drawn
 
 

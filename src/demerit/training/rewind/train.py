@@ -143,7 +143,10 @@ def train_rewind(
 def compute_features(
     corpus: PreparedCorpus, engine: Engine, folder: Path, on_features: Callable[[int], None] = lambda frames: None
 ) -> Floats:
-    """Compute the tower's vector of every frame once, as float16; a stopped run continues behind the last save."""
+    """Compute the tower's vector of every frame, as float16; a stopped run continues behind the last save.
+
+    Episodes that share frames, as an original and its counterfactuals and clips do, cost as much as one.
+    """
     name = short_hash(engine.hash.encode(), corpus.identity.encode())
     path, partial = make_folder(folder) / f"features-{name}.npy", folder / f"features-{name}.partial"
     width = engine.info.vector
@@ -151,14 +154,21 @@ def compute_features(
         found: Floats = np.load(path, mmap_mode="r")
         return found
     done = partial.stat().st_size // (2 * width) if partial.exists() else 0
+    known: dict[bytes, Floats] = {}
+    """by the hashes of the first frame and the frame"""
     with partial.open("ab") as file:
         file.truncate(done * 2 * width)
         first = 0
         for number, row in enumerate(corpus.rows):
             if first + row.frames > done:
                 images = corpus.frames(number).all()
-                vectors = engine.features(images, images[0])[:, :width].astype(np.float16)
-                file.write(vectors[max(0, done - first) :].tobytes())
+                hashes = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images]
+                keys = [hashes[0] + hash for hash in hashes]
+                new = [place for place, key in enumerate(keys) if key not in known]
+                if new:
+                    vectors = engine.features(images[new], images[0])[:, :width].astype(np.float16)
+                    known.update(zip([keys[place] for place in new], vectors, strict=True))
+                file.write(np.stack([known[key] for key in keys])[max(0, done - first) :].tobytes())
                 file.flush()
                 on_features(first + row.frames)
             first += row.frames

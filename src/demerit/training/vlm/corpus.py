@@ -14,6 +14,7 @@ from demerit.data.frames import Images, Indices, Prepare, spread
 from demerit.data.labels import Outcome, most_trusted
 from demerit.models.by_time import ByTime
 from demerit.models.vlm.prompt import is_plain_text
+from demerit.negatives.negative import imply_grade
 from demerit.training.frame_storage import resize_to
 from demerit.training.prepared import CorpusPart, CorpusRow, Floats
 from demerit.training.vlm.config import RoboRewardTrainConfig, VLMTrainConfig
@@ -76,7 +77,8 @@ class VLMCorpusPlan:
             return "no instruction"
         if not is_plain_text(episode.instruction):
             return "an instruction with a special token in it"
-        if self._is_graded and graded is None:
+        grade = graded.grade if graded else imply_grade(result) if self._is_graded else None
+        if self._is_graded and grade is None:
             return "no grade"
         if len(frames) < self.config.fewest_frames:
             return f"fewer than {self.config.fewest_frames} frames"
@@ -89,7 +91,7 @@ class VLMCorpusPlan:
             success=success,
             progress=_label_progress(len(episode), frames, curve, result),
             times=np.asarray(episode.main.times()[frames], np.float32),
-            grade=graded.grade if graded else None,
+            grade=grade,
             site=episode.origin.tags.get("data_source", ""),  # an RBM folder has several datasets
             group=episode.origin.group,
         )
