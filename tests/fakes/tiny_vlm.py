@@ -158,6 +158,7 @@ def tiny_checkpoint(
     shards: int | None = None,
     frames: int = 8,
     config_from_base: bool = False,
+    vision: dict[str, Any] | None = None,
     drop: tuple[str, ...] = (),
     extra: dict[str, torch.Tensor] | None = None,
 ) -> Path:
@@ -167,7 +168,7 @@ def tiny_checkpoint(
     config; `tied` is true of the 4B and false of the 8B; `drop` and `extra` are names and tensors as on disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = tiny_config(ROWS[layout], tied=tied, text=text)
+    config = tiny_config(ROWS[layout], tied=tied, text=text, vision=vision)
     on_disk = _named(_weights(config, seed), layout, tied)
     on_disk = {name: value.contiguous() for name, value in on_disk.items() if name not in drop}
     _write_weights(folder, on_disk | (extra or {}), shards or (2 if layout == "robometer" else 1))

@@ -305,10 +305,10 @@ def roboreward(
 ) -> None:
     """Train a RoboReward on grades from 1 to 5.
 
-    Needs episodes with a grade; a success without one is grade 5. Trains on the train split of each dataset; the weights
-    with the lowest error on the validation split and --held-out are written; a test split is left out. Grades of a model
-    count where they were validated, as those of demerit relabel. OUT/model is the model. Ctrl-C saves, and the same command resumes. See
-    docs/training_vlms.md.
+    Needs episodes with a grade; a success without one is grade 5. Trains on the train split of each dataset; the
+    weights with the lowest error on the validation split and --held-out are written; a test split is left out. Grades
+    of a model count where they were validated, as those of demerit relabel. OUT/model is the model. Ctrl-C saves, and
+    the same command resumes. See docs/training_vlms.md.
 
     [bold]Examples[/bold]
 
