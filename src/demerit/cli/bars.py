@@ -142,8 +142,8 @@ def print_table(table: Table) -> None:
     out.print(table, soft_wrap=False)
 
 
-def print_grades(title: str, rows: Mapping[str, Mapping[int | None, int]]) -> None:
-    """Print how many episodes have each grade from 1 to 5, or none: a row per entry."""
+def print_grades(title: str, rows: Mapping[str, Mapping[Any, int]]) -> None:
+    """Print how many episodes have each grade from 1 to 5, or None: a row per entry."""
     ungraded = [None] if any(counts.get(None) for counts in rows.values()) else []
     grades: list[int | None] = [1, 2, 3, 4, 5, *ungraded]
     table = Table(title, *("ungraded" if grade is None else f"grade {grade}" for grade in grades), "all")
