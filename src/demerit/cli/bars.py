@@ -92,12 +92,12 @@ class StageBars:
         """End the last bar."""
         self._stack.close()
 
-    def update(self, stage: str, done: int, total: int | None) -> None:
+    def update(self, stage: str, done: int, total: int | None, note: str = "") -> None:
         """Show the progress of a stage; a new stage gets a new bar."""
         if stage != self._stage or self._bar is None:
             self._stack.close()
             self._stage, self._bar = stage, self._stack.enter_context(bar(stage, total))
-        self._bar.update(done)
+        self._bar.update(done, note)
 
 
 def report_table(report: Report, title: str, label: Callable[[str], str]) -> Table:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +10,13 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from demerit.cli.bars import Bar, bar, out, print_grades, print_problems, print_table
+from demerit.cli.bars import StageBars, out, print_grades, print_problems, print_table
 from demerit.cli.options import StrictOption
 from demerit.data.splits import LeakReport
 from demerit.errors import BadInput
 from demerit.training.corpus import CorpusPlan, CorpusSummary, estimate_cost, load_config, make_plan
 from demerit.training.corpus import build_corpus as run_build
-from demerit.training.corpus.plan import DrawnSource, StageProgress
+from demerit.training.corpus.plan import DrawnSource
 
 UNFINISHED = 3
 """exit code when some originals got no answer: the same command asks again"""
@@ -52,33 +51,17 @@ def build_corpus(
     config = load_config(recipe)
     chat = {"budget": budget, "concurrency": concurrency}
     if dry_run:
-        with _show_stages() as shown:
-            plan = make_plan(config, strict, shown)
+        with StageBars() as bars:
+            plan = make_plan(config, strict, bars.update)
         _print_plan(plan, estimate_cost(plan, chat, strict))
         return
     if dest is None:
         raise BadInput("DEST", "the folder to make (or --dry-run)", "none")
-    with _show_stages() as shown:
-        summary = run_build(config, dest, chat=chat, strict=strict, on_progress=shown)
+    with StageBars() as bars:
+        summary = run_build(config, dest, chat=chat, strict=strict, on_progress=bars.update)
     _print_summary(summary, dest)
     if summary.missing:
         raise typer.Exit(UNFINISHED)
-
-
-@contextmanager
-def _show_stages() -> Iterator[StageProgress]:
-    """Show a bar for each stage, one after the other."""
-    with ExitStack() as stack:
-        bars: dict[str, Bar] = {}
-
-        def show(stage: str, done: int, expected: int | None, note: str) -> None:
-            if stage not in bars:
-                stack.close()
-                bars.clear()
-                bars[stage] = stack.enter_context(bar(stage, expected))
-            bars[stage].update(done, note)
-
-        yield show
 
 
 def _print_plan(plan: CorpusPlan, cost: str) -> None:

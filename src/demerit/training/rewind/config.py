@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from demerit.config import change_config, need, read_yaml
-from demerit.data.labels import TRAINED_SOURCES, check_sources
-from demerit.negatives.negative import check_edits
+from demerit.config import need, read_yaml
+from demerit.training.train_config import TrainConfig
 
 FEWEST_FRAMES = 2
 
 
 @dataclass(frozen=True)
-class RewindTrainConfig:
+class RewindTrainConfig(TrainConfig):
     """How the network is trained. The defaults equal `assets/train/rewind.yaml`."""
 
-    seed: int = 0
     steps: int = 1500
     clips: int = 64
     """clips in a step; each is shown under its own and under another task's instruction"""
@@ -33,10 +30,6 @@ class RewindTrainConfig:
     decay: float = 1e-4
     average: float = 0.995
     """decay of the moving average of the weights, which is what is exported"""
-    sources: tuple[str, ...] = TRAINED_SOURCES
-    """label sources that are trained on (see `demerit.data.labels`)"""
-    without: tuple[str, ...] = ()
-    """edits whose episodes are left out: counterfactual, clip ..."""
     rewind: float = 0.8
     """share of clips of successes that go forward and back"""
     mismatched: float = 0.0
@@ -50,9 +43,7 @@ class RewindTrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be trained with."""
-        check_sources(self.sources)
-        check_edits(self.without)
-        need("seed", self.seed >= 0, "0 or more", self.seed)
+        super().__post_init__()
         for name in ("steps", "clips", "hidden", "layers", "heads"):
             need(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         need("frames", self.frames >= FEWEST_FRAMES, f"at least {FEWEST_FRAMES}", self.frames)
@@ -62,14 +53,6 @@ class RewindTrainConfig:
         need("mismatched", 0 <= self.mismatched < inf, "a finite number, 0 or more", self.mismatched)
         for name in ("rewind", "failures", "average"):
             need(name, 0 <= getattr(self, name) <= 1, "a share from 0 to 1", getattr(self, name))
-
-    def change(self, changes: Mapping[str, Any]) -> RewindTrainConfig:
-        """Return a copy with other numbers; an unknown name is refused."""
-        return change_config(self, changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def load_rewind_config(path: str | Path | None = None) -> RewindTrainConfig:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from demerit.config import change_config, need, read_yaml
-from demerit.data.labels import TRAINED_SOURCES, check_sources
+from demerit.config import need, read_yaml
 from demerit.errors import UnknownName
 from demerit.models.by_time import MOST_A_SECOND
-from demerit.negatives.negative import check_edits
+from demerit.training.train_config import TrainConfig
 
 SHIPPED = ("robometer", "roboreward", "roboreward_8b")
 STRATEGIES = ("expertise", "instruction", "rewind", "reverse", "people")
 """how a pair is made; see `pairs`"""
 CACHES = ("none", "memory")
 PRECISIONS = ("float32", "bfloat16")
-SEEDS = 2**32
 STARTS = {
     "robometer": "Qwen/Qwen3-VL-4B-Instruct",
     "roboreward": "Qwen/Qwen3-VL-4B-Instruct",
@@ -30,7 +28,7 @@ STARTS = {
 
 
 @dataclass(frozen=True)
-class VLMTrainConfig:
+class VLMTrainConfig(TrainConfig):
     """What all vision-language runs have in common."""
 
     MODEL: ClassVar[str] = ""
@@ -38,7 +36,6 @@ class VLMTrainConfig:
     FEWEST: ClassVar[int] = 3
     """least `fewest_frames`: a rewind needs three frames"""
 
-    seed: int = 0
     steps: int = 0
     """updates; 0: as many as `epochs` needs"""
     epochs: float = 0.0
@@ -80,18 +77,12 @@ class VLMTrainConfig:
     """episodes with fewer frames are skipped"""
     save_every: int = 200
     """updates between two checkpoints"""
-    sources: tuple[str, ...] = TRAINED_SOURCES
-    """label sources that are trained on (see `demerit.data.labels`)"""
-    without: tuple[str, ...] = ()
-    """edits whose episodes are left out: counterfactual, clip ..."""
     validate_every: int = 100
     """updates between two validations; the weights with the lowest held-out error are exported"""
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be trained with."""
-        check_sources(self.sources)
-        check_edits(self.without)
-        need("seed", 0 <= self.seed < SEEDS, f"a whole number from 0 to {SEEDS - 1}", self.seed)
+        super().__post_init__()
         for name in (known.name for known in fields(self)):
             value = getattr(self, name)
             need(name, not isinstance(value, float) or math.isfinite(value), "a finite number", value)
@@ -113,14 +104,6 @@ class VLMTrainConfig:
         for name, known in (("precision", PRECISIONS), ("cache", CACHES)):
             if getattr(self, name) not in known:
                 raise UnknownName(name, str(getattr(self, name)), known)
-
-    def change(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with other numbers; an unknown name is refused."""
-        return change_config(self, changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
     def updates(self, examples: int) -> int:
         """Return the number of updates when an epoch has this many examples."""
