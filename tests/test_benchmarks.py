@@ -11,7 +11,9 @@ import demerit
 from fakes.paths import REPO
 
 # A module that is None in sys.modules cannot be imported.
-EXTRAS = "accelerate gymnasium h5py metaworld mujoco onnx openai peft pydantic scipy torch transformers".split()
+EXTRAS = (
+    "accelerate gymnasium gymnasium_robotics h5py metaworld mujoco onnx openai peft pydantic scipy torch transformers"
+).split()
 SCRIPTS = sorted(path for path in (REPO / "benchmarks").glob("*.py") if not path.stem.startswith("_"))
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from demerit.negatives.sim.arena import Arena, StepFacts, silence_warnings
 from demerit.negatives.sim.behaviours import Ending, Finisher
-from demerit.negatives.sim.tasks import Task, tasks
+from demerit.negatives.sim.rollout import open_arena
+from demerit.negatives.sim.tasks import Task, all_tasks
 
 SEEDS = range(100, 106)
 LONGEST = 260
@@ -41,7 +42,7 @@ class Trial:
 
 def measure_task(task: Task) -> dict[str, Any]:
     """Measure a task's expert over the seeds."""
-    arena = Arena(task)
+    arena = open_arena(task)
     trials = [_trial(arena, seed) for seed in SEEDS]
     good = [trial for trial in trials if trial.first is not None]
     return {
@@ -78,7 +79,7 @@ def _trial(arena: Arena, seed: int) -> Trial:
 
 def main(path: Path) -> None:
     """Measure all tasks and write the file, one task per line."""
-    lines = [f' "{name}": {json.dumps(measure_task(task))}' for name, task in tasks().items()]
+    lines = [f' "{name}": {json.dumps(measure_task(task))}' for name, task in all_tasks().items()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 

@@ -32,6 +32,7 @@ EXTRA_OF_MODULE = {
     "pydantic": "chat",
     "starlette": "serve",
     "metaworld": "sim",
+    "gymnasium_robotics": "sim",
     "gymnasium": "gym",
     "ray": "ray",
 }

@@ -15,13 +15,19 @@ from demerit.negatives.sim.arena import SETTINGS, Setting
 from demerit.negatives.sim.behaviours import BEHAVIOURS
 from demerit.negatives.sim.job import simulate as run_simulation
 from demerit.negatives.sim.rollout import USUAL_SIZE, EpisodeSpec
-from demerit.negatives.sim.splits import BENCHMARK, SPLITS, plan
-from demerit.negatives.sim.tasks import tasks as known_tasks
+from demerit.negatives.sim.splits import BENCHMARK, FETCH_BENCHMARK, SPLITS, plan
+from demerit.negatives.sim.tasks import SAWYER, all_tasks
+from demerit.negatives.sim.tasks import tasks as metaworld_tasks
 
 
 def simulate(
     dest: Annotated[Path, typer.Argument(help="The folder to create; run again to resume.")],
-    tasks: Annotated[str, typer.Option(metavar="all|A,B", help="Which of the 50 Meta-World tasks.")] = "all",
+    tasks: Annotated[
+        str,
+        typer.Option(
+            metavar="all|A,B", help="Meta-World's 50 tasks, or some; fetch-pick, -push, -reach, -slide: another robot."
+        ),
+    ] = "all",
     behaviours: Annotated[
         str, typer.Option(metavar="all|A,B", help="Which behaviours (demerit list behaviours).")
     ] = "all",
@@ -31,7 +37,8 @@ def simulate(
         str, typer.Option(metavar="|".join(get_args(Setting)), help="Camera, light and colours: fixed or random.")
     ] = "varied",
     benchmark: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"Simulate a benchmark's episodes instead: {BENCHMARK}.")
+        str | None,
+        typer.Option(metavar="NAME", help=f"Simulate a benchmark's episodes instead: {BENCHMARK}, {FETCH_BENCHMARK}."),
     ] = None,
     split: Annotated[str, typer.Option(metavar="train|validation|test|all", help="Its split.")] = "test",
     workers: Annotated[int | None, typer.Option(help="Number of processes (default: number of cores).")] = None,
@@ -42,6 +49,7 @@ def simulate(
     [bold]Examples[/bold]
 
       demerit simulate bad --tasks pick-place,drawer-open --behaviours expert,drop,undo --episodes 5
+      demerit simulate other-robot --tasks fetch-pick,fetch-push,fetch-reach,fetch-slide --episodes 5
       demerit simulate plain --setting plain --behaviours expert
       demerit simulate bench-test --benchmark metaworld-bad@1 --split test
     """
@@ -64,9 +72,10 @@ def simulate(
 
 
 def _benchmark_specs(benchmark: str, split: str, size: int) -> list[EpisodeSpec]:
-    if benchmark != BENCHMARK:
-        raise UnknownName("simulated benchmark", benchmark, [BENCHMARK])
-    return [spec for name in (SPLITS if split == "all" else (split,)) for spec in plan(name, size)]
+    if benchmark not in (BENCHMARK, FETCH_BENCHMARK):
+        raise UnknownName("simulated benchmark", benchmark, [BENCHMARK, FETCH_BENCHMARK])
+    splits = (split,) if split != "all" else ("test",) if benchmark == FETCH_BENCHMARK else SPLITS
+    return [spec for name in splits for spec in plan(name, size, benchmark)]
 
 
 def _specs(tasks: str, behaviours: str, seeds: range, setting: str, size: int) -> list[EpisodeSpec]:
@@ -74,13 +83,14 @@ def _specs(tasks: str, behaviours: str, seeds: range, setting: str, size: int) -
         raise UnknownName("setting", setting, SETTINGS)
     if not seeds or seeds[0] < 0:
         raise BadInput("episodes and seed", "at least one episode and a seed of at least 0", seeds)
-    chosen_tasks = _parse_names("task", tasks, list(known_tasks()))
+    chosen_tasks = list(metaworld_tasks()) if tasks == "all" else _parse_names("task", tasks, list(all_tasks()))
     chosen_behaviours = _parse_names("behaviour", behaviours, BEHAVIOURS.names())
     return [
         EpisodeSpec(task, behaviour, seed, setting, size)
         for task in chosen_tasks
         for seed in seeds
         for behaviour in chosen_behaviours
+        if behaviours != "all" or behaviour != "idle" or all_tasks()[task].robot != SAWYER  # its sets have none
     ]
 
 

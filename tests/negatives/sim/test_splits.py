@@ -23,13 +23,14 @@ from demerit.negatives.sim.job import clear_preferences
 from demerit.negatives.sim.rollout import EpisodeSpec, check_applies, draw_length, random_numbers
 from demerit.negatives.sim.splits import (
     BEHAVIOUR_CLASSES,
+    FETCH_BENCHMARK,
     HELD_OUT_BEHAVIOURS,
     HELD_OUT_TASKS,
     SPLITS,
     matched_pairs,
     plan,
 )
-from demerit.negatives.sim.tasks import task
+from demerit.negatives.sim.tasks import FETCH, task, tasks
 
 GOLDEN = {
     "train": (2400, "b83ca660e9675f6d"),
@@ -63,6 +64,26 @@ def test_nothing_held_out_is_trained_on() -> None:
     assert AZIMUTHS["held-out"][0] > AZIMUTHS["varied"][1]
     for spec in test[:200]:
         assert draw_camera(spec.setting, random_numbers(spec, "scene")).azimuth > AZIMUTHS["varied"][1]
+
+
+def test_fetch_is_a_test_and_no_default() -> None:
+    specs = plan("test", benchmark=FETCH_BENCHMARK)
+    digest = hashlib.sha256("\n".join(spec.id for spec in specs).encode()).hexdigest()[:16]
+    assert (len(specs), digest) == (360, "df78944f362a0201")
+    assert {spec.split for spec in specs} == {"test"}  # training leaves these out
+    assert {spec.task for spec in specs} == set(tasks(FETCH))
+    with pytest.raises(UnknownName, match="train"):
+        plan("train", benchmark=FETCH_BENCHMARK)
+    usual = _specs("all", "all", range(1), "varied", 128)
+    assert Counter(spec.behaviour for spec in usual) == dict.fromkeys({"expert", *BEHAVIOUR_CLASSES}, 50)
+    assert not {spec.task for spec in usual} & set(tasks(FETCH))
+    assert "idle" in {spec.behaviour for spec in _specs("fetch-pick", "all", range(1), "varied", 128)}
+
+
+def test_the_shipped_network_has_not_seen_fetch() -> None:
+    folder = Path(demerit.__file__).parent / "assets" / "compact"
+    for name in ("network.json", "training.json"):
+        assert "fetch" not in (folder / name).read_text("utf-8").lower(), name
 
 
 def test_scene_length_and_ending_do_not_depend_on_the_behaviour() -> None:
@@ -109,6 +130,9 @@ def test_a_missing_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "metaworld", None)
     with pytest.raises(MissingExtra, match="sim"):
         load_mujoco()
+    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
+    with pytest.raises(MissingExtra, match="sim"):
+        load_mujoco(FETCH)
 
 
 def fake(id: str, success: bool, end: float, motion: float = 0.01, frames: int = 24) -> Episode:

@@ -46,6 +46,7 @@ BENCHMARKS = Registry(
         "gvl-voc@1": "evaluate.benchmarks.catalogue:gvl_voc",
         "failure-detection@1": "evaluate.benchmarks.catalogue:failure_detection",
         "metaworld-bad@1": "evaluate.benchmarks.catalogue:metaworld_bad",
+        "fetch-bad@1": "evaluate.benchmarks.catalogue:fetch_bad",
         "taught@1": "training.teach.report:taught_benchmark",
     },
     "demerit.benchmarks",

@@ -160,6 +160,17 @@ def metaworld_bad() -> Benchmark:
     )
 
 
+def fetch_bad() -> Benchmark:
+    """Return the same measurements on the Fetch robot, on which nothing that demerit ships was trained."""
+    return replace(
+        metaworld_bad(),
+        name="fetch-bad@1",
+        claim="Follows the simulator's own measure of progress on a robot that the shipped network has never seen. It "
+        "says nothing about real cameras.",
+        get="demerit simulate DIR --benchmark fetch-bad@1, with the extra: pip install 'demerit[sim]'",
+    )
+
+
 # Attempts at one task that are equally long and move equally much: only what was done tells them apart.
 MATCHED = replace(
     judgement("matched_pairs", "final"), needs="a success and a failure of one task, alike in length and motion"

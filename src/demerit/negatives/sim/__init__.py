@@ -1,11 +1,12 @@
-"""Simulated bad behaviour: Meta-World tasks, scripted experts that go wrong on purpose, and measured labels.
+"""Simulated bad behaviour: tasks of two robots, scripted experts that go wrong on purpose, and measured labels.
 
-tasks        the fifty tasks: instructions, distances, what the experts need
+tasks        fifty tasks of Meta-World, four of Fetch: instructions, distances, what the experts need
 arena        physics and rendering of a task
+fetch        the same for the Fetch robot, and its experts
 behaviours   the expert and its faulty variants
 rollout      one episode: task, behaviour, seed and setting in; images and measurements out
 measure      progress, success and failure events, from measured facts alone
-splits       the episodes of the benchmark metaworld-bad@1, and matched pairs
+splits       the episodes of the benchmarks metaworld-bad@1 and fetch-bad@1, and matched pairs
 job          simulate many episodes into a dataset folder
 
 The simulator is imported when an episode runs.

@@ -7,8 +7,10 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from importlib import import_module
+from io import StringIO
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -17,17 +19,21 @@ import numpy.typing as npt
 
 from demerit.data.frames import Images
 from demerit.errors import BadInput, MissingExtra, UnknownName
-from demerit.negatives.sim.tasks import Task
+from demerit.negatives.sim.tasks import FETCH, SAWYER, Task
 
 LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 INSTALL = "apt-get install -y libegl1 libopengl0 libgl1-mesa-dri"
 
 
-def load_mujoco() -> Any:
+ENVIRONMENTS = {SAWYER: "metaworld.env_dict", FETCH: "gymnasium_robotics"}
+
+
+def load_mujoco(robot: str = SAWYER) -> Any:
     """Import MuJoCo with a renderer that needs no screen; raise with install instructions if something is missing."""
     choose_renderer()
     try:
-        import metaworld.env_dict  # noqa: F401, PLC0415  # fails here, with the same install line
+        with redirect_stderr(StringIO()):  # gymnasium_robotics prints news about other environments
+            import_module(ENVIRONMENTS[robot])  # fails here, with the same install line
         import mujoco  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         raise MissingExtra("Simulating", "sim") from missing
@@ -54,6 +60,8 @@ def no_renderer(got: str) -> BadInput:
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 STEPS_PER_SECOND = 80
+METRES_PER_ACTION = 0.01
+"""an action of 1 moves the hand this far in a step"""
 SPARE_OBJECT = "spare-object"
 SPARE_HALF_SIZE = (0.022, 0.022, 0.022)
 SPARE_CLEARANCE = 0.13
@@ -90,11 +98,10 @@ class Arena:
     """A task's environment; reusable for many episodes."""
 
     def __init__(self, task: Task) -> None:
-        self.mujoco = load_mujoco()
+        self.mujoco = load_mujoco(task.robot)
         self.task = task
         with silence_warnings():
-            self.env: Any = _environment(task, self.mujoco)
-            self._policy_class = _policy_class(task)
+            self.env: Any = self._make_environment()
         self.model: Any = self.env.model
         self.data: Any = self.env.data
         self.groups = _geom_groups(self.model)
@@ -106,7 +113,7 @@ class Arena:
             self.env.reset()
         self.home = self.data.mocap_pos[0].copy()
         if self.task.spare:
-            self._place_spare(rng)
+            self._place_spare(rng, self.env._get_obs())
             for _ in range(20):  # let it come to rest
                 self.env.do_simulation([-1, 1], self.env.frame_skip)
         self.mujoco.mj_forward(self.model, self.data)
@@ -118,7 +125,9 @@ class Arena:
 
     def expert(self) -> Callable[[Floats], Floats]:
         """Return a new scripted expert: observation -> action (x, y, z, gripper; -1 to 1)."""
-        policy = self._policy_class()
+        from metaworld.policies import ENV_POLICY_MAP  # noqa: PLC0415
+
+        policy = ENV_POLICY_MAP[f"{self.task.name}-v3"]()
         return lambda observation: np.clip(np.asarray(policy.get_action(observation), dtype=np.float64), -1, 1)
 
     def step(self, action: Floats) -> StepFacts:
@@ -142,6 +151,26 @@ class Arena:
         """How far the mocap point that pulls the hand is ahead of it."""
         return np.asarray(self.data.mocap_pos[0] - self.data.body("hand").xpos, dtype=np.float64)
 
+    def target(self) -> Floats:
+        """The position of the goal."""
+        return np.array(self.env._target_pos, dtype=np.float64)
+
+    def fingertips(self) -> Floats:
+        """The point between the fingertips."""
+        return np.asarray(self.env.tcp_center, dtype=np.float64)
+
+    def to_world(self, place: Floats) -> Floats:
+        """Convert a position of this module, in Meta-World's frame, to one of the simulated world."""
+        return place
+
+    def from_world(self, place: Floats) -> Floats:
+        """Convert a position of the simulated world to Meta-World's frame."""
+        return place.copy()
+
+    def view(self, camera: SimCamera) -> SimCamera:
+        """Convert a camera to the simulated world."""
+        return camera
+
     def _facts(self, observation: Floats) -> StepFacts:
         contacts = self.data.contact.geom
         pairs = np.sort(self.groups[contacts], axis=1) if len(contacts) else np.zeros((0, 2), dtype=np.int64)
@@ -151,16 +180,35 @@ class Arena:
             observation=observation,
             hand=observation[:3].copy(),
             object=observation[4:7].copy(),
-            target=np.array(self.env._target_pos, dtype=np.float64),
+            target=self.target(),
             openness=float(observation[3]),
             distance=self.task.distance(self, observation),
             held=bool({LEFT, RIGHT} <= set(pairs[on_object, 0].tolist())),
             touched=bool(on_object.any()),
             object_force=self._force(on_object),
             scene_force=self._force(on_scene),
-            spare=self.data.body(SPARE_OBJECT).xpos.copy() if self.task.spare else None,
+            spare=self.from_world(self.data.body(SPARE_OBJECT).xpos) if self.task.spare else None,
             spare_touched=bool((arm & (pairs[:, 1] == SPARE)).any()),
         )
+
+    def _make_environment(self) -> Any:
+        from metaworld.env_dict import ALL_V3_ENVIRONMENTS  # noqa: PLC0415
+
+        plain = ALL_V3_ENVIRONMENTS[f"{self.task.name}-v3"]
+        kind = plain
+        if self.task.spare:
+
+            def with_spare(env: Any) -> tuple[Any, Any]:
+                model = model_with_spare(env.fullpath, self.mujoco)
+                return model, self.mujoco.MjData(model)
+
+            kind = type(plain.__name__, (plain,), {"_initialize_simulation": with_spare})
+        env = kind()
+        # The environment's own way to a new start from each seed; reset(seed=...) is ignored by it.
+        env._partially_observable, env._freeze_rand_vec = False, False
+        env.seeded_rand_vec, env._set_task_called = True, True
+        del env.sawyer_observation_space  # cached from when the goal was hidden
+        return env
 
     def _force(self, chosen: npt.NDArray[np.bool_]) -> float:
         force, largest = np.zeros(6), 0.0
@@ -169,15 +217,15 @@ class Arena:
             largest = max(largest, float(np.linalg.norm(force[:3])))
         return largest
 
-    def _place_spare(self, rng: np.random.Generator) -> None:
+    def _place_spare(self, rng: np.random.Generator, observation: Floats) -> None:
         joint = self.data.joint(SPARE_OBJECT)
         low, high = self.task.spare_area
-        taken = [self.env._get_obs()[4:6], np.asarray(self.env._target_pos)[:2]]
+        taken = [observation[4:6], self.target()[:2]]
         spots = rng.uniform(low[:2], high[:2], size=(200, 2))
         gaps = np.min([np.linalg.norm(spots - spot, axis=1) for spot in taken], axis=0)
         clear = np.flatnonzero(gaps > SPARE_CLEARANCE)
         spot = spots[clear[0] if len(clear) else int(np.argmax(gaps))]
-        joint.qpos[:] = [*spot, low[2] + SPARE_HALF_SIZE[2], 1, 0, 0, 0]
+        joint.qpos[:] = [*self.to_world(np.array([*spot, low[2] + SPARE_HALF_SIZE[2]])), 1, 0, 0, 0]
         joint.qvel[:] = 0
 
 
@@ -190,27 +238,7 @@ def silence_warnings() -> Iterator[None]:
         yield
 
 
-def _environment(task: Task, mujoco: Any) -> Any:
-    from metaworld.env_dict import ALL_V3_ENVIRONMENTS  # noqa: PLC0415
-
-    plain = ALL_V3_ENVIRONMENTS[f"{task.name}-v3"]
-    kind = plain
-    if task.spare:
-
-        def with_spare(env: Any) -> tuple[Any, Any]:
-            model = _model_with_spare(env.fullpath, mujoco)
-            return model, mujoco.MjData(model)
-
-        kind = type(plain.__name__, (plain,), {"_initialize_simulation": with_spare})
-    env = kind()
-    # The environment's own way to a new start from each seed; reset(seed=...) is ignored by it.
-    env._partially_observable, env._freeze_rand_vec = False, False
-    env.seeded_rand_vec, env._set_task_called = True, True
-    del env.sawyer_observation_space  # cached from when the goal was hidden
-    return env
-
-
-def _model_with_spare(path: str, mujoco: Any) -> Any:
+def model_with_spare(path: str, mujoco: Any) -> Any:
     """Add a small free box as the last body, which keeps all other indices."""
     spec = mujoco.MjSpec.from_file(path)
     body = spec.worldbody.add_body(name=SPARE_OBJECT, pos=[0.3, 0.6, 0.05])
@@ -228,15 +256,10 @@ def _model_with_spare(path: str, mujoco: Any) -> Any:
     return spec.compile()
 
 
-def _policy_class(task: Task) -> Any:
-    from metaworld.policies import ENV_POLICY_MAP  # noqa: PLC0415
-
-    return ENV_POLICY_MAP[f"{task.name}-v3"]
-
-
 def _geom_groups(model: Any) -> npt.NDArray[np.int64]:
     """Classify every geom: arm, finger, movable object, fixed object, spare object."""
     fingers = {"leftclaw": LEFT, "leftpad": LEFT, "rightclaw": RIGHT, "rightpad": RIGHT}
+    fingers |= {"robot0:l_gripper_finger_link": LEFT, "robot0:r_gripper_finger_link": RIGHT}
     groups = np.full(model.ngeom, SCENE, dtype=np.int64)
     for geom in range(model.ngeom):
         body = int(model.geom_bodyid[geom])
@@ -246,7 +269,7 @@ def _geom_groups(model: Any) -> npt.NDArray[np.int64]:
             body = int(model.body_parentid[body])
         if SPARE_OBJECT in names:
             groups[geom] = SPARE
-        elif {"base", "hand", "right_arm_base_link"} & set(names):
+        elif {"base", "hand", "right_arm_base_link", "robot0:base_link"} & set(names):
             groups[geom] = next((fingers[name] for name in names if name in fingers), ROBOT)
         elif model.body_weldid[model.geom_bodyid[geom]] != 0:
             groups[geom] = OBJECT
@@ -332,8 +355,9 @@ class SceneRenderer:
                 getattr(self.arena.model, name)[:] = values
         self.arena.model.vis.headlight.ambient[:], self.arena.model.vis.headlight.diffuse[:] = self._headlight
         camera = draw_camera(setting, rng)
-        self._camera.azimuth, self._camera.elevation = camera.azimuth, camera.elevation
-        self._camera.distance, self._camera.lookat[:] = camera.distance, camera.look_at
+        view = self.arena.view(camera)
+        self._camera.azimuth, self._camera.elevation = view.azimuth, view.elevation
+        self._camera.distance, self._camera.lookat[:] = view.distance, view.look_at
         if setting != "plain":
             self._vary_light(rng)
             self._vary_colours(rng)

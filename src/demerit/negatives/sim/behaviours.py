@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from demerit.negatives.sim.arena import StepFacts
+from demerit.negatives.sim.arena import METRES_PER_ACTION, StepFacts
 from demerit.negatives.sim.tasks import Task
 from demerit.registry import Registry
 
@@ -35,6 +35,7 @@ BEHAVIOURS = Registry(
         "wrong-object": "negatives.sim.behaviours:WrongObject",
         "overshoot": "negatives.sim.behaviours:Overshoot",
         "undo": "negatives.sim.behaviours:Undo",
+        "idle": "negatives.sim.behaviours:Idle",
     },
 )
 
@@ -185,7 +186,7 @@ AT_HAND = 0.075
 """a hand this close (m) to the believed position of the object can grasp it"""
 READ_THE_GOAL = frozenset(
     "pick-place push push-wall pick-place-wall push-back coffee-push hand-insert pick-out-of-hole reach reach-wall "
-    "peg-insert-side".split()
+    "peg-insert-side fetch-pick fetch-push fetch-reach fetch-slide".split()
 )
 """tasks whose expert reads the goal from the observation"""
 
@@ -351,8 +352,16 @@ class Overshoot(Expert):
         return np.array([*np.clip(direction * 1.2, -1, 1), action[3]])
 
 
+class Idle(Expert):
+    """Do not even begin."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.over = True
+
+
 class Undo(Expert):
-    """Do the task, then undo it by moving back along the path."""
+    """Do the task, then undo it: push the object back, or move back along the path."""
 
     ends_on_success = False
 
@@ -363,9 +372,18 @@ class Undo(Expert):
         self.back = float(self.rng.uniform(0.5, 0.9))
         self.done_for = 0
         self.target = 0
+        task, start = stage.task, stage.first.object
+        goal = stage.first.target
+        pushes = task.loose and not task.grasps and task.name in READ_THE_GOAL
+        self.push_to = goal + self.back * (start - goal) if pushes else None
+
+    @classmethod
+    def why_not(cls, task: Task) -> str:
+        """The object must stay in reach."""
+        return "the puck is out of reach at the goal of fetch-slide" if task.name == "fetch-slide" else ""
 
     def act(self, now: Moment) -> Floats:
-        """Do the task, wait, go back along the path with a closed gripper."""
+        """Do the task, wait, then push back, or go back along the path with a closed gripper."""
         if self.done_for == 0 and not now.success:
             self.path.append(now.facts.hand)
             return super().act(now)
@@ -374,6 +392,9 @@ class Undo(Expert):
             self.waits = True
             return super().act(now)
         self.waits = False
+        if self.push_to is not None:
+            self.over = float(np.linalg.norm(now.facts.object - self.push_to)) < 0.02  # noqa: PLR2004
+            return self.expert(_observe(now.facts.observation, goal=self.push_to))
         if self.done_for == self.rest:
             self.target = len(self.path) - 1
         end = int(len(self.path) * (1 - self.back))
@@ -387,8 +408,6 @@ class Undo(Expert):
         return np.array([*np.clip(move, -0.9, 0.9), 1.0])
 
 
-METRES_PER_ACTION = 0.01
-"""an action of 1 moves the hand this far in a step"""
 SWAY = 0.007
 """amplitude (m) of the sway ending: small enough for the task to stay done"""
 STAYING = ("hold", "sway")

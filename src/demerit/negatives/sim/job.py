@@ -18,12 +18,19 @@ from demerit.data.files import make_folder
 from demerit.data.labels import Preference
 from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.errors import BadEpisode, BadInput, DemeritError, NotApplicable
-from demerit.negatives.sim.arena import Arena, SceneRenderer, load_mujoco
-from demerit.negatives.sim.rollout import EpisodeSpec, check_applies, record, rollout, video_name
+from demerit.negatives.sim.arena import SceneRenderer, load_mujoco
+from demerit.negatives.sim.rollout import (
+    DATASETS,
+    LICENCE,
+    EpisodeSpec,
+    check_applies,
+    open_arena,
+    record,
+    rollout,
+    video_name,
+)
 from demerit.negatives.sim.tasks import task
 
-SOURCE = "simulator:metaworld"
-LICENCE = "MIT"
 CHUNK = 16
 """episodes sent to a worker at once: mostly of one task, as building a model takes half an episode's time"""
 CLEAR_GAP = 0.4
@@ -70,8 +77,11 @@ def simulate(
     workers = workers if workers is not None else os.cpu_count() or 1
     if workers < 1:
         raise BadInput("workers", "at least 1", workers)
-    load_mujoco()  # fail before anything is written
-    store = open_or_create(dest, Path(dest).resolve().name, LICENCE, source=SOURCE)
+    robots = sorted({task(spec.task).robot for spec in specs})
+    for robot in robots:
+        load_mujoco(robot)  # fail before anything is written
+    source = "simulator:" + "+".join(DATASETS[robot][0] for robot in robots)
+    store = open_or_create(dest, Path(dest).resolve().name, LICENCE, source)
     progress = SimulateProgress(len(specs))
     started = time.monotonic()
     with store.writer() as writer:
@@ -179,7 +189,7 @@ def simulate_worker(pipe: int, videos: str) -> None:
             if renderer is None or (renderer.arena.task.name, renderer.size) != (spec.task, spec.size):
                 if renderer is not None:
                     renderer.close()
-                renderer = SceneRenderer(Arena(task(spec.task)), spec.size)
+                renderer = SceneRenderer(open_arena(task(spec.task)), spec.size)
             return record(rollout(spec, renderer.arena, renderer), Path(videos) / video_name(spec))
         except (DemeritError, ArithmeticError, ValueError, RuntimeError, MemoryError) as error:
             return str(error) or type(error).__name__

@@ -17,8 +17,9 @@ from demerit.data.video import Encoding, VideoClip, write_video
 from demerit.errors import BadInput, NotApplicable
 from demerit.negatives.sim.arena import Arena, SceneRenderer, Setting, SimCamera, StepFacts, silence_warnings
 from demerit.negatives.sim.behaviours import BEHAVIOURS, Expert, Finisher, Moment, Stage, draw_ending
+from demerit.negatives.sim.fetch import FetchArena
 from demerit.negatives.sim.measure import Measured, find_events, progress
-from demerit.negatives.sim.tasks import task
+from demerit.negatives.sim.tasks import FETCH, SAWYER, Task, task
 
 USUAL_SIZE, SMALLEST, LARGEST = 128, 32, 512
 FEWEST_FRAMES, MOST_FRAMES = 22, 32
@@ -69,6 +70,11 @@ class Rollout:
     camera: SimCamera
     ending: str
     fps: float
+
+
+def open_arena(task: Task) -> Arena:
+    """Open a task's environment."""
+    return FetchArena(task) if task.robot == FETCH else Arena(task)
 
 
 def random_numbers(spec: EpisodeSpec, purpose: str) -> np.random.Generator:
@@ -157,7 +163,9 @@ class _Play:
 
 
 LICENCE = "MIT"
-"""that of Meta-World"""
+"""that of Meta-World and gymnasium-robotics"""
+DATASETS = {SAWYER: ("metaworld", "metaworld"), FETCH: ("fetch", "gymnasium-robotics")}
+"""a robot's name as a dataset, and the package"""
 REPEATABLE = {"threads": "1", "x264-params": "mbtree=0:rc-lookahead=0:sync-lookahead=0:weightp=0"}
 """The same images give the same bytes. One thread alone is not enough: x264 has a lookahead thread, and with it 63 of
 1,500 encodings of one episode differed in a few blocks; without it, none."""
@@ -175,16 +183,18 @@ def record(rollout: Rollout, path: str | Path, encoding: Encoding = ENCODING) ->
     """Write the video and return the episode."""
     write_video(path, rollout.images, rollout.fps, encoding)
     spec, measured = rollout.spec, rollout.measured
+    robot = measured.task.robot
+    dataset, package = DATASETS[robot]
     return Episode(
         spec.id,
         rollout.instruction,
         {"main": Frames(VideoClip(str(path), length=len(rollout.images)))},
         outcomes=(outcome(rollout),),
         origin=Origin(
-            dataset="metaworld",
-            revision=version("metaworld"),
+            dataset=dataset,
+            revision=version(package),
             licence=LICENCE,
-            embodiment="sawyer (simulated)",
+            embodiment=f"{robot} (simulated)",
             split=spec.split,
             group=spec.group,
             tags=_tags(rollout),

@@ -1,7 +1,8 @@
-"""`metaworld-bad@1`: a benchmark defined by seeds, not by files.
+"""`metaworld-bad@1` and `fetch-bad@1`: benchmarks defined by seeds, not by files.
 
-`plan(split)` lists its episodes; `demerit simulate` reproduces them bit for bit. Ten tasks (with all tasks of their
-scenes), three behaviours and all cameras that face the arm are held out for the test split.
+`plan(split)` lists the episodes; `demerit simulate` reproduces them bit for bit. Ten tasks of Meta-World (with all
+tasks of their scenes), three behaviours and all cameras that face the arm are held out for the test split. The Fetch
+robot has a test split only: nothing that demerit ships is trained on it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from demerit.data.labels import Preference
 from demerit.errors import UnknownName
 from demerit.negatives.sim.arena import Setting
 from demerit.negatives.sim.rollout import EpisodeSpec
-from demerit.negatives.sim.tasks import Task, tasks
+from demerit.negatives.sim.tasks import FETCH, SAWYER, Task, tasks
 from demerit.registry import load_attribute
 
-BENCHMARK = "metaworld-bad@1"
+BENCHMARK, FETCH_BENCHMARK = "metaworld-bad@1", "fetch-bad@1"
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -54,6 +55,7 @@ BEHAVIOUR_CLASSES = {
     "wrong-object": "demerit.negatives.sim.behaviours:WrongObject",
     "wrong-place": "demerit.negatives.sim.behaviours:WrongPlace",
 }
+FETCH_CLASSES = {**BEHAVIOUR_CLASSES, "idle": "demerit.negatives.sim.behaviours:Idle"}
 
 
 @dataclass(frozen=True)
@@ -71,16 +73,18 @@ PARTS: dict[Split, SplitSeeds] = {
     "validation": SplitSeeds(10_000, 2, 3, "varied"),
     "test": SplitSeeds(20_000, 15, 4, "held-out"),
 }
+FETCH_PARTS: dict[Split, SplitSeeds] = {"test": SplitSeeds(30_000, 45, 1, "varied")}
 
 
-def plan(split: str, size: int = 128) -> list[EpisodeSpec]:
+def plan(split: str, size: int = 128, benchmark: str = BENCHMARK) -> list[EpisodeSpec]:
     """List the episodes of a split: per seed, the expert and some other behaviours in the same scene."""
-    if split not in PARTS:
-        raise UnknownName(f"split of {BENCHMARK}", split, SPLITS)
-    part = PARTS[split]
+    robot, parts = (FETCH, FETCH_PARTS) if benchmark == FETCH_BENCHMARK else (SAWYER, PARTS)
+    if split not in parts:
+        raise UnknownName(f"split of {benchmark}", split, parts)
+    part = parts[split]
     listed = []
-    for task in tasks().values():
-        if (task.name in HELD_OUT_TASKS) != (split == "test"):
+    for task in tasks(robot).values():
+        if robot == SAWYER and (task.name in HELD_OUT_TASKS) != (split == "test"):
             continue
         others = _others(task, with_held_out=split == "test")
         for number in range(part.seeds):
@@ -95,7 +99,7 @@ def plan(split: str, size: int = 128) -> list[EpisodeSpec]:
 def _others(task: Task, with_held_out: bool) -> list[str]:
     return [
         name
-        for name, address in BEHAVIOUR_CLASSES.items()
+        for name, address in (FETCH_CLASSES if task.robot == FETCH else BEHAVIOUR_CLASSES).items()
         if (with_held_out or name not in HELD_OUT_BEHAVIOURS) and not load_attribute(address, name).why_not(task)  # type: ignore[attr-defined]
     ]
 

@@ -1,4 +1,4 @@
-"""The fifty tasks of Meta-World: instructions, the remaining distance at a moment, and facts about the experts."""
+"""The tasks, fifty of Meta-World and four of Fetch: instructions, remaining distance, facts about the experts."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ Corner: TypeAlias = tuple[float, float, float]
 
 TABLE_AREA: tuple[Corner, Corner] = ((-0.28, 0.48, 0.0), (0.28, 0.78, 0.0))
 """corners of the table area for a second object"""
+SAWYER, FETCH = "sawyer", "fetch"
+"""the robots of Meta-World and of gymnasium-robotics"""
 NAIL_DEPTH = 0.09
 NAIL_WEIGHT = 3.0
 """driving the nail in by 9 cm counts as much as moving the hammer 27 cm closer"""
@@ -60,6 +62,7 @@ class Task:
     inside: tuple[Corner, Corner] | None = None
     """corners of the inside of a bin, hole or net, relative to the target"""
     spare_area: tuple[Corner, Corner] = TABLE_AREA
+    robot: str = SAWYER
 
     @property
     def long_pause(self) -> int:
@@ -68,7 +71,7 @@ class Task:
 
     def distance(self, arena: Arena, observation: Floats) -> float:
         """The remaining distance."""
-        target = np.asarray(arena.env._target_pos)
+        target = arena.target()
         if self.inside is not None and _is_inside(observation[4:7] - target, self.inside):
             return 0.0
         return float(MEASURES[self.measure](arena, observation, target))
@@ -114,7 +117,7 @@ MEASURES: Mapping[str, Callable[[Arena, Floats, Floats], float]] = {
     "x": _along(0),
     "y": _along(1),
     "z": _along(2),
-    "hand": lambda arena, observation, target: _between(arena.env.tcp_center, target),
+    "hand": lambda arena, observation, target: _between(arena.fingertips(), target),
     "rise": lambda arena, observation, target: max(0.0, float(target[2] - observation[6])),
     "ring": lambda arena, observation, target: _between(arena.env._get_site_pos("RoundNut"), target),
     "lever": lambda arena, observation, target: abs(np.pi / 2 + float(arena.data.joint("LeverAxis").qpos.item())),
@@ -124,9 +127,14 @@ MEASURES: Mapping[str, Callable[[Arena, Floats, Floats], float]] = {
 }
 
 
+def tasks(robot: str = SAWYER) -> dict[str, Task]:
+    """The tasks of a robot by name."""
+    return {name: task for name, task in all_tasks().items() if task.robot == robot}
+
+
 @cache
-def tasks() -> dict[str, Task]:
-    """All tasks by name."""
+def all_tasks() -> dict[str, Task]:
+    """The tasks of all robots by name."""
     folder = files("demerit") / "assets" / "sim"
     described: dict[str, dict[str, Any]] = json.loads((folder / "tasks.json").read_text("utf-8"))
     measured: dict[str, dict[str, Any]] = json.loads((folder / "experts.json").read_text("utf-8"))
@@ -138,6 +146,6 @@ def tasks() -> dict[str, Task]:
 
 def task(name: str) -> Task:
     """Find a task by name."""
-    if name not in tasks():
-        raise UnknownName("task", name, tasks())
-    return tasks()[name]
+    if name not in all_tasks():
+        raise UnknownName("task", name, all_tasks())
+    return all_tasks()[name]

@@ -1,0 +1,112 @@
+"""The Fetch robot: its experts succeed, its failures are measured."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demerit.errors import DemeritError
+from demerit.negatives.sim.arena import load_mujoco
+from demerit.negatives.sim.tasks import FETCH
+
+try:
+    load_mujoco(FETCH)
+except DemeritError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+from demerit.negatives.sim.arena import SceneRenderer
+from demerit.negatives.sim.measure import find_events
+from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, open_arena, record, rollout
+from demerit.negatives.sim.tasks import task
+
+SIZE = 32
+
+
+@pytest.fixture(scope="module")
+def renderers() -> Iterator[dict[str, SceneRenderer]]:
+    made: dict[str, SceneRenderer] = {}
+    yield made
+    for renderer in made.values():
+        renderer.close()
+
+
+def play(renderers: dict[str, SceneRenderer], name: str, behaviour: str, seed: int) -> Rollout:
+    if name not in renderers:
+        renderers[name] = SceneRenderer(open_arena(task(name)), SIZE)
+    renderer = renderers[name]
+    return rollout(EpisodeSpec(name, behaviour, seed, "varied", SIZE), renderer.arena, renderer)
+
+
+@pytest.mark.parametrize("name", ["fetch-pick", "fetch-push", "fetch-reach", "fetch-slide"])
+def test_fetch_experts_succeed(renderers: dict[str, SceneRenderer], name: str) -> None:
+    made = play(renderers, name, "expert", 1)
+    measured = made.measured
+    assert measured.at_end
+    assert measured.steps[-1].distance < measured.task.within
+    assert measured.progress[0] < 0.1
+    assert np.all(measured.progress[~measured.success] <= 0.95)
+    assert not {"collision", "excessive force"} & {event.kind for event in find_events(measured)}
+
+
+@pytest.mark.parametrize(
+    ("name", "behaviour", "kind"),
+    [
+        ("fetch-pick", "drop", "dropped"),
+        ("fetch-pick", "missed-grasp", "missed grasp"),
+        ("fetch-pick", "wrong-object", "wrong object"),
+        ("fetch-push", "undo", "undone"),
+        ("fetch-push", "wrong-place", "wrong place"),
+        ("fetch-reach", "undo", "undone"),
+        ("fetch-slide", "early-stop", "wrong place"),
+    ],
+)
+def test_fetch_failures_are_measured(renderers: dict[str, SceneRenderer], name: str, behaviour: str, kind: str) -> None:
+    for seed in range(6):
+        measured = play(renderers, name, behaviour, seed).measured
+        if kind in {event.kind for event in find_events(measured)}:
+            break
+    else:
+        pytest.fail(f"no {kind} in six episodes")
+    assert not measured.at_end
+    assert measured.progress[-1] < 1
+
+
+def test_idle_and_expert_look_alike_at_the_start(renderers: dict[str, SceneRenderer]) -> None:
+    idle, expert = (play(renderers, "fetch-push", behaviour, 3) for behaviour in ("idle", "expert"))
+    assert np.array_equal(idle.images[0], expert.images[0])
+    assert len(idle.images) == len(expert.images)
+    assert (idle.ending, idle.instruction) == (expert.ending, expert.instruction)
+    moved = idle.measured.objects()[:, :3] - idle.measured.objects()[0, :3]
+    assert np.abs(moved).max() < 0.01
+    assert not idle.measured.at_end
+
+
+def test_fetch_same_seed_same_bytes(renderers: dict[str, SceneRenderer], tmp_path: Path) -> None:
+    with SceneRenderer(open_arena(task("fetch-pick")), SIZE) as fresh:
+        first = record(play({"fetch-pick": fresh}, "fetch-pick", "noisy", 5), tmp_path / "a.mp4")
+    play(renderers, "fetch-pick", "slam", 8)
+    record(play(renderers, "fetch-pick", "noisy", 5), tmp_path / "b.mp4")
+    assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
+    assert (first.origin.dataset, first.origin.embodiment) == ("fetch", "fetch (simulated)")
+    assert first.outcome is not None and first.outcome.source == "simulator"
+
+
+def test_a_puck_that_slides_over_the_goal_is_not_done() -> None:
+    arena = open_arena(task("fetch-slide"))
+    arena.reset(0, np.random.default_rng(0))
+    joint = arena.data.joint("object0:joint")
+    joint.qpos[:2], joint.qvel[0] = arena.env.goal[:2], 0.5
+    facts = arena.step(np.zeros(4))
+    assert facts.distance < arena.task.within
+    assert not arena.succeeded(facts)
+
+
+def test_fetch_starts_are_open_problems_in_sight() -> None:
+    arena = open_arena(task("fetch-pick"))
+    for seed in range(10):
+        facts = arena.reset(seed, np.random.default_rng(seed))
+        assert facts.distance > 0.09
+        assert facts.scene_force == 0
+        assert facts.spare is not None
+        assert np.linalg.norm(facts.spare - facts.object) > 0.05
