@@ -127,7 +127,8 @@ class Arena:
         """Return a new scripted expert: observation -> action (x, y, z, gripper; -1 to 1)."""
         from metaworld.policies import ENV_POLICY_MAP  # noqa: PLC0415
 
-        policy = ENV_POLICY_MAP[f"{self.task.name}-v3"]()
+        kind: Any = ENV_POLICY_MAP[f"{self.task.name}-v3"]
+        policy = kind()
         return lambda observation: np.clip(np.asarray(policy.get_action(observation), dtype=np.float64), -1, 1)
 
     def step(self, action: Floats) -> StepFacts:

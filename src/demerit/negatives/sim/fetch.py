@@ -165,7 +165,7 @@ class FetchArena(Arena):
         body = int(self.model.site_bodyid[site.id])
         seen = [(self.env.goal, -1)] + ([(site.xpos, body)] if self.env.has_object else [])
         rays = [self.mujoco.mj_ray(self.model, self.data, at, eye - at, None, 1, own, hit) for at, own in seen]
-        return max(rays) < 0
+        return bool(max(rays) < 0)
 
     def _face_goal(self) -> Floats:
         """Return the hand's rotation when it points down and its fingers' faces point from the puck to the goal."""
