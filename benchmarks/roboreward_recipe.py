@@ -103,6 +103,7 @@ def check_splits(model: Path, corpus: Path, test: str) -> None:
     print("| split | tasks | episodes | seen by the model |\n| --- | --- | --- | --- |")
     for place, known in tasks.items():
         print(f"| {place} | {len(known)} | {found[place, True] + found[place, False]} | {found[place, True]} |")
+    assert len(tasks) == 4, "train, validation and test of the corpus, and the evaluation"
     assert {place for place, is_seen in found if is_seen} == {"corpus, train"}
     assert not found["corpus, train", False], "all of the train split was trained on"
     assert sum(map(len, tasks.values())) == len(set().union(*tasks.values())), "a task is in two splits"
@@ -113,9 +114,9 @@ def main(given: argparse.Namespace) -> None:
         given.out = (given.out or Path(temporary)).resolve()
         if given.small:
             given.episodes, given.updates = 1, 4
-        tasks = (TRAINED[:6], TESTED[:1]) if given.small else (TRAINED, TESTED)
-        source = given.train or simulate(given, "train", tasks[0], "expert", 0)  # only successes are relabelled
-        test = given.test or simulate(given, "test", tasks[1], "expert,early-stop,undo,random", 20_000)
+        tested = TESTED[:1] if given.small else TESTED
+        source = given.train or simulate(given, "train", TRAINED, "expert", 0)  # only successes are relabelled
+        test = given.test or simulate(given, "test", tested, "expert,early-stop,undo,random", 20_000)
         corpus = relabel(given, source)
         model = train(given, corpus)
         check_splits(model, corpus, test)

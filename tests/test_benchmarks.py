@@ -17,7 +17,10 @@ EXTRAS = (
 SCRIPTS = sorted(path for path in (REPO / "benchmarks").glob("*.py") if not path.stem.startswith("_"))
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+RUN = [pytest.param(path, marks=pytest.mark.slow) if path.stem == "roboreward_recipe" else path for path in SCRIPTS]
+
+
+@pytest.mark.parametrize("script", RUN, ids=lambda path: path.stem)
 def test_small_mode_runs(script: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "NO_COLOR": "1", "TMPDIR": str(tmp_path)}
     command = [sys.executable, str(script), "--small"]
