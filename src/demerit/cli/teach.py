@@ -47,7 +47,7 @@ def teach(
         ),
     ] = None,
     cameras: Annotated[
-        str, typer.Option(metavar="NAMES", help="Cameras to use: top,wrist (default: all common ones).")
+        str, typer.Option(metavar="NAMES", help="Cameras to use: top,wrist (default: all that most episodes have).")
     ] = "",
     instruction: InstructionOption = "",
     limit: LimitOption = None,
@@ -110,6 +110,8 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
             report_table(results.report, f"{count_episodes(len(results.report.episodes))}, each held out once", label)
         )
     out.print(escape(results.calibration.note))
+    if results.which_camera:
+        out.print(escape(results.which_camera))
     for note in results.notes[:SHOWN]:
         out.print(f"[yellow]note[/yellow]  {escape(note)}")
     for advice in results.advice:

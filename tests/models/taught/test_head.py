@@ -1,5 +1,6 @@
 """The head of a taught model: its formula by hand, and its file."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,28 @@ def test_outputs_equal_the_formula_in_plain_loops(x: np.ndarray, seed: int) -> N
     score = success_score(head.outputs(x))
     assert np.allclose(head.success(head.outputs(x)), 1 / (1 + np.exp(-9.0 * (score - 0.4))))
     assert np.allclose(np.diag(rbf_kernel(x, x, 0.5)), 1)
+
+
+def test_a_missing_camera_leaves_the_mean_of_those_present() -> None:
+    """Sums over cameras become n / m times the sum over the m present of n; NaN in one column is no missing camera."""
+    head = replace(make_head(), cameras=2)
+    assert head.linear is not None and head.rbf is not None
+    x = np.random.default_rng(2).normal(size=(4, 4))
+    x[1, :2] = x[2, 2:] = np.nan
+    x[3, 0] = np.nan
+    found = head.raw(x, "open it")
+    for row, present in ((0, range(4)), (1, range(2, 4)), (2, range(2))):
+        z = {i: (x[row, i] - head.centre[i]) * head.scale[i] for i in present}
+        factor = 4 / len(z)
+        for k in range(2):
+            line = factor * sum(z[i] * head.linear.weights[i, k] for i in z) + head.linear.bias[k]
+            kernel = [np.exp(-0.7 * factor * sum((z[i] - mark[i]) ** 2 for i in z)) for mark in head.rbf.near]
+            curve = sum(a * w for a, w in zip(kernel, head.rbf.weights[:, k], strict=True)) + head.rbf.bias[k]
+            own = head.tasks["open it"]
+            correction = factor * sum(z[i] * own.weights[i, k] for i in z) + own.bias[k]
+            assert (line + curve) / 2 + correction == pytest.approx(found[row, k], abs=1e-9)
+    assert np.isnan(found[3]).all() and np.isnan(head.raw(np.full((1, 4), np.nan))).all()
+    assert np.array_equal(found[:1], replace(head, cameras=1).raw(x[:1], "open it"))
 
 
 def test_a_saved_head_gives_the_same_outputs(tmp_path: Path) -> None:

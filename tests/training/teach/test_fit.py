@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demerit.errors import BadInput, UnknownName
+from demerit.models.taught.features import FeatureLayout
 from demerit.models.taught.head import TaughtHead
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.data import FrameTargets, TeachLabel, targets_of, wrong_task_targets
@@ -102,6 +103,21 @@ def test_a_head_learns_the_direction_of_progress(kind: str, label: str) -> None:
     assert error < (0.12 if label == "curve" else 0.2)
     probability = np.array([head.success(head.outputs(x))[-1] for x, _ in others])
     assert probability[good].mean() > probability[~good].mean() + 0.2
+
+
+@pytest.mark.parametrize("kind", ["linear", "rbf"])
+def test_episodes_without_a_camera_teach_the_others(kind: str) -> None:
+    config = TeachConfig(kind=kind)  # type: ignore[arg-type]
+    examples = []
+    for number, (x, truth) in enumerate(toy_episodes(12)):
+        both = np.concatenate([x, x[:, ::-1]], axis=1)
+        both[:, [slice(0), slice(20), slice(20, 40)][number % 3]] = np.nan
+        examples.append(FitExample(both, targets_of(TeachLabel(curve=truth), len(truth), config), str(number)))
+    head = fit_head(examples, config, layout=FeatureLayout(("a", "b"), ("tower",), (20,)))
+    for x, truth in toy_episodes(4, seed=1):
+        unknown = np.full_like(x, np.nan)
+        for views in ((x, x[:, ::-1]), (x, unknown), (unknown, x[:, ::-1])):
+            assert np.abs(head.progress(np.concatenate(views, axis=1)) - truth).mean() < 0.2
 
 
 def test_only_violated_bounds_pull() -> None:

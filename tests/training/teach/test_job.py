@@ -290,8 +290,6 @@ def test_several_cameras_are_taught_together() -> None:
     test = [add_camera(one) for one in data.episodes(3, 3, first=30)]
     values = finals(outcome, test)
     assert values[::2].mean() > values[1::2].mean() + 0.2
-    reward = outcome.model.score([replace(test[0], views={"top": test[0].views["top"]})])[0]
-    assert not reward.scored and "'side'" in reward.why_missing
     outcome.model.reset("push")
     assert np.isfinite(float(outcome.model.step({name: view.take([0])[0] for name, view in test[0].views.items()})))
     with pytest.raises(BadInput, match="per camera"):
@@ -299,6 +297,71 @@ def test_several_cameras_are_taught_together() -> None:
     assert taught(episodes, cameras=["side"]).model.config.cameras == ("side",)
     uneven = replace(episodes[0], views={"top": episodes[0].views["top"].select(range(9)), "side": episodes[0].main})
     assert any("one length" in note for note in taught([uneven, *episodes[1:]]).results.notes)
+
+
+def two_cameras(episodes: Sequence[Episode], *lacking: str) -> list[Episode]:
+    """Add a camera `top` that sees nothing to `side`; episodes whose number is in `lacking` have one camera only."""
+    rng, found = np.random.default_rng(0), []
+    for episode in episodes:
+        blank = Frames.from_array(rng.integers(0, 255, (data.FRAMES, 16, 16, 3), dtype=np.uint8))
+        views = {"top": blank, "side": episode.main}
+        found.append(
+            replace(episode, views={name: views[name] for name in views if f"{episode.id} {name}" not in lacking})
+        )
+    return found
+
+
+def test_an_episode_with_some_cameras_is_taught_and_scored_with_those() -> None:
+    lacking = ("good-0 top", "bad-0 top", "good-1 side")
+    outcome = taught(two_cameras(data.episodes(5, 5), *lacking))
+    assert outcome.model.config.cameras == ("top", "side") and outcome.model.config.taught_on["episodes"] == 10
+    held_out = outcome.results.report.rewards_of("taught")
+    assert held_out["good-1"].scored and held_out["good-1"].given["missing cameras"] == ["side"]
+    both = two_cameras(data.episodes(4, 4, first=30))
+    side = [replace(one, views={"side": one.views["side"]}) for one in both]
+    values = finals(outcome, side)
+    assert values[::2].min() > values[1::2].max()
+    for reward, missing in zip(outcome.model.score([both[0], side[0]]), (None, ["top"]), strict=True):
+        assert reward.given.get("missing cameras") == missing
+        assert (reward.given["succeeds"] is None) == (missing is not None)  # no guarantee without a camera
+    other = outcome.model.score([replace(both[0], views={"front": both[0].main})])[0]
+    assert not other.scored and "'side'" in other.why_missing
+
+
+def test_a_live_episode_with_some_cameras_is_as_scored() -> None:
+    outcome = taught(two_cameras(data.episodes(4, 4)))
+    whole = two_cameras(data.episodes(1, 0, first=30))[0]
+    for names in (("top", "side"), ("side",)):
+        one = replace(whole, views={name: whole.views[name] for name in names})
+        outcome.model.reset(one.instruction)
+        frames = [{name: view.take([i])[0] for name, view in one.views.items()} for i in range(data.FRAMES)]
+        live = [float(outcome.model.step(frame)) for frame in frames]
+        assert live == pytest.approx(outcome.model.score([one])[0].value, abs=1e-5)
+    with pytest.raises(BadInput, match="side"):
+        outcome.model.step({"top": whole.views["top"].take([0])[0]})
+
+
+def test_cameras_of_most_episodes_are_used() -> None:
+    episodes = two_cameras(data.episodes(4, 4))
+    few = [replace(one, views={"side": one.views["side"]}) for one in episodes[:4]]
+    outcome = taught([*few, *episodes[4:]])
+    assert outcome.model.config.cameras == ("side",)
+    assert any("4 of 8" in note and "top" in note for note in outcome.results.notes)
+    top = [replace(one, views={"top": one.views["top"]}) for one in episodes[4:]]
+    with pytest.raises(BadInput, match=r"side \(4\), top \(4\)"):
+        taught([*few, *top])
+
+
+def test_the_report_says_which_camera_helped(tmp_path: Path) -> None:
+    outcome = taught(two_cameras(data.episodes(6, 6), "bad-0 top"), tmp_path / "model")
+    figures = {figure.cameras: figure for figure in outcome.results.cameras}
+    assert list(figures) == [("top",), ("side",), ("top", "side")]
+    assert [figure.episodes for figure in figures.values()] == [11, 12, 11]
+    assert figures["side",].auroc > 0.8 > figures["top",].auroc
+    written = json.loads((tmp_path / "model" / "report.json").read_text())["teaching"]["cameras"]
+    assert [one["auroc"] for one in written] == [figure.auroc for figure in figures.values()]
+    assert 'id="cameras"' in (tmp_path / "model" / "report.html").read_text()
+    assert taught(data.episodes(3, 3)).results.cameras == ()
 
 
 def test_a_stride_limits_the_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:

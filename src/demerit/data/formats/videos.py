@@ -132,7 +132,10 @@ class VideosReader(FolderReader):
             yield video
             return
         if self._label_files:
-            detail = f"{self._label_files[0].name} has no row for it: instruction and outcome are unknown"
+            detail = (
+                f"{self._label_files[0].name} has no row for it: instruction and outcome are unknown (another camera "
+                "of a trial belongs in the trial's row, column NAME_view)"
+            )
             yield Problem("video without a row", printable(episode), detail, kept=True)
         else:
             yield Problem(NO_INSTRUCTION, printable(episode), "there is no label file", kept=True)

@@ -1,7 +1,7 @@
 """The features of a taught model: numbers per frame, computed by a fixed network.
 
 A `FeatureNetwork` has a tower that turns a frame and the episode's first frame into features, and a recurrent part that
-follows an episode. The parts below are concatenated, camera by camera:
+follows an episode. The parts below are concatenated, camera by camera; the columns of a missing camera are NaN:
 
     tower     the tower's pooled vector
     change    the same minus its value at the first frame: removes the scene, keeps what happened
@@ -183,6 +183,17 @@ def stream_features(stream: FeatureStream, tower: Features, at: npt.NDArray[np.i
     on_stride = int(np.count_nonzero(at % stride == 0))
     parts = [stream.follow(tower[:on_stride])] if on_stride else []
     return np.concatenate([*parts, stream.peek(tower[on_stride:])] if on_stride < len(at) else parts)
+
+
+def join_cameras(rows: Sequence[Features | None]) -> Features:
+    """Concatenate the features of all cameras, None = missing: NaN there.
+
+    A frame for which the network gave no number is NaN in all cameras: it is not scored from the others.
+    """
+    known = [x for x in rows if x is not None]
+    joined = np.concatenate([np.full_like(known[0], np.nan) if x is None else x for x in rows], axis=1)
+    joined[np.any([np.isnan(x).any(axis=1) for x in known], axis=0)] = np.nan
+    return joined
 
 
 def _output_columns(outputs: NetworkOutputs) -> npt.NDArray[np.float64]:

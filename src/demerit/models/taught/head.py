@@ -7,6 +7,9 @@
 y is the mean of the parts present, plus the task's own correction z B_task + b_task. Its columns are progress and
 `done` (whether the task is finished), both clipped to 0..1.
 
+With several cameras, z B and |z - z_j|^2 are sums over cameras. Where a camera is missing, they are the mean over those
+present times the number of cameras: nothing is assumed about the missing one.
+
     value      = calibration((1 - blend) progress + blend done), piecewise linear, clipped to 0..1
     p(success) = 1 / (1 + exp(-steep (s - middle))) with s = (progress + done) / 2
 """
@@ -57,16 +60,35 @@ class RbfPart:
     """(m, 2)"""
     bias: Floats
 
-    def __call__(self, z: Floats) -> Floats:
+    def __call__(self, z: Floats, share: Floats | None = None) -> Floats:
         """Apply it to (rows, columns)."""
-        blocks = [z[i : i + ROWS_AT_ONCE] for i in range(0, len(z), ROWS_AT_ONCE)]
-        return np.concatenate([rbf_kernel(rows, self.near, self.gamma) @ self.weights for rows in blocks]) + self.bias
+        blocks = [slice(i, i + ROWS_AT_ONCE) for i in range(0, len(z), ROWS_AT_ONCE)]
+        kernels = (rbf_kernel(z[i], self.near, self.gamma, None if share is None else share[i]) for i in blocks)
+        return np.concatenate([kernel @ self.weights for kernel in kernels]) + self.bias
 
 
-def rbf_kernel(a: Floats, b: Floats, gamma: float) -> Floats:
-    """Return exp(-gamma |a_i - b_j|^2) for all pairs of rows."""
-    squared = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
-    return np.asarray(np.exp(-gamma * np.maximum(squared, 0.0)))
+def rbf_kernel(a: Floats, b: Floats, gamma: float, share: Floats | None = None) -> Floats:
+    """Return exp(-gamma |a_i - b_j|^2) for all pairs of rows; a and `share` as `fill_missing` returns them."""
+    own, other = (a**2).sum(1)[:, None], (b**2).sum(1)[None, :]
+    if share is not None:
+        own = own / share.max(axis=1, keepdims=True)
+        other = share @ (b.reshape(len(b), share.shape[1], -1) ** 2).sum(axis=2).T
+    return np.asarray(np.exp(-gamma * np.maximum(own + other - 2 * a @ b.T, 0.0)))
+
+
+def fill_missing(z: Floats, cameras: int) -> tuple[Floats, Floats | None]:
+    """Put 0 for the columns of missing cameras, which are NaN, and multiply the others by cameras / cameras present.
+
+    Also return that factor, (rows, cameras), 0 where a camera is missing; None when no row misses any. A row without
+    cameras stays NaN.
+    """
+    blocks = z.reshape(len(z), cameras, -1)
+    there = ~np.isnan(blocks).all(axis=2)
+    there |= ~there.any(axis=1, keepdims=True)
+    if there.all():
+        return z, None
+    share = there * (cameras / there.sum(axis=1, keepdims=True))
+    return (np.where(there[:, :, None], blocks, 0.0) * share[:, :, None]).reshape(z.shape), share
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +109,8 @@ class TaughtHead:
     """the value at each x, increasing; linear in between"""
     about: Mapping[str, Any] = field(default_factory=dict)
     """what was chosen while fitting; not part of the file"""
+    cameras: int = 1
+    """cameras whose columns these are, in equal parts; not part of the file"""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -101,16 +125,20 @@ class TaughtHead:
         return len(self.centre)
 
     def standardize(self, x: npt.ArrayLike) -> Floats:
-        """Centre and scale (frames, columns)."""
+        """Centre and scale (frames, columns); see `fill_missing`."""
+        return self._standardize(x)[0]
+
+    def _standardize(self, x: npt.ArrayLike) -> tuple[Floats, Floats | None]:
         rows = np.asarray(x, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.columns:  # noqa: PLR2004
             raise BadInput("features", f"rows of {self.columns} numbers", f"an array of shape {rows.shape}")
-        return (rows - self.centre) * self.scale
+        return fill_missing((rows - self.centre) * self.scale, self.cameras)
 
     def raw(self, x: npt.ArrayLike, task: str = "") -> Floats:
         """Both outputs at every frame, not clipped: (frames, 2)."""
-        z = self.standardize(x)
-        found = [part(z) for part in (self.linear, self.rbf) if part is not None]
+        z, share = self._standardize(x)
+        found = [] if self.linear is None else [self.linear(z)]
+        found += [] if self.rbf is None else [self.rbf(z, share)]
         total = sum(found[1:], start=found[0]) / len(found)
         return np.asarray(total + self.tasks[task](z)) if task in self.tasks else np.asarray(total)
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from demerit.models.taught.features import (
     FeatureNetwork,
     Features,
     FeatureStream,
+    join_cameras,
     load_network,
     stream_features,
     stride_indices,
@@ -127,7 +128,7 @@ class TaughtModel:
                 f"the network that it was taught on ({config.network[:12]})",
                 f"another one ({network.hash[:12]}): teach it again, or install the demerit version it was made with",
             )
-        self.config, self.head, self.network = config, head, network
+        self.config, self.head, self.network = config, replace(head, cameras=len(config.cameras)), network
         self.tasks: Mapping[str, str] = config.taught_on.get("tasks", {})
         self.card = self._card(name)
         self.seen = (taught_on or SeenEpisodes(complete=False)) | seen_by(network)
@@ -158,12 +159,13 @@ class TaughtModel:
         return partial(stride_indices, stride=self.config.stride)
 
     def looks_at(self, episode: Episode) -> list[str]:
-        """Return the camera names: those it was taught with."""
-        for name in self.config.cameras:
-            if name not in episode.views:
-                expected = f"the camera {name!r}, which this model was taught with"
-                raise BadEpisode(episode.id, expected, f"an episode with {', '.join(episode.views)}")
-        return list(self.config.cameras)
+        """Return the camera names: those it was taught with and the episode has."""
+        found = [name for name in self.config.cameras if name in episode.views]
+        if not found:
+            names = " or ".join(map(repr, self.config.cameras))
+            expected = f"the camera {names}, which this model was taught with"
+            raise BadEpisode(episode.id, expected, f"an episode with {', '.join(episode.views)}")
+        return found
 
     def task(self, instruction: str) -> str:
         """Return the taught task an instruction names; empty when none."""
@@ -183,13 +185,12 @@ class TaughtModel:
 
     def reset(self, instruction: str) -> None:
         """Start a live episode."""
-        streams = tuple(FeatureStream(self.network, instruction, self.config.parts) for _ in self.config.cameras)
-        self._run = _TaughtRun(self, self.task(instruction), streams)
+        self._run = _TaughtRun(self, instruction)
 
     def step(self, frame: Images | Mapping[str, Images]) -> LiveReward:
         """Take the next (height, width, 3) frame, or one per camera by name; return its progress and success.
 
-        The cost per step is constant.
+        A camera that the first frame lacks is missing in the whole episode. The cost per step is constant.
         """
         if self._run is None:
             raise BadInput("step", "reset(instruction) before the first frame", "a frame")
@@ -219,8 +220,8 @@ class TaughtModel:
                     name: stream.embed(episode.views[name].take_prepared(some, self.prepare))
                     for name, stream in streams.items()
                 }
-                rows = [stream_features(stream, towers[name], some, stride) for name, stream in streams.items()]
-                yield np.concatenate(rows, axis=1)
+                rows = {name: stream_features(stream, towers[name], some, stride) for name, stream in streams.items()}
+                yield join_cameras([rows.get(name) for name in self.config.cameras])
 
         return at, read()
 
@@ -237,10 +238,14 @@ class TaughtModel:
         return Reward(self.card.name, episode.id, at, value, success, why, self._given(episode, len(at), success))
 
     def _given(self, episode: Episode, frames: int, success: npt.NDArray[np.float32]) -> dict[str, Any]:
-        cameras, threshold = list(self.config.cameras), self.config.threshold
+        cameras = self.looks_at(episode)
+        missing = [name for name in self.config.cameras if name not in cameras]
+        # the guarantee is about episodes with all cameras
+        threshold = None if missing else self.config.threshold
         known = normalize_instruction(episode.instruction) in self.tasks
         return {
             "camera": cameras[0] if len(cameras) == 1 else cameras,
+            **({"missing cameras": missing} if missing else {}),
             "frames": frames,
             "instruction": episode.instruction or "none",
             "task": "as taught" if known else "not among those taught",
@@ -290,18 +295,26 @@ def seen_file(sha256: str) -> str:
 
 @dataclass(eq=False)
 class _TaughtRun:
-    """A live episode: a feature stream per camera and the number of frames so far."""
+    """A live episode: a feature stream per camera of the first frame, and the number of frames so far."""
 
     model: TaughtModel
-    task: str
-    streams: tuple[FeatureStream, ...]
+    instruction: str
+    streams: dict[str, FeatureStream] = field(default_factory=dict)
     count: int = 0
 
     def step(self, frame: Images | Mapping[str, Images]) -> LiveReward:
-        rows = [self._row(stream, image) for stream, image in zip(self.streams, self._images(frame), strict=True)]
+        images, cameras, network = self._images(frame), self.model.config.cameras, self.model.network
+        if not self.streams:
+            self.streams = {
+                name: FeatureStream(network, self.instruction, self.model.config.parts)
+                for name in cameras
+                if name in images
+            }
+        rows = {name: self._row(stream, images[name]) for name, stream in self.streams.items()}
         self.count += 1
         head = self.model.head
-        outputs = head.outputs(np.concatenate(rows, axis=1), self.task)
+        x = join_cameras([rows.get(name) for name in cameras])
+        outputs = head.outputs(x, self.model.task(self.instruction))
         return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]))
 
     def _row(self, stream: FeatureStream, image: Images) -> Features:
@@ -309,15 +322,15 @@ class _TaughtRun:
         on_stride = self.count % self.model.config.stride == 0
         return stream.follow(tower) if on_stride else stream.peek(tower)
 
-    def _images(self, frame: Images | Mapping[str, Images]) -> list[Images]:
+    def _images(self, frame: Images | Mapping[str, Images]) -> Mapping[str, Images]:
         cameras = self.model.config.cameras
         if isinstance(frame, Mapping):
-            missing = [name for name in cameras if name not in frame]
-            if missing:
-                raise BadInput("frame", f"an image of each of {', '.join(cameras)}", f"none of {', '.join(missing)}")
-            return [frame[name] for name in cameras]
+            if not set(cameras) & set(frame) or not set(self.streams) <= set(frame):
+                wanted = f"an image of each of {', '.join(self.streams or cameras)}"
+                raise BadInput("frame", wanted, f"images of {', '.join(frame) or 'none'}")
+            return frame
         if len(cameras) > 1:
             raise BadInput("frame", f"an image per camera: {{{', '.join(map(repr, cameras))}}}", "one image")
         if frame.ndim != ONE_IMAGE:
             raise BadInput("frame", "shape (height, width, 3)", frame.shape)
-        return [frame]
+        return {cameras[0]: frame}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,7 @@ from demerit.models.taught.features import (
     FeatureNetwork,
     Features,
     FeatureStream,
+    join_cameras,
     part_widths,
     stream_features,
     stride_indices,
@@ -52,7 +54,7 @@ class EmbeddedEpisode:
     at: npt.NDArray[np.int32]
     """the frames used"""
     tower: Mapping[str, Features]
-    """(frames used, D) by camera"""
+    """(frames used, D) by camera; only cameras that the episode has"""
     controls: tuple[Reward, ...] = ()
     """rewards of the baselines that need pixels"""
 
@@ -109,12 +111,16 @@ class FeatureSpec:
     def _stream(
         self, embedded: EmbeddedEpisode, order: npt.NDArray[np.integer], instruction: str, length: int, stride: int
     ) -> Features:
-        found = []
-        for camera in self.cameras:
-            tower = np.asarray(embedded.tower[camera], dtype=np.float32)[order]
+        found = {}
+        for camera, whole in embedded.tower.items():
+            tower = np.asarray(whole, dtype=np.float32)[order]
             stream = FeatureStream(self.network, instruction, self.parts)
-            found.append(stream_features(stream, tower, stride_indices(length, stride), stride))
-        return np.concatenate(found, axis=1)
+            found[camera] = stream_features(stream, tower, stride_indices(length, stride), stride)
+        return join_cameras([found.get(camera) for camera in self.cameras])
+
+    def present(self, episode: Episode) -> list[str]:
+        """Return the cameras that an episode has."""
+        return [name for name in self.cameras if name in episode.views]
 
 
 class FeatureCache:
@@ -123,6 +129,7 @@ class FeatureCache:
     def __init__(self, folder: Path, spec: FeatureSpec) -> None:
         """Use an existing folder."""
         self.folder = folder
+        self._cameras = spec.cameras
         self._spec = json.dumps([spec.network.hash, list(spec.cameras), spec.stride]).encode()
 
     def path(self, episode: Episode) -> Path:
@@ -132,18 +139,20 @@ class FeatureCache:
     def put(self, embedded: EmbeddedEpisode) -> None:
         """Write an episode's features atomically."""
         arrays: dict[str, npt.NDArray[Any]] = {"at": embedded.at, "length": np.array([embedded.length])}
-        arrays |= {f"tower.{number}": tower for number, tower in enumerate(embedded.tower.values())}
+        arrays |= {f"tower.{self._cameras.index(name)}": tower for name, tower in embedded.tower.items()}
         for reward in embedded.controls:
             arrays |= {f"control.{reward.model}.at": reward.at, f"control.{reward.model}.value": reward.value}
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]
         write_atomic(self.path(embedded.episode), buffer.getvalue())
 
-    def get(self, episode: Episode, cameras: Sequence[str]) -> EmbeddedEpisode | None:
+    def get(self, episode: Episode) -> EmbeddedEpisode | None:
         """Return cached features; None when there are none or the file is damaged."""
         try:
             found = read_npz(self.path(episode), self.path(episode).stat().st_size)  # it is not compressed
-            tower = {camera: found[f"tower.{number}"] for number, camera in enumerate(cameras)}
+            tower = {
+                name: found[f"tower.{number}"] for number, name in enumerate(self._cameras) if name in episode.views
+            }
             names = sorted({name.split(".")[1] for name in found if name.startswith("control.")})
             controls = tuple(
                 Reward(name, episode.id, found[f"control.{name}.at"], found[f"control.{name}.value"]) for name in names
@@ -173,7 +182,7 @@ def extract_features(
         yield found
     wanted = partial(stride_indices, stride=spec.stride)
     originals = {episode.id: episode for episode in todo}
-    for batch in load_ahead(todo, wanted, BATCH, workers, lambda episode: list(spec.cameras), spec.network.prepare):
+    for batch in load_ahead(todo, wanted, BATCH, workers, spec.present, spec.network.prepare):
         for loaded in batch:
             original = originals[loaded.episode.id]
             result: EmbeddedEpisode | UnreadableEpisode = UnreadableEpisode(original.id, loaded.error)
@@ -190,9 +199,14 @@ def extract_features(
 
 
 def common_cameras(episodes: Sequence[Episode]) -> tuple[str, ...]:
-    """Return the cameras that all episodes have, in the first one's order."""
-    shared = set.intersection(*(set(episode.views) for episode in episodes)) if episodes else set()
-    return tuple(name for name in episodes[0].views if name in shared) if episodes else ()
+    """Return the cameras that more than half of the episodes have, so that any two of them share an episode."""
+    return tuple(name for name, count in count_cameras(episodes).items() if 2 * count > len(episodes))
+
+
+def count_cameras(episodes: Sequence[Episode]) -> dict[str, int]:
+    """Return how many episodes have each camera, in the order of an episode that has most."""
+    most_first = sorted(episodes, key=lambda episode: -len(episode.views))
+    return dict(Counter(name for episode in most_first for name in episode.views))
 
 
 def choose_stride(lengths: Sequence[int], cameras: int) -> int:
@@ -216,17 +230,17 @@ def to_half(numbers: Features) -> Any:
 
 
 def _look_up(episode: Episode, spec: FeatureSpec, cache: FeatureCache) -> EmbeddedEpisode | UnreadableEpisode | None:
-    missing = [name for name in spec.cameras if name not in episode.views]
-    if missing:
-        return UnreadableEpisode(episode.id, f"it has no camera {missing[0]!r}")
+    if not spec.present(episode):
+        return UnreadableEpisode(episode.id, f"it has no camera {' or '.join(map(repr, spec.cameras))}")
     try:
-        return cache.get(episode, spec.cameras)
+        return cache.get(episode)
     except DemeritError as error:
         return UnreadableEpisode(episode.id, str(error))
 
 
 def _embed(episode: Episode, spec: FeatureSpec) -> EmbeddedEpisode:
-    lengths = {name: len(episode.views[name]) for name in spec.cameras}
+    cameras = spec.present(episode)
+    lengths = {name: len(episode.views[name]) for name in cameras}
     if len(set(lengths.values())) > 1:
         raise BadEpisode(episode.id, "cameras of one length (choose some with --cameras)", lengths)
     length = next(iter(lengths.values()))
@@ -239,14 +253,14 @@ def _embed(episode: Episode, spec: FeatureSpec) -> EmbeddedEpisode:
                 episode.views[name].take_prepared(at, spec.network.prepare)
             )
         )
-        for name in spec.cameras
+        for name in cameras
     }
-    return EmbeddedEpisode(episode, length, at, tower, _score_controls(episode, spec, at))
+    return EmbeddedEpisode(episode, length, at, tower, _score_controls(episode, cameras[0], at))
 
 
-def _score_controls(episode: Episode, spec: FeatureSpec, at: npt.NDArray[np.int32]) -> tuple[Reward, ...]:
+def _score_controls(episode: Episode, camera: str, at: npt.NDArray[np.int32]) -> tuple[Reward, ...]:
     """Score the baselines that need pixels while the images are decoded."""
-    frames = episode.views[spec.cameras[0]].select(at)
-    view = replace(episode, views={spec.cameras[0]: frames}, outcomes=(), signals={})
+    frames = episode.views[camera].select(at)
+    view = replace(episode, views={camera: frames}, outcomes=(), signals={})
     rewards = [model.score([view])[0] for model in (Change(), Motion())]
     return tuple(Reward(reward.model, reward.episode, at[reward.at], reward.value) for reward in rewards)

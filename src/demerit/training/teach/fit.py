@@ -19,7 +19,7 @@ import numpy.typing as npt
 from demerit.data.frames import spread
 from demerit.errors import BadInput
 from demerit.models.taught.features import FeatureLayout
-from demerit.models.taught.head import Floats, LinearPart, RbfPart, TaughtHead, probability, rbf_kernel
+from demerit.models.taught.head import Floats, LinearPart, RbfPart, TaughtHead, fill_missing, probability, rbf_kernel
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.data import FrameTargets
 
@@ -104,12 +104,18 @@ def fit_head(
     if not len(rows):
         raise BadInput("teaching", "frames with targets", "none")
     centre, scale = _standardization(rows, layout, config)
-    z = (rows.frames - centre) * scale
-    best = _choose_candidate(_fit_candidates(z, rows, config))
+    cameras = 1 if layout is None else len(layout.cameras)
+    z, share = fill_missing((rows.frames - centre) * scale, cameras)
+    best = _choose_candidate(_fit_candidates(z, share, rows, config))
     x, y = _fit_row_scale(rows, best.held_out, config)
     facts = {"kind": best.kind, "penalties": list(best.penalties), "left-out error": best.error}
     head = TaughtHead(
-        centre, scale, best.linear, best.rbf, blend=config.blend, calibration_x=x, calibration_y=y, about=facts
+        *(centre, scale, best.linear, best.rbf),
+        blend=config.blend,
+        calibration_x=x,
+        calibration_y=y,
+        about=facts,
+        cameras=cameras,
     )
     return _add_task_corrections(head, examples, rows, best.held_out, config)
 
@@ -211,11 +217,16 @@ def _standardization(rows: RegressionRows, layout: FeatureLayout | None, config:
 
     A column that hardly moves in the few taught episodes must not explode on others, so every deviation is
     damped: sqrt(sd^2 + (damping * typical sd)^2), typical over the columns of one part of one camera.
+    Frames without a camera (NaN) do not count for its columns.
     """
-    weight = rows.frame_weight / rows.frame_weight.sum()
-    centre = weight @ rows.frames
-    variance = weight @ (rows.frames - centre) ** 2
-    columns = len(centre)
+    columns = rows.frames.shape[1]
+    centre, variance = np.zeros(columns), np.zeros(columns)
+    width = columns if layout is None else columns // len(layout.cameras)
+    for block in (slice(start, start + width) for start in range(0, columns, width)):
+        there = ~np.isnan(rows.frames[:, block]).all(axis=1)
+        frames, weight = rows.frames[there, block], rows.frame_weight[there]
+        centre[block] = weight / weight.sum() @ frames
+        variance[block] = weight / weight.sum() @ (frames - centre[block]) ** 2
     weights = np.full(columns, 1 / np.sqrt(columns)) if layout is None else layout.scales(config.parts)
     widths = [columns] if layout is None else list(layout.widths) * len(layout.cameras)
     scale = np.zeros(columns)
@@ -320,13 +331,14 @@ class _HeadCandidate:
     penalties: tuple[float, ...]
 
 
-def _fit_candidates(z: Floats, rows: RegressionRows, config: TeachConfig) -> list[_HeadCandidate]:
+def _fit_candidates(z: Floats, share: Floats | None, rows: RegressionRows, config: TeachConfig) -> list[_HeadCandidate]:
     groups = len(np.unique(rows.group))
+    whole = np.arange(len(z)) if share is None else np.flatnonzero((share == 1).all(axis=1))
     wanted = {"linear", "rbf", "both"} if config.kind == "auto" else {config.kind}
-    if config.kind == "auto" and groups < config.rbf_from:
+    if (config.kind == "auto" and groups < config.rbf_from) or not len(whole):
         wanted = {"linear"}
     linear = _fit_linear(z, rows, config) if wanted & {"linear", "both"} else None
-    rbf = _fit_rbf(z, rows, config) if wanted & {"rbf", "both"} else None
+    rbf = _fit_rbf(z, share, whole, rows, config) if wanted & {"rbf", "both"} else None
     found = [candidate for candidate in (linear, rbf) if candidate is not None and candidate.kind in wanted]
     if linear is not None and rbf is not None and "both" in wanted:
         mean = (linear.held_out + rbf.held_out) / 2
@@ -350,9 +362,12 @@ def _fit_linear(z: Floats, rows: RegressionRows, config: TeachConfig) -> _HeadCa
     return _HeadCandidate("linear", linear, None, held_out, _row_error(rows, held_out), (penalty,))
 
 
-def _fit_rbf(z: Floats, rows: RegressionRows, config: TeachConfig) -> _HeadCandidate:
-    """Nystroem approximation: a column per landmark, whose inner products are kernel values."""
-    order = np.random.default_rng(config.seed).permutation(len(z))[: config.landmarks]
+def _fit_rbf(z: Floats, share: Floats | None, whole: Ints, rows: RegressionRows, config: TeachConfig) -> _HeadCandidate:
+    """Nystroem approximation: a column per landmark, whose inner products are kernel values.
+
+    Landmarks are some of the `whole` frames, those with all cameras.
+    """
+    order = whole[np.random.default_rng(config.seed).permutation(len(whole))[: config.landmarks]]
     near = z[np.sort(order)]
     apart = -np.log(np.maximum(rbf_kernel(near, near, 1.0), 1e-300))
     typical = float(np.median(apart[np.triu_indices(len(near), 1)])) if len(near) > 1 else 1.0
@@ -361,7 +376,7 @@ def _fit_rbf(z: Floats, rows: RegressionRows, config: TeachConfig) -> _HeadCandi
         gamma = 1 / (2 * width**2 * max(typical, 1e-9))
         s, vectors = np.linalg.eigh(rbf_kernel(near, near, gamma))
         root = vectors / np.sqrt(np.maximum(s, 1e-8))
-        columns = np.concatenate([rows.combine(rbf_kernel(z, near, gamma) @ root), rows.constant()], axis=1)
+        columns = np.concatenate([rows.combine(rbf_kernel(z, near, gamma, share) @ root), rows.constant()], axis=1)
         coefficients, held_out, penalty = _fit_ridge(columns, rows, config)
         rbf = RbfPart(near, gamma, root @ coefficients[:-1], coefficients[-1] * CONSTANT)
         found.append(_HeadCandidate("rbf", None, rbf, held_out, _row_error(rows, held_out), (penalty,)))
@@ -478,7 +493,7 @@ def _task_residuals(
         y.append(other.y - head.raw(other.frames))
         weight.append(other.weight)
         group.append(other.group)
-    z = (np.concatenate(x) - head.centre) * head.scale
+    z = head.standardize(np.concatenate(x))
     columns = np.concatenate([z, np.full((len(z), 1), CONSTANT)], axis=1)
     return columns, np.concatenate(y), np.sqrt(np.concatenate(weight))[:, None], np.concatenate(group)
 

@@ -43,6 +43,7 @@ from demerit.training.teach.features import (
     UnreadableEpisode,
     choose_stride,
     common_cameras,
+    count_cameras,
     extract_features,
 )
 from demerit.training.teach.report import (
@@ -105,7 +106,7 @@ def teach(
         out: the model folder to write; None = write nothing.
         risk: the share of failures that may be called a success; None = 5%, or with fewer than 19 failures the smallest
             that they can guarantee (at most 25%).
-        cameras: cameras to use; empty = all that every taught episode has.
+        cameras: cameras to use; empty = all that more than half of the taught episodes have.
         limit: use only the first N episodes.
         seed: seed for folds and negatives; ignored when `config` is given.
         config: everything that can be tuned.
@@ -135,12 +136,13 @@ def _feature_spec(
 ) -> FeatureSpec:
     cameras = cameras or common_cameras(data.taught)
     if not cameras:
-        raise BadInput(data.address, "a camera that every labelled episode has (or --cameras)", "none")
-    known = {name for episode in data.taught for name in episode.views}
+        counts = ", ".join(f"{name} ({count})" for name, count in count_cameras(data.taught).items())
+        raise BadInput(data.address, "a camera that most labelled episodes have (or --cameras)", counts)
+    known = count_cameras(data.taught)
     unknown = [name for name in cameras if name not in known]
     if unknown:
         raise BadInput("cameras", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
-    lengths = [_length(episode, cameras[0]) for episode in data.taught]
+    lengths = [max(_length(episode, name) for name in cameras) for episode in data.taught]
     return FeatureSpec(network, cameras, choose_stride(lengths, len(cameras)), config)
 
 
@@ -181,7 +183,7 @@ class _TeachJob:
     def run(self) -> TeachOutcome:
         finished_before = _is_finished(self.out)
         training_set, skipped = build_training_set(self.data, self.spec, self._embed_taught())
-        self.notes += skipped
+        self.notes += [*self._describe_cameras(), *skipped]
         head = training_set.fit()
         held_out = CrossValidation(np.full(len(training_set), -1))
         if self.out is None or not (self.out / DESCRIPTION).exists():
@@ -231,6 +233,15 @@ class _TeachJob:
         self.notes += [f"{episode.id} was skipped: {episode.reason}." for episode in lost]
         order = {episode.id: place for place, episode in enumerate(self.data.taught)}
         return sorted(found, key=lambda embedded: order[embedded.id])
+
+    def _describe_cameras(self) -> Iterator[str]:
+        taught = self.data.taught
+        for name, count in count_cameras(taught).items():
+            some = f"{count} of {len(taught)} labelled episodes have the camera {name}"
+            if name not in self.spec.cameras:
+                yield f"{some}: it was not used (--cameras chooses)."
+            elif count < len(taught):
+                yield f"{some}: the others were taught without it."
 
     def _extract(self, episodes: Sequence[Episode], stage: str) -> Iterator[EmbeddedEpisode | UnreadableEpisode]:
         total = len(episodes)
@@ -283,9 +294,8 @@ class _TeachJob:
         if self.out is None:
             return
         self.on_progress("writing the report", 0, 1)
-        camera = self.spec.cameras[0]
         episodes = (*self.data.taught, *self.data.unlabelled)
-        frames = {episode.id: episode.views[camera] for episode in episodes if camera in episode.views}
+        frames = {episode.id: episode.views[name] for episode in episodes for name in self.spec.present(episode)[:1]}
         try:
             results.write(self.out / "report.json")
             write_teach_page(results, self.out / "report.html", frames, 0 if self.stopped else 8)

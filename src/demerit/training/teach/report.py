@@ -40,9 +40,11 @@ from demerit.training.teach.training_set import TrainingSet
 from demerit.training.teach.validate import (
     CUES,
     NOT_HELD_OUT,
+    CameraFigure,
     CrossValidation,
     CurvePoint,
     SuccessCalibration,
+    measure_cameras,
     score_cues,
 )
 
@@ -80,6 +82,15 @@ class TeachResults:
     suggestions: tuple[LabelSuggestion, ...]
     no_suggestion: str
     """why nothing is suggested; empty when something is"""
+    cameras: tuple[CameraFigure, ...] = ()
+    """each camera alone, then all together; empty with one camera"""
+
+    @property
+    def which_camera(self) -> str:
+        """The figures of the cameras in a sentence; empty when there are none."""
+        known = [(figure, f"AUROC {number(figure.auroc)}") for figure in self.cameras if not math.isnan(figure.auroc)]
+        parts = [f"{figure.cameras[0] if len(figure.cameras) == 1 else 'together'} {text}" for figure, text in known]
+        return f"Cameras, each shown alone to the held-out heads: {', '.join(parts)}." if parts else ""
 
     def measure(self, name: str, model: str | None = None) -> Measure | None:
         """Return one figure, of the taught model unless another is named."""
@@ -98,6 +109,7 @@ class TeachResults:
                 "notes": list(self.notes),
                 "calibration": self.calibration.as_facts(),
                 "learning curve": curve,
+                "cameras": [{**asdict(figure), **_nan_as_none(auroc=figure.auroc)} for figure in self.cameras],
                 "label next": [asdict(suggestion) for suggestion in self.suggestions],
             },
         }
@@ -127,7 +139,8 @@ def build_results(
     advice = tuple(_advice(data, training_set, calibration, report))
     nothing = _describe_no_suggestion(data, suggestions)
     return TeachResults(
-        report, title, text, advice, caveats, calibration, tuple(curve), tuple(suggestions or ()), nothing
+        *(report, title, text, advice, caveats, calibration, tuple(curve), tuple(suggestions or ()), nothing),
+        cameras=tuple(measure_cameras(training_set, held_out, model.head)),
     )
 
 
@@ -211,6 +224,8 @@ def _held_out_rewards(training_set: TrainingSet, held_out: CrossValidation, mode
         success, threshold = model.head.success(outputs).astype(np.float32), model.config.threshold
         given = {"left out in fold": int(held_out.fold[index]), "frames": len(embedded.at), "success from": threshold}
         given["succeeds"] = None if threshold is None else bool(success[-1] >= threshold)
+        missing = [camera for camera in training_set.spec.cameras if camera not in embedded.tower]
+        given |= {"missing cameras": missing} if missing else {}
         value = model.head.value(outputs).astype(np.float32)
         yield Reward(name, embedded.id, embedded.at, value, success, given=given)
 
@@ -395,14 +410,13 @@ def suggest_labels(
     }
     score = np.sum([SUGGESTION_WEIGHTS[name] * values for name, values in parts.items()], axis=0)
     chosen = _pick_diverse(score, ends, min(MOST_SUGGESTIONS, int((score >= LITTLE).sum())))
-    camera = training_set.spec.cameras[0]
     return [
-        _suggestion(unlabelled[i], camera, float(mean[i]), {name: float(values[i]) for name, values in parts.items()})
+        _suggestion(unlabelled[i], float(mean[i]), {name: float(values[i]) for name, values in parts.items()})
         for i in chosen
     ]
 
 
-def _suggestion(embedded: EmbeddedEpisode, camera: str, probability: float, parts: dict[str, float]) -> LabelSuggestion:
+def _suggestion(embedded: EmbeddedEpisode, probability: float, parts: dict[str, float]) -> LabelSuggestion:
     reasons = {
         "torn": "models taught on different episodes disagree about it",
         "near": "it is close to the line between success and failure",
@@ -416,7 +430,7 @@ def _suggestion(embedded: EmbeddedEpisode, camera: str, probability: float, part
         embedded.episode.instruction,
         round(probability, 4),
         reason=reason,
-        video=_video_file(embedded.episode.views[camera]),
+        video=_video_file(embedded.episode.views[next(iter(embedded.tower))]),
         **rounded,
     )
 

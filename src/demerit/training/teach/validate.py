@@ -157,6 +157,38 @@ def _measure(training_set: TrainingSet, head: TaughtHead, indices: Sequence[int]
     return area.value, float(np.abs(final - truth)[known].mean()) if known.any() else math.nan
 
 
+@dataclass(frozen=True)
+class CameraFigure:
+    """How well held-out episodes are told apart by the same heads, shown only some of the cameras."""
+
+    cameras: tuple[str, ...]
+    auroc: float
+    """NaN without a success and a failure"""
+    episodes: int
+    """those with all of these cameras and a verdict"""
+
+
+def measure_cameras(training_set: TrainingSet, held_out: CrossValidation, head: TaughtHead) -> list[CameraFigure]:
+    """Measure each camera alone, then all together; nothing when there is only one. `head` gives the scale."""
+    names = training_set.spec.cameras
+    figures = []
+    for chosen in [*((name,) for name in names), names] if len(names) > 1 else []:
+        indices = [
+            index
+            for index in sorted(held_out.outputs)
+            if set(chosen) <= set(training_set.episodes[index].tower) and not np.isnan(training_set.success[index])
+        ]
+        final = []
+        for index in indices:
+            x = training_set.x(index)[-1:].reshape(len(names), -1)
+            x[[name not in chosen for name in names]] = np.nan
+            fold = held_out.heads[held_out.fold[index]]
+            final.append(head.value(fold.outputs(x.reshape(1, -1), training_set.task(index)))[0])
+        area = auroc(np.array(final), training_set.success[indices]).measure(Resampling(resamples=1)).value
+        figures.append(CameraFigure(chosen, area, len(indices)))
+    return figures
+
+
 # Calibrated success
 
 
