@@ -99,6 +99,7 @@ class TeachResults:
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values: a benchmark report plus `teaching`."""
         curve = [{**vars(point), **_nan_as_none(auroc=point.auroc, error=point.error)} for point in self.curve]
+        cameras = [{**asdict(figure), **_nan_as_none(auroc=figure.auroc)} for figure in self.cameras]
         return {
             **self.report.as_dict(),
             "teaching": {
@@ -109,7 +110,7 @@ class TeachResults:
                 "notes": list(self.notes),
                 "calibration": self.calibration.as_facts(),
                 "learning curve": curve,
-                "cameras": [{**asdict(figure), **_nan_as_none(auroc=figure.auroc)} for figure in self.cameras],
+                **({"cameras": cameras} if cameras else {}),
                 "label next": [asdict(suggestion) for suggestion in self.suggestions],
             },
         }
