@@ -83,7 +83,7 @@ def fill_missing(z: Floats, cameras: int) -> tuple[Floats, Floats | None]:
     cameras stays NaN.
     """
     blocks = z.reshape(len(z), cameras, -1)
-    there = ~np.isnan(blocks).all(axis=2)
+    there = np.asarray(~np.isnan(blocks).all(axis=2))
     there |= ~there.any(axis=1, keepdims=True)
     if there.all():
         return z, None

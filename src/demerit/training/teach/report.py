@@ -223,10 +223,15 @@ def _held_out_rewards(training_set: TrainingSet, held_out: CrossValidation, mode
             continue
         outputs = held_out.outputs[index]
         success, threshold = model.head.success(outputs).astype(np.float32), model.config.threshold
-        given = {"left out in fold": int(held_out.fold[index]), "frames": len(embedded.at), "success from": threshold}
+        given: dict[str, Any] = {
+            "left out in fold": int(held_out.fold[index]),
+            "frames": len(embedded.at),
+            "success from": threshold,
+        }
         given["succeeds"] = None if threshold is None else bool(success[-1] >= threshold)
         missing = [camera for camera in training_set.spec.cameras if camera not in embedded.tower]
-        given |= {"missing cameras": missing} if missing else {}
+        if missing:
+            given["missing cameras"] = missing
         value = model.head.value(outputs).astype(np.float32)
         yield Reward(name, embedded.id, embedded.at, value, success, given=given)
 
