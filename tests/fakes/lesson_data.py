@@ -27,7 +27,7 @@ def course(success: bool, seed: int) -> np.ndarray:
 
 def draw_images(truth: np.ndarray, seed: int, side: int = 24) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    images = rng.integers(60, 90, (len(truth), side, side, 3))
+    images = rng.integers(60, 90, (len(truth), side, side, 3)) + rng.integers(-20, 20, (side, side, 3))  # its own table
     for image, value in zip(images, truth, strict=True):
         left = round(value * (side - 8))
         image[8:16, left : left + 8] = (230, 60, 40)

@@ -5,7 +5,7 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from demerit.data.frames import Frames
 from demerit.data.labels import Outcome, Preference
 from demerit.errors import BadInput, StoppedByUser, StoreError, UnknownName
 from demerit.evaluate.benchmarks.run import recompute
-from demerit.evaluate.reports.headline import conclude, headline
+from demerit.evaluate.reports.headline import headline
 from demerit.evaluate.reports.report import Report
 from demerit.models import Comparer, Online, load_model
 from demerit.models.check import check_model
@@ -89,7 +89,64 @@ def test_successes_alone_teach_and_the_advice_is_to_label_failures() -> None:
     assert finals(outcome, data.episodes(5, 0, first=30)).mean() > 0.7
     assert finals(outcome, data.episodes(0, 5, first=30)).mean() < 0.6
     assert "failures" in outcome.results.advice[0]
+    assert outcome.results.answer.kind == "not yet measurable"
     assert outcome.model.config.threshold is None and outcome.results.measure("auroc") is None
+
+
+def redraw(episode: Episode, id: str, change: Callable[[np.ndarray], np.ndarray]) -> Episode:
+    images = episode.main.take(np.arange(len(episode))).astype(int)
+    drawn = Frames.from_array(np.clip(change(images), 0, 255).astype(np.uint8))
+    return replace(episode, id=id, views={"main": drawn}, origin=replace(episode.origin, group=""))
+
+
+def copy_of(episode: Episode, number: int) -> Episode:
+    """The same video, encoded again."""
+    noise = np.random.default_rng(number).integers(-4, 5, len(episode))[:, None, None, None]
+    return redraw(episode, f"{episode.id}-{number}", lambda images: images + noise)
+
+
+def test_ten_copies_of_two_videos_count_as_two() -> None:
+    good, bad = data.episodes(1, 1, data.verdict)
+    outcome = taught([copy_of(one, number) for one in (good, bad) for number in range(5)])
+    assert len({row.group for row in outcome.results.report.episodes}) == 2
+    assert outcome.results.answer.kind == "not yet measurable"
+    assert (outcome.results.calibration.failures, outcome.model.config.threshold) == (1, None)
+
+
+def test_a_copy_with_the_other_label_is_held_out_with_its_original_and_named() -> None:
+    episodes = data.episodes(6, 6, data.verdict)
+    wrong = replace(copy_of(episodes[0], 1), outcomes=(Outcome("human", success=False),))
+    results = taught([*episodes, wrong]).results
+    assert {episodes[0].id, wrong.id} <= set(results.doubtful)
+    groups = {row.id: row.group for row in results.report.episodes}
+    assert groups[wrong.id] == groups[episodes[0].id]
+
+
+def test_successes_of_one_robot_and_failures_of_another_teach_nothing_sure() -> None:
+    episodes = data.episodes(8, 8, data.verdict)
+    split = [one if one.outcomes[0].success else redraw(one, one.id, lambda images: 255 - images) for one in episodes]
+    assert taught(episodes).model.config.threshold is not None
+    outcome = taught(split)
+    assert outcome.results.measure("auroc").value > 0.9  # type: ignore[union-attr]
+    assert outcome.results.answer.kind == "not yet measurable" and outcome.model.config.threshold is None
+
+
+def test_black_videos_and_three_episodes_give_no_answer() -> None:
+    black = [redraw(one, one.id, np.zeros_like) for one in data.episodes(5, 5, data.verdict)]
+    black = [replace(one, views={"main": one.main.select(np.arange(10 + i))}) for i, one in enumerate(black)]
+    for episodes in (black, data.episodes(2, 1, data.verdict)):
+        outcome = taught(episodes)
+        assert outcome.results.answer.kind == "not yet measurable" and outcome.model.config.threshold is None
+
+
+def test_a_visible_task_is_trusted_if_no_control_sees_it_too_and_an_invisible_one_never() -> None:
+    seen = taught(data.episodes(12, 12, data.verdict)).results
+    verdict = seen.report.verdict("taught", "auroc")
+    assert verdict is not None and seen.answer.low >= 0.8
+    assert (seen.answer.kind == "trust it") == verdict.is_better
+    episodes = [*data.episodes(12, 0, data.verdict), *data.episodes(0, 12, data.verdict, first=50)]
+    hidden = [redraw(one, one.id, lambda images: images * 0 + images[:1]) for one in episodes]
+    assert taught(hidden).results.answer.low < 0.6
 
 
 def test_preferences_alone_teach_an_order() -> None:
@@ -114,14 +171,14 @@ def test_figures_are_of_held_out_episodes_beside_controls(model: tuple[TeachOutc
     assert [line.measure for line in recompute(report).lines] == [line.measure for line in report.lines]
 
 
-def test_title_advice_and_table_follow_one_verdict(model: tuple[TeachOutcome, Path]) -> None:
+def test_title_and_table_follow_one_verdict(model: tuple[TeachOutcome, Path]) -> None:
     few = taught(data.episodes(3, 3))
     for results in (model[0].results, few.results):
         name = results.report.cards[0].name
         verdict = results.report.verdict(name, "auroc")
         assert verdict is not None and verdict.resampled == "episodes"
-        assert (results.title == conclude(verdict, "it")) == (not verdict.is_better)
-        assert any(verdict.needs in advice for advice in results.advice) or not verdict.needs
+        assert verdict.is_better or results.answer.kind != "trust it"
+        assert results.as_dict()["teaching"]["answer"]["kind"] == results.answer.kind
         cell = headline(results.report).rows[0].cells[0]
         assert cell is not None and cell.answer == verdict.answer
         assert results.report.line(name, "over_reward_above_half") is not None

@@ -5,6 +5,8 @@ features.py       every frame through the network once, cached on disk
 training_set.py   labelled episodes with features, groups and negatives
 fit.py            ridge regression in closed form: the head
 validate.py       cross-validation, calibrated success, a control
+looks.py          copies of one video, two robots in one lesson, labels that do not fit
+trust.py          is it good enough? trust it, label more, this camera cannot see it
 report.py         figures, advice, what to label next; JSON and HTML
 job.py            teach: all of it, leaving a usable model at every moment
 """

@@ -97,6 +97,7 @@ def teach(
     workers: int | None = None,
     sources: Sequence[str] = NOT_A_MODEL,
     use_test_split: bool = False,
+    cache: str | Path | None = None,
     on_progress: OnProgress = lambda stage, done, total: None,
 ) -> TeachOutcome:
     """Teach a model from your own episodes, some of them labelled in any way.
@@ -114,6 +115,7 @@ def teach(
         workers: decoding processes; None = one per core, 0 = decode in this process.
         sources: label sources to teach from (see `demerit.data.labels`).
         use_test_split: also teach from episodes of a test split.
+        cache: folder for features; None = next to the model, and none without a model.
         on_progress: called with stage, done and total.
     """
     if risk is not None and not 0 < risk < 1:
@@ -126,9 +128,9 @@ def teach(
     data = gather_data(opened, limit, LabelSelection(tuple(sources), use_test_split))
     spec = _feature_spec(data, loaded, tuple(cameras), config or TeachConfig(seed=seed))
     folder = None if out is None else Path(out)
-    with _open_cache(folder, data.address) as cache:
+    with _open_cache(folder, data.address, cache) as features:
         processes = os.cpu_count() or 1 if workers is None else workers
-        return _TeachJob(data, spec, risk, folder, cache, processes, on_progress).run()
+        return _TeachJob(data, spec, risk, folder, features, processes, on_progress).run()
 
 
 def _feature_spec(
@@ -154,14 +156,16 @@ def _length(episode: Episode, camera: str) -> int:
 
 
 @contextmanager
-def _open_cache(out: Path | None, address: str) -> Iterator[Path]:
-    """Lock and return the folder of the feature cache; a temporary one when no model is written."""
-    if out is None:
+def _open_cache(out: Path | None, address: str, given: str | Path | None) -> Iterator[Path]:
+    """Lock and return the folder of the feature cache; a temporary one when none is given and no model is written."""
+    if out is None and given is None:
         with tempfile.TemporaryDirectory(prefix="demerit-teach-") as folder:
             yield Path(folder)
         return
-    _check_out(out, address)
-    cache = make_folder(out.with_name(out.name + CACHE_SUFFIX))
+    if out is not None:
+        _check_out(out, address)
+        given = given or out.with_name(out.name + CACHE_SUFFIX)
+    cache = make_folder(Path(str(given)))
     with lock_folder(cache):
         yield cache
 

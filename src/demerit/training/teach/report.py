@@ -26,17 +26,20 @@ from demerit.evaluate.benchmarks.results import compute_results
 from demerit.evaluate.benchmarks.run import with_results
 from demerit.evaluate.metrics import Measure, Resampling, Tally
 from demerit.evaluate.metrics.ranking import preference_ordering
-from demerit.evaluate.reports.headline import Lead, conclude, headline, number
+from demerit.evaluate.reports.headline import Lead, headline, number
 from demerit.evaluate.reports.page import player_parts, render, report_facts
 from demerit.evaluate.reports.player import LISTED, make_film, pick_examples
 from demerit.evaluate.reports.report import About, EpisodeLabels, Report, ScoredUnder
 from demerit.models.baselines import Change, Clock, Constant, Length, Motion, Noise
 from demerit.models.protocol import RewardModel
+from demerit.models.taught.features import Features
 from demerit.models.taught.head import Floats, TaughtHead
 from demerit.models.taught.model import TaughtModel
 from demerit.training.teach.data import TeachData
 from demerit.training.teach.features import EmbeddedEpisode
+from demerit.training.teach.looks import distances, doubt_labels
 from demerit.training.teach.training_set import TrainingSet
+from demerit.training.teach.trust import TrustAnswer, decide_trust, gather_evidence
 from demerit.training.teach.validate import (
     CUES,
     NOT_HELD_OUT,
@@ -71,7 +74,8 @@ class TeachResults:
 
     report: Report
     """figures, rewards and episodes, as in any benchmark report"""
-    title: str
+    answer: TrustAnswer
+    """is it good enough?"""
     text: str
     advice: tuple[str, ...]
     """what to do next, most useful first"""
@@ -82,6 +86,8 @@ class TeachResults:
     suggestions: tuple[LabelSuggestion, ...]
     no_suggestion: str
     """why nothing is suggested; empty when something is"""
+    doubtful: Mapping[str, str]
+    """episodes whose label may be wrong, and why"""
     cameras: tuple[CameraFigure, ...] = ()
     """each camera alone, then all together; empty with one camera"""
 
@@ -91,6 +97,11 @@ class TeachResults:
         known = [(figure, f"AUROC {number(figure.auroc)}") for figure in self.cameras if not math.isnan(figure.auroc)]
         parts = [f"{figure.cameras[0] if len(figure.cameras) == 1 else 'together'} {text}" for figure, text in known]
         return f"Cameras, each shown alone to the held-out heads: {', '.join(parts)}." if parts else ""
+
+    @property
+    def title(self) -> str:
+        """The answer as one line."""
+        return self.answer.title
 
     def measure(self, name: str, model: str | None = None) -> Measure | None:
         """Return one figure, of the taught model unless another is named."""
@@ -105,6 +116,7 @@ class TeachResults:
             "teaching": {
                 "format": FORMAT,
                 "title": self.title,
+                "answer": self.answer.as_facts(),
                 "text": self.text,
                 "advice": list(self.advice),
                 "notes": list(self.notes),
@@ -112,6 +124,7 @@ class TeachResults:
                 "learning curve": curve,
                 **({"cameras": cameras} if cameras else {}),
                 "label next": [asdict(suggestion) for suggestion in self.suggestions],
+                "doubtful labels": dict(self.doubtful),
             },
         }
 
@@ -135,14 +148,40 @@ def build_results(
     `suggestions` is None when the unlabelled episodes were not looked at.
     """
     report = _build_report(data, training_set, held_out, model)
-    title, text = _summarize(report, training_set, calibration)
-    caveats = (*_caveats(training_set, held_out), *notes, *report.warnings)
-    advice = tuple(_advice(data, training_set, calibration, report))
-    nothing = _describe_no_suggestion(data, suggestions)
+    rewards = report.rewards_of(model.card.name)
+    values = np.array([rewards[embedded.id].final for embedded in training_set.episodes])
+    ids = [embedded.id for embedded in training_set.episodes]
+    doubtful = doubt_labels(values, training_set.success, training_set.copies, ids)
     return TeachResults(
-        *(report, title, text, advice, caveats, calibration, tuple(curve), tuple(suggestions or ()), nothing),
+        report=report,
+        answer=_answer(report, training_set, held_out, values, curve),
+        text=_summarize(report, calibration),
+        advice=tuple(_advice(data, training_set, calibration, report, doubtful)),
+        notes=(*_caveats(training_set, held_out), *notes, *report.warnings),
+        calibration=calibration,
+        curve=tuple(curve),
+        suggestions=tuple(suggestions or ()),
+        no_suggestion=_describe_no_suggestion(data, suggestions),
+        doubtful=doubtful,
         cameras=tuple(measure_cameras(training_set, held_out, model.head)),
     )
+
+
+def _answer(
+    report: Report,
+    training_set: TrainingSet,
+    held_out: CrossValidation,
+    values: Floats,
+    curve: Sequence[CurvePoint],
+) -> TrustAnswer:
+    """Decide with each look by itself: that two robots can be told apart is no merit."""
+    units = np.array(training_set.recordings if held_out.by_episode else training_set.groups)
+    looks = np.array(training_set.looks)
+    evidence = [
+        gather_evidence(values[looks == look], training_set.success[looks == look], units[looks == look].tolist())
+        for look in sorted(set(training_set.looks))
+    ]
+    return decide_trust(evidence, report.verdict(report.cards[0].name, "auroc"), curve)
 
 
 # The benchmark behind the report
@@ -266,30 +305,22 @@ def _environment(training_set: TrainingSet, settings: MeasureSettings) -> dict[s
 # Text
 
 
-def _summarize(report: Report, training_set: TrainingSet, calibration: SuccessCalibration) -> tuple[str, str]:
-    """Return title and text; the main point is whether it tells success from failure."""
+def _summarize(report: Report, calibration: SuccessCalibration) -> str:
+    """Describe the figures; the main point is whether it tells success from failure."""
     name = report.cards[0].name
     area, error = report.line(name, "auroc"), report.line(name, "progress_error")
     agree = report.line(name, "judgement_agreement")
     parts = []
     if area is not None and area.known:
         verdict = report.verdict(name, "auroc")
-        title = f"It ranks a success above a failure in {area.value:.0%} of pairs (AUROC {area.value:.2f})"
-        title = title if verdict is None or verdict.is_better else conclude(verdict, "it")
         parts.append(f"On episodes that it had not seen, it ranks a random success above a random failure in "
                      f"{area.value:.0%} of pairs{_interval(area, 'AUROC; ')}; chance is 50%.")  # fmt: skip
         parts += [f"It {verdict.lead}."] if verdict is not None else []
-        parts += [verdict.needs] if verdict is not None and verdict.needs else []
     elif agree is not None and agree.known:
-        title = f"It agrees with {agree.value:.0%} of the choices"
         parts.append(f"Of two held-out episodes it prefers the one that people preferred {agree.value:.0%} of the time"
                      f"{_interval(agree)}; chance is 50%.")  # fmt: skip
     else:
-        title = "Taught, and not yet tested"
-        missing = "No failure is labelled" if (training_set.success == 1).any() else "No verdict is labelled"
-        if {0, 1} <= set(training_set.success):
-            missing = "No pair of a success and a failure was held out"
-        parts.append(f"{missing}, so it is unknown whether it tells successes from failures.")
+        parts.append("It is unknown whether it tells successes from failures.")
     over = report.line(name, "over_reward_above_half")
     if over is not None and over.known:
         parts.append(f"{round(over.value * over.n)} of {over.n} failures end above 0.5.")
@@ -298,7 +329,7 @@ def _summarize(report: Report, training_set: TrainingSet, calibration: SuccessCa
     if calibration.threshold is not None and not math.isnan(calibration.caught):
         parts.append(f"At a false-positive risk of at most {calibration.risk:g} it recognises "
                      f"{calibration.caught:.0%} of the successes.")  # fmt: skip
-    return title, " ".join(parts)
+    return " ".join(parts)
 
 
 def _interval(found: Measure, name: str = "") -> str:
@@ -316,6 +347,19 @@ def _caveats(training_set: TrainingSet, held_out: CrossValidation) -> Iterator[s
         yield "All episodes were recorded together, so single episodes were held out: another day may look worse."
     elif groups < FEW_GROUPS:
         yield f"Only {groups} independent recordings: every figure here is rough."
+    recordings = len(set(training_set.recordings))
+    if recordings < len(training_set):
+        shown = "one video" if recordings == 1 else f"{recordings} different videos"
+        yield f"{len(training_set)} episodes show {shown}: copies count once, and are held out together."
+    if any(training_set.looks):
+        few = sum(training_set.looks)
+        yield (
+            f"The episodes have two looks ({len(training_set) - few} and {few}): two robots, scenes or cameras? "
+            "Each was judged by itself; teach them apart if one of them is worse."
+        )
+    still = sum(not any(map(_moves, embedded.tower.values())) for embedded in training_set.episodes)
+    if still:
+        yield f"Nothing moves in {still} of {len(training_set)} episodes: one frame, black or frozen."
     unmeasured = sum("measured" not in targets.origins for targets in training_set.targets)
     if unmeasured:
         yield (
@@ -326,8 +370,16 @@ def _caveats(training_set: TrainingSet, held_out: CrossValidation) -> Iterator[s
         yield f"To limit the time, only every {stride}th frame was used; the model does the same."
 
 
+def _moves(tower: Features) -> bool:
+    return bool((tower != tower[:1]).any())
+
+
 def _advice(
-    data: TeachData, training_set: TrainingSet, calibration: SuccessCalibration, report: Report
+    data: TeachData,
+    training_set: TrainingSet,
+    calibration: SuccessCalibration,
+    report: Report,
+    doubtful: Mapping[str, str],
 ) -> Iterator[str]:
     failures, successes = int((training_set.success == 0).sum()), int((training_set.success == 1).sum())
     if not failures:
@@ -354,9 +406,11 @@ def _advice(
             "failures would tell."
         )
     elif verdict is not None and verdict.needs:
-        yield f"It is not yet shown that it beats the control {verdict.control}. {verdict.needs}"
+        yield f"It is not yet shown that it beats the control {verdict.control}."
     if data.conflicts:
         yield f"Look at the {len(data.conflicts)} contradictory labels."
+    if doubtful:
+        yield "Check these labels: " + "; ".join(f"{id} ({why})" for id, why in doubtful.items()) + "."
 
 
 def _nan_as_none(**values: float) -> dict[str, float | None]:
@@ -465,22 +519,17 @@ def _describe_episode(head: TaughtHead, x: np.ndarray[Any, Any]) -> Floats:
     return np.concatenate([z[-1], z[len(z) // 2]])
 
 
-def _distances(a: Floats, b: Floats) -> Floats:
-    squared = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
-    return np.asarray(np.sqrt(np.maximum(squared, 0)))
-
-
 def _novelty(ends: Floats, taught: Floats) -> Floats:
     """D / (d + 2 usual): d = distance to the nearest taught episode, usual = the median of that among the taught."""
-    among = _distances(taught, taught)
+    among = distances(taught, taught)
     np.fill_diagonal(among, np.inf)
     usual = float(np.median(among.min(axis=1))) if len(taught) > 1 else 1.0
-    nearest = _distances(ends, taught).min(axis=1)
+    nearest = distances(ends, taught).min(axis=1)
     return np.asarray(nearest / (nearest + 2 * max(usual, 1e-9)))
 
 
 def _pick_diverse(score: Floats, ends: Floats, count: int) -> Iterator[int]:
-    apart = _distances(ends, ends)
+    apart = distances(ends, ends)
     usual = max(float(np.median(apart)), 1e-9)
     to_chosen = np.full(len(score), np.inf)
     left = score >= LITTLE

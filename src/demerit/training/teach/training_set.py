@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ from demerit.training.teach.data import (
 )
 from demerit.training.teach.features import EmbeddedEpisode, FeatureSpec, to_half
 from demerit.training.teach.fit import FitExample, PreferencePair, fit_head
+from demerit.training.teach.looks import find_copies, split_looks, take_snapshots
 
 REORDERINGS = ("rewind", "freeze", "undo")
 """negatives that change the order of frames"""
@@ -56,6 +58,10 @@ class TrainingSet:
     """at the frames used"""
     groups: Sequence[str]
     """what was recorded together; never split between fitting and testing"""
+    copies: Sequence[int]
+    """for each example the first that shows the same video, perhaps encoded again; its own index if none does"""
+    looks: Sequence[int]
+    """0 or 1: which of two looks (robots, scenes, cameras) it has; all 0 if they look alike"""
     pairs: Sequence[PreferencePair] = ()
     negatives: Sequence[tuple[int, FitExample]] = ()
     """negatives, each with the index of its original"""
@@ -74,6 +80,11 @@ class TrainingSet:
     def success(self) -> Floats:
         """1, 0 or NaN by example."""
         return np.array([np.nan if label.verdict is None else float(label.verdict) for label in self.labels])
+
+    @cached_property
+    def recordings(self) -> list[str]:
+        """The example of which each is a copy, by id: what counts as one when examples are counted."""
+        return [self.episodes[first].id for first in self.copies]
 
     @cached_property
     def tasks(self) -> dict[str, str]:
@@ -135,7 +146,17 @@ def build_training_set(
     pairs = list(_preference_pairs(data.preferences, {embedded.id: index for index, embedded in enumerate(kept)}))
     if not pairs and max(np.nan_to_num(target.highest) for target in targets) <= 0:
         raise BadInput(data.address, "a success among the episodes that can be read", "none")
-    training_set = TrainingSet(spec, kept, labels, targets, group_episodes(kept), pairs)
+    tasks = name_tasks(dict.fromkeys(embedded.instruction for embedded in kept))
+    shared = [name for name in spec.cameras if all(name in embedded.tower for embedded in kept)]
+    towers = [[np.nan_to_num(embedded.tower[name]) for name in shared] for embedded in kept]
+    copies, looks = list(range(len(kept))), [0] * len(kept)
+    if shared:
+        copies = find_copies(take_snapshots(towers), [tasks[embedded.instruction] for embedded in kept])
+    groups = group_episodes(kept, copies)
+    if shared and len(set(tasks.values())) == 1:
+        firsts = [np.concatenate([tower[0, : spec.network.pooled_width] for tower in cameras]) for cameras in towers]
+        looks = split_looks(np.array(firsts, dtype=np.float64), groups)
+    training_set = TrainingSet(spec, kept, labels, targets, groups, copies, looks, pairs)
     negatives = list(_wrong_task_negatives(training_set))
     if spec.config.sees_order:
         negatives += _reordered_negatives(training_set)
@@ -191,13 +212,17 @@ def name_tasks(instructions: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def group_episodes(episodes: Sequence[EmbeddedEpisode]) -> list[str]:
-    """Group episodes that share a session, an original or a video, directly or through others; return group names."""
+def group_episodes(episodes: Sequence[EmbeddedEpisode], copies: Sequence[int] = ()) -> list[str]:
+    """Group episodes that share a session, an original or a video, directly or through others; return group names.
+
+    `copies` names, for each episode, the first that shows the same (see `find_copies`).
+    """
     ties = {}
-    for embedded in episodes:
+    for embedded, first in zip_longest(episodes, copies):
         origin = embedded.episode.origin
         ties[embedded.id] = [f"id {embedded.id}", f"id {origin.parent or embedded.id}"]
         ties[embedded.id] += [f"group {origin.group}"] if origin.group else []
+        ties[embedded.id] += [f"id {episodes[first].id}"] if first is not None else []
         ties[embedded.id] += [f"video {frames.source.identity()}" for frames in embedded.episode.views.values()]
     names = {id: bundle[0] for bundle in bundle_ids(ties).values() for id in bundle}
     return [names[embedded.id] for embedded in episodes]

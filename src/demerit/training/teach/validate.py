@@ -42,6 +42,9 @@ CUE_FRAMES = 100.0
 """frames that count as one unit of elapsed time"""
 DEFAULT_RISK, HIGHEST_RISK = 0.05, 0.25
 """the share of failures that may be called a success; with few failures up to the higher one"""
+ONE_SIDED = (
+    "No false-positive risk is promised: one of the two looks (robots, scenes or cameras) has no labelled failure."
+)
 NOT_HELD_OUT = "it was not held out: the training set was too small, or teaching was interrupted"
 
 
@@ -93,11 +96,11 @@ def cross_validate(
     """Hold out one fold after the other and fill `found`; after an interruption it holds the finished folds."""
     groups = list(training_set.groups)
     alone = len(set(groups)) < FEWEST_GROUPS
-    names = [embedded.id for embedded in training_set.episodes] if alone else groups
+    names = training_set.recordings if alone else groups
     config = training_set.spec.config
     fold = assign_folds(names, training_set.success, config.folds, config.seed)
     found.fold, found.by_episode = fold, alone
-    if len(names) < FEWEST_GROUPS:
+    if len(set(names)) < FEWEST_GROUPS:
         return
     total = int(fold.max()) + 1
     for number in range(total):
@@ -238,15 +241,29 @@ def calibrate_success(
     clip_weight = CLIP_WEIGHT * max(1, int((verdict == 1).sum())) / max(1, len(clips))
     weights = np.concatenate([np.ones(int(known.sum())), np.full(len(clips), clip_weight)])
     steep, middle = fit_logistic(np.concatenate([scores[known], clips]), labels, weights)
-    risk = default_risk(int((verdict == 0).sum())) if risk is None else risk
-    labelled = int((training_set.success == 0).sum())
-    bounds = conformal_threshold(scores[verdict == 0], risk)
+    failed = _scores_of_failures(training_set, indices, scores)
+    looks = zip(training_set.looks, training_set.success, strict=True)
+    one_sided = len(set(training_set.looks)) > len({look for look, one in looks if one == 0})
+    failed = np.zeros(0) if one_sided else failed  # failures of another robot say nothing about this one's
+    risk = default_risk(len(failed)) if risk is None else risk
+    labelled = len({r for r, s in zip(training_set.recordings, training_set.success, strict=True) if s == 0})
+    bounds = conformal_threshold(failed, risk)
     needed = failures_needed(risk)
     threshold = _as_probability(bounds.threshold, steep, middle) if bounds.enough else None
     good = scores[verdict == 1]
     caught = float((good >= bounds.threshold).mean()) if len(good) and bounds.enough else math.nan
-    note = describe_guarantee(bounds, needed, held_out.by_episode, labelled)
+    note = ONE_SIDED if one_sided and labelled else describe_guarantee(bounds, needed, held_out.by_episode, labelled)
     return SuccessCalibration(steep, middle, risk, threshold, bounds.n, len(good), needed, caught, len(clips), note)
+
+
+def _scores_of_failures(training_set: TrainingSet, indices: Sequence[int], scores: Floats) -> Floats:
+    """Return the highest score of each failure; copies count once."""
+    highest: dict[str, float] = {}
+    for index, score in zip(indices, scores.tolist(), strict=True):
+        if training_set.success[index] == 0:
+            name = training_set.recordings[index]
+            highest[name] = max(score, highest.get(name, -math.inf))
+    return np.array(list(highest.values()))
 
 
 def default_risk(failures: int) -> float:

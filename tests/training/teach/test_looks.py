@@ -1,0 +1,56 @@
+"""Copies, looks and labels that do not fit, from features alone."""
+
+import numpy as np
+
+from demerit.training.teach.looks import SNAPSHOTS, doubt_labels, find_copies, split_looks, take_snapshots
+
+
+def walks(count: int, seed: int = 0, at: float = 0.0) -> np.ndarray:
+    """Snapshots of episodes: each moves from its own start in its own direction."""
+    rng = np.random.default_rng(seed)
+    start, step = rng.normal(at, 1, (count, 1, 30)), rng.normal(0, 1, (count, 1, 30))
+    return start + step * np.linspace(0, 1, SNAPSHOTS)[None, :, None]
+
+
+def test_copies_are_found_though_encoded_again() -> None:
+    different = walks(6)
+    noise = np.random.default_rng(1).normal(0, 0.03, different.shape)
+    both = np.concatenate([different, different + noise])
+    assert find_copies(different, [""] * 6) == list(range(6))
+    assert find_copies(both, [""] * 12) == [*range(6), *range(6)]
+    assert find_copies(both, ["lift"] * 6 + ["push"] * 6) == list(range(12))
+
+
+def test_episodes_that_differ_at_the_end_alone_are_no_copies() -> None:
+    success = walks(1)
+    failure = success.copy()
+    failure[:, -1] = failure[:, 0]
+    assert find_copies(np.concatenate([success, failure]), ["", ""]) == [0, 1]
+
+
+def test_still_pictures_are_copies_only_if_equal() -> None:
+    still = np.repeat(walks(2)[:, :1], SNAPSHOTS, axis=1)
+    assert find_copies(np.concatenate([still, still]), [""] * 4) == [0, 1, 0, 1]
+
+
+def test_two_robots_are_two_looks_and_one_scene_is_not() -> None:
+    both = np.concatenate([walks(5), walks(4, seed=1, at=5)])[:, 0]
+    own = [str(number) for number in range(9)]
+    assert split_looks(both, own) == [0] * 5 + [1] * 4
+    assert split_looks(walks(9)[:, 0], own) == [0] * 9
+    assert split_looks(both, ["a"] * 5 + own[5:]) == [0] * 9  # one recording is no look
+
+
+def test_snapshots_join_cameras_and_need_one_frame() -> None:
+    towers = [[np.ones((frames, 3)), np.zeros((frames, 2))] for frames in (1, 40)]
+    assert take_snapshots(towers).shape == (2, SNAPSHOTS, 5)
+
+
+def test_labels_beyond_the_other_median_and_copies_with_both_labels_are_doubted() -> None:
+    success = np.repeat([1.0, 0.0], 6)
+    values = np.array([0.9, 0.8, 0.9, 0.8, 0.9, 0.05, 0.1, 0.2, 0.1, 0.2, 0.1, 0.3])
+    names = list("abcdefghijkl")
+    own = list(range(12))
+    assert list(doubt_labels(values, success, own, names)) == ["f"]
+    assert list(doubt_labels(values, success, [*own[:11], 0], names)) == ["a", "l", "f"]
+    assert list(doubt_labels(np.full(12, np.nan), success, own, names)) == []
