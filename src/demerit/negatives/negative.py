@@ -8,7 +8,7 @@ source "edit".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -198,13 +198,17 @@ def _targets_of(episode: Episode) -> Targets:
     return Targets(np.linspace(0, 1, length, dtype=np.float32), measured=False, events=outcome.events)
 
 
-def imply_grade(outcome: Outcome | None) -> int | None:
-    """The grade of an ungraded outcome: 5 for a success, that of its progress for a failure; None if unknown."""
-    if outcome is None or outcome.success is None:
+def find_grade(outcomes: Sequence[Outcome], implied: bool) -> int | None:
+    """The most trusted grade; if there is none and `implied`: 5 for a success, that of its progress for a failure."""
+    graded = most_trusted(outcome for outcome in outcomes if outcome.grade is not None)
+    if graded is not None:
+        return graded.grade
+    result = most_trusted(outcome for outcome in outcomes if (outcome.success, outcome.progress) != (None, None))
+    if not implied or result is None or result.success is None:
         return None
-    if outcome.success:
+    if result.success:
         return DONE_GRADE
-    return None if outcome.progress is None else grade_of(outcome.progress)
+    return None if result.progress is None else grade_of(result.progress)
 
 
 def grade_of(progress: float) -> int:

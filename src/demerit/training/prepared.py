@@ -31,11 +31,12 @@ from demerit.data.episode import Episode
 from demerit.data.files import lock_folder, make_folder, write_atomic, write_json
 from demerit.data.frames import RGB, Frames, Images, Indices, Prepare, frame_source, short_hash
 from demerit.data.instructions import normalize_instruction
-from demerit.data.labels import Outcome, Preference, SourceCounts, is_taken, most_trusted, name_source, select_labels
+from demerit.data.labels import Outcome, Preference, SourceCounts, is_taken, name_source, select_labels
 from demerit.data.seen import SeenEpisodes, mark_episode
 from demerit.data.splits import USE_TEST_SPLIT, normalize_split
 from demerit.data.untrusted import parse_json, read_json
 from demerit.errors import BadInput, DemeritError, UnknownName, UnreadableVideo
+from demerit.negatives.negative import find_grade
 from demerit.training.frame_storage import CLIPS, FILES, FRAMES, ResizedFrames, Storage, pack_all
 
 EPISODES, PREFERENCES, PREPARED = "episodes.jsonl", "preferences.jsonl", "prepared.json"
@@ -300,6 +301,10 @@ class PreparePlan(Protocol):
         """Whether preferences are kept."""
 
     @property
+    def has_grades(self) -> bool:
+        """Whether every episode needs a grade; then a success without one is grade 5."""
+
+    @property
     def resize(self) -> Prepare:
         """Makes images smaller. Runs in the decoding process, so it must be picklable."""
 
@@ -509,7 +514,7 @@ def _write_corpus(
     """Append the episodes that are not there yet, then write the preferences."""
     name = FILES.get(storage, os.devnull)  # joined to a folder, an absolute path stays what it is
     rows = _recover_rows(folder, name)
-    written = {(row.part, row.id): row for row in rows}
+    written = {(row.part, row.id) for row in rows}
     heard: list[tuple[CorpusPart, Preference]] = []
     progress.episodes = len(rows)
 
@@ -522,17 +527,14 @@ def _write_corpus(
                     continue
                 if not _exclude(record, part, plan):
                     progress.labels.add(record.outcomes, plan.sources)
-                row = written.get((number, record.id))
-                if row is None:
+                grade = find_grade(record.outcomes, plan.has_grades)
+                progress.grades.update([] if grade is None else [str(grade)])
+                if (number, record.id) not in written:
                     labelled = _label_episode(record, part, plan)
                     if isinstance(labelled, str):
                         progress.skipped[labelled] += 1
                     else:
-                        row = replace(labelled[0], part=number)
-                        yield row, labelled[1]
-                graded = most_trusted(outcome for outcome in record.outcomes if outcome.grade is not None)
-                grade = graded.grade if graded else row.grade if row else None
-                progress.grades.update([] if grade is None else [str(grade)])
+                        yield replace(labelled[0], part=number), labelled[1]
 
     with (folder / name).open("ab") as frames, (folder / EPISODES).open("ab") as journal:
         for row, packed in pack_all(new_episodes(), plan.resize, storage, workers):

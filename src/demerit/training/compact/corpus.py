@@ -32,6 +32,7 @@ class CompactCorpusPlan:
     sources: tuple[str, ...] = TRAINED_SOURCES
     without: tuple[str, ...] = ()
     has_preferences = False
+    has_grades = False
 
     @property
     def facts(self) -> Mapping[str, Any]:

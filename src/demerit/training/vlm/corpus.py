@@ -14,7 +14,7 @@ from demerit.data.frames import Images, Indices, Prepare, spread
 from demerit.data.labels import Outcome, most_trusted
 from demerit.models.by_time import ByTime
 from demerit.models.vlm.prompt import is_plain_text
-from demerit.negatives.negative import imply_grade
+from demerit.negatives.negative import find_grade
 from demerit.training.frame_storage import resize_to
 from demerit.training.prepared import CorpusPart, CorpusRow, Floats
 from demerit.training.vlm.config import RoboRewardTrainConfig, VLMTrainConfig
@@ -29,7 +29,7 @@ class VLMCorpusPlan:
     @property
     def facts(self) -> Mapping[str, Any]:
         """The numbers that decide which frames are kept."""
-        names = ["shorter_side", "most_frames", "fewest_frames", *(["fps"] if self._is_graded else [])]
+        names = ["shorter_side", "most_frames", "fewest_frames", *(["fps"] if self.has_grades else [])]
         return {"model": self.config.MODEL, **{name: getattr(self.config, name) for name in names}}
 
     @property
@@ -45,7 +45,7 @@ class VLMCorpusPlan:
     @property
     def has_preferences(self) -> bool:
         """Grades compare nothing."""
-        return not self._is_graded
+        return not self.has_grades
 
     @property
     def resize(self) -> Prepare:
@@ -53,7 +53,8 @@ class VLMCorpusPlan:
         return partial(shrink, shorter=self.config.shorter_side)
 
     @property
-    def _is_graded(self) -> bool:
+    def has_grades(self) -> bool:
+        """Whether every episode needs a grade."""
         return isinstance(self.config, RoboRewardTrainConfig)
 
     def choose_frames(self, episode: Episode) -> Indices:
@@ -68,17 +69,16 @@ class VLMCorpusPlan:
         outcomes = [*episode.outcomes, *rule]
         judged = (outcome for outcome in outcomes if outcome.success is not None or outcome.progress is not None)
         result = most_trusted(judged)
-        graded = most_trusted(outcome for outcome in outcomes if outcome.grade is not None)
+        grade = find_grade(outcomes, self.has_grades)
         curves = (outcome.curve for outcome in outcomes if outcome.curve is not None)
         curve = next((curve for curve in curves if len(curve) == len(episode)), None)
-        if result is None and graded is None and curve is None:
+        if result is None and grade is None and curve is None:
             return "no label"
         if not episode.instruction.strip():
             return "no instruction"
         if not is_plain_text(episode.instruction):
             return "an instruction with a special token in it"
-        grade = graded.grade if graded else imply_grade(result) if self._is_graded else None
-        if self._is_graded and grade is None:
+        if self.has_grades and grade is None:
             return "no grade"
         if len(frames) < self.config.fewest_frames:
             return f"fewer than {self.config.fewest_frames} frames"
