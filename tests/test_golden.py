@@ -73,6 +73,13 @@ def differences(before: Any, now: Any, but: tuple[str, ...] = (), at: str = "") 
     return [] if before == now else [f"{at}: {before!r} before, {now!r} now"]
 
 
+def leave_out_added(now: Any) -> Any:
+    """Leave out the familiarity of rewards and heads, which earlier versions lack."""
+    if isinstance(now, dict):
+        return {key: leave_out_added(value) for key, value in now.items() if not key.startswith("familiar")}
+    return [leave_out_added(value) for value in now] if isinstance(now, list) else now
+
+
 def digests(folder: Path) -> dict[str, str]:
     """Hash every file except locks and pages."""
     return {
@@ -181,7 +188,7 @@ def test_the_leaderboard_reads_an_old_report(old: Path) -> None:
 
 @pytest.mark.parametrize("what", EXACT)
 def test_output_is_unchanged(fresh: tuple[Path, dict[str, Any]], what: str) -> None:
-    assert not differences(golden(what), fresh[1][what])
+    assert not differences(golden(what), leave_out_added(fresh[1][what]))
 
 
 def test_manifests_and_models_have_the_same_fields(fresh: tuple[Path, dict[str, Any]]) -> None:
@@ -212,8 +219,10 @@ def test_the_same_rows_are_written(fresh: tuple[Path, dict[str, Any]], table: st
 def test_the_same_rewards_are_written(fresh: tuple[Path, dict[str, Any]], folder: str) -> None:
     fitted = ("*.card",) if folder.endswith(("taught", "calibrated")) else ()
     before, now = (make.rows(root / folder / "rewards") for root in (GOLDEN, fresh[0]))
+    for row in [*before, *now]:
+        row["given"] = json.loads(row["given"])
     assert before
-    assert not differences(before, now, fitted)
+    assert not differences(before, leave_out_added(now), fitted)
 
 
 @pytest.mark.parametrize("folder", ["bench", "taught"])

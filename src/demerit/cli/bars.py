@@ -110,7 +110,9 @@ def report_table(report: Report, title: str, label: Callable[[str], str]) -> Tab
         is_control = card.name in report.controls
         cells = [_format_measure(report.line(card.name, name)) for name in report.about.headline]
         table.add_row(
-            escape(f"{card.name} (control)" if is_control else card.name), *cells, style="dim" if is_control else ""
+            escape(card.name + " (control)" * is_control + " (a guess)" * report.is_guess(card.name)),
+            *cells,
+            style="dim" if is_control else "",
         )
     return table
 

@@ -161,6 +161,9 @@ def print_summary(summary: ScoreSummary, several: bool = False) -> None:
     if facts["taught"]:
         text = f"{facts['taught']} of {len(summary.rows)}: it knows their labels; judge it on other episodes"
         table.add_row("[yellow]learned from[/yellow]", text)
+    if facts["guesses"]:
+        text = f"{facts['guesses']} of {len(summary.rows)}: unlike all that it learned from; teach some"
+        table.add_row("[yellow]a guess[/yellow]", escape(text))
     for reason, ids in list(summary.reasons().items())[:SHOWN]:
         table.add_row("[yellow]unscored[/yellow]", escape(f"{len(ids)}: {reason}, e.g. {ids[0]}"))
     print_table(table)
@@ -177,7 +180,8 @@ def _print_rows(title: str, rows: list[EpisodeScore], several: bool) -> None:
     for row in rows:
         dataset = f"{Path(row.dataset.partition(':')[2]).name}/" if several else ""
         instruction = shorten(row.instruction) or "(no instruction)"
-        table.add_row(f"{row.final:.3f}", row.label or "–", escape(f"{dataset}{row.id}\n{instruction}"))
+        guess = " (a guess)" if row.is_guess else ""
+        table.add_row(f"{row.final:.3f}{guess}", row.label or "–", escape(f"{dataset}{row.id}\n{instruction}"))
     print_table(table)
 
 

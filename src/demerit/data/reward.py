@@ -12,6 +12,9 @@ import numpy.typing as npt
 from demerit.data.notebook import RewardPlot, draw_reward
 from demerit.errors import BadReward
 
+UNFAMILIAR = 0.01
+"""a value of an episode below this familiarity is a guess: of episodes like those learned from, 1% are"""
+
 
 @dataclass(frozen=True, eq=False)
 class Reward:
@@ -52,6 +55,17 @@ class Reward:
     def final(self) -> float:
         """The value at the last index; NaN when it is unscored."""
         return float(self.value[-1]) if len(self.value) else float("nan")
+
+    @property
+    def familiarity(self) -> float | None:
+        """How much the episode looks like what the model learned from, 0 to 1; 0.5 = typical, None = unknown."""
+        found = self.given.get("familiarity")
+        return float(found) if isinstance(found, int | float) and 0 <= found <= 1 else None
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether the episode is unlike everything that the model learned from."""
+        return self.familiarity is not None and self.familiarity < UNFAMILIAR
 
     def plot(self) -> RewardPlot:
         """Draw values (and probabilities of success) over frames; unscored frames are gaps. Notebooks show it."""

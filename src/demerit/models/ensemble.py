@@ -82,6 +82,8 @@ class Ensemble:
         mean, spread = values.mean(axis=0), values.std(axis=0)
         why = _explain_gaps(rewards, at) if np.isnan(mean).any() else ""
         given["disagreement"] = _summarise_spread(spread)
+        if known := [reward.familiarity for reward in rewards if reward.familiarity is not None]:
+            given["familiarity"] = min(known)
         success = _average_success(rewards, at)
         return Reward(self.card.name, episode.id, at, mean.astype(np.float32), success, why, given)
 

@@ -111,6 +111,8 @@ class LiveReward:
     """in the quantity and range of the model's card; NaN = unscored"""
     success: float | None = None
     """probability of success; None if the model predicts none"""
+    familiarity: float | None = None
+    """how much the episode so far looks like what the model learned from, 0 to 1; None = unknown"""
 
     @classmethod
     def of(cls, answer: LiveReward | float) -> LiveReward:

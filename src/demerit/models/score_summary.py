@@ -15,7 +15,7 @@ import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.files import atomic_file, make_folder
-from demerit.data.reward import Reward
+from demerit.data.reward import UNFAMILIAR, Reward
 from demerit.errors import BadInput
 from demerit.models.protocol import ModelCard
 
@@ -73,6 +73,13 @@ class EpisodeScore:
     """why it, or its last frame, has no value"""
     taught: bool
     """whether the model learned from it: then its value says little"""
+    familiarity: float
+    """how much it looks like what the model learned from, 0 to 1; NaN = unknown"""
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it is unlike everything that the model learned from."""
+        return self.familiarity < UNFAMILIAR
 
     @classmethod
     def of(cls, reward: Reward, seen: SeenEpisode, dataset: str) -> EpisodeScore:
@@ -91,6 +98,7 @@ class EpisodeScore:
             success_probability=NAN if reward.success is None or not len(reward.success) else float(reward.success[-1]),
             unscored="" if not math.isnan(reward.final) else reward.why_missing,
             taught=seen.taught,
+            familiarity=NAN if reward.familiarity is None else reward.familiarity,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -159,6 +167,7 @@ class ScoreSummary:
             "worst": [row.id for row in self.worst()],
             "highest_failures": [row.id for row in self.highest_failures()],
             "taught": sum(row.taught for row in self.rows),
+            "guesses": sum(row.is_guess for row in self.rows),
             "scores": [row.as_dict() for row in self.rows],
         }
 
@@ -181,7 +190,7 @@ def check_table_file(path: Path) -> None:
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
             header = file.readline().rstrip("\r\n").split(",")
-            if header not in (COLUMNS, COLUMNS[:-1]):  # tables of earlier versions lack the last column
+            if header not in (COLUMNS, COLUMNS[:-1], COLUMNS[:-2]):  # tables of earlier versions lack the last columns
                 raise BadInput(str(path), "a new file, or one that `demerit score --csv` wrote", "another file")
 
 

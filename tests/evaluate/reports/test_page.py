@@ -255,3 +255,31 @@ def test_leaderboard_command_takes_files_and_folders(made: Made, tmp_path: Path)
     assert (tmp_path / "site" / "index.html").read_text("utf-8").count('<table class="headline"') == 2
     with pytest.raises(StoreError, match="missing"):
         leaderboard([tmp_path / "missing.json"], tmp_path / "site")
+
+
+def test_unfamiliar_episodes_are_marked(made: Made, tmp_path: Path) -> None:
+    report, _ = made
+    far = {row.id for row in report.episodes[::2]}
+
+    def mark(scored: ScoredUnder, figure: float) -> ScoredUnder:
+        return replace(scored, reward=replace(scored.reward, given={"familiarity": figure}))
+
+    def marked(share: frozenset[str] | set[str]) -> Report:
+        rewards = [
+            mark(one, 0.001 if one.reward.episode in share else 0.4) if one.reward.model == "careful" else one
+            for one in report.rewards
+        ]
+        return replace(report, rewards=tuple(rewards))
+
+    few, most = marked({report.episodes[0].id}), marked({row.id for row in report.episodes[1:]})
+    half = marked(far)
+    assert half.guesses == {"careful": len(far)} and few.guesses == {}
+    assert len(half.cautions) == len(report.cautions) + 1 and few.cautions == report.cautions
+    assert [one.is_guess("careful") for one in (few, most)] == [False, True] and not most.is_guess("eager")
+    half.write(tmp_path / "report.json")
+    assert Report.read(tmp_path / "report.json").guesses == half.guesses
+    place = str([card.name for card in report.cards].index("careful"))
+    rows = json.loads(Elements(render_report(half, {}, 0)).scripts["data"])["episodes"]
+    assert {row["id"] for row in rows if "guess" in row} == far
+    assert all(row["guess"] == {place: 0.001} for row in rows if row["id"] in far)
+    assert ">a guess</span>" in render_report(most, {}, 0) and ">a guess</span>" not in render_report(few, {}, 0)

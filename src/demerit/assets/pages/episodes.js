@@ -36,6 +36,8 @@ function modelCell(episode, column) {
   const why = reason === undefined ? '' : data.reasons[reason];
   if (value === null) return make('td', { class: 'missing', title: why }, 'unscored', make('span', { class: 'unseen' }, `: ${why}`));
   const cell = make('td', { class: 'number', title: why && `partly unscored: ${why}` }, value.toFixed(3) + (why ? ' *' : ''));
+  const familiarity = (episode.guess || {})[column.model];
+  if (familiarity !== undefined) cell.append(make('span', { class: 'guess', title: `unlike everything that the model learned from: familiarity ${familiarity.toFixed(3)}` }, 'a guess'));
   cell.style.setProperty('--share', Math.min(1, Math.max(0, (value - low) / (high - low))));
   return cell;
 }

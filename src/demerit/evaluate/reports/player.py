@@ -244,6 +244,11 @@ def page_data(report: Report, clips: Mapping[str, ReportClip], styles: Mapping[s
         row = _episode_json(episode, clips.get(episode.id))
         row["final"] = [_round_final(table[card.name][i], card) for card in report.cards]
         row["why"] = _why_missing(episode, rewards, reasons)
+        row["guess"] = {
+            str(place): known[episode.id].familiarity
+            for place, known in enumerate(rewards)
+            if episode.id in known and known[episode.id].is_guess
+        }
         episodes.append({key: value for key, value in row.items() if value not in (None, "", {})})
     models = [{**_model_json(report, card), "look": styles[card.name]} for card in report.cards]
     return {"models": models, "episodes": episodes, "reasons": list(reasons), "embed": embed}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -33,6 +34,8 @@ FORMAT_NAME = "demerit-report"
 FORMAT_VERSION = 1
 JUDGED_BY_MODELS = "judged by models"
 """fact of the environment: how many episodes and preferences have a label of a model"""
+MANY_GUESSES = 0.05
+"""up to this share of unfamiliar episodes is no news: one in a hundred is unfamiliar by definition"""
 MACHINE = ("demerit", "python", "platform", "numpy", "date")
 """facts of the environment that are not options of the run"""
 AS_RECORDED = "as recorded"
@@ -220,7 +223,26 @@ class Report:
         judged = self.judged_by_models
         of = f"{len(self.episodes)} episodes and {len(self.preferences)} preferences"
         agreement = f"{judged} of {of} have labels of models: these figures show agreement with models, not truth."
-        return [*self.seen.sentences(), *([agreement] if judged else [])]
+        guesses = [
+            f"{count} of {len(self.episodes)} values of {model} are a guess: "
+            "these episodes are unlike everything that it learned from."
+            for model, count in self.guesses.items()
+        ]
+        return [*self.seen.sentences(), *([agreement] if judged else []), *guesses]
+
+    @property
+    def guesses(self) -> dict[str, int]:
+        """By model, how many episodes are unlike everything that it learned from; not where they are a few percent."""
+        found = Counter(
+            scored.reward.model
+            for scored in self.rewards
+            if scored.perturbation == AS_RECORDED and scored.reward.is_guess
+        )
+        return {model: count for model, count in found.items() if count > MANY_GUESSES * len(self.episodes)}
+
+    def is_guess(self, model: str) -> bool:
+        """Whether most values of a model are a guess."""
+        return 2 * self.guesses.get(model, 0) > len(self.episodes)
 
     def rewards_of(self, model: str, perturbation: str = AS_RECORDED) -> dict[str, Reward]:
         """Return one model's rewards by episode."""

@@ -1,9 +1,10 @@
 """The compact network: loading a folder strictly, frames to features, features to progress, success and rank.
 
 A network folder holds `network.json` (see `NetworkInfo`), `tower.onnx` (frames to features), `temporal.onnx` (a
-recurrent network over features), `words.npz` (the text encoder) and `seen.json` (the episodes it was trained on). ONNX
-Runtime computes. Frames are split into chunks of 8 counted from the first frame, and one thread computes a chunk, so
-results never depend on the number of threads or on which episodes are scored together.
+recurrent network over features), `words.npz` (the text encoder), `seen.json` (the episodes it was trained on) and
+`familiar.npz` (what those look like; may be absent). ONNX Runtime computes. Frames are split into chunks of 8 counted
+from the first frame, and one thread computes a chunk, so results never depend on the number of threads or on which
+episodes are scored together.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import numpy.typing as npt
 
 from demerit.data.frames import RGB, Images, Prepare, short_hash
 from demerit.data.seen import SEEN, SeenEpisodes
-from demerit.data.untrusted import read_json
+from demerit.data.untrusted import read_json, read_npz
 from demerit.errors import BadInput, WeightsMismatch
 from demerit.models.compact.resize import resize_square
 from demerit.models.compact.text import TextEncoder
+from demerit.models.familiarity import Familiarity
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 INFO, TOWER, TEMPORAL, WORDS = "network.json", "tower.onnx", "temporal.onnx", "words.npz"
 FILES = (TOWER, TEMPORAL, WORDS)
+FAMILIAR, MOST_FAMILIAR_BYTES = "familiar.npz", 16 * 1024 * 1024
 FORMAT = 1
 SIZES = ("size", "features", "vector", "words", "state", "hidden", "bins")
 TEXTS = ("licence", "revision")
@@ -133,6 +136,8 @@ class NetworkOutputs:
     """(frames, hidden)"""
     state: Floats
     """(1, state): pass it to `follow` to continue the episode"""
+    distance: npt.NDArray[np.float64] | None = None
+    """log distance to the nearest frame that the network was trained on; None = unknown"""
 
 
 class Engine:
@@ -143,6 +148,7 @@ class Engine:
         self.info = NetworkInfo.read(folder)
         self.info.check_files(folder)
         self.seen = SeenEpisodes.read(folder / SEEN)
+        self.familiarity = _read_familiarity(folder / FAMILIAR, self.info)
         self._text = TextEncoder.load(folder / WORDS)
         self._tower = open_session(folder / TOWER, _tower_shapes(self.info))
         self._temporal = open_session(folder / TEMPORAL, _temporal_shapes(self.info))
@@ -223,7 +229,8 @@ class Engine:
             *rows, state = self._temporal.run(list(OUTPUTS), {"features": block[None], "state": state, **given})
             parts.append([row[0] for row in rows])
         progress, bins, success, rank, hidden = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return NetworkOutputs(progress, bins, success, rank, hidden, state)
+        distance = None if self.familiarity is None else self.familiarity.distances(features)
+        return NetworkOutputs(progress, bins, success, rank, hidden, state, distance)
 
     def text_vector(self, instruction: str) -> Floats | None:
         """Encode an instruction; None when it is blank or has no known word piece."""
@@ -242,6 +249,22 @@ def shipped_folder() -> Path:
         expected = "the weights that come with a release of demerit (install it again)"
         raise BadInput("the default model", expected, f"an installation without {folder / INFO}")
     return folder
+
+
+def _read_familiarity(path: Path, info: NetworkInfo) -> Familiarity | None:
+    """Read the optional file; refuse that of another network. It changes no reward, so the network's hash omits it."""
+    if not path.is_file():
+        return None
+    found = read_npz(path, MOST_FAMILIAR_BYTES, f"arrays of frames ({AGAIN})")
+    try:
+        network = str(found.pop("network")[0])
+        familiarity = Familiarity.from_arrays(found)
+        familiarity.distances(np.zeros((1, info.features)))  # the shapes fit
+    except (BadInput, LookupError, TypeError, ValueError) as error:
+        raise BadInput(str(path), f"the frames that a network was trained on ({AGAIN})", error) from error
+    if network != info.hash():
+        raise BadInput(str(path), f"frames of this network, {info.hash()[:12]} ({AGAIN})", network[:12])
+    return familiarity
 
 
 def _tower_shapes(info: NetworkInfo) -> tuple[Shapes, Shapes]:

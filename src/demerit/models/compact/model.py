@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ class Compact:
         for features in self._read_features(frames):
             parts.append(self.engine.follow(features, instruction, parts[-1].state if parts else None))
         columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
-        return NetworkOutputs(**columns, state=parts[-1].state)
+        return NetworkOutputs(**columns, state=parts[-1].state, distance=_distances(parts, np.concatenate))
 
     def _score_episode(self, episode: Episode) -> Reward:
         given: dict[str, Any] = {}
@@ -143,6 +144,8 @@ class Compact:
         why = "" if np.isfinite(value).all() else "the network gave no number there"
         at = np.arange(len(value), dtype=np.int32)
         given["frames"] = len(at)
+        if self.engine.familiarity is not None and outputs.distance is not None:
+            given["familiarity"] = self.engine.familiarity.percentile(outputs.distance)
         return Reward(self.card.name, episode.id, at, value, outputs.success, why, given)
 
     def _check_cameras(self, episode: Episode) -> list[str]:
@@ -170,6 +173,9 @@ class _CompactRun:
     instruction: str
     first: Images | None = None
     states: Sequence[Floats] | None = None
+    total: float = 0.0
+    """sum of the frames' distances"""
+    count: int = 0
 
     def step(self, frame: Images) -> LiveReward:
         images = frame if frame.ndim == SEVERAL_IMAGES else frame[None]
@@ -186,7 +192,12 @@ class _CompactRun:
         ]
         self.states = [row.state for row in rows]
         outputs = average_outputs(rows)
-        return LiveReward(float(np.clip(outputs.progress[0], 0, 1)), float(outputs.success[0]))
+        known, familiarity = self.engine.familiarity, None
+        if known is not None and outputs.distance is not None:
+            self.total += float(outputs.distance[0])
+            self.count += 1
+            familiarity = known.percentile(self.total / self.count)
+        return LiveReward(float(np.clip(outputs.progress[0], 0, 1)), float(outputs.success[0]), familiarity)
 
 
 def average_outputs(cameras: Sequence[NetworkOutputs]) -> NetworkOutputs:
@@ -196,7 +207,14 @@ def average_outputs(cameras: Sequence[NetworkOutputs]) -> NetworkOutputs:
     columns: Mapping[str, Floats] = {
         name: np.mean([getattr(camera, name) for camera in cameras], axis=0, dtype=np.float32) for name in COLUMNS
     }
-    return NetworkOutputs(**columns, state=np.concatenate([camera.state for camera in cameras]))
+    state = np.concatenate([camera.state for camera in cameras])
+    # the worst camera counts: values are the mean of all
+    return NetworkOutputs(**columns, state=state, distance=_distances(cameras, partial(np.max, axis=0)))
+
+
+def _distances(parts: Sequence[NetworkOutputs], combine: Callable[[list[Any]], Any]) -> npt.NDArray[np.float64] | None:
+    known = [part.distance for part in parts if part.distance is not None]
+    return np.asarray(combine(known)) if len(known) == len(parts) else None
 
 
 def _parse_cameras(cameras: str | Sequence[str]) -> str | tuple[str, ...]:

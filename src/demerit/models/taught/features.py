@@ -30,6 +30,8 @@ from demerit.models.compact.engine import Engine, NetworkOutputs
 
 Features = npt.NDArray[np.float32]
 PARTS = ("tower", "change", "recent", "places", "moved", "hidden", "outputs")
+LOOKS = ("tower", "places")
+"""the parts that say what a frame looks like; the others are about what happened"""
 FADING = 0.25
 """weight of the newest frame in `recent`"""
 RANK_SCALE = 4.0
@@ -91,6 +93,11 @@ class FeatureLayout:
     def width(self) -> int:
         """Number of columns."""
         return len(self.cameras) * sum(self.widths)
+
+    def columns_of(self, parts: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return the columns of some parts, of every camera."""
+        chosen = np.repeat([part in parts for part in self.parts], self.widths)
+        return np.flatnonzero(np.tile(chosen, len(self.cameras))).astype(np.int32)
 
     def scales(self, weights: Mapping[str, float]) -> npt.NDArray[np.float64]:
         """Scale columns so that a part counts by its weight and not by its width.

@@ -27,10 +27,13 @@ import numpy.typing as npt
 
 from demerit.data.untrusted import read_npz
 from demerit.errors import BadInput, StoreError
+from demerit.models.familiarity import Familiarity
 
 Floats = npt.NDArray[np.float64]
 OUTPUTS = 2
 ROWS_AT_ONCE = 4096
+FAMILIAR = "familiar."
+"""prefix of the arrays of `Familiarity` in the file"""
 MOST_BYTES = 1024**3
 """a head of 4096 landmarks and three cameras has less"""
 
@@ -107,6 +110,8 @@ class TaughtHead:
     calibration_x: Floats = field(default_factory=lambda: np.array([0.0, 1.0]))
     calibration_y: Floats = field(default_factory=lambda: np.array([0.0, 1.0]))
     """the value at each x, increasing; linear in between"""
+    familiarity: Familiarity | None = None
+    """what the taught episodes look like, standardised; None = unknown (heads of earlier versions, few episodes)"""
     about: Mapping[str, Any] = field(default_factory=dict)
     """what was chosen while fitting; not part of the file"""
     cameras: int = 1
@@ -133,6 +138,10 @@ class TaughtHead:
         if rows.ndim != 2 or rows.shape[1] != self.columns:  # noqa: PLR2004
             raise BadInput("features", f"rows of {self.columns} numbers", f"an array of shape {rows.shape}")
         return fill_missing((rows - self.centre) * self.scale, self.cameras)
+
+    def distances(self, x: npt.ArrayLike) -> Floats:
+        """Return how far each frame is from the taught ones; empty where that is unknown."""
+        return np.empty(0) if self.familiarity is None else self.familiarity.distances(self.standardize(x))
 
     def raw(self, x: npt.ArrayLike, task: str = "") -> Floats:
         """Both outputs at every frame, not clipped: (frames, 2)."""
@@ -173,6 +182,8 @@ class TaughtHead:
             found["tasks.names"] = np.array(list(self.tasks))
             found["tasks.weights"] = np.stack([part.weights for part in self.tasks.values()])
             found["tasks.bias"] = np.stack([part.bias for part in self.tasks.values()])
+        if self.familiarity is not None:
+            found |= {f"{FAMILIAR}{name}": array for name, array in self.familiarity.arrays().items()}
         return found
 
     def content(self) -> bytes:
@@ -211,9 +222,13 @@ class TaughtHead:
         if "tasks.names" in found:
             rows = zip(found["tasks.names"].tolist(), found["tasks.weights"], found["tasks.bias"], strict=True)
             tasks = {str(name): LinearPart(weights, bias) for name, weights, bias in rows}
+        familiar = {name.removeprefix(FAMILIAR): array for name, array in found.items() if name.startswith(FAMILIAR)}
+        familiarity = Familiarity.from_arrays(familiar) if familiar else None
+        if familiarity is not None:
+            familiarity.distances(np.zeros((1, columns)))  # the shapes fit
         steep, middle, blend = (float(number) for number in found["scalars"])
         fitted = (found["centre"], found["scale"], linear, rbf, tasks)
-        return cls(*fitted, steep, middle, blend, found["places"], found["worth"])
+        return cls(*fitted, steep, middle, blend, found["places"], found["worth"], familiarity)
 
 
 def probability(score: Floats, steep: float, middle: float) -> Floats:

@@ -229,13 +229,17 @@ class TaughtModel:
         task = self.task(episode.instruction)
         try:
             at, parts = self._read_features(episode)
-            outputs = np.concatenate([self.head.outputs(x, task) for x in parts])
+            found = [(self.head.outputs(x, task), self.head.distances(x)) for x in parts]
+            outputs, distances = (np.concatenate(column) for column in zip(*found, strict=True))
         except DemeritError as error:
             return Reward.unscored(self.card.name, episode.id, str(error))
         success = self.head.success(outputs).astype(np.float32)
         value = self.head.value(outputs).astype(np.float32)
         why = "" if np.isfinite(value).all() else "the network gave no number there"
-        return Reward(self.card.name, episode.id, at, value, success, why, self._given(episode, len(at), success))
+        given = self._given(episode, len(at), success)
+        if self.head.familiarity is not None:
+            given["familiarity"] = self.head.familiarity.percentile(distances)
+        return Reward(self.card.name, episode.id, at, value, success, why, given)
 
     def _given(self, episode: Episode, frames: int, success: npt.NDArray[np.float32]) -> dict[str, Any]:
         cameras = self.looks_at(episode)
@@ -301,6 +305,8 @@ class _TaughtRun:
     instruction: str
     streams: dict[str, FeatureStream] = field(default_factory=dict)
     count: int = 0
+    distance: float = 0.0
+    """sum over the frames"""
 
     def step(self, frame: Images | Mapping[str, Images]) -> LiveReward:
         images, cameras, network = self._images(frame), self.model.config.cameras, self.model.network
@@ -314,8 +320,11 @@ class _TaughtRun:
         self.count += 1
         head = self.model.head
         x = join_cameras([rows.get(name) for name in cameras])
-        outputs = head.outputs(x, self.model.task(self.instruction))
-        return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]))
+        outputs, familiarity = head.outputs(x, self.model.task(self.instruction)), None
+        if head.familiarity is not None:
+            self.distance += float(head.distances(x)[0])
+            familiarity = head.familiarity.percentile(self.distance / self.count)
+        return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]), familiarity)
 
     def _row(self, stream: FeatureStream, image: Images) -> Features:
         tower = stream.embed(self.model.prepare(image[None]))

@@ -29,8 +29,9 @@ from demerit.data.formats import open_dataset
 from demerit.data.labels import NOT_A_MODEL
 from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput, DemeritError, StoppedByUser, StoreError
+from demerit.models.familiarity import Familiarity
 from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
-from demerit.models.taught.features import FeatureNetwork, load_network
+from demerit.models.taught.features import LOOKS, FeatureNetwork, load_network
 from demerit.models.taught.head import TaughtHead
 from demerit.models.taught.model import IDENTITY, KIND, TaughtConfig, TaughtModel, head_file, seen_file
 from demerit.training.selection import LabelSelection
@@ -189,6 +190,9 @@ class _TeachJob:
         training_set, skipped = build_training_set(self.data, self.spec, self._embed_taught())
         self.notes += [*self._describe_cameras(), *skipped]
         head = training_set.fit()
+        taught = (head.standardize(training_set.x(index)) for index in range(len(training_set)))
+        looks = training_set.layout.columns_of(LOOKS)
+        head = replace(head, familiarity=Familiarity.fit(taught, training_set.groups, looks if len(looks) else None))
         held_out = CrossValidation(np.full(len(training_set), -1))
         if self.out is None or not (self.out / DESCRIPTION).exists():
             # an earlier model with figures is better than this one without
