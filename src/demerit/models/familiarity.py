@@ -101,7 +101,7 @@ class Familiarity:
         rows = np.asarray(x) if self.projection is None else self.projection.measured(x)
         return log_distances(rows if self.columns is None else rows[:, self.columns], self.near)
 
-    def percentile(self, distances: npt.ArrayLike) -> float:
+    def percentile(self, distances: Floats | float) -> float:
         """Return an episode's familiarity, 0 to 1, from the log distances of its frames."""
         deviation = (float(np.mean(distances)) - self.centre) / (self.spread * math.sqrt(1 + 1 / self.n))
         return round(student_tail(deviation, self.n - 1), 4)
@@ -142,7 +142,7 @@ def log_distances(
     squared = (rows**2).sum(1)[:, None] + (near**2).sum(1)[None, :] - 2 * rows @ near.T
     if skip is not None:
         squared[:, skip] = np.inf
-    return np.log(np.maximum(squared.min(axis=1), CLOSEST**2)).astype(np.float64) / 2
+    return np.asarray(np.log(np.maximum(squared.min(axis=1), CLOSEST**2)) / 2, dtype=np.float64)
 
 
 def student_tail(t: float, degrees: int) -> float:
