@@ -2,7 +2,7 @@
 
 The AUROC on new episodes is estimated from held-out ones: a beta distribution, from a prior (what teaching usually
 reaches) and as many observations as explain the variance of an AUROC of so few recordings (Hanley and McNeil 1982).
-`benchmarks/trust.py` measures how often the answer is right, and the bars below were chosen with it.
+How often the answer was right, and on what the bars below were chosen: docs/results/trust.md (`benchmarks/trust.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TrustKind = Literal["trust it", "label more", "this camera cannot see it", "not 
 GOOD = 0.9
 """the AUROC on new episodes that "trust it" stands for"""
 BAR, CERTAINTY = 0.8, 0.9
-"""trust it when the AUROC is at least BAR with this certainty: then it was at least GOOD in nine of ten lessons"""
+"""trust it when the AUROC is at least BAR with this certainty: it was then at least GOOD in 29 of 34 lessons"""
 PRIOR_AUROC, PRIOR_WEIGHT = 0.7, 4.0
 FEWEST = 3
 """different recordings of a success, and of a failure, below which nothing is said"""
