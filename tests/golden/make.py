@@ -47,7 +47,7 @@ RESUMED = {
     "negatives": ("negatives", "store", "negatives", "--keep-originals", "--mix", MIX, "--per-episode", "12"),
 }
 TAUGHT = {
-    "teach": ("teach", "store", "--out", "taught", "--risk", "0.05", "--json", *FORCED, *ALONE),
+    "teach": ("teach", "store", "--out", "taught", "--risk", "0.05", "--json", "--no-reader", *FORCED, *ALONE),
     "calibrate": ("calibrate", "store", "--model", "change", "--out", "calibrated", *FORCED, *ALONE),
 }
 USED = {

@@ -30,7 +30,7 @@ from demerit.data.episode import count_episodes
 from demerit.data.formats import open_dataset
 from demerit.data.labels import NOT_A_MODEL
 from demerit.evaluate.reports.headline import label
-from demerit.training.teach import TeachOutcome
+from demerit.training.teach import TeachConfig, TeachOutcome
 from demerit.training.teach import teach as teach_model
 
 INTERRUPTED = 130
@@ -57,6 +57,9 @@ def teach(
     network: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Use this trained network instead of the shipped one.")
     ] = None,
+    reader: Annotated[
+        bool, typer.Option(help="Also train a small network on larger images (needs the extra train; a minute or two).")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     workers: WorkersOption = None,
     strict: StrictOption = False,
@@ -83,7 +86,7 @@ def teach(
             risk=risk,
             cameras=split_names(cameras),
             limit=limit,
-            seed=seed,
+            config=TeachConfig(seed=seed, reader=reader),
             network=network,
             workers=workers,
             sources=parse_sources(label_sources, NOT_A_MODEL),
@@ -110,8 +113,8 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
             report_table(results.report, f"{count_episodes(len(results.report.episodes))}, each held out once", label)
         )
     out.print(escape(results.calibration.note))
-    if results.which_camera:
-        out.print(escape(results.which_camera))
+    for line in filter(None, (results.which_head, results.which_camera)):
+        out.print(escape(line))
     for note in results.notes[:SHOWN]:
         out.print(f"[yellow]note[/yellow]  {escape(note)}")
     for advice in results.advice:

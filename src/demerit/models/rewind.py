@@ -81,7 +81,7 @@ class ReWiND:
             "features": (None, None, width),
             "words": (None, self.engine.info.words),
         }
-        self._head = open_session(path, (given, {"progress": (None, None)}))
+        self._head = open_session(path.read_bytes(), (given, {"progress": (None, None)}), path)
         self._reader = Compact(engine=self.engine)
         self.seen = SeenEpisodes.read(folder / SEEN) | self.engine.seen
         weights = short_hash(self.info.head.encode(), self.engine.hash.encode(), str(self.info.frames).encode())

@@ -150,9 +150,10 @@ class Engine:
         self.seen = SeenEpisodes.read(folder / SEEN)
         self.familiarity = _read_familiarity(folder / FAMILIAR, self.info)
         self._text = TextEncoder.load(folder / WORDS)
-        self._tower = open_session(folder / TOWER, _tower_shapes(self.info))
-        self._temporal = open_session(folder / TEMPORAL, _temporal_shapes(self.info))
-        self.threads = threads or _count_cores()
+        self.tower_file, temporal = folder / TOWER, folder / TEMPORAL
+        self._tower = open_session(self.tower_file.read_bytes(), _tower_shapes(self.info), self.tower_file)
+        self._temporal = open_session(temporal.read_bytes(), _temporal_shapes(self.info), temporal)
+        self.threads = threads or count_cores()
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="demerit-engine")
 
     @classmethod
@@ -191,6 +192,10 @@ class Engine:
     def prepare(self) -> Prepare:
         """Resize images; run in the decoding processes."""
         return partial(resize_square, side=self.info.size)
+
+    def has_layer(self, name: str) -> bool:
+        """Whether the tower has a layer with this output."""
+        return name.encode() in self.tower_file.read_bytes()
 
     def features(self, images: Images, first: Images) -> Floats:
         """Turn images of any size into (n, features).
@@ -283,15 +288,15 @@ def _temporal_shapes(info: NetworkInfo) -> tuple[Shapes, Shapes]:
     return inputs, dict(zip(OUTPUTS, [*rows, (1, info.state)], strict=True))
 
 
-def open_session(path: Path, shapes: tuple[Shapes, Shapes]) -> InferenceSession:
-    """Open a single-threaded session; refuse a graph with other inputs, outputs or shapes."""
+def open_session(content: bytes, shapes: tuple[Shapes, Shapes], path: Path, threads: int = 1) -> InferenceSession:
+    """Open a session of a graph; refuse one with other inputs, outputs or shapes. `path` names it in messages."""
     import onnxruntime  # noqa: PLC0415  # takes 0.1 s
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = ERRORS_ONLY
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise BadInput(str(path), f"an ONNX graph ({AGAIN})", f"a file that does not load ({error})") from error
     for nodes, expected in zip((session.get_inputs(), session.get_outputs()), shapes, strict=True):
@@ -323,6 +328,6 @@ def _empty_outputs(info: NetworkInfo) -> list[Floats]:
     return [np.empty(shape, dtype=np.float32) for shape in shapes]
 
 
-def _count_cores() -> int:
+def count_cores() -> int:
     """Count the cores this process may use (a container's share, not the machine's)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,7 +16,7 @@ All parts are causal: a frame's features never depend on later frames.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -27,6 +27,7 @@ import numpy.typing as npt
 from demerit.data.frames import Images, Prepare
 from demerit.errors import BadInput, UnknownName
 from demerit.models.compact.engine import Engine, NetworkOutputs
+from demerit.models.taught.reader import Reader
 
 Features = npt.NDArray[np.float32]
 PARTS = ("tower", "change", "recent", "places", "moved", "hidden", "outputs")
@@ -130,9 +131,12 @@ def part_widths(parts: Sequence[str], pooled: int, places: int, hidden: int) -> 
 class FeatureStream:
     """Features of one camera of one episode, frame by frame."""
 
-    def __init__(self, network: FeatureNetwork, instruction: str, parts: Sequence[str]) -> None:
+    def __init__(
+        self, network: FeatureNetwork, instruction: str, parts: Sequence[str], reader: Reader | None = None
+    ) -> None:
         """Start an episode."""
         self.network, self.instruction, self.parts = network, instruction, validate_parts(parts)
+        self.reader = reader
         self._first_image: Images | None = None
         self._first: Features | None = None
         self._recent: npt.NDArray[np.float64] | None = None
@@ -140,13 +144,18 @@ class FeatureStream:
 
     def embed(self, images: Images) -> Features:
         """Run the tower; the first image ever passed is the episode's first."""
+        return self.embed_and_read(images)[0]
+
+    def embed_and_read(self, images: Images) -> tuple[Features, npt.NDArray[np.float64] | None]:
+        """Run the tower and, if there is one, the reader."""
         if self._first_image is None:
             self._first_image = np.array(images[0])
         parts = [
             self.network.features(images[start : start + CHUNK], self._first_image)
             for start in range(0, len(images), CHUNK)
         ]
-        return np.concatenate(parts)
+        read = None if self.reader is None else self.reader(images, self._first_image)
+        return np.concatenate(parts), read
 
     def follow(self, tower: Features) -> Features:
         """Take the next frames' tower outputs; return all parts, a row per frame."""
@@ -201,6 +210,12 @@ def join_cameras(rows: Sequence[Features | None]) -> Features:
     joined = np.concatenate([np.full_like(known[0], np.nan) if x is None else x for x in rows], axis=1)
     joined[np.any([np.isnan(x).any(axis=1) for x in known], axis=0)] = np.nan
     return joined
+
+
+def mean_read(seen: Iterable[tuple[Features, npt.NDArray[np.float64] | None]]) -> npt.NDArray[np.float64] | None:
+    """Return the mean over cameras of what the reader says; None when there is no reader."""
+    found = [read for _, read in seen if read is not None]
+    return np.mean(found, axis=0) if found else None
 
 
 def _output_columns(outputs: NetworkOutputs) -> npt.NDArray[np.float64]:

@@ -7,6 +7,9 @@
 y is the mean of the parts present, plus the task's own correction z B_task + b_task. Its columns are progress and
 `done` (whether the task is finished), both clipped to 0..1.
 
+With a reader (`demerit.models.taught.reader`), y = (1 - mix) y + mix times the reader's outputs, before the
+corrections.
+
 With several cameras, z B and |z - z_j|^2 are sums over cameras. Where a camera is missing, they are the mean over those
 present times the number of cameras: nothing is assumed about the missing one.
 
@@ -112,6 +115,8 @@ class TaughtHead:
     """the value at each x, increasing; linear in between"""
     familiarity: Familiarity | None = None
     """what the taught episodes look like, standardised; None = unknown (heads of earlier versions, few episodes)"""
+    mix: float = 0.0
+    """weight of the reader's outputs; 0 = there is no reader"""
     about: Mapping[str, Any] = field(default_factory=dict)
     """what was chosen while fitting; not part of the file"""
     cameras: int = 1
@@ -143,17 +148,21 @@ class TaughtHead:
         """Return how far each frame is from the taught ones; empty where that is unknown."""
         return np.empty(0) if self.familiarity is None else self.familiarity.distances(self.standardize(x))
 
-    def raw(self, x: npt.ArrayLike, task: str = "") -> Floats:
-        """Both outputs at every frame, not clipped: (frames, 2)."""
+    def raw(self, x: npt.ArrayLike, task: str = "", read: Floats | None = None) -> Floats:
+        """Both outputs at every frame, not clipped: (frames, 2). `read` has the reader's, where there is one."""
         z, share = self._standardize(x)
         found = [] if self.linear is None else [self.linear(z)]
         found += [] if self.rbf is None else [self.rbf(z, share)]
         total = sum(found[1:], start=found[0]) / len(found)
+        if self.mix:
+            if read is None:
+                raise BadInput("a head", "the reader's outputs", "none")
+            total = (1 - self.mix) * total + self.mix * read
         return np.asarray(total + self.tasks[task](z)) if task in self.tasks else np.asarray(total)
 
-    def outputs(self, x: npt.ArrayLike, task: str = "") -> Floats:
+    def outputs(self, x: npt.ArrayLike, task: str = "", read: Floats | None = None) -> Floats:
         """Progress and `done` at every frame, 0 to 1: (frames, 2)."""
-        return np.clip(self.raw(x, task), 0.0, 1.0)
+        return np.clip(self.raw(x, task, read), 0.0, 1.0)
 
     def progress(self, x: npt.ArrayLike, task: str = "") -> Floats:
         """The value of every frame, 0 to 1."""
@@ -178,6 +187,8 @@ class TaughtHead:
         if self.rbf is not None:
             found |= {"rbf.near": self.rbf.near, "rbf.weights": self.rbf.weights, "rbf.bias": self.rbf.bias}
             found["rbf.gamma"] = np.array([self.rbf.gamma])
+        if self.mix:
+            found["mix"] = np.array([self.mix])
         if self.tasks:
             found["tasks.names"] = np.array(list(self.tasks))
             found["tasks.weights"] = np.stack([part.weights for part in self.tasks.values()])
@@ -228,7 +239,8 @@ class TaughtHead:
             familiarity.distances(np.zeros((1, columns)))  # the shapes fit
         steep, middle, blend = (float(number) for number in found["scalars"])
         fitted = (found["centre"], found["scale"], linear, rbf, tasks)
-        return cls(*fitted, steep, middle, blend, found["places"], found["worth"], familiarity)
+        mix = float(found["mix"][0]) if "mix" in found else 0.0
+        return cls(*fitted, steep, middle, blend, found["places"], found["worth"], familiarity, mix)
 
 
 def probability(score: Floats, steep: float, middle: float) -> Floats:

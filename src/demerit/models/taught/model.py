@@ -35,11 +35,13 @@ from demerit.models.taught.features import (
     FeatureStream,
     join_cameras,
     load_network,
+    mean_read,
     stream_features,
     stride_indices,
     validate_parts,
 )
-from demerit.models.taught.head import TaughtHead, success_score
+from demerit.models.taught.head import Floats, TaughtHead, success_score
+from demerit.models.taught.reader import Reader, prepare_large
 
 KIND = "taught"
 IDENTITY = 2
@@ -69,6 +71,10 @@ class TaughtConfig:
     licence: str
     head: str = ""
     """sha256 of the head file, which is named by it"""
+    reader: str = ""
+    """sha256 of the reader's file, which is named by it; empty = there is none"""
+    large: bool = False
+    """its features were fitted on images resized for a reader first"""
     lesson: Mapping[str, Any] = field(default_factory=dict)
     """how it was fitted; for people"""
     identity: int = 1
@@ -103,6 +109,7 @@ class TaughtConfig:
     def hash(self, pooled: int) -> str:
         """Hash everything that changes a reward; `pooled` is the width at which the network's features are split."""
         known = [self.head.encode(), self.network.encode(), repr(self.threshold).encode()]
+        known += [f"large {self.reader}".encode()] if self.large else []
         if self.identity > 1:
             tasks = self.taught_on.get("tasks", {})
             more = [self.cameras, self.parts, self.stride, self.risk, tasks, pooled, self.identity]
@@ -120,6 +127,7 @@ class TaughtModel:
         network: FeatureNetwork,
         name: str = KIND,
         taught_on: SeenEpisodes | None = None,
+        reader: Reader | None = None,
     ) -> None:
         """Combine the parts; `TaughtModel.from_folder` reads them. `taught_on` None = unknown."""
         if network.hash != config.network:
@@ -129,6 +137,7 @@ class TaughtModel:
                 f"another one ({network.hash[:12]}): teach it again, or install the demerit version it was made with",
             )
         self.config, self.head, self.network = config, replace(head, cameras=len(config.cameras)), network
+        self.reader = reader
         self.tasks: Mapping[str, str] = config.taught_on.get("tasks", {})
         self.card = self._card(name)
         self.seen = (taught_on or SeenEpisodes(complete=False)) | seen_by(network)
@@ -146,12 +155,13 @@ class TaughtModel:
         if found != config.head:
             raise StoreError(path, "the file is not the one listed in model.json: copy the folder again")
         taught_on = SeenEpisodes.read(folder / seen_file(config.head))
-        return cls(config, TaughtHead.load(path), load_network(network), name_of(folder), taught_on)
+        reader = Reader.load(folder / reader_file(config.reader), config.reader) if config.reader else None
+        return cls(config, TaughtHead.load(path), load_network(network), name_of(folder), taught_on, reader)
 
     @property
     def prepare(self) -> Prepare:
         """Resize images; run in the decoding processes."""
-        return self.network.prepare
+        return prepare_large() if self.config.large else self.network.prepare
 
     @property
     def wanted(self) -> Callable[[int], npt.NDArray[np.int32]]:
@@ -196,13 +206,22 @@ class TaughtModel:
             raise BadInput("step", "reset(instruction) before the first frame", "a frame")
         return self._run.step(frame)
 
+    def start_stream(self, instruction: str) -> FeatureStream:
+        """Start the features of one camera of an episode."""
+        return FeatureStream(self.network, instruction, self.config.parts, self.reader)
+
     def features(self, episode: Episode) -> tuple[npt.NDArray[np.int32], Features]:
         """Return the frames used and their features (frames, columns)."""
         at, parts = self._read_features(episode)
-        return at, np.concatenate(list(parts))
+        return at, np.concatenate([x for x, _ in parts])
 
-    def _read_features(self, episode: Episode) -> tuple[npt.NDArray[np.int32], Iterator[Features]]:
-        """Return the frames used, and their features 512 frames after the other: a long video is never in memory."""
+    def _read_features(
+        self, episode: Episode
+    ) -> tuple[npt.NDArray[np.int32], Iterator[tuple[Features, Floats | None]]]:
+        """Return the frames used, and their features and what the reader says, 512 frames after the other.
+
+        A long video is never in memory.
+        """
         cameras = self.looks_at(episode)
         lengths = {name: len(episode.views[name]) for name in (episode.main_camera, *cameras)}
         if len(set(lengths.values())) > 1:
@@ -211,17 +230,17 @@ class TaughtModel:
         if not length:
             raise BadEpisode(episode.id, "at least one frame", "none")
         at, stride = stride_indices(length, self.config.stride), self.config.stride
-        streams = {name: FeatureStream(self.network, episode.instruction, self.config.parts) for name in cameras}
+        streams = {name: self.start_stream(episode.instruction) for name in cameras}
 
-        def read() -> Iterator[Features]:
+        def read() -> Iterator[tuple[Features, Floats | None]]:
             for start in range(0, len(at), AT_ONCE):
                 some = at[start : start + AT_ONCE]
-                towers = {
-                    name: stream.embed(episode.views[name].take_prepared(some, self.prepare))
+                seen = {
+                    name: stream.embed_and_read(episode.views[name].take_prepared(some, self.prepare))
                     for name, stream in streams.items()
                 }
-                rows = {name: stream_features(stream, towers[name], some, stride) for name, stream in streams.items()}
-                yield join_cameras([rows.get(name) for name in self.config.cameras])
+                rows = {name: stream_features(stream, seen[name][0], some, stride) for name, stream in streams.items()}
+                yield join_cameras([rows.get(name) for name in self.config.cameras]), mean_read(seen.values())
 
         return at, read()
 
@@ -229,7 +248,7 @@ class TaughtModel:
         task = self.task(episode.instruction)
         try:
             at, parts = self._read_features(episode)
-            found = [(self.head.outputs(x, task), self.head.distances(x)) for x in parts]
+            found = [(self.head.outputs(x, task, read), self.head.distances(x)) for x, read in parts]
             outputs, distances = (np.concatenate(column) for column in zip(*found, strict=True))
         except DemeritError as error:
             return Reward.unscored(self.card.name, episode.id, str(error))
@@ -259,11 +278,12 @@ class TaughtModel:
         }
 
     def _final_score(self, episode: Episode) -> float:
+        task = self.task(episode.instruction)
         try:
-            x = self.features(episode)[1]
+            *_, (x, read) = self._read_features(episode)[1]
         except DemeritError:
             return math.nan
-        return float(success_score(self.head.outputs(x[-1:], self.task(episode.instruction))[0]))
+        return float(success_score(self.head.outputs(x, task, read)[-1]))
 
     def _card(self, name: str) -> ModelCard:
         config = self.config
@@ -297,6 +317,11 @@ def seen_file(sha256: str) -> str:
     return f"seen-{sha256[:12]}.json"
 
 
+def reader_file(sha256: str) -> str:
+    """Return the reader's file name."""
+    return f"reader-{sha256[:12]}.onnx"
+
+
 @dataclass(eq=False)
 class _TaughtRun:
     """A live episode: a feature stream per camera of the first frame, and the number of frames so far."""
@@ -309,27 +334,23 @@ class _TaughtRun:
     """sum over the frames"""
 
     def step(self, frame: Images | Mapping[str, Images]) -> LiveReward:
-        images, cameras, network = self._images(frame), self.model.config.cameras, self.model.network
+        images, cameras = self._images(frame), self.model.config.cameras
         if not self.streams:
-            self.streams = {
-                name: FeatureStream(network, self.instruction, self.model.config.parts)
-                for name in cameras
-                if name in images
-            }
-        rows = {name: self._row(stream, images[name]) for name, stream in self.streams.items()}
+            self.streams = {name: self.model.start_stream(self.instruction) for name in cameras if name in images}
+        seen = {name: self._look(stream, images[name]) for name, stream in self.streams.items()}
         self.count += 1
         head = self.model.head
-        x = join_cameras([rows.get(name) for name in cameras])
-        outputs, familiarity = head.outputs(x, self.model.task(self.instruction)), None
+        x = join_cameras([seen[name][0] if name in seen else None for name in cameras])
+        outputs, familiarity = head.outputs(x, self.model.task(self.instruction), mean_read(seen.values())), None
         if head.familiarity is not None:
             self.distance += float(head.distances(x)[0])
             familiarity = head.familiarity.percentile(self.distance / self.count)
         return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]), familiarity)
 
-    def _row(self, stream: FeatureStream, image: Images) -> Features:
-        tower = stream.embed(self.model.prepare(image[None]))
+    def _look(self, stream: FeatureStream, image: Images) -> tuple[Features, Floats | None]:
+        tower, read = stream.embed_and_read(self.model.prepare(image[None]))
         on_stride = self.count % self.model.config.stride == 0
-        return stream.follow(tower) if on_stride else stream.peek(tower)
+        return stream.follow(tower) if on_stride else stream.peek(tower), read
 
     def _images(self, frame: Images | Mapping[str, Images]) -> Mapping[str, Images]:
         cameras = self.model.config.cameras

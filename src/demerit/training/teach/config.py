@@ -60,6 +60,8 @@ class TeachConfig:
     """groups needed to choose a penalty"""
     prior_groups: float = 10.0
     """strength of the prior on the penalty, in groups"""
+    reader: bool = True
+    """also train a small network on larger images, where torch is installed, and use it where that is better"""
     rbf_from: int = 16
     landmarks: int = 256
     """stored frames of the rbf part, at most"""

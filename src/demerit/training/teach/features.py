@@ -6,8 +6,9 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ import numpy.typing as npt
 from demerit.data.decode import load_ahead
 from demerit.data.episode import Episode
 from demerit.data.files import write_atomic
-from demerit.data.frames import short_hash
+from demerit.data.frames import Images, Prepare, short_hash, spread
 from demerit.data.instructions import normalize_instruction
 from demerit.data.reward import Reward
 from demerit.data.untrusted import read_npz
 from demerit.errors import BadEpisode, DemeritError
 from demerit.models.baselines import Change, Motion
+from demerit.models.compact.engine import Engine
 from demerit.models.taught.features import (
     FeatureLayout,
     FeatureNetwork,
@@ -34,6 +36,7 @@ from demerit.models.taught.features import (
     stride_indices,
     validate_parts,
 )
+from demerit.models.taught.reader import LAYER, prepare_large
 from demerit.training.teach.config import TeachConfig
 
 BATCH = 2
@@ -42,6 +45,11 @@ FRAMES_PER_SECOND = 150
 """rate of two slow cores, decoding included; the frame budget uses it instead of measuring time"""
 SECONDS_ALLOWED = ((0, 40.0), (10, 60.0), (40, 180.0), (500, 900.0))
 """(episodes, seconds for extracting their features); linear in between and beyond"""
+
+MOST_IMAGES = 2400
+"""images kept in memory for a reader: 265 MB"""
+KEPT_IMAGES = 6, 24
+"""images kept per view, at least and at most"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +65,10 @@ class EmbeddedEpisode:
     """(frames used, D) by camera; only cameras that the episode has"""
     controls: tuple[Reward, ...] = ()
     """rewards of the baselines that need pixels"""
+    kept: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """which of the frames used have images"""
+    images: Mapping[str, Images] = field(default_factory=dict)
+    """the images of those, as the tower takes them, by camera"""
 
     @property
     def id(self) -> str:
@@ -85,6 +97,13 @@ class FeatureSpec:
     cameras: tuple[str, ...]
     stride: int
     config: TeachConfig
+    keep: int = 0
+    """images kept per episode and camera, to train a reader; 0 = there is none"""
+
+    @property
+    def prepare(self) -> Prepare:
+        """Resize images; run in the decoding processes."""
+        return prepare_large() if self.keep else self.network.prepare
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -129,8 +148,9 @@ class FeatureCache:
     def __init__(self, folder: Path, spec: FeatureSpec) -> None:
         """Use an existing folder."""
         self.folder = folder
-        self._cameras = spec.cameras
-        self._spec = json.dumps([spec.network.hash, list(spec.cameras), spec.stride]).encode()
+        self._cameras, self._keep = spec.cameras, spec.keep
+        large = ["large"] if spec.keep else []
+        self._spec = json.dumps([spec.network.hash, list(spec.cameras), spec.stride, *large]).encode()
 
     def path(self, episode: Episode) -> Path:
         """Return the file of an episode."""
@@ -140,6 +160,9 @@ class FeatureCache:
         """Write an episode's features atomically."""
         arrays: dict[str, npt.NDArray[Any]] = {"at": embedded.at, "length": np.array([embedded.length])}
         arrays |= {f"tower.{self._cameras.index(name)}": tower for name, tower in embedded.tower.items()}
+        if self._keep:
+            arrays["kept"] = embedded.kept
+            arrays |= {f"images.{self._cameras.index(name)}": images for name, images in embedded.images.items()}
         for reward in embedded.controls:
             arrays |= {f"control.{reward.model}.at": reward.at, f"control.{reward.model}.value": reward.value}
         buffer = io.BytesIO()
@@ -150,14 +173,17 @@ class FeatureCache:
         """Return cached features; None when there are none or the file is damaged."""
         try:
             found = read_npz(self.path(episode), self.path(episode).stat().st_size)  # it is not compressed
-            tower = {
-                name: found[f"tower.{number}"] for number, name in enumerate(self._cameras) if name in episode.views
-            }
+            present = {name: number for number, name in enumerate(self._cameras) if name in episode.views}
+            tower = {name: found[f"tower.{number}"] for name, number in present.items()}
             names = sorted({name.split(".")[1] for name in found if name.startswith("control.")})
             controls = tuple(
                 Reward(name, episode.id, found[f"control.{name}.at"], found[f"control.{name}.value"]) for name in names
             )
-            return EmbeddedEpisode(episode, int(found["length"][0]), found["at"], tower, controls)
+            embedded = EmbeddedEpisode(episode, int(found["length"][0]), found["at"], tower, controls)
+            if not self._keep:
+                return embedded
+            images = {name: found[f"images.{number}"] for name, number in present.items()}
+            return replace(embedded, kept=found["kept"], images=images)
         except (OSError, ValueError, LookupError, DemeritError):
             return None
 
@@ -182,7 +208,7 @@ def extract_features(
         yield found
     wanted = partial(stride_indices, stride=spec.stride)
     originals = {episode.id: episode for episode in todo}
-    for batch in load_ahead(todo, wanted, BATCH, workers, spec.present, spec.network.prepare):
+    for batch in load_ahead(todo, wanted, BATCH, workers, spec.present, spec.prepare):
         for loaded in batch:
             original = originals[loaded.episode.id]
             result: EmbeddedEpisode | UnreadableEpisode = UnreadableEpisode(original.id, loaded.error)
@@ -213,6 +239,27 @@ def choose_stride(lengths: Sequence[int], cameras: int) -> int:
     """Return the stride that keeps the number of frames within the budget."""
     frames = sum(lengths) * max(1, cameras)
     return max(1, -(-frames // frame_budget(len(lengths))))
+
+
+def keep_frames(used: int, ending: int, most: int) -> npt.NDArray[np.int64]:
+    """Choose the frames whose images are kept: a third of them from the ending, the others spread evenly."""
+    if not most:
+        return np.zeros(0, dtype=np.int64)
+    ending = min(ending, used)
+    last = used - ending + spread(ending, max(1, most // 3))
+    return np.union1d(spread(used, max(1, most - len(last))), last).astype(np.int64)
+
+
+def images_to_keep(network: FeatureNetwork, config: TeachConfig, views: int) -> int:
+    """Return how many images per view are kept to train a reader; 0 where none can be trained."""
+    if not config.reader or config.sees_order or not isinstance(network, Engine) or missing_extra():
+        return 0
+    return int(np.clip(MOST_IMAGES // max(1, views), *KEPT_IMAGES)) if network.has_layer(LAYER) else 0
+
+
+def missing_extra() -> str:
+    """Return the package without which no reader can be trained; empty when there is none."""
+    return next((name for name in ("torch", "onnx") if find_spec(name) is None), "")
 
 
 def frame_budget(episodes: int) -> int:
@@ -247,15 +294,14 @@ def _embed(episode: Episode, spec: FeatureSpec) -> EmbeddedEpisode:
     if not length:
         raise BadEpisode(episode.id, "at least one frame", "none")
     at = stride_indices(length, spec.stride)
-    tower: Mapping[str, Features] = {
-        name: to_half(
-            FeatureStream(spec.network, "", ["tower"]).embed(
-                episode.views[name].take_prepared(at, spec.network.prepare)
-            )
-        )
-        for name in cameras
-    }
-    return EmbeddedEpisode(episode, length, at, tower, _score_controls(episode, cameras[0], at))
+    kept = keep_frames(len(at), spec.config.ending(len(at)), spec.keep)
+    tower: dict[str, Features] = {}
+    images: dict[str, Images] = {}
+    for name in cameras:
+        frames = episode.views[name].take_prepared(at, spec.prepare)
+        tower[name] = to_half(FeatureStream(spec.network, "", ["tower"]).embed(frames))
+        images[name] = frames[kept]
+    return EmbeddedEpisode(episode, length, at, tower, _score_controls(episode, cameras[0], at), kept, images)
 
 
 def _score_controls(episode: Episode, camera: str, at: npt.NDArray[np.int32]) -> tuple[Reward, ...]:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,12 @@ Ints = npt.NDArray[np.int64]
 EXACT, AT_MOST, AT_LEAST = 0, -1, 1
 CONSTANT = 30.0
 """value of the constant column: large, so that its coefficient is hardly penalised"""
+READER = "reader"
+"""what is said about it in `TaughtHead.about`"""
+NOISE = 0.5
+"""error of a difference between two heads on one held-out group; it falls with the root of their number"""
+LEAST_MIX = 0.05
+"""a head that would count less is left out"""
 IMPROVEMENT = 0.02
 """relative error reduction needed to prefer another kind of head over the linear one"""
 PRIOR_SLOPE = 0.1
@@ -63,6 +70,8 @@ class FitExample:
     task: str = ""
     wrong_task: bool = False
     """paired with another task's instruction: used only for that task's correction"""
+    read: Floats | None = None
+    """(frames, 2): what a reader that was not trained on the example's group says"""
 
 
 @dataclass(frozen=True)
@@ -107,17 +116,60 @@ def fit_head(
     cameras = 1 if layout is None else len(layout.cameras)
     z, share = fill_missing((rows.frames - centre) * scale, cameras)
     best = _choose_candidate(_fit_candidates(z, share, rows, config))
-    x, y = _fit_row_scale(rows, best.held_out, config)
-    facts = {"kind": best.kind, "penalties": list(best.penalties), "left-out error": best.error}
+    facts: dict[str, Any] = {"kind": best.kind, "penalties": list(best.penalties), "left-out error": best.error}
+    mix, held_out = 0.0, best.held_out
+    if rows.read is not None:
+        mix, errors = choose_mix(rows, best.held_out)
+        held_out = (1 - mix) * best.held_out + mix * rows.combine(rows.read)
+        facts[READER] = {"weight": mix, **errors}
+    x, y = _fit_row_scale(rows, held_out, config)
     head = TaughtHead(
         *(centre, scale, best.linear, best.rbf),
         blend=config.blend,
         calibration_x=x,
         calibration_y=y,
+        mix=mix,
         about=facts,
         cameras=cameras,
     )
-    return _add_task_corrections(head, examples, rows, best.held_out, config)
+    return _add_task_corrections(head, examples, rows, held_out, config)
+
+
+def choose_mix(rows: RegressionRows, held_out: Floats) -> tuple[float, dict[str, float]]:
+    """Choose the weight of the reader against the closed form by what both say of held-out groups.
+
+    With success flags alone, the error is how badly successes and failures are told apart, whatever the scale; else the
+    distance to the labels. With few groups both errors are mostly noise, so the weight stays near a half; it goes to 0
+    or 1 as the difference outgrows the noise.
+    """
+    assert rows.read is not None
+    finished, flagged = _flagged_ends(rows)
+    by_flags = bool(finished.any()) and 2 * flagged.sum() > (~finished).sum()
+
+    def error(outputs: Floats) -> float:
+        if not by_flags:
+            return _row_error(rows, outputs)
+        ends = outputs[rows.ends].mean(axis=1)
+        return confusion(ends[flagged], ends[finished])
+
+    closed, read = (error(np.clip(outputs, 0, 1)) for outputs in (held_out, rows.combine(rows.read)))
+    noise = NOISE / math.sqrt(len(np.unique(rows.group)))
+    relative = (closed - read) / (1 if by_flags else max(closed + read, SMALLEST))
+    mix = float(probability(np.array(relative), 1 / noise, 0.0))
+    mix = 0.0 if mix < LEAST_MIX else 1.0 if mix > 1 - LEAST_MIX else round(mix, 2)
+    return mix, {"closed form": round(closed, 4), "reader": round(read, 4)}
+
+
+def confusion(failures: Floats, successes: Floats) -> float:
+    """1 - AUROC, smoothed: the mean over all pairs of how far a failure is above a success, in pooled deviations."""
+    width = max(NARROWEST, SMOOTHING * float(np.concatenate([failures, successes]).std()))
+    apart = successes[:, None] - failures[None, :]
+    return float(1 - probability(apart, 1 / width, 0.0).mean())
+
+
+def _flagged_ends(rows: RegressionRows) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which ends are finished, and which belong to failures whose progress is unknown."""
+    return rows.y[rows.ends, 1] == 1, rows.bound[rows.ends, 0] == AT_MOST
 
 
 # Rows
@@ -143,6 +195,8 @@ class RegressionRows:
     frame_weight: Floats = field(repr=False)
     ends: Ints
     """the row of each example's last frame, where that has a target"""
+    read: Floats | None = None
+    """(frames, 2): what a reader says that has not seen them"""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -183,11 +237,12 @@ def build_rows(examples: Sequence[FitExample], pairs: Sequence[PreferencePair], 
     task = [np.full(len(rows[0]), example.task) for example, rows in zip(examples, found, strict=True)]
     share = config.weights.pair * len(pairs) / max(1, start - plain)
     frame_weight = np.concatenate([weight[:plain], np.full(start - plain, share)])
-    columns = examples[0].x.shape[1]
+    columns, outputs = examples[0].x.shape[1], 0 if examples[0].read is None else 2
+    frames = np.concatenate([*(rows[0] for rows in found), *ends, np.zeros((0, columns + outputs))])
     sizes = np.array([len(rows[0]) for rows in found], dtype=np.int64)
     whole = np.array([bool(example.targets.origin[-1]) for example in examples])
     return RegressionRows(
-        np.concatenate([*(rows[0] for rows in found), *ends, np.zeros((0, columns))]),
+        frames[:, :columns],
         plain,
         tuple(differences),
         np.concatenate([*y, np.zeros((0, 2))]),
@@ -197,6 +252,7 @@ def build_rows(examples: Sequence[FitExample], pairs: Sequence[PreferencePair], 
         np.concatenate([*task, np.array([examples[pair.better].task for pair in pairs], dtype=np.str_)]),
         frame_weight,
         (np.cumsum(sizes) - 1)[whole & (sizes > 0)],
+        frames[:, columns:] if outputs else None,
     )
 
 
@@ -205,11 +261,17 @@ def _example_rows(example: FitExample, config: TeachConfig) -> tuple[Floats, Flo
     at, weight = targets.choose_rows(config.rows, config.last)
     y = np.stack([targets.value[at], targets.done[at]], axis=1)
     bound = np.stack([np.where(targets.capped[at], AT_MOST, EXACT), np.full(len(at), EXACT)], axis=1)
-    return np.asarray(example.x[at], dtype=np.float64), y, bound, weight
+    return _columns(example, at), y, bound, weight
 
 
 def _end_rows(example: FitExample, config: TeachConfig) -> Floats:
-    return np.asarray(example.x[-config.ending(len(example.x)) :], dtype=np.float64)
+    return _columns(example, slice(-config.ending(len(example.x)), None))
+
+
+def _columns(example: FitExample, at: Ints | slice) -> Floats:
+    """Some frames' features, with what the reader says, if there is one, as further columns."""
+    x = np.asarray(example.x[at], dtype=np.float64)
+    return x if example.read is None else np.concatenate([x, example.read[at]], axis=1)
 
 
 def _standardization(rows: RegressionRows, layout: FeatureLayout | None, config: TeachConfig) -> tuple[Floats, Floats]:
@@ -490,7 +552,7 @@ def _task_residuals(
     if wrong:
         other = build_rows(wrong, (), config)
         x.append(other.frames)
-        y.append(other.y - head.raw(other.frames))
+        y.append(other.y - head.raw(other.frames, read=other.read))
         weight.append(other.weight)
         group.append(other.group)
     z = head.standardize(np.concatenate(x))
@@ -509,7 +571,7 @@ def _fit_row_scale(rows: RegressionRows, held_out: Floats, config: TeachConfig) 
     groups = len(np.unique(rows.group[plain][exact]))
     final = np.clip(held_out[rows.ends], 0, 1)
     final = (1 - config.blend) * final[:, 0] + config.blend * final[:, 1]
-    finished, flagged = rows.y[rows.ends, 1] == 1, rows.bound[rows.ends, 0] == AT_MOST
+    finished, flagged = _flagged_ends(rows)
     if finished.any() and 2 * flagged.sum() > (~finished).sum():
         return separate_flags(final[flagged], final[finished])
     return fit_scale(value, rows.y[plain][exact, 0], rows.weight[plain][exact], groups, config.belief)

@@ -3,6 +3,7 @@
 1. gather labels; too few, or contradictory ones, are an error before anything is decoded
 2. extract features of every frame (cached)          Ctrl-C: continue with the episodes done
 3. fit the head on everything; write the model
+   train a reader, where torch is installed             Ctrl-C: go on without
 4. cross-validate, calibrate; write the model again  Ctrl-C: keep what is written
 5. write the report
 """
@@ -33,7 +34,8 @@ from demerit.models.familiarity import Familiarity
 from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
 from demerit.models.taught.features import LOOKS, FeatureNetwork, load_network
 from demerit.models.taught.head import TaughtHead
-from demerit.models.taught.model import IDENTITY, KIND, TaughtConfig, TaughtModel, head_file, seen_file
+from demerit.models.taught.model import IDENTITY, KIND, TaughtConfig, TaughtModel, head_file, reader_file, seen_file
+from demerit.models.taught.reader import Reader
 from demerit.training.selection import LabelSelection
 from demerit.training.teach.config import TeachConfig
 from demerit.training.teach.data import TeachData, gather_data
@@ -46,6 +48,8 @@ from demerit.training.teach.features import (
     common_cameras,
     count_cameras,
     extract_features,
+    images_to_keep,
+    missing_extra,
 )
 from demerit.training.teach.report import (
     LabelSuggestion,
@@ -54,7 +58,7 @@ from demerit.training.teach.report import (
     suggest_labels,
     write_teach_page,
 )
-from demerit.training.teach.training_set import TrainingSet, build_training_set
+from demerit.training.teach.training_set import TrainingSet, build_training_set, can_train_reader
 from demerit.training.teach.validate import (
     CrossValidation,
     CurvePoint,
@@ -146,7 +150,8 @@ def _feature_spec(
     if unknown:
         raise BadInput("cameras", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
     lengths = [max(_length(episode, name) for name in cameras) for episode in data.taught]
-    return FeatureSpec(network, cameras, choose_stride(lengths, len(cameras)), config)
+    keep = images_to_keep(network, config, len(data.taught) * len(cameras))
+    return FeatureSpec(network, cameras, choose_stride(lengths, len(cameras)), config, keep)
 
 
 def _length(episode: Episode, camera: str) -> int:
@@ -189,30 +194,31 @@ class _TeachJob:
         finished_before = _is_finished(self.out)
         training_set, skipped = build_training_set(self.data, self.spec, self._embed_taught())
         self.notes += [*self._describe_cameras(), *skipped]
-        head = training_set.fit()
-        taught = (head.standardize(training_set.x(index)) for index in range(len(training_set)))
-        looks = training_set.layout.columns_of(LOOKS)
-        head = replace(head, familiarity=Familiarity.fit(taught, training_set.groups, looks if len(looks) else None))
+        head = _fit_head(training_set)
         held_out = CrossValidation(np.full(len(training_set), -1))
         if self.out is None or not (self.out / DESCRIPTION).exists():
             # an earlier model with figures is better than this one without
             self._write(training_set, head, calibrate_success(training_set, held_out, self.risk))
         curve: list[CurvePoint] = []
         suggestions: list[LabelSuggestion] | None = None
+        reader: Reader | None = None
         try:
+            training_set, reader = self._train_reader(training_set)
+            if reader is not None:
+                head = _fit_head(training_set)
             cross_validate(
                 training_set, held_out, lambda done, total: self.on_progress("cross-validating", done, total)
             )
             if len(set(training_set.groups)) <= CURVE_GROUPS:
                 curve = learning_curve(training_set)
             if not self.stopped:
-                suggestions = self._suggest(training_set, held_out, head)
+                suggestions = self._suggest(training_set, held_out, head, reader)
         except KeyboardInterrupt:
             self.stopped = self.stopped or "interrupted during cross-validation: the figures use only some folds"
         if self.stopped and finished_before:
             raise StoppedByUser(f"{self.out} keeps the model of the earlier run. Run the same command to resume.")
         calibration = calibrate_success(training_set, held_out, self.risk)
-        model = self._write(training_set, head, calibration)
+        model = self._write(training_set, head, calibration, reader)
         notes = (*self.data.notes, *self.notes)
         results = build_results(self.data, training_set, held_out, calibration, model, curve, suggestions, notes)
         self._write_report(results)
@@ -256,15 +262,41 @@ class _TeachJob:
         cache, workers = FeatureCache(self.cache, self.spec), min(self.workers, total)
         return extract_features(episodes, self.spec, cache, workers, lambda done: self.on_progress(stage, done, total))
 
-    def _suggest(self, training_set: TrainingSet, held_out: CrossValidation, head: TaughtHead) -> list[LabelSuggestion]:
+    def _train_reader(self, training_set: TrainingSet) -> tuple[TrainingSet, Reader | None]:
+        """Train a reader, and let it read every example that it was not trained on; not with too few labels."""
+        if self.spec.config.reader and (package := missing_extra()):
+            self.notes.append(
+                f"No reader was trained because {package} is not installed. With the extra `train` "
+                "(pip install 'demerit[train]') teaching also looks at larger images, which helps most on robots that "
+                "the network has not seen."
+            )
+        if not self.spec.keep or not can_train_reader(training_set):
+            return training_set, None
+        # torch is an extra
+        from demerit.training.teach.torch_reader import teach_reader  # noqa: PLC0415
+
+        content, read = teach_reader(
+            training_set, lambda done, total: self.on_progress("training a reader", done, total)
+        )
+        return replace(training_set, read=read), Reader(content, self.cache)
+
+    def _suggest(
+        self, training_set: TrainingSet, held_out: CrossValidation, head: TaughtHead, reader: Reader | None
+    ) -> list[LabelSuggestion]:
         most = int(np.clip(len(training_set), *UNLABELLED_EPISODES))
         results = self._extract(self.data.unlabelled[:most], "looking for what to label next")
         found = [result for result in results if isinstance(result, EmbeddedEpisode)]
         calibration = calibrate_success(training_set, held_out, self.risk)
-        return suggest_labels(training_set, held_out.heads, head, calibration, found)
+        return suggest_labels(training_set, held_out.heads, head, calibration, found, reader)
 
-    def _write(self, training_set: TrainingSet, head: TaughtHead, calibration: SuccessCalibration) -> TaughtModel:
-        spec = self.spec
+    def _write(
+        self,
+        training_set: TrainingSet,
+        head: TaughtHead,
+        calibration: SuccessCalibration,
+        reader: Reader | None = None,
+    ) -> TaughtModel:
+        spec, reader = self.spec, reader if head.mix else None
         head = replace(head, steep=calibration.steep, middle=calibration.middle)
         content = head.content()
         config = TaughtConfig(
@@ -278,13 +310,15 @@ class _TeachJob:
             taught_on=self._taught_on(training_set),
             licence=_combine_licences(spec.network, training_set),
             head=hashlib.sha256(content).hexdigest(),
+            reader="" if reader is None else reader.sha256,
+            large=bool(spec.keep),
             lesson={"head": dict(head.about), "settings": spec.config.as_facts(), "stopped": self.stopped},
             identity=IDENTITY,
         )
         seen = SeenEpisodes.of(embedded.episode for embedded in training_set.episodes)
         if self.out is not None:
-            _write_model(self.out, config, content, seen)
-        return TaughtModel(config, head, spec.network, KIND if self.out is None else name_of(self.out), seen)
+            _write_model(self.out, config, content, seen, reader)
+        return TaughtModel(config, head, spec.network, KIND if self.out is None else name_of(self.out), seen, reader)
 
     def _taught_on(self, training_set: TrainingSet) -> dict[str, Any]:
         verdicts = Counter(label.verdict for label in training_set.labels)
@@ -311,6 +345,14 @@ class _TeachJob:
             self.stopped = self.stopped or "interrupted while the report was written: the model is complete"
             return
         self.on_progress("writing the report", 1, 1)
+
+
+def _fit_head(training_set: TrainingSet) -> TaughtHead:
+    """Fit the head on everything, with what the taught episodes look like."""
+    head = training_set.fit()
+    taught = (head.standardize(training_set.x(index)) for index in range(len(training_set)))
+    looks = training_set.layout.columns_of(LOOKS)
+    return replace(head, familiarity=Familiarity.fit(taught, training_set.groups, looks if len(looks) else None))
 
 
 def _combine_licences(network: FeatureNetwork, training_set: TrainingSet) -> str:
@@ -350,14 +392,16 @@ def _check_out(out: Path, address: str) -> None:
         raise StoreError(out, f"it holds a model taught on {before}, not on {address}; choose another folder")
 
 
-def _write_model(out: Path, config: TaughtConfig, head: bytes, seen: SeenEpisodes) -> None:
-    """Write the files named by the head's hash first, then model.json, which switches to them atomically."""
+def _write_model(out: Path, config: TaughtConfig, head: bytes, seen: SeenEpisodes, reader: Reader | None) -> None:
+    """Write the files named by their hashes first, then model.json, which switches to them atomically."""
     make_folder(out)
-    names = head_file(config.head), seen_file(config.head)
-    for name, content in zip(names, (head, seen.content()), strict=True):
+    names = {head_file(config.head): head, seen_file(config.head): seen.content()}
+    if reader is not None:
+        names[reader_file(config.reader)] = reader.content
+    for name, content in names.items():
         write_atomic(out / name, content)
     facts = {"format": FORMAT, "kind": KIND, **config.as_facts()}
     write_atomic(out / DESCRIPTION, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-    for path in (*out.glob("head-*.npz"), *out.glob("seen-*.json")):
+    for path in (*out.glob("head-*.npz"), *out.glob("seen-*.json"), *out.glob("reader-*.onnx")):
         if path.name not in names:
             path.unlink(missing_ok=True)

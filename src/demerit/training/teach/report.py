@@ -7,7 +7,7 @@ import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -35,8 +35,10 @@ from demerit.models.protocol import RewardModel
 from demerit.models.taught.features import Features
 from demerit.models.taught.head import Floats, TaughtHead
 from demerit.models.taught.model import TaughtModel
+from demerit.models.taught.reader import Reader
 from demerit.training.teach.data import TeachData
 from demerit.training.teach.features import EmbeddedEpisode
+from demerit.training.teach.fit import READER
 from demerit.training.teach.looks import distances, doubt_labels
 from demerit.training.teach.training_set import TrainingSet
 from demerit.training.teach.trust import TrustAnswer, decide_trust, gather_evidence
@@ -90,6 +92,19 @@ class TeachResults:
     """episodes whose label may be wrong, and why"""
     cameras: tuple[CameraFigure, ...] = ()
     """each camera alone, then all together; empty with one camera"""
+    reader: Mapping[str, float] = field(default_factory=dict)
+    """how much the reader counts, and how often each head confuses held-out episodes; empty when there is no reader"""
+
+    @property
+    def which_head(self) -> str:
+        """How much the reader counts against the closed form, and why; empty when no reader was trained."""
+        if not self.reader:
+            return ""
+        weight, closed, read = (self.reader[name] for name in ("weight", "closed form", "reader"))
+        return (
+            f"Confusion of held-out episodes: closed form {number(closed)}, reader {number(read)}. "
+            f"The reader counts {weight:.0%}, the closed form {1 - weight:.0%}."
+        )
 
     @property
     def which_camera(self) -> str:
@@ -123,6 +138,7 @@ class TeachResults:
                 "calibration": self.calibration.as_facts(),
                 "learning curve": curve,
                 **({"cameras": cameras} if cameras else {}),
+                **({"reader": dict(self.reader)} if self.reader else {}),
                 "label next": [asdict(suggestion) for suggestion in self.suggestions],
                 "doubtful labels": dict(self.doubtful),
             },
@@ -164,6 +180,7 @@ def build_results(
         no_suggestion=_describe_no_suggestion(data, suggestions),
         doubtful=doubtful,
         cameras=tuple(measure_cameras(training_set, held_out, model.head)),
+        reader=model.head.about.get(READER, {}),
     )
 
 
@@ -420,6 +437,11 @@ def _nan_as_none(**values: float) -> dict[str, float | None]:
 # What to label next
 
 
+def _read_last(reader: Reader, embedded: EmbeddedEpisode) -> Floats:
+    """The mean over cameras of what a reader says of the last frame."""
+    return np.asarray(np.mean([reader(images[-1:], images[0]) for images in embedded.images.values()], axis=0))
+
+
 @dataclass(frozen=True)
 class LabelSuggestion:
     """An unlabelled episode to label next."""
@@ -445,6 +467,7 @@ def suggest_labels(
     head: TaughtHead,
     calibration: SuccessCalibration,
     unlabelled: Sequence[EmbeddedEpisode],
+    reader: Reader | None = None,
 ) -> list[LabelSuggestion]:
     """Rank unlabelled episodes by what a label would teach, penalising likeness to earlier suggestions.
 
@@ -455,9 +478,10 @@ def suggest_labels(
     calibrated = [replace(fold, steep=calibration.steep, middle=calibration.middle) for fold in (heads or [head])]
     features = [training_set.spec.features(embedded) for embedded in unlabelled]
     tasks = [training_set.tasks.get(embedded.instruction, "") for embedded in unlabelled]
+    reads = [None if reader is None else _read_last(reader, embedded) for embedded in unlabelled]
     probabilities = np.array(
-        [[fold.success(fold.outputs(x[-1:], task))[0] for fold in calibrated]
-         for x, task in zip(features, tasks, strict=True)]
+        [[fold.success(fold.outputs(x[-1:], task, read))[0] for fold in calibrated]
+         for x, task, read in zip(features, tasks, reads, strict=True)]
     )  # fmt: skip
     ends = np.stack([_describe_episode(head, x) for x in features])
     taught = np.stack([_describe_episode(head, training_set.x(index)) for index in range(len(training_set))])

@@ -43,6 +43,8 @@ REORDERINGS = ("rewind", "freeze", "undo")
 """negatives that change the order of frames"""
 MADE_UP_SHARE = 0.5
 """weight factor of a reordered success whose own progress is interpolated"""
+FEWEST_PER_VERDICT = 3
+"""groups of successes, and of failures, from which a reader is trained"""
 UNFINISHED = 0.6
 """a clip of a success counts as a failure when it ends below this progress"""
 
@@ -65,6 +67,8 @@ class TrainingSet:
     pairs: Sequence[PreferencePair] = ()
     negatives: Sequence[tuple[int, FitExample]] = ()
     """negatives, each with the index of its original"""
+    read: Mapping[int, Mapping[str, Floats]] = field(default_factory=dict)
+    """by example and camera: (frames used, 2) of a reader that was not trained on the example's group"""
     _features: dict[int, Features] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -105,8 +109,10 @@ class TrainingSet:
         """Fit a head on some examples (None = all), their negatives and the pairs among them."""
         chosen = list(range(len(self))) if indices is None else sorted(indices)
         where = {index: i for i, index in enumerate(chosen)}
-        examples = [FitExample(self.x(i), self.targets[i], self.groups[i], self.task(i)) for i in chosen]
-        examples += [negative for index, negative in self.negatives if index in where]
+        examples = [
+            FitExample(self.x(i), self.targets[i], self.groups[i], self.task(i), read=self.mean_read(i)) for i in chosen
+        ]
+        examples += [self._with_read(negative, index) for index, negative in self.negatives if index in where]
         pairs = [
             PreferencePair(where[pair.better], where[pair.worse], pair.tie)
             for pair in self.pairs
@@ -116,12 +122,31 @@ class TrainingSet:
 
     def outputs(self, head: TaughtHead, index: int) -> Floats:
         """Return a head's outputs for an example: (frames used, 2)."""
-        return head.outputs(self.x(index), self.task(index))
+        return head.outputs(self.x(index), self.task(index), self.mean_read(index))
+
+    def mean_read(self, index: int, cameras: Iterable[str] | None = None) -> Floats | None:
+        """Return what the reader says of an example, the mean over its cameras, or over some of them."""
+        found = self.read.get(index, {})
+        seen = [found[name] for name in (found if cameras is None else cameras) if name in found]
+        return np.mean(seen, axis=0) if seen else None
+
+    def _with_read(self, negative: FitExample, index: int) -> FitExample:
+        """A negative shows the same images: under another instruction, which the reader does not read."""
+        return replace(negative, read=self.mean_read(index))
 
     def unfinished_frames(self, index: int) -> npt.NDArray[np.int64]:
         """Return the frames at which a clip of this success would be a failure."""
         targets = self.targets[index]
         return np.flatnonzero((targets.origin > 0) & ~targets.capped & (targets.value < UNFINISHED))[1:]
+
+
+def can_train_reader(training_set: TrainingSet) -> bool:
+    """Whether there are enough labels: a few groups with a success and a few with a failure."""
+    with_verdict = [
+        {group for group, known in zip(training_set.groups, training_set.success == verdict, strict=True) if known}
+        for verdict in (1, 0)
+    ]
+    return min(map(len, with_verdict)) >= FEWEST_PER_VERDICT
 
 
 def build_training_set(

@@ -1,0 +1,65 @@
+"""The reader of a taught model: a small network on larger images, trained by `demerit teach` and run without torch."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.frames import RGB, Images, Prepare
+from demerit.errors import StoreError
+from demerit.models.compact.engine import Shapes, count_cores, open_session
+from demerit.models.compact.resize import resize_square
+
+SIDE = 192
+"""pixels of the images that a reader sees"""
+LAYER = "/blocks.4/Add_output_0"
+"""the tower's layer below a reader: the last of the third stage, an eighth of the image's side"""
+READ = "outputs"
+OUTPUTS = 2
+CHUNK = 16
+
+
+class Reader:
+    """Progress and `done` of frames, from images of SIDE x SIDE pixels and the episode's first."""
+
+    def __init__(self, content: bytes, path: Path) -> None:
+        """Open an ONNX graph; `path` is where it comes from, for messages."""
+        self.content = content
+        image = (SIDE, SIDE, RGB)
+        inputs: Shapes = {"frames": (None, *image), "first": (1, *image)}
+        self._session = open_session(content, (inputs, {READ: (None, OUTPUTS)}), path, count_cores())
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the graph."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @classmethod
+    def load(cls, path: Path, sha256: str) -> Reader:
+        """Read a reader's file; refuse another than the one that was written."""
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise StoreError(path, f"the file cannot be read ({error.strerror}): copy the folder again") from error
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise StoreError(path, "the file is not the one listed in model.json: copy the folder again")
+        return cls(content, path)
+
+    def __call__(self, images: Images, first: Images) -> npt.NDArray[np.float64]:
+        """Return progress and `done`, 0 to 1: (frames, 2)."""
+        before = resize_square(first[None], SIDE)
+        chunks = (images[start : start + CHUNK] for start in range(0, len(images), CHUNK))
+        parts = [
+            self._session.run([READ], {"frames": np.ascontiguousarray(resize_square(chunk, SIDE)), "first": before})[0]
+            for chunk in chunks
+        ]
+        return np.concatenate(parts).astype(np.float64)
+
+
+def prepare_large() -> Prepare:
+    """Return the function that resizes images for a reader; run in the decoding processes."""
+    return partial(resize_square, side=SIDE)
