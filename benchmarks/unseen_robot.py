@@ -2,16 +2,18 @@
 
     python benchmarks/unseen_robot.py DATASET [DATASET ...] [--each 5,15] [--draws 4] [--labels flags|all]
     python benchmarks/unseen_robot.py --small
+    python benchmarks/unseen_robot.py --draw FIGURE.png NAME=OUTPUT [NAME=OUTPUT ...]
 
 For each draw, k successes and k failures are taught and all other episodes of the same instruction are tested: AUROC of
 the final values for the closed form, the reader, and the one that `teach` chooses by left-out episodes; the same for
 the controls. With `--labels all` (curves, where a dataset has them) also the mean distance of the value to the true
-progress, and the share of failures above the median success.
+progress, and the share of failures above the median success. `--draw` makes a figure of saved outputs.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 import time
 from collections import defaultdict
@@ -27,7 +29,7 @@ from demerit.evaluate.metrics.success import auroc
 from demerit.models.compact import Engine
 from demerit.models.taught.reader import Reader
 from demerit.training.teach import TeachConfig
-from demerit.training.teach.data import TeachLabel, label_of
+from demerit.training.teach.data import TeachData, TeachLabel, label_of
 from demerit.training.teach.features import (
     EmbeddedEpisode,
     FeatureCache,
@@ -37,7 +39,7 @@ from demerit.training.teach.features import (
     images_to_keep,
 )
 from demerit.training.teach.torch_reader import teach_reader
-from demerit.training.teach.training_set import TrainingSet, _targets_at_frames, group_episodes
+from demerit.training.teach.training_set import build_training_set
 
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
 
@@ -65,10 +67,11 @@ class Lesson:
         rng = np.random.default_rng([draw, each])
         taught = np.concatenate([rng.permutation(np.flatnonzero(self.flags == flag))[:each] for flag in (True, False)])
         tested = np.setdiff1d(np.arange(len(self.flags)), taught)
-        episodes, labels = [self.episodes[i] for i in taught], [self.labels[i] for i in taught]
-        targets = [_targets_at_frames(*pair, self.spec.config) for pair in zip(labels, episodes, strict=True)]
+        episodes = [self.episodes[i] for i in taught]
+        labels = {self.episodes[i].id: self.labels[i] for i in taught}
+        data = TeachData("lesson", "lesson", tuple(one.episode for one in episodes), labels, (), ())
         started = time.perf_counter()
-        plain = TrainingSet(self.spec, episodes, labels, targets, group_episodes(episodes))
+        plain, _ = build_training_set(data, self.spec, episodes)
         content, read = teach_reader(plain)
         chosen = replace(plain, read=read).fit()
         seconds = time.perf_counter() - started
@@ -99,6 +102,38 @@ class Lesson:
         return table | {"weight of the reader": chosen.mix, "seconds": seconds}
 
 
+def draw_figure(path: Path, outputs: list[str]) -> None:
+    """Draw the AUROC of the best control, the closed form and the taught model, from what earlier runs printed."""
+    import matplotlib  # takes a second, and only the figure needs it
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    bars: dict[str, list[tuple[float, float]]] = {}
+    for given in outputs:
+        name, _, file = given.partition("=")
+        for table in Path(file).read_text().split("\n\n|")[1:]:
+            rows = dict(re.findall(r"\| AUROC, ([\w ]+) \| ([\d.]+ \| [\d.]+) \|", table))
+            found = {key: tuple(float(number) for number in value.split(" | ")) for key, value in rows.items()}
+            controls = max(found[key] for key in ("change", "motion", "length"))
+            label = f"{name}\n{table.split(',')[0].strip()}"
+            bars[label] = [controls, found["closed form"], found["chosen"]]
+    figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
+    styles = (("best control", "#b9bec7"), ("without torch", "#7aa6c2"), ("with the extra train", "#1f6f8b"))
+    for number, (name, colour) in enumerate(styles):
+        heights = [(group[number][0], group[number][1]) for group in bars.values()]
+        at = np.arange(len(bars)) + (number - 1) * 0.27
+        drawn = axes.bar(at, [mean for mean, _ in heights], 0.25, color=colour, label=name,
+                         yerr=[error for _, error in heights], error_kw={"lw": 0.8, "ecolor": "#444"})  # fmt: skip
+        axes.bar_label(drawn, fmt="%.2f", fontsize=8, padding=2)
+    axes.axhline(0.5, color="#666", lw=0.8, ls=":")
+    axes.set(ylim=(0.3, 1.08), ylabel="AUROC on the other episodes", xticks=np.arange(len(bars)))
+    axes.set_xticklabels(bars)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1.14), fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="*", metavar="DATASET")
@@ -107,8 +142,12 @@ def main() -> None:
     parser.add_argument("--labels", choices=("flags", "all"), default="flags")
     parser.add_argument("--cameras", default="", help="cameras to use, e.g. main (default: all)")
     parser.add_argument("--cache", type=Path, help="a folder for features; kept")
+    parser.add_argument("--draw", type=Path, metavar="FIGURE", help="draw saved outputs, NAME=FILE each")
     parser.add_argument("--small", action="store_true", help="the shipped sample, one draw")
     given = parser.parse_args()
+    if given.draw:
+        draw_figure(given.draw, given.datasets)
+        return
     addresses, sizes, draws = (given.datasets, [int(each) for each in given.each.split(",")], given.draws)
     if given.small:
         addresses, sizes, draws = [str(SAMPLE)], [3], 1

@@ -9,6 +9,7 @@ The file never names code, so opening a folder from a stranger runs none of thei
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Any
 from demerit.data.episode import safe_name
 from demerit.data.files import write_atomic
 from demerit.data.untrusted import read_json
-from demerit.errors import BadInput, UnknownName
+from demerit.errors import BadInput, StoreError, UnknownName
 from demerit.models.protocol import RewardModel
 from demerit.registry import Registry, load_attribute
 
@@ -169,6 +170,17 @@ def only_these(folder: Path, facts: dict[str, Any], *names: str) -> None:
     extra = sorted(set(facts) - {"format", "kind", *names})
     if extra:
         raise BadInput(str(folder / DESCRIPTION), f"only the fields {['format', 'kind', *names]}", extra)
+
+
+def read_listed(path: Path, sha256: str) -> bytes:
+    """Read a file of a model folder; refuse another than the one that model.json lists."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StoreError(path, f"the file cannot be read ({error.strerror}): copy the folder again") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise StoreError(path, "the file is not the one listed in model.json: copy the folder again")
+    return content
 
 
 def name_of(folder: Path) -> str:

@@ -8,7 +8,6 @@ episodes that it was taught on.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +25,8 @@ from demerit.data.frames import Images, Prepare, short_hash
 from demerit.data.instructions import normalize_instruction
 from demerit.data.reward import Reward
 from demerit.data.seen import SeenEpisodes, seen_by
-from demerit.errors import BadEpisode, BadInput, DemeritError, StoreError
-from demerit.models.loading import DESCRIPTION, name_of, read_description
+from demerit.errors import BadEpisode, BadInput, DemeritError
+from demerit.models.loading import DESCRIPTION, name_of, read_description, read_listed
 from demerit.models.protocol import LiveReward, ModelCard
 from demerit.models.taught.features import (
     FeatureNetwork,
@@ -148,12 +147,7 @@ class TaughtModel:
         """Load a model folder of kind `taught`; `network` replaces the shipped network (itself or its folder)."""
         config = TaughtConfig.read(folder)
         path = folder / head_file(config.head)
-        try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise StoreError(path, f"the file cannot be read ({error.strerror}): copy the folder again") from error
-        if found != config.head:
-            raise StoreError(path, "the file is not the one listed in model.json: copy the folder again")
+        read_listed(path, config.head)
         taught_on = SeenEpisodes.read(folder / seen_file(config.head))
         reader = Reader.load(folder / reader_file(config.reader), config.reader) if config.reader else None
         return cls(config, TaughtHead.load(path), load_network(network), name_of(folder), taught_on, reader)

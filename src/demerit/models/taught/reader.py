@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.frames import RGB, Images, Prepare
-from demerit.errors import StoreError
 from demerit.models.compact.engine import Shapes, count_cores, open_session
 from demerit.models.compact.resize import resize_square
+from demerit.models.loading import read_listed
 
 SIDE = 192
 """pixels of the images that a reader sees"""
@@ -41,13 +41,7 @@ class Reader:
     @classmethod
     def load(cls, path: Path, sha256: str) -> Reader:
         """Read a reader's file; refuse another than the one that was written."""
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise StoreError(path, f"the file cannot be read ({error.strerror}): copy the folder again") from error
-        if hashlib.sha256(content).hexdigest() != sha256:
-            raise StoreError(path, "the file is not the one listed in model.json: copy the folder again")
-        return cls(content, path)
+        return cls(read_listed(path, sha256), path)
 
     def __call__(self, images: Images, first: Images) -> npt.NDArray[np.float64]:
         """Return progress and `done`, 0 to 1: (frames, 2)."""
