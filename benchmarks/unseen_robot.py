@@ -38,7 +38,6 @@ from demerit.training.teach.features import (
     extract_features,
     images_to_keep,
 )
-from demerit.training.teach.torch_reader import teach_reader
 from demerit.training.teach.training_set import build_training_set
 
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
@@ -51,7 +50,10 @@ def area(values: list[float], flags: list[bool]) -> float:
 class Lesson:
     """The episodes of one instruction: features, images and labels."""
 
-    def __init__(self, episodes: list[demerit.Episode], cache: Path, labels: str, cameras: tuple[str, ...]) -> None:
+    def __init__(
+        self, episodes: list[demerit.Episode], cache: Path, labels: str, cameras: tuple[str, ...], small: bool
+    ) -> None:
+        self.small = small
         network, config = Engine.load_shipped(), TeachConfig()
         names = cameras or common_cameras(episodes)
         # as many images as a lesson of ten episodes keeps
@@ -64,6 +66,10 @@ class Lesson:
         self.flags = np.array([bool(one.verdict) for one in known])
 
     def measure_draw(self, each: int, draw: int) -> dict[str, float]:
+        from demerit.training.teach import torch_reader  # torch is an extra
+
+        if self.small:
+            torch_reader.STEPS = (4, 0, 4)
         rng = np.random.default_rng([draw, each])
         taught = np.concatenate([rng.permutation(np.flatnonzero(self.flags == flag))[:each] for flag in (True, False)])
         tested = np.setdiff1d(np.arange(len(self.flags)), taught)
@@ -72,7 +78,7 @@ class Lesson:
         data = TeachData("lesson", "lesson", tuple(one.episode for one in episodes), labels, (), ())
         started = time.perf_counter()
         plain, _ = build_training_set(data, self.spec, episodes)
-        content, read = teach_reader(plain)
+        content, read = torch_reader.teach_reader(plain)
         chosen = replace(plain, read=read).fit()
         seconds = time.perf_counter() - started
         heads = {"closed form": plain.fit(), "mean": replace(chosen, mix=0.5), "reader": replace(chosen, mix=1.0)}
@@ -157,10 +163,11 @@ def main() -> None:
             tasks = defaultdict(list)
             for episode in demerit.open_dataset(address):
                 if label_of(episode).verdict is not None:
-                    tasks[normalize_instruction(episode.instruction)].append(episode)
+                    task = "all" if given.small else normalize_instruction(episode.instruction)
+                    tasks[task].append(episode)
             for task, episodes in tasks.items():
                 cameras = tuple(name for name in given.cameras.split(",") if name)
-                lesson = Lesson(episodes, given.cache or Path(folder), given.labels, cameras)
+                lesson = Lesson(episodes, given.cache or Path(folder), given.labels, cameras, given.small)
                 for each in sizes:
                     if min(lesson.flags.sum(), (~lesson.flags).sum()) < each + 3:
                         continue

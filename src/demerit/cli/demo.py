@@ -46,7 +46,7 @@ from demerit.evaluate.metrics import Measure, Resampling
 from demerit.evaluate.reports.headline import lead
 from demerit.evaluate.reports.report import EpisodeLabels, Report
 from demerit.models import load_model
-from demerit.training.teach import teach
+from demerit.training.teach import TeachConfig, teach
 from demerit.training.teach.report import taught_benchmark
 
 DONE = "demo.json"
@@ -118,7 +118,8 @@ def run_demo(folder: str | Path, on_progress: OnProgress = lambda stage, done, t
     with _time_step(seconds, "teaching"):
         _split_sample(videos, folder)
         # an absolute address, so that the model is recognised from any working directory
-        taught = teach(f"demerit:{folder.resolve() / 'lesson'}", folder / TAUGHT, on_progress=on_progress)
+        address, config = f"demerit:{folder.resolve() / 'lesson'}", TeachConfig(reader=False)  # in seconds, everywhere
+        taught = teach(address, folder / TAUGHT, config=config, on_progress=on_progress)
     if taught.stopped:
         raise KeyboardInterrupt(taught.stopped)
     with _time_step(seconds, "scoring"):
