@@ -4,7 +4,7 @@
     python benchmarks/unseen_robot.py --small
     python benchmarks/unseen_robot.py --draw FIGURE.png NAME=OUTPUT [NAME=OUTPUT ...]
 
-For each draw, k successes and k failures are taught and all other episodes of the same instruction are tested: AUROC of
+For each draw, k successes and k failures are taught and all other episodes of the same task are tested: AUROC of
 the final values for the closed form, the reader, and the one that `teach` chooses by left-out episodes; the same for
 the controls. With `--labels all` (curves, where a dataset has them) also the mean distance of the value to the true
 progress, and the share of failures above the median success. `--draw` makes a figure of saved outputs.
@@ -163,7 +163,8 @@ def main() -> None:
             tasks = defaultdict(list)
             for episode in demerit.open_dataset(address):
                 if label_of(episode).verdict is not None:
-                    task = "all" if given.small else normalize_instruction(episode.instruction)
+                    words = normalize_instruction(episode.instruction)
+                    task = "all" if given.small else episode.origin.tags.get("task", words)
                     tasks[task].append(episode)
             for task, episodes in tasks.items():
                 cameras = tuple(name for name in given.cameras.split(",") if name)
