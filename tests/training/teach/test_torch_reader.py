@@ -170,7 +170,7 @@ def test_a_model_with_a_reader_scores_without_torch_and_live(with_reader: Path) 
     live = [model.step(image).value for image in episode.main.all()]  # type: ignore[attr-defined]
     assert np.allclose(live, reward.value, atol=1e-4)
     code = (
-        "import sys; sys.modules['torch'] = None; sys.modules['onnx'] = None\n"
+        f"import sys; sys.path = {sys.path!r}; sys.modules['torch'] = None; sys.modules['onnx'] = None\n"
         "from demerit.models import load_model; from fakes import lesson_data as data\n"
         f"print(*load_model({str(with_reader)!r}).score([data.episode(True, 40)])[0].value)"
     )
