@@ -212,5 +212,5 @@ def test_ctrl_c_while_a_reader_is_trained_keeps_the_closed_form(
 
     monkeypatch.setattr(reading, "train_reader", stop)
     outcome = teach(data.dataset(data.episodes(3, 3, data.verdict)), tmp_path / "mine", config=LESSON, workers=0)
-    assert outcome.stopped and outcome.model.reader is None
+    assert "reader" in outcome.stopped and outcome.model.reader is None
     assert np.isfinite(load_model(str(tmp_path / "mine")).score([data.episode(True, 40)])[0].value).all()  # type: ignore[attr-defined]

@@ -288,12 +288,12 @@ def _temporal_shapes(info: NetworkInfo) -> tuple[Shapes, Shapes]:
     return inputs, dict(zip(OUTPUTS, [*rows, (1, info.state)], strict=True))
 
 
-def open_session(content: bytes, shapes: tuple[Shapes, Shapes], path: Path, threads: int = 1) -> InferenceSession:
-    """Open a session of a graph; refuse one with other inputs, outputs or shapes. `path` names it in messages."""
+def open_session(content: bytes, shapes: tuple[Shapes, Shapes], path: Path) -> InferenceSession:
+    """Open a single-threaded session of a graph; refuse other inputs, outputs or shapes. `path` is for messages."""
     import onnxruntime  # noqa: PLC0415  # takes 0.1 s
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = ERRORS_ONLY
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,8 @@ LAYER = "/blocks.4/Add_output_0"
 """the tower's layer below a reader: the last of the third stage, an eighth of the image's side"""
 READ = "outputs"
 OUTPUTS = 2
-CHUNK = 16
+CHUNK = 8
+"""frames that one thread computes; fixed, so results do not depend on the number of threads"""
 
 
 class Reader:
@@ -31,7 +33,8 @@ class Reader:
         self.content = content
         image = (SIDE, SIDE, RGB)
         inputs: Shapes = {"frames": (None, *image), "first": (1, *image)}
-        self._session = open_session(content, (inputs, {READ: (None, OUTPUTS)}), path, count_cores())
+        self._session = open_session(content, (inputs, {READ: (None, OUTPUTS)}), path)
+        self._pool = ThreadPoolExecutor(count_cores(), thread_name_prefix="demerit-reader")
 
     @property
     def sha256(self) -> str:
@@ -46,12 +49,13 @@ class Reader:
     def __call__(self, images: Images, first: Images) -> npt.NDArray[np.float64]:
         """Return progress and `done`, 0 to 1: (frames, 2)."""
         before = resize_square(first[None], SIDE)
-        chunks = (images[start : start + CHUNK] for start in range(0, len(images), CHUNK))
-        parts = [
-            self._session.run([READ], {"frames": np.ascontiguousarray(resize_square(chunk, SIDE)), "first": before})[0]
-            for chunk in chunks
-        ]
-        return np.concatenate(parts).astype(np.float64)
+
+        def run(chunk: Images) -> npt.NDArray[np.float32]:
+            frames = np.ascontiguousarray(resize_square(chunk, SIDE))
+            return np.asarray(self._session.run([READ], {"frames": frames, "first": before})[0])
+
+        chunks = [images[start : start + CHUNK] for start in range(0, len(images), CHUNK)]
+        return np.concatenate(list(self._pool.map(run, chunks))).astype(np.float64)
 
 
 def prepare_large() -> Prepare:

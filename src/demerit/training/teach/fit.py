@@ -143,8 +143,7 @@ def choose_mix(rows: RegressionRows, held_out: Floats) -> tuple[float, dict[str,
     or 1 as the difference outgrows the noise.
     """
     assert rows.read is not None
-    finished, flagged = _flagged_ends(rows)
-    by_flags = bool(finished.any()) and 2 * flagged.sum() > (~finished).sum()
+    finished, flagged, by_flags = _flagged_ends(rows)
 
     def error(outputs: Floats) -> float:
         if not by_flags:
@@ -167,9 +166,10 @@ def confusion(failures: Floats, successes: Floats) -> float:
     return float(1 - probability(apart, 1 / width, 0.0).mean())
 
 
-def _flagged_ends(rows: RegressionRows) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which ends are finished, and which belong to failures whose progress is unknown."""
-    return rows.y[rows.ends, 1] == 1, rows.bound[rows.ends, 0] == AT_MOST
+def _flagged_ends(rows: RegressionRows) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], bool]:
+    """Which ends are finished, which are failures of unknown progress, and whether most failures are such."""
+    finished, flagged = rows.y[rows.ends, 1] == 1, rows.bound[rows.ends, 0] == AT_MOST
+    return finished, flagged, bool(finished.any()) and bool(2 * flagged.sum() > (~finished).sum())
 
 
 # Rows
@@ -571,8 +571,8 @@ def _fit_row_scale(rows: RegressionRows, held_out: Floats, config: TeachConfig) 
     groups = len(np.unique(rows.group[plain][exact]))
     final = np.clip(held_out[rows.ends], 0, 1)
     final = (1 - config.blend) * final[:, 0] + config.blend * final[:, 1]
-    finished, flagged = _flagged_ends(rows)
-    if finished.any() and 2 * flagged.sum() > (~finished).sum():
+    finished, flagged, by_flags = _flagged_ends(rows)
+    if by_flags:
         return separate_flags(final[flagged], final[finished])
     return fit_scale(value, rows.y[plain][exact, 0], rows.weight[plain][exact], groups, config.belief)
 

@@ -3,7 +3,7 @@
 1. gather labels; too few, or contradictory ones, are an error before anything is decoded
 2. extract features of every frame (cached)          Ctrl-C: continue with the episodes done
 3. fit the head on everything; write the model
-   train a reader, where torch is installed             Ctrl-C: go on without
+   train a reader, where torch is installed          Ctrl-C: go on without
 4. cross-validate, calibrate; write the model again  Ctrl-C: keep what is written
 5. write the report
 """
@@ -275,9 +275,15 @@ class _TeachJob:
         # torch is an extra
         from demerit.training.teach.torch_reader import teach_reader  # noqa: PLC0415
 
-        content, read = teach_reader(
-            training_set, lambda done, total: self.on_progress("training a reader", done, total)
-        )
+        try:
+            content, read = teach_reader(
+                training_set, lambda done, total: self.on_progress("training a reader", done, total)
+            )
+        except KeyboardInterrupt:
+            self.stopped = (
+                self.stopped or "interrupted while the reader was trained: the model has none, and no figures"
+            )
+            raise
         return replace(training_set, read=read), Reader(content, self.cache)
 
     def _suggest(
