@@ -45,8 +45,9 @@ def test_imports_go_one_way() -> None:
 
 
 PUBLIC = """
-Comparer Dataset DemeritError Edit Episode Event Frames ModelCard Online Origin Outcome Preference Problem Reward
-RewardModel RewardStore Store __version__ check_model import_dataset load_model open_dataset teach
+Comparer Dataset DemeritError Edit Episode Event Frames LiveEpisode LiveReward ModelCard Online Origin Outcome
+Preference Problem Reward RewardModel RewardStore Store __version__ check_model import_dataset load_model open_dataset
+teach
 """.split()
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from demerit.models import load_model as load_model
     from demerit.models.check import check_model as check_model
     from demerit.models.protocol import Comparer as Comparer
+    from demerit.models.protocol import LiveEpisode as LiveEpisode
+    from demerit.models.protocol import LiveReward as LiveReward
     from demerit.models.protocol import ModelCard as ModelCard
     from demerit.models.protocol import Online as Online
     from demerit.models.protocol import RewardModel as RewardModel
@@ -48,6 +50,8 @@ _HOMES = {
     "Episode": "data.episode",
     "Event": "data.labels",
     "Frames": "data.frames",
+    "LiveEpisode": "models.protocol",
+    "LiveReward": "models.protocol",
     "ModelCard": "models.protocol",
     "Online": "models.protocol",
     "Origin": "data.episode",

@@ -1,19 +1,19 @@
 """The conformance check passes what is honest and catches what is not."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from demerit.data.episode import Episode
-from demerit.data.frames import Images, short_hash
+from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, ContractBroken
 from demerit.models import MODELS, load_model
 from demerit.models.check import check_model
-from demerit.models.protocol import LiveReward, ModelCard, example_card
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, example_card
 
 
 class Honest:
@@ -132,41 +132,63 @@ class Follows(Honest):
         said = super()._one(episode)
         return replace(said, success=said.value / 2)
 
-    def reset(self, instruction: str) -> None:
-        self.first: np.ndarray | None = None
+    def start(self, instruction: str) -> LiveEpisode:
+        return Change(self.say)
 
-    def step(self, frame: Images) -> LiveReward:
-        now = frame.astype(np.float32)
-        self.first = now if self.first is None else self.first
-        value = float(np.abs(now - self.first).mean() / 255)
-        return LiveReward(value, value / 2)
+    def say(self, values: list[float]) -> LiveReward:
+        return LiveReward(values[-1], values[-1] / 2)
+
+
+class Change:
+    """A live episode: the change since the first frame, said as the model says it."""
+
+    def __init__(self, say: Callable[[list[float]], LiveReward]) -> None:
+        self.say, self.frames, self.values = say, list[np.ndarray](), list[float]()
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        assert isinstance(frame, np.ndarray)
+        self.frames.append(frame.astype(np.float32))
+        self.values.append(float(np.abs(self.frames[-1] - self.frames[0]).mean() / 255))
+        return self.say(self.values)
 
 
 class Lags(Follows):
     """Live, each frame has the value of the one before."""
 
-    def reset(self, instruction: str) -> None:
-        super().reset(instruction)
-        self.last = LiveReward(0.0, 0.0)
-
-    def step(self, frame: Images) -> LiveReward:
-        now, self.last = self.last, super().step(frame)
-        return now
+    def say(self, values: list[float]) -> LiveReward:
+        return super().say([0.0, *values][:-1])
 
 
 class OverSure(Follows):
     """Live, success is said twice as high."""
 
-    def step(self, frame: Images) -> LiveReward:
-        said = super().step(frame)
-        return LiveReward(said.value, said.value)
+    def say(self, values: list[float]) -> LiveReward:
+        return LiveReward(values[-1], values[-1])
 
 
 class KeepsSuccess(Follows):
     """Live, no success is said."""
 
-    def step(self, frame: Images) -> float:  # type: ignore[override]
-        return super().step(frame).value
+    def say(self, values: list[float]) -> LiveReward:
+        return LiveReward(values[-1])
+
+
+class SaysNumbers(Follows):
+    """Live, plain numbers."""
+
+    def say(self, values: list[float]) -> LiveReward:
+        return values[-1]  # type: ignore[return-value]
+
+
+class MixesEpisodes(Follows):
+    """Live, all episodes are one: the model holds it."""
+
+    def start(self, instruction: str) -> LiveEpisode:
+        self.run = super().start(instruction)
+        return self
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        return self.run.step(frame)
 
 
 def test_an_honest_model_passes() -> None:
@@ -198,6 +220,8 @@ def test_what_cannot_be_checked_is_not_called_kept(model: Honest, clause: str) -
         (LosesOne(), "answers every episode"),
         (Lags(), "live = offline"),
         (OverSure(), "live = offline"),
+        (SaysNumbers(), "live = offline"),
+        (MixesEpisodes(), "live = offline"),
         (KeepsSuccess(), "live = offline"),
     ],
     ids=lambda case: type(case).__name__ if not isinstance(case, str) else "",

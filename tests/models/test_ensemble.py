@@ -1,7 +1,7 @@
 """Ensembles: the mean of all members; unscored where a member is unscored."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.data.episode import Episode
-from demerit.data.frames import Images
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, BadReward
 from demerit.models import load_model
 from demerit.models.check import check_model
 from demerit.models.ensemble import Ensemble
-from demerit.models.protocol import LiveReward, ModelCard, Online, example_card
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, example_card
 
 EPISODE = Episode.from_array(np.zeros((6, 4, 4, 3), np.uint8), "push it", id="one")
 EVERY = tuple(range(6))
@@ -47,19 +46,28 @@ class FixedModel:
 class FixedOnlineModel(FixedModel):
     """Also scores live: the mean brightness, plus an offset."""
 
-    def reset(self, instruction: str) -> None:
-        self.offset = float(len(instruction)) / 100
+    sure = False
 
-    def step(self, frame: Images) -> float:
-        return float(frame.mean() / 255) * 0.5 + self.offset
+    def start(self, instruction: str) -> LiveEpisode:
+        return Brightness(float(len(instruction)) / 100, self.sure)
 
 
 class SureOnlineModel(FixedOnlineModel):
-    """Also gives success live: half of its value."""
+    """Also gives success and familiarity live: half of its value, and a tenth."""
 
-    def step(self, frame: Images) -> LiveReward:  # type: ignore[override]
-        value = super().step(frame)
-        return LiveReward(value, value / 2)
+    sure = True
+
+
+class Brightness(NamedTuple):
+    """A live episode."""
+
+    offset: float
+    sure: bool
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        assert isinstance(frame, np.ndarray)
+        value = float(frame.mean() / 255) * 0.5 + self.offset
+        return LiveReward(value, value / 2, value / 10) if self.sure else LiveReward(value)
 
 
 def score_one(*members: FixedModel) -> Reward:
@@ -147,14 +155,13 @@ def test_online_only_when_all_are() -> None:
     assert not isinstance(Ensemble([FixedOnlineModel("a"), FixedModel("b")]), Online)
     model = Ensemble([FixedOnlineModel("a"), FixedOnlineModel("b")])
     assert isinstance(model, Online)
-    model.reset("0123456789")
+    run, other = model.start("0123456789"), model.start("")
     white = np.full((4, 4, 3), 255, np.uint8)
-    assert model.step(white) == LiveReward(pytest.approx(0.6), None)  # members that return plain numbers
-    sure = Ensemble([SureOnlineModel("a"), SureOnlineModel("b")])
-    sure.reset("")
-    assert sure.step(white) == LiveReward(pytest.approx(0.5), pytest.approx(0.25))
-    mixed = Ensemble([SureOnlineModel("a"), FixedOnlineModel("b")])
-    mixed.reset("")
+    assert run.step(white) == LiveReward(pytest.approx(0.6), None)
+    assert other.step(white) == LiveReward(pytest.approx(0.5), None)
+    sure = Ensemble([SureOnlineModel("a"), SureOnlineModel("b")]).start("")
+    assert sure.step(white) == LiveReward(pytest.approx(0.5), pytest.approx(0.25), pytest.approx(0.05))
+    mixed = Ensemble([SureOnlineModel("a"), FixedOnlineModel("b")]).start("")
     assert mixed.step(white).success is None  # as in score: only if all give one
 
 

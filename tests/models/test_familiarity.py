@@ -13,7 +13,7 @@ from demerit.data.episode import Episode
 from demerit.data.reward import UNFAMILIAR, Reward
 from demerit.data.video import write_video
 from demerit.errors import BadInput
-from demerit.models import LiveReward, load_model
+from demerit.models import load_model
 from demerit.models.compact.engine import FAMILIAR, Engine
 from demerit.models.compact.model import Compact
 from demerit.models.familiarity import Familiarity, FeatureProjection, student_tail
@@ -127,8 +127,8 @@ def test_the_folder_keeps_it_and_live_steps_reach_it(taught: tuple[TeachOutcome,
     (reward,) = outcome.model.score([episode])
     loaded = type(outcome.model).from_folder(folder, FakeNetwork())
     assert loaded.score([episode])[0].familiarity == reward.familiarity
-    loaded.reset(episode.instruction)
-    live = [LiveReward.of(loaded.step(frame)).familiarity for frame in episode.main.all()]
+    run = loaded.start(episode.instruction)
+    live = [run.step(frame).familiarity for frame in episode.main.all()]
     assert live[-1] == pytest.approx(reward.familiarity, abs=1e-3)
 
 
@@ -184,8 +184,8 @@ def test_the_shipped_network_knows_its_simulator_and_notices_a_moved_camera(tmp_
     corner = [Episode.from_array(one.main.all()[:, :90, :90].copy()) for one in episodes]
     assert np.median(familiarity_of(model, moved)) < UNFAMILIAR
     assert np.mean(np.array(familiarity_of(model, corner)) < whole) > 0.7
-    model.reset("")
-    live = [model.step(frame).familiarity for frame in episodes[0].main.all()]
+    run = model.start("")
+    live = [run.step(frame).familiarity for frame in episodes[0].main.all()]
     assert live[-1] == pytest.approx(whole[0], abs=1e-3)
 
 

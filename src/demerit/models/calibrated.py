@@ -25,13 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.episode import Episode
-from demerit.data.frames import Images, short_hash
+from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
 from demerit.data.seen import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import MODELS, load_model
 from demerit.models.loading import DESCRIPTION, name_of, only_these, read_description
-from demerit.models.protocol import LiveReward, ModelCard, Online, RewardModel
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, RewardModel
 
 KIND = "calibrated"
 CalibrationMethod = Literal["isotonic", "conformal"]
@@ -217,8 +217,7 @@ class CalibrationRecipe:
 class Calibrated:
     """Another model with calibrated numbers; it looks at the same frames and is causal if that one is."""
 
-    reset: Callable[[str], None]
-    step: Callable[[Images], LiveReward]
+    start: Callable[[str], LiveEpisode]
 
     def __init__(self, recipe: CalibrationRecipe, inner: RewardModel, name: str = KIND) -> None:
         """Combine recipe and inner model; `from_folder` loads both."""
@@ -234,7 +233,7 @@ class Calibrated:
             if hasattr(inner, method):
                 setattr(self, method, getattr(inner, method))
         if isinstance(inner, Online):
-            self.reset, self.step = inner.reset, self._step
+            self.start = lambda instruction: _CalibratedRun(self, inner.start(instruction))
 
     @classmethod
     def from_folder(cls, folder: Path, inner: str | RewardModel | None = None) -> Calibrated:
@@ -251,9 +250,10 @@ class Calibrated:
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Score with the inner model and map its numbers."""
-        return [self._calibrate(reward) for reward in self.inner.score(episodes)]
+        return [self.calibrate_reward(reward) for reward in self.inner.score(episodes)]
 
-    def _calibrate(self, reward: Reward) -> Reward:
+    def calibrate_reward(self, reward: Reward) -> Reward:
+        """Map the numbers of a reward of the inner model."""
         evidence = _evidence(reward, self.recipe.evidence)
         success = self.recipe.success(evidence).astype(np.float32)
         has_none = isinstance(self.recipe.success, Same) and reward.success is None
@@ -272,15 +272,23 @@ class Calibrated:
             given={**reward.given, **given},
         )
 
-    def _step(self, frame: Images) -> LiveReward:
-        """Map the inner model's live numbers as a reward of one frame."""
-        assert isinstance(self.inner, Online)
-        live = LiveReward.of(self.inner.step(frame))
+
+@dataclass(eq=False)
+class _CalibratedRun:
+    """A live episode of the inner model, whose numbers are mapped as a reward of one frame."""
+
+    model: Calibrated
+    inner: LiveEpisode
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        live = self.inner.step(frame)
         value = np.array([live.value], np.float32)
         success = None if live.success is None else np.array([live.success], np.float32)
         why = "not scored" if np.isnan(live.value) else ""
-        mapped = self._calibrate(Reward(self.inner.card.name, "live", np.zeros(1, np.int32), value, success, why))
-        return LiveReward(mapped.final, None if mapped.success is None else float(mapped.success[0]))
+        said = Reward(self.model.inner.card.name, "live", np.zeros(1, np.int32), value, success, why)
+        mapped = self.model.calibrate_reward(said)
+        mapped_success = None if mapped.success is None else float(mapped.success[0])
+        return LiveReward(mapped.final, mapped_success, live.familiarity)
 
 
 def calibrated(address: str = "") -> Calibrated:

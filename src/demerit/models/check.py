@@ -17,7 +17,7 @@ from demerit.data.episode import Episode
 from demerit.data.frames import ArrayFrames, Frames, Images, Times
 from demerit.data.reward import Reward
 from demerit.errors import ContractBroken, DemeritError, UnreadableVideo
-from demerit.models.protocol import LiveReward, ModelCard, Online, Prepares, RewardModel
+from demerit.models.protocol import LiveFrame, LiveReward, ModelCard, Online, Prepares, RewardModel
 
 Status = Literal["kept", "broken", "not checkable"]
 # Batched matrix products differ in the last digits; a model that mixes up episodes differs by far more.
@@ -219,20 +219,23 @@ def _admits_what_it_cannot_see(trial: _ModelTrial) -> Result:
 
 
 def _live_is_offline(trial: _ModelTrial) -> Result:
-    """Step through episodes: value and success of each scored frame must be those of `score`."""
+    """Step through two episodes at a time: value and success of each scored frame must be those of `score`."""
     model, compared = trial.model, 0
     if not isinstance(model, Online):
         return "not checkable", "it does not score live"
-    for episode, whole in trial.scored():
-        if isinstance(model, Prepares) and list(model.looks_at(episode)) != [episode.main_camera]:
-            return "not checkable", "it looks at other cameras than the main one"
-        model.reset(episode.instruction)
-        live = [LiveReward.of(model.step(frame)) for frame in episode.main.all()]
+    scored = list(trial.scored())
+    answers: list[list[LiveReward]] = []
+    for start in range(0, len(scored), 2):
+        answers += _step_in_turns(model, [episode for episode, _ in scored[start : start + 2]])
+    for (episode, whole), live in zip(scored, answers, strict=True):
+        for answer in live:
+            if not isinstance(answer, LiveReward):
+                return "broken", f"step gives a {type(answer).__name__} instead of a LiveReward"
         found = {"value": np.array([one.value for one in live]), "success": np.array([one.success for one in live])}
         for name, column in (("value", whole.value), ("success", whole.success)):
             if (column is None) != all(number is None for number in found[name]):
                 where = "step gives" if column is None else "score gives"
-                return "broken", f"{where} a {name} that the other one does not give (return a LiveReward)"
+                return "broken", f"{where} a {name} that the other one does not give"
             if column is None:
                 continue
             gap = np.abs(found[name].astype(np.float64)[whole.at] - column)
@@ -242,6 +245,26 @@ def _live_is_offline(trial: _ModelTrial) -> Result:
                 return "broken", f"{episode.id!r}: the {name} of frame {whole.at[worst]} is {said}"
         compared += len(whole.at)
     return "kept", f"{compared} frames have the same value and success live"
+
+
+def _step_in_turns(model: Online, episodes: list[Episode]) -> list[list[LiveReward]]:
+    """Score episodes live, a frame of each in turn: a model that mixes them gives other values than alone."""
+    frames = [_read_live_frames(model, episode) for episode in episodes]
+    live = [model.start(episode.instruction) for episode in episodes]
+    answers: list[list[LiveReward]] = [[] for _ in episodes]
+    for at in range(max(map(len, frames))):
+        for run, shown, said in zip(live, frames, answers, strict=True):
+            if at < len(shown):
+                said.append(run.step(shown[at]))
+    return answers
+
+
+def _read_live_frames(model: Online, episode: Episode) -> list[LiveFrame]:
+    cameras = list(model.looks_at(episode)) if isinstance(model, Prepares) else [episode.main_camera]
+    images = [episode.views[name].all() for name in cameras]
+    if cameras == [episode.main_camera]:
+        return list(images[0])
+    return [dict(zip(cameras, each, strict=True)) for each in zip(*images, strict=True)]
 
 
 CLAUSES: dict[str, Callable[[_ModelTrial], Result]] = {

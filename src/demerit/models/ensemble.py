@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -17,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.episode import Episode
-from demerit.data.frames import Images, Indices, short_hash
+from demerit.data.frames import Indices, short_hash
 from demerit.data.reward import Reward
 from demerit.data.seen import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.listing import Listing
-from demerit.models.protocol import LiveReward, ModelCard, Online, RewardModel
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, RewardModel
 
 Floats = npt.NDArray[np.float64]
 MIN_MEMBERS = 2
@@ -42,8 +43,7 @@ class Ensemble:
         about="The mean of several models of one range, and how far they disagree: ensemble:change+motion.",
         frames="as the members",
     )
-    reset: Callable[[str], None]
-    step: Callable[[Images], LiveReward]
+    start: Callable[[str], LiveEpisode]
 
     def __init__(self, members: str | Sequence[str | RewardModel] = "") -> None:
         """Take models, their names, or one text with + between the names."""
@@ -55,7 +55,7 @@ class Ensemble:
         self.members = [load_model(name) if isinstance(name, str) else name for name in names]
         self.card = _make_card([member.card for member in self.members])
         if all(isinstance(member, Online) for member in self.members):
-            self.reset, self.step = self._reset, self._step
+            self.start = self._start
 
     @property
     def seen(self) -> SeenEpisodes:
@@ -87,16 +87,22 @@ class Ensemble:
         success = _average_success(rewards, at)
         return Reward(self.card.name, episode.id, at, mean.astype(np.float32), success, why, given)
 
-    def _reset(self, instruction: str) -> None:
-        for member in self.members:
-            assert isinstance(member, Online)
-            member.reset(instruction)
+    def _start(self, instruction: str) -> LiveEpisode:
+        return _EnsembleRun([member.start(instruction) for member in self.members if isinstance(member, Online)])
 
-    def _step(self, frame: Images) -> LiveReward:
-        live = [LiveReward.of(member.step(frame)) for member in self.members if isinstance(member, Online)]
+
+@dataclass(eq=False)
+class _EnsembleRun:
+    """A live episode: one of each member."""
+
+    members: list[LiveEpisode]
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        live = [member.step(frame) for member in self.members]
         found = [one.success for one in live if one.success is not None]
         success = float(np.mean(found)) if len(found) == len(live) else None
-        return LiveReward(float(np.mean([one.value for one in live])), success)
+        known = [one.familiarity for one in live if one.familiarity is not None]
+        return LiveReward(float(np.mean([one.value for one in live])), success, min(known, default=None))
 
 
 def _make_card(cards: list[ModelCard]) -> ModelCard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -114,25 +114,29 @@ class LiveReward:
     familiarity: float | None = None
     """how much the episode so far looks like what the model learned from, 0 to 1; None = unknown"""
 
-    @classmethod
-    def of(cls, answer: LiveReward | float) -> LiveReward:
-        """Take what `step` returned; a plain number is a value without success."""
-        return answer if isinstance(answer, LiveReward) else cls(float(answer))
-
     def __float__(self) -> float:
         return self.value
 
 
-@runtime_checkable
-class Online(Protocol):
-    """A model that can also score a live episode frame by frame."""
+LiveFrame = Images | Mapping[str, Images]
+"""a (height, width, 3) uint8 RGB image, or one per camera by name, the main camera first"""
 
-    def reset(self, instruction: str) -> None:
-        """Start a new episode."""
+
+@runtime_checkable
+class LiveEpisode(Protocol):
+    """An episode that is scored while it happens."""
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        """Take the next frame; return the value and success that `score` gives it."""
         ...
 
-    def step(self, frame: Images) -> LiveReward:
-        """Take the next (height, width, 3) uint8 RGB frame; return the value and success that `score` gives it."""
+
+@runtime_checkable
+class Online(Protocol):
+    """A model that can also score live episodes frame by frame, any number of them at once."""
+
+    def start(self, instruction: str) -> LiveEpisode:
+        """Start a live episode."""
         ...
 
 

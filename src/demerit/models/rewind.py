@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ import numpy.typing as npt
 
 from demerit.config import build_config
 from demerit.data.episode import Episode
-from demerit.data.frames import RGB, Images, Prepare, short_hash, spread
+from demerit.data.frames import Images, Prepare, short_hash, spread
 from demerit.data.reward import Reward
 from demerit.data.seen import SEEN, SeenEpisodes
 from demerit.errors import BadEpisode, BadInput, DemeritError
 from demerit.models.compact.engine import AGAIN, Engine, open_session
 from demerit.models.compact.model import Compact
+from demerit.models.live_cameras import LiveCameras
 from demerit.models.loading import DESCRIPTION, name_of, read_description
-from demerit.models.protocol import ModelCard
+from demerit.models.protocol import LiveFrame, LiveReward, ModelCard
 
 KIND, HEAD, TOWER_FOLDER = "rewind", "head.onnx", "tower"
 AT_ONCE = 64
@@ -97,7 +98,6 @@ class ReWiND:
             weights_hash=weights,
             about=ABOUT,
         )
-        self._live: _LiveRewind | None = None
 
     @classmethod
     def from_folder(cls, folder: Path, threads: int | None = None) -> ReWiND:
@@ -117,18 +117,12 @@ class ReWiND:
         """Score every frame. An episode that cannot be read comes back unscored with the reason."""
         return [self._score_episode(episode) for episode in episodes]
 
-    def reset(self, instruction: str) -> None:
-        """Start a live episode."""
+    def start(self, instruction: str) -> _RewindRun:
+        """Start a live episode. The cost per step is constant."""
         words = self.engine.text_vector(instruction)
         if words is None:
             raise BadInput("instruction", "text with a known word", repr(instruction))
-        self._live = _LiveRewind(self, words, [])
-
-    def step(self, frame: Images) -> float:
-        """Take the next (height, width, 3) frame; return its progress. The cost per step is constant."""
-        if self._live is None:
-            raise BadInput("step", "reset(instruction) before the first frame", "a frame")
-        return self._live.step(frame)
+        return _RewindRun(self, words)
 
     def follow(self, features: Floats, words: Floats) -> Floats:
         """Return (frames,) progress from 0 to 1, of (frames, features) and an instruction's vector."""
@@ -169,22 +163,22 @@ class ReWiND:
 
 
 @dataclass(eq=False)
-class _LiveRewind:
+class _RewindRun:
     """A live episode: the first image and the features so far."""
 
     model: ReWiND
     words: Floats
-    features: list[Floats]
+    features: list[Floats] = field(default_factory=list)
     first: Images | None = None
+    cameras: LiveCameras = field(default_factory=LiveCameras)
 
-    def step(self, frame: Images) -> float:
-        if frame.ndim != RGB or frame.shape[-1] != RGB:
-            raise BadInput("frame", "shape (height, width, 3)", frame.shape)
-        self.first = frame if self.first is None else self.first
+    def step(self, frame: LiveFrame) -> LiveReward:
+        image = self.cameras.pick_main(frame)
+        self.first = image if self.first is None else self.first
         engine = self.model.engine
-        self.features.append(engine.features(frame[None], self.first)[0, : engine.info.vector])
+        self.features.append(engine.features(image[None], self.first)[0, : engine.info.vector])
         shown = spread(len(self.features), self.model.info.frames)
-        return self.model.follow_last(np.stack([self.features[at] for at in shown]), self.words)
+        return LiveReward(self.model.follow_last(np.stack([self.features[at] for at in shown]), self.words))
 
 
 def _blocks(moments: range) -> list[range]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,20 +48,29 @@ def test_live_steps_equal_scoring(model: Compact, count: int) -> None:
     (offline,) = model.score([Episode.from_array(images, "push the cup")])
     assert offline.success is not None
     for _ in range(2):
-        model.reset("push the cup")
-        live = [model.step(image) for image in images]
+        run = model.start("push the cup")
+        live = [run.step(image) for image in images]
         np.testing.assert_allclose([one.value for one in live], offline.value, atol=1e-5)
         np.testing.assert_allclose([one.success for one in live], offline.success, atol=1e-5)
 
 
-def test_wrong_live_calls_are_refused(network: Path) -> None:
-    model = Compact.from_folder(network)
-    with pytest.raises(BadInput, match="reset"):
-        model.step(random_images(1)[0])
-    model.reset("push")
-    for wrong in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3))):
+def test_live_episodes_of_one_model_do_not_mix(model: Compact) -> None:
+    shown = [random_images(9, seed=seed) for seed in (1, 2)]
+    episodes = [Episode.from_array(images, f"push the cup {at}") for at, images in enumerate(shown)]
+    runs = [model.start(episode.instruction) for episode in episodes]
+    live = np.array([[float(run.step(images[at])) for run, images in zip(runs, shown, strict=True)] for at in range(9)])
+    for column, offline in zip(live.T, model.score(episodes), strict=True):
+        np.testing.assert_allclose(column, offline.value, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8), {}])
+def test_wrong_live_frames_are_refused_and_change_nothing(model: Compact, wrong: Any) -> None:
+    images = random_images(2)
+    run, undisturbed = model.start("push"), model.start("push")
+    for image in images:
         with pytest.raises(BadInput):
-            model.step(wrong)
+            run.step(wrong)
+        assert run.step(image) == undisturbed.step(image)
 
 
 def test_several_cameras_are_averaged_and_live_too(network: Path) -> None:
@@ -75,11 +85,15 @@ def test_several_cameras_are_averaged_and_live_too(network: Path) -> None:
     np.testing.assert_array_equal(both.value, named.value)
     assert [reward.given["camera"] for reward in (main, second, both)] == ["front", "wrist", ["front", "wrist"]]
     model = Compact.from_folder(network, "all")
-    model.reset("push the cup")
-    live = [model.step(np.stack(pair)) for pair in zip(front, wrist, strict=True)]
-    np.testing.assert_allclose(np.array(live, float), both.value, atol=1e-5)
-    with pytest.raises(BadInput, match="2 cameras"):
-        model.step(front[0])
+    frames = [{"front": a, "wrist": b} for a, b in zip(front, wrist, strict=True)]
+    for cameras, offline in (("all", both), ("main", main), ("wrist", second), ("front,wrist", named)):
+        run = Compact.from_folder(network, cameras).start("push the cup")
+        live = [run.step(dict(reversed(frame.items())) if at else frame) for at, frame in enumerate(frames)]
+        np.testing.assert_allclose(np.array(live, float), offline.value, atol=1e-5)
+    run = model.start("push the cup")
+    run.step(frames[0])
+    with pytest.raises(BadInput, match="front, wrist"):
+        run.step(front[0])
     missing = Compact.from_folder(network, ["top"]).score([episode])[0]
     assert not missing.scored and "'top'" in missing.why_missing
     uneven = replace(episode, views={**views, "wrist": Frames.from_array(random_images(11))})

@@ -6,14 +6,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
-from demerit.data.frames import Images
 from demerit.data.labels import NOT_A_MODEL
 from demerit.data.reward import Reward
 from demerit.data.seen import seen_by
@@ -26,7 +25,7 @@ from demerit.models import load_model
 from demerit.models.calibrated import Calibrated, Confidence, Shift
 from demerit.models.check import check_model
 from demerit.models.ensemble import Ensemble
-from demerit.models.protocol import Comparer, LiveReward, Online
+from demerit.models.protocol import Comparer, LiveFrame, LiveReward, Online
 from demerit.training.calibration.job import CalibrateOptions, CalibrationResult, calibrate
 from fakes.coded_episodes import Listed, Oracle, coded, episode
 from fakes.command import demerit, error_sentence
@@ -51,12 +50,13 @@ class Follows(Hopeful):
         said = super()._one(one)
         return replace(said, success=said.value**2)
 
-    def reset(self, instruction: str) -> None:
-        self.told = instruction
+    def start(self, instruction: str) -> Self:
+        return self
 
-    def step(self, frame: Images) -> LiveReward:
+    def step(self, frame: LiveFrame) -> LiveReward:
+        assert isinstance(frame, np.ndarray)
         value = 0.5 + float(frame[0, 0, 0]) / 255 / 2
-        return LiveReward(value, value**2)
+        return LiveReward(value, value**2, 0.25)
 
     def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
         return [0.5 for _ in pairs]
@@ -126,10 +126,11 @@ def test_other_methods_of_the_inner_model_stay(tmp_path: Path) -> None:
     assert model.recipe.evidence == "success"
     one = episode(99, "success")
     (whole,) = model.score([one])
-    model.reset(one.instruction)
-    live = [model.step(frame) for frame in one.main.all()]
+    run = model.start(one.instruction)
+    live = [run.step(frame) for frame in one.main.all()]
     assert [one.value for one in live] == pytest.approx(whole.value, abs=1e-6)
     assert [one.success for one in live] == pytest.approx(whole.success, abs=1e-6)
+    assert {one.familiarity for one in live} == {0.25}
 
 
 def test_unscored_stays_unscored(tmp_path: Path) -> None:

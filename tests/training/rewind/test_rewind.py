@@ -273,8 +273,8 @@ def test_live_equals_offline(folder: Path) -> None:
     model = load_model(str(folder.parent))
     images = np.stack([draw_bar(done) for done in np.linspace(0, 1, 21)])
     (reward,) = model.score([Episode.from_array(images, "lift the lid", id="e")])
-    model.reset("lift the lid")
-    assert [model.step(image) for image in images] == pytest.approx(reward.value.tolist(), abs=1e-5)
+    run = model.start("lift the lid")
+    assert [run.step(image).value for image in images] == pytest.approx(reward.value.tolist(), abs=1e-5)
     assert reward.value.std() > 0
 
 
@@ -291,7 +291,7 @@ def test_without_an_instruction_there_is_no_reward(folder: Path) -> None:
     (reward,) = model.score([Episode.from_array(images, "", id="e")])
     assert not reward.scored and "instruction" in reward.why_missing
     with pytest.raises(BadInput):
-        model.reset(" ")
+        model.start(" ")
 
 
 @pytest.mark.parametrize("damage", ["head", "tower", "field", "frames", "missing"])

@@ -222,14 +222,14 @@ def test_the_folder_loads_as_a_model(model: tuple[TeachOutcome, Path], tmp_path:
 def test_live_steps_equal_scoring(model: tuple[TeachOutcome, Path]) -> None:
     loaded = model[0].model
     episode = data.episode(True, 33)
-    loaded.reset(episode.instruction)
-    live = [loaded.step(frame) for frame in episode.main.all()]
+    run = loaded.start(episode.instruction)
+    live = [run.step(frame) for frame in episode.main.all()]
     (offline,) = loaded.score([episode])
     assert offline.success is not None and np.ptp(offline.success) > 0.1
     assert np.allclose(offline.value, [one.value for one in live], atol=1e-5)
     assert np.allclose(offline.success, [one.success for one in live], atol=1e-5)
     with pytest.raises(BadInput, match="shape"):
-        loaded.step(episode.main.all())
+        run.step(episode.main.all())
 
 
 def test_another_network_and_damaged_folders_are_refused(model: tuple[TeachOutcome, Path], tmp_path: Path) -> None:
@@ -347,10 +347,10 @@ def test_several_cameras_are_taught_together() -> None:
     test = [add_camera(one) for one in data.episodes(3, 3, first=30)]
     values = finals(outcome, test)
     assert values[::2].mean() > values[1::2].mean() + 0.2
-    outcome.model.reset("push")
-    assert np.isfinite(float(outcome.model.step({name: view.take([0])[0] for name, view in test[0].views.items()})))
+    run = outcome.model.start("push")
+    assert np.isfinite(float(run.step({name: view.take([0])[0] for name, view in test[0].views.items()})))
     with pytest.raises(BadInput, match="per camera"):
-        outcome.model.step(test[0].main.take([0])[0])
+        run.step(test[0].main.take([0])[0])
     assert taught(episodes, cameras=["side"]).model.config.cameras == ("side",)
     uneven = replace(episodes[0], views={"top": episodes[0].views["top"].select(range(9)), "side": episodes[0].main})
     assert any("one length" in note for note in taught([uneven, *episodes[1:]]).results.notes)
@@ -390,12 +390,12 @@ def test_a_live_episode_with_some_cameras_is_as_scored() -> None:
     whole = two_cameras(data.episodes(1, 0, first=30))[0]
     for names in (("top", "side"), ("side",)):
         one = replace(whole, views={name: whole.views[name] for name in names})
-        outcome.model.reset(one.instruction)
+        run = outcome.model.start(one.instruction)
         frames = [{name: view.take([i])[0] for name, view in one.views.items()} for i in range(data.FRAMES)]
-        live = [float(outcome.model.step(frame)) for frame in frames]
+        live = [float(run.step(frame)) for frame in frames]
         assert live == pytest.approx(outcome.model.score([one])[0].value, abs=1e-5)
     with pytest.raises(BadInput, match="side"):
-        outcome.model.step({"top": whole.views["top"].take([0])[0]})
+        run.step({"top": whole.views["top"].take([0])[0]})
 
 
 def test_cameras_of_most_episodes_are_used() -> None:
@@ -429,8 +429,8 @@ def test_a_stride_limits_the_number_of_frames(monkeypatch: pytest.MonkeyPatch) -
     reward = outcome.model.score([episode])[0]
     assert reward.at.tolist() == [*range(0, 24, 2), 23]
     check_model(outcome.model).raise_if_broken()
-    outcome.model.reset(episode.instruction)
-    live = [outcome.model.step(frame) for frame in episode.main.all()]
+    run = outcome.model.start(episode.instruction)
+    live = [run.step(frame) for frame in episode.main.all()]
     assert np.allclose(np.array(live, float)[reward.at], reward.value, atol=1e-5)
 
 

@@ -166,8 +166,8 @@ def test_a_model_with_a_reader_scores_without_torch_and_live(with_reader: Path) 
     model = load_model(str(with_reader))
     episode = data.episode(True, 40)
     (reward,) = model.score([episode])  # type: ignore[attr-defined]
-    model.reset(episode.instruction)  # type: ignore[attr-defined]
-    live = [model.step(image).value for image in episode.main.all()]  # type: ignore[attr-defined]
+    run = model.start(episode.instruction)  # type: ignore[attr-defined]
+    live = [run.step(image).value for image in episode.main.all()]
     assert np.allclose(live, reward.value, atol=1e-4)
     code = (
         f"import sys; sys.path = {sys.path!r}; sys.modules['torch'] = None; sys.modules['onnx'] = None\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.episode import Episode, safe_name
-from demerit.data.frames import RGB, Frames, Images
+from demerit.data.frames import Frames, Images
 from demerit.data.reward import Reward
 from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadEpisode, BadInput, DemeritError, UnknownName
 from demerit.models.compact.engine import Engine, NetworkInfo, NetworkOutputs
 from demerit.models.compact.resize import resize_square
+from demerit.models.live_cameras import LiveCameras, take_first
 from demerit.models.loading import name_of, only_these, read_description
-from demerit.models.protocol import LiveReward, ModelCard
+from demerit.models.protocol import LiveFrame, LiveReward, ModelCard
 
 MAIN, ALL = "main", "all"
 COLUMNS = ("progress", "bins", "success", "rank", "hidden")
 AT_ONCE = 512
 """frames computed at once; a multiple of the engine's chunks and steps, so that it changes no value"""
-ONE_IMAGE, SEVERAL_IMAGES = 3, 4
 ABOUT = (
     "A small network for any CPU: sees every frame beside the first and reads the instruction. Trained mostly in "
     "simulation: on a new robot or camera its zero-shot values are a guess until it is taught some of your episodes."
@@ -50,7 +50,6 @@ class Compact:
         self.engine = engine or Engine.load_shipped()
         self._cameras = _parse_cameras(cameras)
         self.card = _card(self.engine.info, _model_name(name, self._cameras))
-        self._run: _CompactRun | None = None
 
     @classmethod
     def from_folder(cls, folder: Path, cameras: str | Sequence[str] = MAIN, threads: int | None = None) -> Compact:
@@ -91,18 +90,11 @@ class Compact:
                 ranks[id(episode)] = self._rank(episode)
         return [1 / (1 + float(np.exp(ranks[id(b)] - ranks[id(a)]))) for a, b in pairs]
 
-    def reset(self, instruction: str) -> None:
-        """Start a live episode."""
-        self._run = _CompactRun(self.engine, instruction)
-
-    def step(self, frame: Images) -> LiveReward:
-        """Take the next (height, width, 3) frame, or (cameras, height, width, 3); return its progress and success.
-
-        The cost per step is constant.
-        """
-        if self._run is None:
-            raise BadInput("step", "reset(instruction) before the first frame", "a frame")
-        return self._run.step(frame)
+    def start(self, instruction: str) -> _CompactRun:
+        """Start a live episode. The cost per step is constant."""
+        if isinstance(self._cameras, tuple):
+            return _CompactRun(self.engine, instruction, LiveCameras(lambda _: self._cameras, self._cameras))
+        return _CompactRun(self.engine, instruction, LiveCameras(take_first if self._cameras == MAIN else list))
 
     def follow(self, episode: Episode) -> NetworkOutputs:
         """Return all network outputs for an episode, the mean over its cameras."""
@@ -171,27 +163,25 @@ class _CompactRun:
 
     engine: Engine
     instruction: str
-    first: Images | None = None
-    states: Sequence[Floats] | None = None
+    cameras: LiveCameras
+    first: dict[str, Images] = field(default_factory=dict)
+    states: dict[str, Floats] = field(default_factory=dict)
     total: float = 0.0
     """sum of the frames' distances"""
     count: int = 0
 
-    def step(self, frame: Images) -> LiveReward:
-        images = frame if frame.ndim == SEVERAL_IMAGES else frame[None]
-        if frame.ndim not in (ONE_IMAGE, SEVERAL_IMAGES) or frame.shape[-1] != RGB or not len(images):
-            raise BadInput("frame", "shape (height, width, 3), or (cameras, height, width, 3)", frame.shape)
-        small = resize_square(images, self.engine.info.size)
-        self.first = small if self.first is None else self.first
-        if len(small) != len(self.first):
-            raise BadInput("frame", f"{len(self.first)} cameras, as at the first step", len(small))
-        states: Sequence[Floats | None] = self.states or [None] * len(small)
-        rows = [
-            self.engine.follow(self.engine.features(image[None], first), self.instruction, state)
-            for image, first, state in zip(small, self.first, states, strict=True)
-        ]
-        self.states = [row.state for row in rows]
-        outputs = average_outputs(rows)
+    def step(self, frame: LiveFrame) -> LiveReward:
+        size = self.engine.info.size
+        small = {name: resize_square(image[None], size) for name, image in self.cameras.pick(frame).items()}
+        self.first = self.first or {name: image[0] for name, image in small.items()}
+        rows = {
+            name: self.engine.follow(
+                self.engine.features(image, self.first[name]), self.instruction, self.states.get(name)
+            )
+            for name, image in small.items()
+        }
+        self.states = {name: row.state for name, row in rows.items()}
+        outputs = average_outputs(list(rows.values()))
         known, familiarity = self.engine.familiarity, None
         if known is not None and outputs.distance is not None:
             self.total += float(outputs.distance[0])

@@ -8,6 +8,7 @@ demerit score my_videos --model robometer:path=./mine     a folder, in either la
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from demerit.data.reward import Reward
 from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput
 from demerit.models.listing import Listing
-from demerit.models.protocol import LiveReward, ModelCard
+from demerit.models.live_cameras import LiveCameras
+from demerit.models.protocol import LiveFrame, LiveReward, ModelCard
 from demerit.models.published.options import (
     check_at_least,
     check_choice,
@@ -87,7 +89,6 @@ class Robometer:
         path = given.get("path") or CHECKPOINTS[which]
         self.checkpoint: RobometerCheckpoint = opener.open(path, **placement(given))
         self.card = self._card(reward_name(path, given.get("adapter"), PUBLISHED))
-        self._live: LiveRobometer | None = None
 
     @cached_property
     def engine(self) -> RobometerEngine:
@@ -107,20 +108,11 @@ class Robometer:
         """Return how likely the first of each pair is better, averaged over both orders of asking."""
         return [self._prefer(first, second) for first, second in pairs]
 
-    def reset(self, instruction: str) -> None:
-        """Start a live episode."""
+    def start(self, instruction: str) -> _RobometerRun:
+        """Start a live episode. The cost of a step does not grow with the episode."""
         if not instruction.strip() or not is_plain_text(instruction):
             raise BadInput("instruction", "text without special tokens", repr(instruction))
-        self._live = load_engine("robometer", "robometer:LiveRobometer")(self.engine, instruction.strip())
-
-    def step(self, frame: Images) -> LiveReward:
-        """Take the next (height, width, 3) frame and return its progress and success, as `score` would.
-
-        The cost of a step does not grow with the episode.
-        """
-        if self._live is None:
-            raise BadInput("step", "reset(instruction) before the first frame", "a frame")
-        return LiveReward(*self._live.step(frame))
+        return _RobometerRun(load_engine("robometer", "robometer:LiveRobometer")(self.engine, instruction.strip()))
 
     def _score(self, episode: Episode, frames: Frames) -> Reward:
         what = f"Scoring episode {episode.id} with {self.card.name}"
@@ -172,6 +164,17 @@ class Robometer:
             + ZERO_AT.get(self.checkpoint.zero_at, "")
             + VERIFIED,
         )
+
+
+@dataclass(eq=False)
+class _RobometerRun:
+    """A live episode of the main camera."""
+
+    live: LiveRobometer
+    cameras: LiveCameras = field(default_factory=LiveCameras)
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        return LiveReward(*self.live.step(self.cameras.pick_main(frame)))
 
 
 def _batches(frames: Frames) -> Iterator[Images]:

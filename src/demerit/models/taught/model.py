@@ -26,8 +26,9 @@ from demerit.data.instructions import normalize_instruction
 from demerit.data.reward import Reward
 from demerit.data.seen import SeenEpisodes, seen_by
 from demerit.errors import BadEpisode, BadInput, DemeritError
+from demerit.models.live_cameras import LiveCameras
 from demerit.models.loading import DESCRIPTION, name_of, read_description, read_listed
-from demerit.models.protocol import LiveReward, ModelCard
+from demerit.models.protocol import LiveFrame, LiveReward, ModelCard
 from demerit.models.taught.features import (
     FeatureNetwork,
     Features,
@@ -46,7 +47,6 @@ KIND = "taught"
 IDENTITY = 2
 AT_ONCE = 512
 """frames computed at once; a multiple of the engine's chunks and steps"""
-ONE_IMAGE = 3
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,6 @@ class TaughtModel:
         self.tasks: Mapping[str, str] = config.taught_on.get("tasks", {})
         self.card = self._card(name)
         self.seen = (taught_on or SeenEpisodes(complete=False)) | seen_by(network)
-        self._run: _TaughtRun | None = None
 
     @classmethod
     def from_folder(cls, folder: Path, network: FeatureNetwork | str | Path | None = None) -> TaughtModel:
@@ -187,18 +186,14 @@ class TaughtModel:
                 scores[id(episode)] = self._final_score(episode)
         return [1 / (1 + math.exp(self.head.steep * (scores[id(b)] - scores[id(a)]))) for a, b in pairs]
 
-    def reset(self, instruction: str) -> None:
-        """Start a live episode."""
-        self._run = _TaughtRun(self, instruction)
+    def start(self, instruction: str) -> _TaughtRun:
+        """Start a live episode. The cost per step is constant.
 
-    def step(self, frame: Images | Mapping[str, Images]) -> LiveReward:
-        """Take the next (height, width, 3) frame, or one per camera by name; return its progress and success.
-
-        A camera that the first frame lacks is missing in the whole episode. The cost per step is constant.
+        A camera that the first frame lacks is missing in the whole episode.
         """
-        if self._run is None:
-            raise BadInput("step", "reset(instruction) before the first frame", "a frame")
-        return self._run.step(frame)
+        cameras = self.config.cameras
+        chosen = LiveCameras(lambda given: [name for name in cameras if name in given], cameras)
+        return _TaughtRun(self, instruction, chosen)
 
     def start_stream(self, instruction: str) -> FeatureStream:
         """Start the features of one camera of an episode."""
@@ -322,15 +317,16 @@ class _TaughtRun:
 
     model: TaughtModel
     instruction: str
+    chosen: LiveCameras
     streams: dict[str, FeatureStream] = field(default_factory=dict)
     count: int = 0
     distance: float = 0.0
     """sum over the frames"""
 
-    def step(self, frame: Images | Mapping[str, Images]) -> LiveReward:
-        images, cameras = self._images(frame), self.model.config.cameras
+    def step(self, frame: LiveFrame) -> LiveReward:
+        images, cameras = self.chosen.pick(frame), self.model.config.cameras
         if not self.streams:
-            self.streams = {name: self.model.start_stream(self.instruction) for name in cameras if name in images}
+            self.streams = {name: self.model.start_stream(self.instruction) for name in images}
         seen = {name: self._look(stream, images[name]) for name, stream in self.streams.items()}
         self.count += 1
         head = self.model.head
@@ -345,16 +341,3 @@ class _TaughtRun:
         tower, read = stream.embed_and_read(self.model.prepare(image[None]))
         on_stride = self.count % self.model.config.stride == 0
         return stream.follow(tower) if on_stride else stream.peek(tower), read
-
-    def _images(self, frame: Images | Mapping[str, Images]) -> Mapping[str, Images]:
-        cameras = self.model.config.cameras
-        if isinstance(frame, Mapping):
-            if not set(cameras) & set(frame) or not set(self.streams) <= set(frame):
-                wanted = f"an image of each of {', '.join(self.streams or cameras)}"
-                raise BadInput("frame", wanted, f"images of {', '.join(frame) or 'none'}")
-            return frame
-        if len(cameras) > 1:
-            raise BadInput("frame", f"an image per camera: {{{', '.join(map(repr, cameras))}}}", "one image")
-        if frame.ndim != ONE_IMAGE:
-            raise BadInput("frame", "shape (height, width, 3)", frame.shape)
-        return {cameras[0]: frame}
