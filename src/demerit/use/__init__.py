@@ -1,1 +1,1 @@
-"""Rewards and datasets used: `release` makes a dataset to share."""
+"""Rewards and datasets used: `release` makes a dataset to share, `gym` rewards Gymnasium environments."""

@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -19,6 +20,7 @@ from demerit.evaluate.metrics.success import (
     calibration_error,
     conformal_threshold,
     f1,
+    failures_needed,
     false_positive_rate,
     over_reward,
     over_reward_above,
@@ -137,6 +139,28 @@ def test_conformal_needs_enough_failures():
     for alpha in (0.0, 1.0, -1.0):
         with pytest.raises(BadInput, match="between 0 and 1"):
             conformal_threshold([1.0], alpha)
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "confidence"), [(45, 0.05, 0.9), (97, 0.05, 0.9), (400, 0.1, 0.95), (2000, 0.02, 0.8)]
+)
+def test_conformal_with_confidence(n, alpha, confidence):
+    """Of all calibration sets, the given share have a threshold whose true risk is at most alpha: exact, by scipy."""
+    threshold = conformal_threshold(np.arange(n), alpha, confidence).threshold
+    rank = int(threshold) + 1  # it is just above the score with this rank
+
+    def kept(k):  # the true risk above the k-th of n uniform numbers is Beta(n + 1 - k, k)
+        return scipy.stats.beta(n + 1 - k, k).cdf(alpha)
+
+    assert kept(rank) >= confidence - 1e-9 > kept(rank - 1)
+
+
+def test_conformal_with_confidence_needs_more_failures():
+    assert failures_needed(0.05) == 19 and failures_needed(0.05, 0.9) == 45
+    assert conformal_threshold(np.arange(45), 0.05, 0.9).enough
+    assert not conformal_threshold(np.arange(44), 0.05, 0.9).enough
+    with pytest.raises(BadInput):
+        conformal_threshold(np.arange(45), 0.05, 1.0)
 
 
 @check

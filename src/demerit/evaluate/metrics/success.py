@@ -378,8 +378,10 @@ class ConformalThreshold:
         return math.isfinite(self.threshold)
 
 
-def failures_needed(risk: float) -> int:
+def failures_needed(risk: float, confidence: float | None = None) -> int:
     """Return how many calibration failures a threshold at this risk needs: with fewer, it is +inf."""
+    if confidence is not None:
+        return math.ceil(math.log(1 - confidence) / math.log(1 - risk) - 1e-9)
     return math.ceil(1 / risk - 1e-9) - 1
 
 
@@ -388,7 +390,7 @@ def affordable_risk(failures: int) -> float:
     return math.ceil(100 / (failures + 1) - 1e-9) / 100
 
 
-def conformal_threshold(failures: npt.ArrayLike, alpha: float) -> ConformalThreshold:
+def conformal_threshold(failures: npt.ArrayLike, alpha: float, confidence: float | None = None) -> ConformalThreshold:
     """Calibrate a threshold t so that P(score >= t | failure) <= alpha for a new failure.
 
     With n calibration scores s_(1) <= ... <= s_(n) and k = n + 1 - floor(alpha (n + 1)): t is the next number above
@@ -396,15 +398,32 @@ def conformal_threshold(failures: npt.ArrayLike, alpha: float) -> ConformalThres
     1 - k / (n + 1) <= alpha, ties or not. The guarantee needs exchangeable failures: it does not carry over to other
     tasks, robots or cameras, and it holds on average over calibration sets.
 
+    With a confidence c, k is the smallest rank with P(Binomial(n, alpha) <= n - k) <= 1 - c. The share of all failures
+    above s_(k) is Beta(n + 1 - k, k) distributed (at most, with ties), and exceeds alpha with that probability.
+
     Args:
         failures: scores of human-rejected episodes that are not among the test episodes, NaN = unscored.
         alpha: the allowed share of failures that pass, between 0 and 1.
+        confidence: the share of calibration sets for which it holds, between 0 and 1; None = on average over them.
     """
-    if not 0 < alpha < 1:
-        raise BadInput("risk alpha", "a number between 0 and 1", alpha)
+    for name, share in (("risk alpha", alpha), ("confidence", alpha if confidence is None else confidence)):
+        if not 0 < share < 1:
+            raise BadInput(name, "a number between 0 and 1", share)
     scores = numbers("scores of calibration failures", failures)
     known = np.sort(scores[~np.isnan(scores)])
     n = len(known)
-    rank = n + 1 - math.floor(alpha * (n + 1) + 1e-9)  # the slack undoes rounding: 0.29 * 100 is below 29
+    if confidence is None:
+        allowed = math.floor(alpha * (n + 1) + 1e-9)  # the slack undoes rounding: 0.29 * 100 is below 29
+    else:
+        allowed = int(np.sum(np.cumsum(_binomial(n, alpha)) <= 1 - confidence + 1e-12))
+    rank = n + 1 - allowed
     threshold = math.inf if rank > n else float(np.nextafter(known[rank - 1], np.inf))
     return ConformalThreshold(threshold, alpha, n, len(scores) - n)
+
+
+def _binomial(n: int, p: float) -> Floats:
+    """Return the probability of 0 .. n hits."""
+    k = np.arange(n + 1)
+    ways = np.array([math.lgamma(n + 1) - math.lgamma(hits + 1) - math.lgamma(n - hits + 1) for hits in range(n + 1)])
+    found: Floats = np.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
+    return found

@@ -1,0 +1,112 @@
+"""Thresholds that end an episode, with a guarantee: calibrated on whole labelled episodes, seen frame by frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from demerit.data.episode import Episode
+from demerit.data.labels import Outcome
+from demerit.data.seen import seen_by
+from demerit.errors import BadInput
+from demerit.evaluate.metrics.success import conformal_threshold, failures_needed
+from demerit.models.protocol import LiveReward, Prepares, RewardModel
+from demerit.training.selection import LabelSelection
+from demerit.use.gym.scheme import EpisodeThreshold, RewardScheme, ThresholdEvidence
+from demerit.use.gym.watch import EpisodeWatch, load
+
+
+def find_success_threshold(
+    model: str | RewardModel,
+    episodes: Iterable[Episode],
+    risk: float = 0.05,
+    confidence: float | None = 0.9,
+    stride: int = 1,
+    use_test_split: bool = False,
+) -> EpisodeThreshold:
+    """Find the threshold that at most a share `risk` of failures reach at any of their frames.
+
+    A failure whose labelled progress was complete for a moment does not count: success was true then.
+
+    Args:
+        model: a model or its name.
+        episodes: labelled ones that the model has not learned from; failures count. Also a dataset.
+        risk: the share, between 0 and 1.
+        confidence: that the share holds for this very threshold; None = it holds on average over calibration sets,
+            which takes fewer episodes (19 instead of 45 at a risk of 0.05).
+        stride: as in the environment: frames of the episodes per look.
+        use_test_split: also take episodes of a test split.
+    """
+    return _find(load(model), episodes, False, risk, confidence, stride, use_test_split)
+
+
+def find_failure_threshold(
+    model: str | RewardModel,
+    episodes: Iterable[Episode],
+    risk: float = 0.05,
+    confidence: float | None = 0.9,
+    stride: int = 1,
+    use_test_split: bool = False,
+) -> EpisodeThreshold:
+    """Find the fall of the value below its highest so far that at most a share `risk` of successes reach at any frame.
+
+    Args: as `find_success_threshold`; successes count.
+    """
+    return _find(load(model), episodes, True, risk, confidence, stride, use_test_split)
+
+
+def follow_episode(model: RewardModel, episode: Episode, stride: int = 1) -> list[LiveReward]:
+    """Show an episode to a model as an environment does: frames 0, stride ... and the last. Return its answers."""
+    names = list(model.looks_at(episode)) if isinstance(model, Prepares) else [episode.main_camera]
+    at = sorted({*range(0, len(episode), stride), len(episode) - 1})
+    views = {name: episode.views[name].take(at) for name in names}
+    watch = EpisodeWatch(model, [episode.instruction], RewardScheme())
+    shown = [{name: view[i] for name, view in views.items()} for i in range(len(at))]
+    return [watch.look(frame if len(names) > 1 else frame[names[0]]).answer for frame in shown]
+
+
+def _find(
+    model: RewardModel,
+    episodes: Iterable[Episode],
+    of_successes: bool,
+    risk: float,
+    confidence: float | None,
+    stride: int,
+    use_test_split: bool,
+) -> EpisodeThreshold:
+    selection, seen = LabelSelection(use_test_split=use_test_split), seen_by(model)
+    known, found = 0, []
+    for episode in filter(None, map(selection.take, episodes)):
+        outcome = episode.outcome
+        if outcome is None or outcome.success is not of_successes or (was_complete(outcome) and not of_successes):
+            continue
+        if seen.has(episode):
+            known += 1
+        else:
+            found.append(highest_evidence(follow_episode(model, episode, stride)))
+    kinds: tuple[ThresholdEvidence, ...] = ("drop",) if of_successes else ("success", "value")
+    kind = next((kind for kind in kinds if all(kind in one for one in found)), kinds[-1])
+    bound = conformal_threshold([one[kind] for one in found], risk, confidence)
+    if not bound.enough:
+        fewest = f"{failures_needed(risk, confidence)} or more ({failures_needed(risk)} with confidence=None)"
+        notes = [f"{known} more that the model learned from, which do not count"] if known else []
+        what = f"labelled {'successes' if of_successes else 'failures'} for a risk of {risk:g}"
+        raise BadInput(what, fewest, "; ".join([str(bound.n), *notes, *selection.notes()]))
+    return EpisodeThreshold(bound.threshold, kind, risk, confidence, bound.n)
+
+
+def highest_evidence(answers: Sequence[LiveReward]) -> dict[ThresholdEvidence, float]:
+    """Return the highest number of each kind over the frames of an episode."""
+    values = np.array([answer.value for answer in answers])
+    found: dict[ThresholdEvidence, float] = {
+        "value": float(values.max()),
+        "drop": float((np.maximum.accumulate(values) - values).max()),
+    }
+    successes = [answer.success for answer in answers if answer.success is not None]
+    return found if len(successes) < len(answers) else {**found, "success": max(successes)}
+
+
+def was_complete(outcome: Outcome) -> bool:
+    """Whether a progress curve reaches 1: success was true for a moment, whatever happened later."""
+    return outcome.curve is not None and bool(np.any(outcome.curve >= 1))

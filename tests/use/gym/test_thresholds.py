@@ -1,0 +1,90 @@
+"""Thresholds that hold for whole episodes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from demerit.data.episode import Episode, Origin
+from demerit.data.labels import Outcome
+from demerit.data.seen import SeenEpisodes
+from demerit.errors import BadInput
+from demerit.evaluate.metrics.success import conformal_threshold
+from demerit.use.gym import find_failure_threshold, find_success_threshold
+from demerit.use.gym.thresholds import follow_episode
+from fakes.lamp_env import LampModel
+
+
+def episode(bright: list[int], success: bool, name: str = "x", curve: list[float] | None = None) -> Episode:
+    images = np.stack([np.full((4, 4, 3), level, np.uint8) for level in bright])
+    found = None if curve is None else np.array(curve, np.float32)
+    label = Outcome("human", success=success, curve=found)
+    return replace(Episode.from_array(images, "light it", name), outcomes=(label,))
+
+
+def failures(count: int, seed: int = 0) -> list[Episode]:
+    """Episodes that are brightest somewhere in the middle and dark at the end."""
+    rng = np.random.default_rng(seed)
+    return [episode([0, *rng.integers(0, 250, 3).tolist(), 1], False, f"{seed}-{i}") for i in range(count)]
+
+
+def brightest(one: Episode, stride: int = 1) -> float:
+    return max(answer.value for answer in follow_episode(LampModel(), one, stride))
+
+
+def test_it_is_the_conformal_threshold_of_the_brightest_frame_of_each_failure() -> None:
+    episodes = [*failures(60), episode([0, 255, 255], True)]
+    for confidence in (0.9, None):
+        found = find_success_threshold(LampModel(), episodes, risk=0.1, confidence=confidence)
+        tops = [brightest(one) for one in episodes[:-1]]
+        assert found.at == conformal_threshold(tops, 0.1, confidence).threshold
+        assert (found.evidence, found.risk, found.confidence, found.episodes) == ("value", 0.1, confidence, 60)
+    assert found.at > max(follow_episode(LampModel(), one)[-1].value for one in episodes[:-1])
+
+
+def test_it_holds_on_other_failures() -> None:
+    threshold = find_success_threshold(LampModel(), failures(200), risk=0.1)
+    others = failures(1000, seed=1)
+    assert np.mean([brightest(one) >= threshold.at for one in others]) <= 0.1
+
+
+def test_a_model_that_gives_probabilities_of_success_is_judged_by_them() -> None:
+    found = find_success_threshold(LampModel(gives_success=True), failures(30), confidence=None)
+    assert found.evidence == "success"
+
+
+def test_the_stride_is_that_of_the_environment() -> None:
+    episodes = failures(30)
+    found = find_success_threshold(LampModel(), episodes, confidence=None, stride=4)
+    assert found.at == conformal_threshold([brightest(one, 4) for one in episodes], 0.05).threshold
+    assert len(follow_episode(LampModel(), episodes[0], 3)) == 3  # frames 0, 3 and the last
+
+
+def test_an_episode_that_was_complete_for_a_moment_is_no_failure() -> None:
+    undone = episode([0, 255, 0], False, "undone", curve=[0, 1, 0.2])
+    found = find_success_threshold(LampModel(), [*failures(19), undone], confidence=None)
+    assert found.episodes == 19 and found.at < 0.99
+
+
+def test_too_few_episodes_and_those_that_do_not_count_are_said() -> None:
+    with pytest.raises(BadInput) as few:
+        find_success_threshold(LampModel(), failures(19))
+    assert "45" in few.value.expected and few.value.got == "19"
+    model, episodes = LampModel(), failures(50)
+    model.seen = SeenEpisodes.of(episodes[:10])  # type: ignore[attr-defined]
+    with pytest.raises(BadInput) as learned:
+        find_success_threshold(model, episodes)
+    assert str(learned.value.got).startswith("40; 10 more")
+    tested = [replace(one, origin=Origin("x", split="test")) for one in episodes]
+    with pytest.raises(BadInput):
+        find_success_threshold(LampModel(), tested, risk=0.3, confidence=None)
+    assert find_success_threshold(LampModel(), tested, confidence=None, use_test_split=True).episodes == 50
+
+
+def test_the_failure_threshold_is_a_fall_that_successes_do_not_have() -> None:
+    rng = np.random.default_rng(0)
+    falls = rng.integers(0, 100, 30)
+    successes = [episode([0, 200, 200 - int(fall), 255], True, str(i)) for i, fall in enumerate(falls)]
+    found = find_failure_threshold(LampModel(), [*successes, *failures(3)], risk=0.1, confidence=None)
+    assert found.evidence == "drop" and found.episodes == 30
+    assert sorted(falls)[-4] / 255 < found.at < (max(falls) + 1) / 255
