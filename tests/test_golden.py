@@ -27,7 +27,7 @@ PROSE = (
     *("*claim", "*measure.note", "*verdicts.*", "*warnings.*", "*advice.*", "*notes.*", "*calibration.note"),
     *("*text", "*title", "*promise", "*outcomes.*.events.*.note", "*preferences.*.why"),
 )
-ADDED = ("familiar*", "answer", "doubtful labels", "reader", "large")
+ADDED = ("reads_signals", "familiar*", "answer", "doubtful labels", "reader", "large")
 MACHINE = tuple(f"environment.{name}" for name in ("demerit", "python", "platform", "numpy", "date"))
 # With few tasks, recordings are resampled now, and paraphrases of one task are one task.
 RESAMPLED = (
@@ -75,7 +75,7 @@ def differences(before: Any, now: Any, but: tuple[str, ...] = (), at: str = "") 
 
 
 def leave_out_added(now: Any) -> Any:
-    """Leave out what earlier versions lack: the familiarity of rewards and heads, and the answer of a lesson."""
+    """Leave out what earlier versions lack: familiarity, the answer of a lesson, whether a model reads signals."""
     if isinstance(now, dict):
         return {
             key: leave_out_added(value)

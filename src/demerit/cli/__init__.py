@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "leaderboard": ("leaderboard:leaderboard", "Build a web page that compares reports and published tables."),
     "negatives": ("negatives:negatives", "Make failures from successes by editing frames or instructions."),
     "relabel": ("relabel:relabel", "Write graded instructions that a success does not fulfil, with a chat model."),
+    "label": ("label:label", "Label episodes by a rule over their signals."),
     "build-corpus": ("build_corpus:build_corpus", "Build a training corpus from many datasets with one config file."),
     "materialize": ("negatives:materialize", "Write every episode as an mp4 file with a labels.jsonl."),
     "release": ("release:release", "Make a dataset that you can share: card, licences, checksums."),

@@ -117,10 +117,15 @@ class Episode:
             signals={name: values[chosen] for name, values in self.signals.items() if len(values) == len(self)},
         )
 
-    def fingerprint(self) -> str:
-        """Hash what a model may see: the instruction and every camera's frames. Labels are not included."""
+    def fingerprint(self, with_signals: bool = False) -> str:
+        """Hash what a model may see: the instruction, every camera's frames, perhaps the signals; never the labels."""
         views = [[name, frames.identity()] for name, frames in self.views.items()]
-        return short_hash(json.dumps([self.instruction, views]).encode())
+        seen = json.dumps([self.instruction, views]).encode()
+        if not with_signals:
+            return short_hash(seen)
+        signals = {name: np.asarray(values) for name, values in self.signals.items()}
+        parts = [f"{name} {array.dtype} {array.shape}".encode() + array.tobytes() for name, array in signals.items()]
+        return short_hash(seen, *parts)
 
     def __repr__(self) -> str:
         outcome = self.outcome

@@ -1,15 +1,17 @@
-"""An ensemble: the mean of several models, and how far they disagree.
+"""An ensemble: the mean or the smallest value of several models, and how far they disagree.
 
     demerit score my_set --model ensemble:change+motion
+    demerit score my_set --model min:rule:safe.yaml+default
 
 The members must have the same range. A frame that one member leaves unscored is unscored, with that member's reason.
+In `min`, a rule beside a model with bounds is a gate: the highest value while it holds, the lowest while it does not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -25,6 +27,7 @@ from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.listing import Listing
 from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, RewardModel
+from demerit.models.rule.model import Rule, RuleGate
 
 Floats = npt.NDArray[np.float64]
 MIN_MEMBERS = 2
@@ -43,6 +46,8 @@ class Ensemble:
         about="The mean of several models of one range, and how far they disagree: ensemble:change+motion.",
         frames="as the members",
     )
+    name, word = "ensemble", "mean"
+    combine: Callable[..., Any] = staticmethod(np.mean)
     start: Callable[[str], LiveEpisode]
 
     def __init__(self, members: str | Sequence[str | RewardModel] = "") -> None:
@@ -51,11 +56,15 @@ class Ensemble:
         names = [name for name in names if name]
         if len(names) < MIN_MEMBERS:
             got = "none" if not names else "one"
-            raise BadInput("ensemble", "at least two models to average, as in ensemble:change+motion", got)
-        self.members = [load_model(name) if isinstance(name, str) else name for name in names]
-        self.card = _make_card([member.card for member in self.members])
+            raise BadInput(self.name, f"at least two models, as in {self.name}:change+motion", got)
+        self.members = self.adapt([load_model(name) if isinstance(name, str) else name for name in names])
+        self.card = self._make_card([member.card for member in self.members])
         if all(isinstance(member, Online) for member in self.members):
             self.start = self._start
+
+    def adapt(self, members: list[RewardModel]) -> list[RewardModel]:
+        """Return the members as they take part."""
+        return members
 
     @property
     def seen(self) -> SeenEpisodes:
@@ -63,11 +72,11 @@ class Ensemble:
         return reduce(or_, map(seen_by, self.members))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
-        """Score with every member and average, episode by episode."""
+        """Score with every member and combine, episode by episode."""
         rewards = [_score_member(member, episodes) for member in self.members]
-        return [self._average(episode, list(each)) for episode, *each in zip(episodes, *rewards, strict=True)]
+        return [self._combine(episode, list(each)) for episode, *each in zip(episodes, *rewards, strict=True)]
 
-    def _average(self, episode: Episode, rewards: list[Reward]) -> Reward:
+    def _combine(self, episode: Episode, rewards: list[Reward]) -> Reward:
         given: dict[str, Any] = {
             "members": {reward.model: _nan_to_none(reward.final) for reward in rewards},
             "frames": {reward.model: len(reward.at) for reward in rewards},
@@ -79,16 +88,64 @@ class Ensemble:
             return Reward.unscored(self.card.name, episode.id, reasons, given)
         at = _shared_frames(rewards)
         values = np.stack([_look_up(reward.at, reward.value, at) for reward in rewards])
-        mean, spread = values.mean(axis=0), values.std(axis=0)
-        why = _explain_gaps(rewards, at) if np.isnan(mean).any() else ""
+        combined, spread = self.combine(values, axis=0), values.std(axis=0)
+        why = _explain_gaps(rewards, at) if np.isnan(combined).any() else ""
         given["disagreement"] = _summarise_spread(spread)
         if known := [reward.familiarity for reward in rewards if reward.familiarity is not None]:
             given["familiarity"] = min(known)
-        success = _average_success(rewards, at)
-        return Reward(self.card.name, episode.id, at, mean.astype(np.float32), success, why, given)
+        found = [_look_up(reward.at, reward.success, at) for reward in rewards if reward.success is not None]
+        success = self.combine(found, axis=0).astype(np.float32) if len(found) == len(rewards) else None
+        return Reward(self.card.name, episode.id, at, combined.astype(np.float32), success, why, given)
 
     def _start(self, instruction: str) -> LiveEpisode:
-        return _EnsembleRun([member.start(instruction) for member in self.members if isinstance(member, Online)])
+        runs = [member.start(instruction) for member in self.members if isinstance(member, Online)]
+        return _EnsembleRun(runs, self.combine)
+
+    def _make_card(self, cards: list[ModelCard]) -> ModelCard:
+        """Write the card; it claims only what all members claim."""
+        _check_members(self.name, cards)
+        names = "+".join(card.name for card in cards)
+        identity = short_hash(*(card.hash().encode() for card in cards))
+        quantities = list(dict.fromkeys(card.quantity for card in cards))
+        looking = [card.frame_budget for card in cards if card.sees_pixels]
+        budgets = [budget for budget in looking if budget is not None]
+        return ModelCard(
+            name=f"{self.name}-{names if len(names) <= MAX_NAME_LENGTH else f'of-{len(cards)}-{identity[:12]}'}",
+            revision=identity[:12],
+            licence=" AND ".join(dict.fromkeys(card.licence for card in cards)),
+            quantity=quantities[0] if len(quantities) == 1 else f"{self.word} of {' and '.join(quantities)}",
+            low=cards[0].low,
+            high=cards[0].high,
+            causal=all(card.causal for card in cards),
+            comparable=all(card.comparable for card in cards),
+            sees_pixels=bool(looking),
+            frame_budget=max(budgets) if budgets and len(budgets) == len(looking) else None,
+            reads_instruction=any(card.reads_instruction for card in cards),
+            reads_signals=any(card.reads_signals for card in cards),
+            weights_hash=identity,
+            about=f"The {self.word} of {', '.join(card.name for card in cards)}. "
+            "As wrong as they are where they err together.",
+        )
+
+
+class Smallest(Ensemble):
+    """The smallest value of its members: all of them must be content."""
+
+    listing = replace(
+        Ensemble.listing,
+        quantity="smallest of the members' values",
+        about="The smallest value of several models of one range; a rule is a gate: min:rule:safe.yaml+default.",
+    )
+    name, word = "min", "smallest"
+    combine = staticmethod(np.min)
+
+    def adapt(self, members: list[RewardModel]) -> list[RewardModel]:
+        """Turn rules into gates of the range of the others."""
+        ranges = {(one.card.low, one.card.high) for one in members if not isinstance(one, Rule)}
+        ((low, high),) = ranges if len(ranges) == 1 else [(None, None)]
+        if low is None or high is None:
+            return members
+        return [RuleGate(one, low, high) if isinstance(one, Rule) else one for one in members]
 
 
 @dataclass(eq=False)
@@ -96,51 +153,27 @@ class _EnsembleRun:
     """A live episode: one of each member."""
 
     members: list[LiveEpisode]
+    combine: Callable[..., Any]
 
     def step(self, frame: LiveFrame) -> LiveReward:
         live = [member.step(frame) for member in self.members]
         found = [one.success for one in live if one.success is not None]
-        success = float(np.mean(found)) if len(found) == len(live) else None
+        success = float(self.combine(found)) if len(found) == len(live) else None
         known = [one.familiarity for one in live if one.familiarity is not None]
-        return LiveReward(float(np.mean([one.value for one in live])), success, min(known, default=None))
+        return LiveReward(float(self.combine([one.value for one in live])), success, min(known, default=None))
 
 
-def _make_card(cards: list[ModelCard]) -> ModelCard:
-    """Write the card; it claims only what all members claim."""
-    _check_members(cards)
-    names = "+".join(card.name for card in cards)
-    identity = short_hash(*(card.hash().encode() for card in cards))
-    quantities = list(dict.fromkeys(card.quantity for card in cards))
-    looking = [card.frame_budget for card in cards if card.sees_pixels]
-    budgets = [budget for budget in looking if budget is not None]
-    return ModelCard(
-        name=f"ensemble-{names}" if len(names) <= MAX_NAME_LENGTH else f"ensemble-of-{len(cards)}-{identity[:12]}",
-        revision=identity[:12],
-        licence=" AND ".join(dict.fromkeys(card.licence for card in cards)),
-        quantity=quantities[0] if len(quantities) == 1 else f"mean of {' and '.join(quantities)}",
-        low=cards[0].low,
-        high=cards[0].high,
-        causal=all(card.causal for card in cards),
-        comparable=all(card.comparable for card in cards),
-        sees_pixels=bool(looking),
-        frame_budget=max(budgets) if budgets and len(budgets) == len(looking) else None,
-        reads_instruction=any(card.reads_instruction for card in cards),
-        weights_hash=identity,
-        about=f"The mean of {', '.join(card.name for card in cards)}. As wrong as they are where they err together.",
-    )
-
-
-def _check_members(cards: list[ModelCard]) -> None:
-    twice = [name for name, count in Counter(card.name for card in cards).items() if count > 1]
+def _check_members(name: str, cards: list[ModelCard]) -> None:
+    twice = [one for one, count in Counter(card.name for card in cards).items() if count > 1]
     if twice:
-        raise BadInput("ensemble", "each model once", f"{', '.join(twice)} twice")
+        raise BadInput(name, "each model once", f"{', '.join(twice)} twice")
     if len({(card.low, card.high) for card in cards}) > 1:
         ranges = ", ".join(f"{card.name} from {_bound(card.low)} to {_bound(card.high)}" for card in cards)
-        raise BadInput("ensemble", "models of one range (demerit calibrate gives a model the range 0 to 1)", ranges)
+        raise BadInput(name, "models of one range (demerit calibrate gives a model the range 0 to 1)", ranges)
     unbounded = cards[0].low is None or cards[0].high is None
     if unbounded and len({card.quantity for card in cards}) > 1:
         what = ", ".join(f"{card.name} with {card.quantity}" for card in cards)
-        raise BadInput("ensemble", "models of one quantity where values have no bounds", what)
+        raise BadInput(name, "models of one quantity where values have no bounds", what)
 
 
 def _bound(bound: float | None) -> str:
@@ -169,12 +202,6 @@ def _look_up(known: npt.NDArray[np.int32], numbers: npt.NDArray[np.float32], at:
     """Take the numbers of the frames `at`; NaN where a frame is not known."""
     place = np.minimum(np.searchsorted(known, at), len(known) - 1)
     return np.where(known[place] == at, numbers[place].astype(np.float64), np.nan)
-
-
-def _average_success(rewards: list[Reward], at: Indices) -> npt.NDArray[np.float32] | None:
-    """Average the probabilities of success if all members give one."""
-    found = [_look_up(reward.at, reward.success, at) for reward in rewards if reward.success is not None]
-    return np.mean(found, axis=0).astype(np.float32) if len(found) == len(rewards) else None
 
 
 def _summarise_spread(spread: Floats) -> dict[str, float | None]:

@@ -48,6 +48,8 @@ MODELS = Registry(
         "dopamine": "models.published.pairwise:Dopamine",
         "vlac": "models.published.pairwise:VLAC",
         "ensemble": "models.ensemble:Ensemble",
+        "min": "models.ensemble:Smallest",
+        "rule": "models.rule.model:Rule",
         "calibrated": "models.calibrated:calibrated",
     },
     "demerit.models",

@@ -40,6 +40,8 @@ class ModelCard:
     """how much a value may vary with the batch (half precision)"""
     about: str = ""
     """one sentence: what it is and what it cannot do"""
+    reads_signals: bool = False
+    """values depend on the episode's signals (states, forces ...), at every frame"""
 
     def __post_init__(self) -> None:
         """Validate: the name can be a folder name, the range is not empty."""
@@ -54,8 +56,9 @@ class ModelCard:
     def hash(self) -> str:
         """Hash of all fields; stored rewards with another hash are stale."""
         facts = asdict(self)
-        if not self.rounding:  # older cards have no such field and keep their hash
-            del facts["rounding"]
+        for name in ("rounding", "reads_signals"):
+            if not facts[name]:  # older cards have no such field and keep their hash
+                del facts[name]
         return short_hash(json.dumps(facts, sort_keys=True).encode())
 
     def wanted(self, length: int) -> Indices:

@@ -86,6 +86,8 @@ class ScoreJob:
             number = getattr(self, name)
             if number is not None and number < least:
                 raise BadInput(name, f"a number, {least} or more", number)
+        if self.frames is not None and self.model.card.reads_signals:
+            raise BadInput("frames", f"none, because {self.model.card.name} reads signals at every frame", self.frames)
 
 
 def score(job: ScoreJob, on_progress: Callable[[ScoreProgress], None] = lambda progress: None) -> ScoreProgress:
@@ -151,7 +153,7 @@ class _ScoreQueue:
             if self.job.limit is not None and count >= self.job.limit:
                 return
             self.progress.episodes[episode.id] = SeenEpisode.of(episode, self.seen.has(episode))
-            fingerprint = _fingerprint(episode)
+            fingerprint = _fingerprint(episode, self.job.model.card)
             if self._is_done(episode.id, fingerprint):
                 self.progress.kept += 1
                 continue
@@ -195,9 +197,9 @@ def _batches(job: ScoreJob, episodes: Iterator[Episode], on_frames: OnFrames) ->
     return iter(lambda: [LoadedEpisode(episode) for episode in islice(episodes, job.batch)], [])
 
 
-def _fingerprint(episode: Episode) -> str:
+def _fingerprint(episode: Episode, card: ModelCard) -> str:
     try:
-        return episode.fingerprint()
+        return episode.fingerprint(card.reads_signals)
     except UnreadableVideo:
         return UNREADABLE  # when the file is readable again, its fingerprint differs and it is scored
 

@@ -1,0 +1,37 @@
+"""Pages of docs/ whose blocks run as printed, in order, in an empty folder."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demerit.data.store import Store
+from fakes.command import demerit_here
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    return re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / page).read_text("utf-8"), flags=re.M | re.S)
+
+
+def test_rules_live_example_prints_what_the_page_says() -> None:
+    found = dict(blocks("rules.md"))
+    run = subprocess.run([sys.executable, "-c", found["python"]], capture_output=True, text=True, check=False)
+    assert run.stdout == found["text"], run.stderr
+
+
+@pytest.mark.slow
+def test_rules_commands_run_and_find_what_the_page_says(tmp_path: Path) -> None:
+    found = dict(blocks("rules.md"))
+    (tmp_path / "safe.yaml").write_text(found["yaml"])
+    for line in found["bash"].splitlines():
+        said = demerit_here(*line.split("#")[0].split()[1:], cwd=tmp_path)
+        assert said.returncode == 0, said.stderr
+    holds = {
+        one.origin.tags["behaviour"]: [label.success for label in one.outcomes if label.source == "rule"]
+        for one in Store(tmp_path / "rollouts").episodes()
+    }
+    assert holds == {"expert": [True], "slam": [False], "undo": [True], "never-closes": [False]}
