@@ -18,7 +18,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def test_rules_live_example_prints_what_the_page_says() -> None:
-    found = dict(blocks("rules.md"))
+    found = dict(reversed(blocks("rules.md")))
     run = subprocess.run([sys.executable, "-c", found["python"]], capture_output=True, text=True, check=False)
     assert run.stdout == found["text"], run.stderr
 

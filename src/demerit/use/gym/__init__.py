@@ -4,6 +4,7 @@ from demerit.errors import MissingExtra
 
 try:
     from demerit.use.gym.envs import RewardEnv, RewardVectorEnv
+    from demerit.use.gym.gate import RuleEnv
 except ModuleNotFoundError as missing:
     if missing.name != "gymnasium":
         raise
@@ -17,6 +18,7 @@ __all__ = [
     "RewardEnv",
     "RewardScheme",
     "RewardVectorEnv",
+    "RuleEnv",
     "find_failure_threshold",
     "find_success_threshold",
     "relabel",

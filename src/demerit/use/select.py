@@ -1,0 +1,64 @@
+"""Best of K: pick one of several candidate rollouts, or imagined futures, by a model's values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from demerit.data.episode import Episode
+from demerit.data.reward import Reward
+from demerit.errors import BadInput, BadReward
+from demerit.models import RewardModel, load_model
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The picked candidate, and how clear the pick was."""
+
+    index: int
+    """the candidate with the highest value; the first of equals"""
+    values: npt.NDArray[np.float32]
+    """each candidate's final value, in the quantity and range of the model's card; NaN = unscored"""
+    margin: float
+    """the highest value minus the next one; 0 in a tie, NaN if nothing else was scored"""
+    ties: tuple[int, ...]
+    """the other candidates with the highest value"""
+    is_guess: bool
+    """the picked candidate is unlike everything that the model learned from"""
+    unscored: Mapping[int, str]
+    """why candidates have no value; they are never picked"""
+
+
+def pick(candidates: Sequence[Episode], model: str | RewardModel) -> Choice:
+    """Pick the candidate whose final value is highest.
+
+    Args:
+        candidates: episodes of one task; their ids need not differ.
+        model: a model or its name.
+
+    Raises BadReward if no candidate can be scored, BadInput if the model's values cannot be compared.
+    """
+    judge = load_model(model) if isinstance(model, str) else model
+    if not candidates:
+        raise BadInput("candidates", "one or more episodes", "none")
+    if not judge.card.comparable:
+        raise BadInput(judge.card.name, "a model whose values can be compared between episodes", "one relative to each")
+    return choose(judge.score(candidates))
+
+
+def choose(rewards: Sequence[Reward]) -> Choice:
+    """Pick by rewards that were computed before."""
+    values = np.array([reward.final for reward in rewards], dtype=np.float32)
+    unscored = {place: rewards[place].why_missing for place in np.flatnonzero(np.isnan(values)).tolist()}
+    if len(unscored) == len(rewards):
+        reasons = "; ".join(f"{reason} ({count})" for reason, count in Counter(unscored.values()).most_common(3))
+        raise BadReward(rewards[0].model if rewards else "none", "all", f"no candidate has a final value: {reasons}")
+    index = int(np.nanargmax(values))
+    others = np.delete(values, index)
+    margin = float("nan") if np.isnan(others).all() else float(values[index] - np.nanmax(others))
+    ties = tuple(place for place in np.flatnonzero(values == values[index]).tolist() if place != index)
+    return Choice(index, values, margin, ties, rewards[index].is_guess, unscored)
