@@ -46,8 +46,8 @@ def test_imports_go_one_way() -> None:
 
 PUBLIC = """
 Comparer Dataset DemeritError Edit Episode Event Frames LiveEpisode LiveReward ModelCard Online Origin Outcome
-Preference Problem Reward RewardModel RewardStore Store __version__ check_model import_dataset load_model open_dataset
-teach
+Preference Problem RemoteModel Reward RewardModel RewardStore Store __version__ check_model import_dataset load_model
+open_dataset teach
 """.split()
 
 

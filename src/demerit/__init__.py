@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from demerit.models.protocol import RewardModel as RewardModel
     from demerit.models.reward_store import RewardStore as RewardStore
     from demerit.training.teach.job import teach as teach
+    from demerit.use.serve.client import RemoteModel as RemoteModel
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ _HOMES = {
     "Outcome": "data.labels",
     "Preference": "data.labels",
     "Problem": "data.dataset",
+    "RemoteModel": "use.serve.client",
     "Reward": "data.reward",
     "RewardModel": "models.protocol",
     "RewardStore": "models.reward_store",

@@ -12,7 +12,7 @@
       NonFiniteOutput()                           a model output that is NaN or infinite
       OutOfMemory(what, detail)            not enough memory
       ContractBroken(model, clauses)       a model that fails its conformance check
-      RemoteError(url, status, message)    a reward server that answered with an error
+      RemoteError(url, status, message)    a reward server that answered with an error, or not
       WriteError(path, reason, kept)       a file that cannot be written
       Diverged(update, found, kept)        training that reached NaN or infinity
       StoreError(path, reason)             a dataset folder that cannot be read or written
@@ -165,9 +165,9 @@ class RemoteError(DemeritError):
     """A reward server answered with an error."""
 
     def __init__(self, url: str, status: int, message: str) -> None:
-        """`status` is the HTTP status."""
+        """`status` is the HTTP status; 0 = no answer."""
         self.url, self.status, self.message = url, status, message
-        super().__init__(f"{url} answered {status}: {message}.")
+        super().__init__(f"{url} {f'answered {status}' if status else 'cannot be reached'}: {message}.")
 
 
 class WriteError(DemeritError):

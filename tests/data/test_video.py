@@ -164,6 +164,13 @@ def test_files_that_are_not_videos(tmp_path: Path) -> None:
         len(Frames.from_video(tmp_path / "sound.wav"))
 
 
+def test_playlists_do_not_open_other_files(tmp_path: Path) -> None:
+    write_video(tmp_path / "other.mp4", np.zeros((3, 16, 16, 3), np.uint8))
+    (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile other.mp4\n")
+    with pytest.raises(UnreadableVideo):
+        len(Frames.from_video(tmp_path / "list.mp4"))
+
+
 def test_damaged_frames_are_never_returned(tmp_path: Path) -> None:
     path = tmp_path / "damaged.mp4"
     write_video(path, moving(40), encoding=Encoding(gop=40))

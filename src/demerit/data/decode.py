@@ -334,8 +334,8 @@ class WorkerDeath:
         return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
 
 
-class _WorkerProcess:
-    """A process and its tasks, oldest first."""
+class WorkerProcess:
+    """A process, the pipe to it, and its tasks, oldest first."""
 
     def __init__(self, call: str, fds: Sequence[int], env: Mapping[str, str]) -> None:
         ours, theirs = Pipe()
@@ -352,6 +352,7 @@ class _WorkerProcess:
         self.tasks: deque[_PoolTask] = deque()
 
     def stop(self) -> None:
+        """Kill the process."""
         self.pipe.close()
         self.process.kill()
         self.process.wait()
@@ -420,8 +421,8 @@ class WorkerPool:
         self._hand_out()
         return answers
 
-    def _start(self) -> _WorkerProcess:
-        return _WorkerProcess(self._call, self._fds, self._env)
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(self._call, self._fds, self._env)
 
     def _hand_out(self) -> None:
         for worker in sorted(self._workers, key=lambda worker: len(worker.tasks)):
@@ -432,7 +433,7 @@ class WorkerPool:
                     with suppress(OSError):  # a dead worker is noticed by `receive`
                         worker.pipe.send(task.message)
 
-    def _replace(self, worker: _WorkerProcess) -> list[tuple[Any, WorkerDeath]]:
+    def _replace(self, worker: WorkerProcess) -> list[tuple[Any, WorkerDeath]]:
         code = worker.process.wait()
         worker.stop()
         suspect = worker.tasks[0]

@@ -41,6 +41,10 @@ DEEPEST_REORDERING = 16
 IN_ORDER = ("av1", "vp9", "vp8", "mjpeg", "png", "ffv1")
 # Fine enough for any camera clock, and divisible by the usual frame rates.
 TICKS_PER_SECOND = 90_000
+CONTAINERS = (
+    "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,ogg,flv,asf,mxf,nut,ivf,gif,apng,mjpeg,m4v,h264,hevc,obu,wav"
+)
+"""formats that hold their frames themselves: playlists (concat, hls, dash, sdp) would open other files and addresses"""
 MOST_FRAMES = 10_000_000
 """of a clip: a longer one is a damaged number"""
 
@@ -297,7 +301,7 @@ def open_video(path: str, fresh: bool) -> Iterator[tuple[InputContainer, VideoSt
 
 def _open_container(path: str) -> InputContainer:
     try:
-        container = av.open(path)
+        container = av.open(path, options={"format_whitelist": CONTAINERS})
     except DECODER_ERRORS as error:
         reason = str(getattr(error, "strerror", None) or error)
         raise UnreadableVideo(path, f"it cannot be opened as a video ({reason})") from error

@@ -38,8 +38,8 @@ CalibrationMethod = Literal["isotonic", "conformal"]
 METHODS: tuple[CalibrationMethod, ...] = get_args(CalibrationMethod)
 EvidenceKind = Literal["value", "success"]
 """which of the inner model's numbers decides success: its value, or its own probability of success"""
-PASSED_ON = ("prefer", "prepare", "looks_at", "wanted")
-"""further methods of an inner model, which an increasing map does not change"""
+PASSED_ON = ("prefer", "prepare", "looks_at", "wanted", "thread_safe")
+"""further attributes of an inner model, which an increasing map does not change"""
 Floats = npt.NDArray[np.float64]
 
 

@@ -67,6 +67,11 @@ class Ensemble:
         return members
 
     @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may use it at once."""
+        return all(getattr(member, "thread_safe", False) for member in self.members)
+
+    @property
     def seen(self) -> SeenEpisodes:
         """The episodes that a member learned from."""
         return reduce(or_, map(seen_by, self.members))

@@ -70,7 +70,8 @@ def load_model(name: str, **options: Any) -> RewardModel:
 
     Args:
         name: a registered name (`default`), a name with an argument (`constant:0.3`), a model folder (`./my-model`),
-            or the import path of your own class (`my_package.rewards:MyModel`).
+            the import path of your own class (`my_package.rewards:MyModel`), or the address of a reward server
+            (`http://127.0.0.1:8000`).
         **options: passed to the model's class.
     """
     model = find_model(name)(**options)
@@ -83,6 +84,8 @@ def find_model(name: str) -> Callable[..., Any]:
     """Return the factory behind a name; raises for an unknown name before anything is loaded."""
     known, colon, argument = name.partition(":")
     arguments = [argument] if colon else []
+    if known in ("http", "https"):
+        return partial(load_attribute("demerit.use.serve.client:RemoteModel", "a remote model"), name)
     if known in MODELS:
         return partial(MODELS.factory(known), *arguments)
     for folder in (Path(known), Path(known) / OUTPUT):

@@ -68,6 +68,8 @@ class RewindInfo:
 class ReWiND:
     """Progress (0 to 1) for every frame of the main camera, given an instruction. Causal."""
 
+    thread_safe = True
+
     def __init__(self, folder: Path, threads: int | None = None) -> None:
         """Use `from_folder`."""
         self.info = RewindInfo.read(folder)

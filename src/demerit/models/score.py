@@ -192,7 +192,7 @@ def _batches(job: ScoreJob, episodes: Iterator[Episode], on_frames: OnFrames) ->
     wanted = getattr(model, "wanted", model.card.wanted)  # a model may choose frames by their times
     if isinstance(model, Prepares):
         return load_ahead(episodes, wanted, job.batch, job.workers, model.looks_at, model.prepare, on_frames)
-    if model.card.sees_pixels:
+    if model.card.sees_pixels and not getattr(model, "reads_files", False):
         return load_ahead(episodes, wanted, job.batch, job.workers)
     return iter(lambda: [LoadedEpisode(episode) for episode in islice(episodes, job.batch)], [])
 
@@ -208,12 +208,13 @@ def _score_batch(model: RewardModel, batch: list[LoadedEpisode]) -> list[Reward]
     """Score a batch; an error affects only its own episode."""
     name = model.card.name
     good = [loaded.episode for loaded in batch if not loaded.error]
-    rewards = {reward.episode: reward for reward in _score_together(model, good)}
+    rewards = {reward.episode: reward for reward in score_together(model, good)}
     rewards |= {item.episode.id: Reward.unscored(name, item.episode.id, item.error) for item in batch if item.error}
     return [rewards[loaded.episode.id] for loaded in batch]
 
 
-def _score_together(model: RewardModel, episodes: list[Episode]) -> list[Reward]:
+def score_together(model: RewardModel, episodes: list[Episode]) -> list[Reward]:
+    """Score episodes in one call and check the rewards; an error leaves only its own episode unscored."""
     if not episodes:
         return []
     try:
@@ -227,7 +228,7 @@ def _score_together(model: RewardModel, episodes: list[Episode]) -> list[Reward]
         if len(episodes) == 1:
             reason = str(error) if isinstance(error, DemeritError) else f"{type(error).__name__}: {error}"
             return [Reward.unscored(model.card.name, episodes[0].id, reason)]
-        return [reward for episode in episodes for reward in _score_together(model, [episode])]
+        return [reward for episode in episodes for reward in score_together(model, [episode])]
 
 
 def _count(progress: ScoreProgress, reward: Reward) -> None:

@@ -1,1 +1,1 @@
-"""Rewards and datasets used: `release` makes a dataset to share, `gym` rewards Gymnasium environments."""
+"""Rewards and datasets used: `release` makes a dataset to share, `gym` rewards environments, `serve` serves models."""

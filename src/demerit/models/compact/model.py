@@ -37,6 +37,8 @@ Floats = npt.NDArray[np.float32]
 class Compact:
     """Progress (0 to 1) and probability of success for every frame. Causal."""
 
+    thread_safe = True
+
     def __init__(
         self, cameras: str | Sequence[str] = MAIN, *, engine: Engine | None = None, name: str = "default"
     ) -> None:

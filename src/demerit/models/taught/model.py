@@ -119,6 +119,8 @@ class TaughtConfig:
 class TaughtModel:
     """Progress and success as the user's own episodes define them. Causal."""
 
+    thread_safe = True
+
     def __init__(
         self,
         config: TaughtConfig,
