@@ -2,6 +2,7 @@
 
     python benchmarks/roboreward_recipe.py --out DIR                              # simulates its episodes; on a CPU
     python benchmarks/roboreward_recipe.py --out DIR --train DATASET --test DATASET --originals 200
+    python benchmarks/roboreward_recipe.py --out DIR --corpus CORPUS --test DATASET   # of episodes relabelled before
     python benchmarks/roboreward_recipe.py --out DIR --device cuda --width 1024 --layers 12 --updates 500
     python benchmarks/roboreward_recipe.py --small                                # only shows that the script runs
 
@@ -14,6 +15,7 @@ apart, not how good RoboReward is. It fails if the trained model has seen anythi
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +27,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of everything; the same command resumes (default: temporary)")
     parser.add_argument("--train", help="a simulated dataset instead of new episodes")
+    parser.add_argument("--corpus", type=Path, help="what the steps before training have made; needs --test")
     parser.add_argument("--test", help="another one, of other tasks")
     parser.add_argument("--episodes", type=int, default=8, help="simulated per task and behaviour")
     parser.add_argument("--originals", type=int, default=0, help="successes to relabel; 0 = all")
@@ -35,18 +38,25 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--small", action="store_true")
     OPTIONS = parser.parse_args()  # before the imports that need extras: --help works without them
+    if OPTIONS.corpus and not OPTIONS.test:
+        parser.error("--corpus needs --test: episodes of other tasks to measure on")
+
+import torch
 
 from _simulator_author import SimulatorAuthor
 from demerit.data.formats import open_dataset
 from demerit.data.seen import SeenEpisodes
 from demerit.data.splits import normalize_split, task_of
+from demerit.training.vlm.checkpoints import EMBEDDING
 from fakes.chat_server import ScriptedServer
-from fakes.tiny_vlm import tiny_checkpoint
+from fakes.tiny_vlm import ROWS, tiny_checkpoint
 
 TRAINED = (
     "button-press door-open door-close handle-press lever-pull plate-slide reach soccer push coffee-button".split()
 )
 TESTED = "drawer-open window-close faucet-open".split()
+FPS = 2
+"""frames a second, in training as in measuring"""
 
 
 def run(*words: object) -> str:
@@ -79,9 +89,13 @@ def relabel(given: argparse.Namespace, source: str) -> Path:
 
 def train(given: argparse.Namespace, corpus: Path) -> Path:
     """Train RoboReward on the corpus's train split from random weights; return the model's folder."""
-    text = {"hidden_size": given.width, "num_hidden_layers": given.layers, "intermediate_size": 3 * given.width // 2}
-    start = tiny_checkpoint(given.out / "start", text=text, vision={"out_hidden_size": given.width})
-    numbers = {"steps": given.updates, "rate": given.rate, "batch": 16, "part": 8, "fps": 2, "shorter_side": 64}
+    width = given.width
+    text = {"hidden_size": width, "num_hidden_layers": given.layers, "intermediate_size": 3 * width // 2}
+    text |= {"num_attention_heads": width // 16, "num_key_value_heads": width // 32}  # heads of 16 numbers
+    # drawn as transformers draws it (`initializer_range`); larger, the first answers are sure and wrong
+    words = {"model." + EMBEDDING: 0.02 * torch.randn(ROWS["qwen"], width, generator=torch.Generator().manual_seed(0))}
+    start = tiny_checkpoint(given.out / "start", text=text, vision={"out_hidden_size": width}, extra=words)
+    numbers = {"steps": given.updates, "rate": given.rate, "batch": 16, "part": 8, "fps": FPS}
     numbers |= {"validate_every": max(1, given.updates // 5), "precision": "bfloat16"}
     if given.device == "cpu":
         numbers |= {"precision": "float32", "checkpointing": "false"}
@@ -91,6 +105,25 @@ def train(given: argparse.Namespace, corpus: Path) -> Path:
         "train", "roboreward", "-o", out, "--data", f"sim={corpus}", "--from", start, "--device", given.device, *changes
     )
     return out / "model"
+
+
+def describe_training(out: Path) -> None:
+    """Print how the loss and the held-out error went, and the speed once the first updates are over."""
+    lines = (out / "trained" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    size = max(1, len(rows) // 10)
+    losses = [sum(row["loss"] for row in part) / size for part in (rows[:size], rows[-size:])]
+    print(f"loss an answer token: {losses[0]:.3f} in the first {size} updates, {losses[1]:.3f} in the last")
+    errors = [f"{row['step']}: {row['held_out_error']:.3f}" for row in rows if "held_out_error" in row]
+    print("held-out error after update", ", ".join(errors))
+    steady = rows[len(rows) // 5 :]
+    busy, waited, tokens = (sum(row[name] for row in steady) for name in ("seconds", "waited", "tokens"))
+    each, share = 1000 * (busy + waited) / len(steady), waited / (busy + waited)
+    memory = f", {rows[-1]['gpu_gib']:.1f} GiB" if "gpu_gib" in rows[-1] else ""
+    print(
+        f"{each:.0f} ms an update of 16, {tokens / (busy + waited):.0f} tokens/s, {share:.1%} waiting for data{memory}"
+    )
+    print((out / "trained" / "model" / "training.json").read_text(encoding="utf-8"))
 
 
 def check_splits(model: Path, corpus: Path, test: str) -> None:
@@ -115,12 +148,14 @@ def main(given: argparse.Namespace) -> None:
         if given.small:
             given.episodes, given.updates = 1, 4
         tested = TESTED[:1] if given.small else TESTED
-        source = given.train or simulate(given, "train", TRAINED, "expert", 0)  # only successes are relabelled
         test = given.test or simulate(given, "test", tested, "expert,early-stop,undo,random", 20_000)
-        corpus = relabel(given, source)
+        # only successes are relabelled
+        corpus = given.corpus or relabel(given, given.train or simulate(given, "train", TRAINED, "expert", 0))
         model = train(given, corpus)
+        describe_training(given.out)
         check_splits(model, corpus, test)
-        words = ["--model", f"roboreward:path={model}", "--out", given.out / "report", "--as-recorded", "--embed", 0]
+        named = f"roboreward:path={model},fps={FPS},device={given.device}"
+        words = ["--model", named, "--out", given.out / "report", "--as-recorded", "--embed", 0]
         run("bench", "own", "--data", test, *words, "--resamples", 100 if given.small else 10_000)
 
 
