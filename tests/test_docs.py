@@ -35,3 +35,13 @@ def test_rules_commands_run_and_find_what_the_page_says(tmp_path: Path) -> None:
         for one in Store(tmp_path / "rollouts").episodes()
     }
     assert holds == {"expert": [True], "slam": [False], "undo": [True], "never-closes": [False]}
+
+
+@pytest.mark.slow
+def test_gym_example_learns_what_the_page_says(tmp_path: Path) -> None:
+    code = "\n".join(block for language, block in blocks("gym.md") if language == "python")
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    promise, *printed = run.stdout.splitlines()
+    assert "5.0%" in promise and "90%" in promise
+    assert printed == re.findall(r"^print\(.*\)  # (.+)$", code, flags=re.M)

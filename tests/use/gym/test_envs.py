@@ -140,6 +140,13 @@ def test_delay_brings_each_reward_later_and_nothing_is_lost() -> None:
     ending.close()
 
 
+def test_success_that_has_not_arrived_counts_at_a_time_limit() -> None:
+    env = RewardEnv(lamp(5), LampModel(), "", delay=3, success=0.7)
+    steps = play(env, [UP] * 5)
+    assert len(steps) == 5 and steps[-1][2:4] == (True, True) and steps[-1][4]["demerit"]["succeeded"]
+    env.close()
+
+
 def test_stages_add_one_each_and_the_last_one_ends() -> None:
     model = LampModel()
     steps = play(RewardEnv(lamp(20), model, ["a", "b"], success=0.8), [UP] * 9)

@@ -98,7 +98,7 @@ class StepReward:
     is_over: bool
     """success or failure was seen"""
     look: Look
-    """the look that arrived at this step"""
+    """the look that arrived at this step; at the end the one that ended the episode, else the newest"""
     rewards: tuple[float, ...] = ()
     """at the end: the reward of each step of the episode, without delay"""
 
@@ -128,15 +128,17 @@ class LiveRewards:
             self._looks.append(self._looks[-1])
         arrived = max(0, now - self._delay)
         look = self._looks[arrived].result()
-        is_over = look.succeeded or look.failed
-        if not (is_over or is_last):
+        if not (is_last or look.succeeded or look.failed):
             previous = self._looks[arrived - 1].result().level
             reward = self._watch.scheme.reward(previous, look.level, self._env_rewards[arrived]) if arrived else 0.0
             return StepReward(reward, False, look)
         if not is_seen:
             del self._looks[-1]
             self._look(frame(), True)
-        levels = [one.result().level for one in self._looks]
+        looks = [one.result() for one in self._looks]
+        look = next((one for one in looks[arrived:] if one.succeeded or one.failed), looks[-1])
+        is_over = look.succeeded or look.failed
+        levels = [one.level for one in looks]
         rewards = tuple(self._watch.scheme.rewards(levels, self._env_rewards[1:], terminated or is_over))
         return StepReward(sum(rewards[max(0, arrived - 1) :]), is_over, look, rewards)
 
