@@ -11,8 +11,10 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from demerit import RemoteModel
 from demerit.errors import BadInput, BadReward, DemeritWarning
 from demerit.use.gym import EpisodeThreshold, RewardEnv, RewardVectorEnv, relabel
+from demerit.use.serve.server import RewardServer
 from fakes.lamp_env import EpisodeLamp, LampEnv, LampModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:mode='dense'")
@@ -177,6 +179,20 @@ def test_an_unscored_frame_is_never_a_number(delay: int) -> None:
     with pytest.raises(BadReward):
         play(env, [UP] * 5)
     env.close()
+
+
+@pytest.mark.parametrize("delay", [0, 2])
+def test_a_model_on_a_server_gives_the_same_rewards(delay: int) -> None:
+    options: dict[str, Any] = {"success": 0.7, "delay": delay, "stride": 2}
+    near = RewardEnv(lamp(6), LampModel(gives_success=True), ["a", "b"], **options)
+    with RewardServer([LampModel(gives_success=True)]) as server:
+        far = RewardEnv(lamp(6), RemoteModel(server.url), ["a", "b"], **options)
+        for actions in ([UP] * 6, [UP, STAY, DOWN, UP, UP, STAY]):
+            here, there = play(near, actions), play(far, actions)
+            assert rewards(here) == rewards(there)
+            assert [step[2:4] for step in here] == [step[2:4] for step in there]
+        far.close()
+    near.close()
 
 
 def test_a_model_of_whole_episodes_is_asked_once_at_the_end() -> None:
