@@ -12,6 +12,7 @@ import pytest
 from demerit.errors import BadInput, StoreError
 from demerit.models import load_model
 from demerit.models.compact import Engine
+from demerit.models.taught.features import FeatureStream
 from demerit.models.taught.head import TaughtHead
 from demerit.models.taught.reader import SIDE, Reader
 from demerit.training.teach import TeachConfig, features, teach
@@ -25,7 +26,7 @@ from demerit.training.teach import torch_reader as reading  # noqa: E402 - it ne
 PLACES = 8
 
 
-def maps_of_two(near: bool, rng: np.random.Generator, frames: int = 4) -> np.ndarray:
+def maps_of_two(near: bool, rng: np.random.Generator, frames: int = 4) -> reading.Maps:
     """Two things anywhere on the map, side by side or apart: neither's place alone tells which."""
     maps = rng.normal(0, 0.3, (frames, 6, PLACES, PLACES))
     y, x = rng.integers(0, PLACES, 2) % (PLACES - 1)
@@ -33,12 +34,18 @@ def maps_of_two(near: bool, rng: np.random.Generator, frames: int = 4) -> np.nda
     other = (y, x + 1) if near else far[rng.integers(len(far))]
     maps[:, 0, y, x] += 4
     maps[:, 1, other[0], other[1]] += 4
-    return maps.astype(np.float16)
+    coarse = rng.normal(0, 0.3, (frames, 3, PLACES // 2, PLACES // 2))
+    return maps.astype(np.float16), coarse.astype(np.float16)
 
 
 def relation(near: bool, rng: np.random.Generator) -> reading.ReaderExample:
     targets = targets_of(TeachLabel(success=near), 4)
     return reading.make_example([maps_of_two(near, rng)], [0], targets, np.arange(4), near, 3)
+
+
+def relation_of(maps: tuple[np.ndarray, np.ndarray]) -> reading.ReaderExample:
+    targets = targets_of(TeachLabel(success=True), len(maps[0]))
+    return reading.make_example([maps], [0], targets, np.arange(len(maps[0])), True, 3)
 
 
 def test_a_relation_between_two_things_is_learned() -> None:
@@ -87,11 +94,13 @@ def test_the_exported_graph_is_the_network() -> None:
     lower = reading.cut_tower(Engine.load_shipped().tower_file, SIDE)
     images = np.random.default_rng(0).integers(0, 256, (5, SIDE, SIDE, 3), dtype=np.uint8)
     session = onnxruntime.InferenceSession(lower.SerializeToString())
-    maps = session.run(None, {"frames": images, "first": images[:1]})[0]
+    fine, coarse = session.run(None, {"frames": images, "first": images[:1]})
     torch.manual_seed(0)
-    network = reading.ReaderNetwork(*maps.shape[1:3]).eval()
+    network = reading.ReaderNetwork((fine.shape[1], coarse.shape[1]), fine.shape[2])
+    network.standardize([relation_of((fine, coarse))])
+    network.eval()
     with torch.no_grad():
-        expected = reading._outputs(network(torch.from_numpy(maps))).numpy()
+        expected = reading._outputs(network(torch.from_numpy(fine), torch.from_numpy(coarse))).numpy()
     read = Reader(reading.export_reader(network, lower), Path("reader.onnx"))(images, images[0])
     assert np.allclose(read, expected, atol=1e-4)
 
@@ -142,6 +151,18 @@ def test_a_head_with_a_reader_is_stored_and_mixes_its_outputs(tmp_path: Path) ->
         again.raw(x)
 
 
+@pytest.mark.parametrize("pieces", [[7], [1] * 7, [3, 1, 3]])
+def test_what_a_reader_said_holds_until_it_reads_again(pieces: list[int]) -> None:
+    class Counting:
+        def __call__(self, images: np.ndarray, first: np.ndarray) -> np.ndarray:
+            return np.stack([images[:, 0, 0, 0], images[:, 0, 0, 0]], axis=1).astype(np.float64)
+
+    images = np.arange(7, dtype=np.uint8)[:, None, None, None] * np.ones((1, 8, 8, 3), np.uint8)
+    stream = FeatureStream(Engine.load_shipped(), "", ["tower"], Counting(), read_every=3)  # type: ignore[arg-type]
+    said = [stream.embed_and_read(part)[1] for part in np.split(images, np.cumsum(pieces)[:-1])]
+    assert np.concatenate(said)[:, 0].tolist() == [0, 0, 0, 3, 3, 3, 6]  # type: ignore[arg-type]
+
+
 LESSON = TeachConfig(folds=3, rows=12)
 
 
@@ -151,6 +172,7 @@ def with_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("taught") / "mine"
     patch = pytest.MonkeyPatch()
     patch.setattr(reading, "STEPS", (20, 0, 20))
+    patch.setattr("demerit.training.teach.job.LONG", 1)
     patch.setattr(
         "demerit.training.teach.fit.choose_mix", lambda rows, held_out: (0.5, {"closed form": 0.1, "reader": 0.1})
     )
@@ -164,6 +186,7 @@ def test_a_model_with_a_reader_scores_without_torch_and_live(with_reader: Path) 
     files = sorted(path.name.split("-")[0] for path in with_reader.iterdir() if "-" in path.name)
     assert files == ["head", "reader", "seen"]
     model = load_model(str(with_reader))
+    assert model.config.read_every == 2  # type: ignore[attr-defined]
     episode = data.episode(True, 40)
     (reward,) = model.score([episode])  # type: ignore[attr-defined]
     run = model.start(episode.instruction)  # type: ignore[attr-defined]

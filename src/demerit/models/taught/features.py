@@ -27,6 +27,7 @@ import numpy.typing as npt
 from demerit.data.frames import Images, Prepare
 from demerit.errors import BadInput, UnknownName
 from demerit.models.compact.engine import Engine, NetworkOutputs
+from demerit.models.taught.reader import OUTPUTS as READ_OUTPUTS
 from demerit.models.taught.reader import Reader
 
 Features = npt.NDArray[np.float32]
@@ -132,11 +133,17 @@ class FeatureStream:
     """Features of one camera of one episode, frame by frame."""
 
     def __init__(
-        self, network: FeatureNetwork, instruction: str, parts: Sequence[str], reader: Reader | None = None
+        self,
+        network: FeatureNetwork,
+        instruction: str,
+        parts: Sequence[str],
+        reader: Reader | None = None,
+        read_every: int = 1,
     ) -> None:
-        """Start an episode."""
+        """Start an episode; the reader reads every `read_every`-th frame, and what it said holds until the next."""
         self.network, self.instruction, self.parts = network, instruction, validate_parts(parts)
-        self.reader = reader
+        self.reader, self._every = reader, read_every
+        self._images, self._said = 0, np.zeros((1, READ_OUTPUTS))
         self._first_image: Images | None = None
         self._first: Features | None = None
         self._recent: npt.NDArray[np.float64] | None = None
@@ -154,8 +161,14 @@ class FeatureStream:
             self.network.features(images[start : start + CHUNK], self._first_image)
             for start in range(0, len(images), CHUNK)
         ]
-        read = None if self.reader is None else self.reader(images, self._first_image)
-        return np.concatenate(parts), read
+        return np.concatenate(parts), None if self.reader is None else self._read(self.reader, images)
+
+    def _read(self, reader: Reader, images: Images) -> npt.NDArray[np.float64]:
+        assert self._first_image is not None
+        due = (self._images + np.arange(len(images))) % self._every == 0
+        said = np.concatenate([self._said, reader(images[due], self._first_image)]) if due.any() else self._said
+        self._images, self._said = self._images + len(images), said[-1:]
+        return np.asarray(said[np.cumsum(due)])
 
     def follow(self, tower: Features) -> Features:
         """Take the next frames' tower outputs; return all parts, a row per frame."""

@@ -72,6 +72,8 @@ class TaughtConfig:
     """sha256 of the head file, which is named by it"""
     reader: str = ""
     """sha256 of the reader's file, which is named by it; empty = there is none"""
+    read_every: int = 1
+    """the reader reads every so-many-th of the frames used"""
     large: bool = False
     """its features were fitted on images resized for a reader first"""
     lesson: Mapping[str, Any] = field(default_factory=dict)
@@ -92,6 +94,7 @@ class TaughtConfig:
             ("parts", len(set(found.parts)) == len(found.parts), "different names"),
             ("head", found.head.isalnum(), "a hash"),
             ("stride", found.stride >= 1, "a whole number, 1 or more"),
+            ("read_every", found.read_every >= 1, "a whole number, 1 or more"),
             ("threshold", found.threshold is None or 0 <= found.threshold <= 1, "a number from 0 to 1, or null"),
             ("risk", 0 <= found.risk <= 1, "a number from 0 to 1"),
             ("identity", 1 <= found.identity <= IDENTITY, f"1 to {IDENTITY} (another may need a newer demerit)"),
@@ -109,6 +112,7 @@ class TaughtConfig:
         """Hash everything that changes a reward; `pooled` is the width at which the network's features are split."""
         known = [self.head.encode(), self.network.encode(), repr(self.threshold).encode()]
         known += [f"large {self.reader}".encode()] if self.large else []
+        known += [f"read every {self.read_every}".encode()] if self.read_every > 1 else []
         if self.identity > 1:
             tasks = self.taught_on.get("tasks", {})
             more = [self.cameras, self.parts, self.stride, self.risk, tasks, pooled, self.identity]
@@ -199,7 +203,7 @@ class TaughtModel:
 
     def start_stream(self, instruction: str) -> FeatureStream:
         """Start the features of one camera of an episode."""
-        return FeatureStream(self.network, instruction, self.config.parts, self.reader)
+        return FeatureStream(self.network, instruction, self.config.parts, self.reader, self.config.read_every)
 
     def features(self, episode: Episode) -> tuple[npt.NDArray[np.int32], Features]:
         """Return the frames used and their features (frames, columns)."""

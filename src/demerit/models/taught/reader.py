@@ -17,8 +17,9 @@ from demerit.models.loading import read_listed
 
 SIDE = 192
 """pixels of the images that a reader sees"""
-LAYER = "/blocks.4/Add_output_0"
-"""the tower's layer below a reader: the last of the third stage, an eighth of the image's side"""
+LAYERS = "/blocks.4/Add_output_0", "/blocks.10/Add_output_0"
+"""the tower's layers below a reader: the last of the third and of the fifth stage, an eighth and a sixteenth of the
+image's side"""
 READ = "outputs"
 OUTPUTS = 2
 CHUNK = 8

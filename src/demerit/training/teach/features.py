@@ -36,7 +36,7 @@ from demerit.models.taught.features import (
     stride_indices,
     validate_parts,
 )
-from demerit.models.taught.reader import LAYER, prepare_large
+from demerit.models.taught.reader import LAYERS, prepare_large
 from demerit.training.teach.config import TeachConfig
 
 BATCH = 2
@@ -254,7 +254,7 @@ def images_to_keep(network: FeatureNetwork, config: TeachConfig, views: int) -> 
     """Return how many images per view are kept to train a reader; 0 where none can be trained."""
     if not config.reader or config.sees_order or not isinstance(network, Engine) or missing_extra():
         return 0
-    return int(np.clip(MOST_IMAGES // max(1, views), *KEPT_IMAGES)) if network.has_layer(LAYER) else 0
+    return int(np.clip(MOST_IMAGES // max(1, views), *KEPT_IMAGES)) if all(map(network.has_layer, LAYERS)) else 0
 
 
 def missing_extra() -> str:

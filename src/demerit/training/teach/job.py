@@ -76,6 +76,8 @@ UNLABELLED_EPISODES = (20, 200)
 """unlabelled episodes considered for suggestions: as many as are labelled, within these bounds"""
 CACHE_SUFFIX = ".teaching"
 """suffix of the feature cache, a folder next to the model folder"""
+LONG = 60
+"""frames of a typical episode from which a reader reads every second one"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,6 +319,7 @@ class _TeachJob:
             licence=_combine_licences(spec.network, training_set),
             head=hashlib.sha256(content).hexdigest(),
             reader="" if reader is None else reader.sha256,
+            read_every=1 if reader is None else _read_every(training_set),
             large=bool(spec.keep),
             lesson={"head": dict(head.about), "settings": spec.config.as_facts(), "stopped": self.stopped},
             identity=IDENTITY,
@@ -396,6 +399,12 @@ def _check_out(out: Path, address: str) -> None:
         raise StoreError(out, reason)
     if before != address:
         raise StoreError(out, f"it holds a model taught on {before}, not on {address}; choose another folder")
+
+
+def _read_every(training_set: TrainingSet) -> int:
+    """A second frame of a long video shows what the one before it did: it is not worth a reader's time."""
+    frames = np.median([len(embedded.at) for embedded in training_set.episodes])
+    return 2 if training_set.spec.stride == 1 and frames >= LONG else 1
 
 
 def _write_model(out: Path, config: TaughtConfig, head: bytes, seen: SeenEpisodes, reader: Reader | None) -> None:

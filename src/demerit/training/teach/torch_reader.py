@@ -1,9 +1,10 @@
-"""Train a reader: a small network on an early map of the tower, from larger images, which still knows where things are.
+"""Train a reader: a small network on two maps of the tower, from larger images, which still know where things are.
 
 The closed-form head sees pooled features of small images and misses relations between small things, such as a gripper
-at a ball. The reader mixes neighbouring places of the map and reads where its channels are highest (soft positions) and
-how high. It is trained in seconds on a CPU, on a few frames per episode, each shifted and recoloured a few times before
-the tower sees it. The layers of the tower below the map are not trained; they become part of the reader's file.
+at a ball. The reader mixes neighbouring places of the maps (a fine one, and a coarse one that knows more) and reads
+where its channels are highest (soft positions) and how high. It is trained in seconds on a CPU, on a few frames per
+episode, each shifted and recoloured a few times before the tower sees it. The layers of the tower below the maps are
+not trained; they become part of the reader's file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch.nn import functional
 
 from demerit.data.frames import Images
 from demerit.models.compact.engine import ERRORS_ONLY, Engine, count_cores
-from demerit.models.taught.reader import LAYER, READ, SIDE
+from demerit.models.taught.reader import LAYERS, READ, SIDE
 from demerit.training.compact.train import export_graph
 from demerit.training.teach.data import ORIGINS, FrameTargets
 from demerit.training.teach.training_set import TrainingSet
@@ -38,8 +39,8 @@ STEPS = (150, 2.5, 400)
 SHIFT = 1 / 16
 """share of the image that a copy is shifted by, at most"""
 COPIES = 3
-MOST_MAPS = 6000
-"""maps in memory: 280 MB"""
+MOST_MAPS = 4500
+"""pairs of maps in memory: 350 MB"""
 FOLDS = 5
 SMOOTH = 0.05
 """targets lie between this and 1 minus this"""
@@ -48,7 +49,9 @@ EARLY = 0.3
 TRUST = {"measured": 1.0, "marked": 1.0, "between": 0.5, "end": 1.0, "capped": 1.0, "event": 1.0, "made_up": 0.3}
 """weight of a progress target by its origin; others count 1"""
 Floats = npt.NDArray[np.float64]
-Maps = npt.NDArray[np.float16]
+Maps = tuple[npt.NDArray[np.float16], npt.NDArray[np.float16]]
+"""the fine and the coarse map of frames, (frames, channels, places, places) each"""
+INPUTS = "fine", "coarse"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +59,7 @@ class ReaderExample:
     """The kept frames of one episode: maps of several views (cameras and copies), and targets."""
 
     views: Sequence[Maps]
-    """per view: the maps of all kept frames, (frames, channels, places, places)"""
+    """per view: the maps of all kept frames"""
     plain: Sequence[int]
     """the views that are not shifted or recoloured: one per camera"""
     progress: Floats
@@ -115,19 +118,16 @@ def make_example(
 
 
 class ReaderNetwork(nn.Module):
-    """A map in; logits of progress and `done` out."""
+    """A fine and a coarse map in; logits of progress and `done` out."""
 
-    centre: Tensor
-    scale: Tensor
     down: Tensor
     right: Tensor
 
-    def __init__(self, channels: int, side: int) -> None:
-        """Start with random weights, for maps of `side` x `side` places."""
+    def __init__(self, channels: Sequence[int], side: int) -> None:
+        """Start with random weights, for maps of `channels`, the fine one with `side` x `side` places."""
         super().__init__()
-        self.register_buffer("centre", torch.zeros(1, channels, 1, 1))
-        self.register_buffer("scale", torch.ones(1, channels, 1, 1))
-        self.enter = nn.Conv2d(channels, WIDTH, 1)
+        self.standard = nn.ModuleList(nn.BatchNorm2d(count, affine=False) for count in channels)
+        self.enter = nn.ModuleList(nn.Conv2d(count, WIDTH, 1) for count in channels)
         self.mix = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(MIXING))
         self.look = nn.Conv2d(WIDTH, POINTS, 1)
         self.decide = nn.Sequential(
@@ -143,16 +143,25 @@ class ReaderNetwork(nn.Module):
 
     def standardize(self, examples: Sequence[ReaderExample]) -> None:
         """Take the channels' means and deviations from examples."""
-        maps = [example.views[0].astype(np.float32) for example in examples]
-        mean = np.mean([x.mean(axis=(0, 2, 3)) for x in maps], axis=0)
-        square = np.mean([(x**2).mean(axis=(0, 2, 3)) for x in maps], axis=0)
-        deviation = np.sqrt(np.maximum(square - mean**2, 1e-6))
-        self.centre.copy_(torch.from_numpy(mean)[None, :, None, None])
-        self.scale.copy_(torch.from_numpy(1 / deviation)[None, :, None, None])
+        for number, normal in enumerate(self.standard):
+            maps = [example.views[0][number].astype(np.float32) for example in examples]
+            mean = np.mean([x.mean(axis=(0, 2, 3)) for x in maps], axis=0)
+            square = np.mean([(x**2).mean(axis=(0, 2, 3)) for x in maps], axis=0)
+            assert isinstance(normal, nn.BatchNorm2d)
+            normal.running_mean = torch.from_numpy(mean)
+            normal.running_var = torch.from_numpy(np.maximum(square - mean**2, 1e-6))
 
-    def forward(self, maps: Tensor) -> Tensor:
+    def train(self, mode: bool = True) -> ReaderNetwork:
+        """Switch dropout on or off; means and deviations stay those of the examples."""
+        super().train(mode)
+        self.standard.eval()
+        return self
+
+    def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
         """Compute (n, 2) logits."""
-        h = functional.relu(self.enter((maps - self.centre) * self.scale))
+        entered = [enter(normal(x)) for enter, normal, x in zip(self.enter, self.standard, (fine, coarse), strict=True)]
+        # a 1 x 1 convolution of both maps together, without enlarging the coarse one first
+        h = functional.relu(entered[0] + functional.interpolate(entered[1], scale_factor=2.0))
         for layer in self.mix:
             h = h + functional.relu(layer(h))
         where, flat = self.look(h).flatten(2).softmax(-1), h.flatten(2)
@@ -168,7 +177,8 @@ def train_reader(examples: Sequence[ReaderExample], seed: int) -> ReaderNetwork:
     steps = int(min(least + more * len(examples), most))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = ReaderNetwork(*examples[0].views[0].shape[1:3])
+        fine, coarse = examples[0].views[0]
+        network = ReaderNetwork((fine.shape[1], coarse.shape[1]), fine.shape[2])
         network.standardize(examples)
         optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
         rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=0.1)
@@ -185,17 +195,19 @@ def train_reader(examples: Sequence[ReaderExample], seed: int) -> ReaderNetwork:
 
 def _batch_loss(network: ReaderNetwork, classes: Sequence[Sequence[ReaderExample]], rng: np.random.Generator) -> Tensor:
     """Successes and failures are drawn equally often."""
-    maps, rows = [], []
+    fine, coarse, rows = [], [], []
     for _ in range(BATCH):
         some = classes[int(rng.integers(len(classes)))]
         example = some[int(rng.integers(len(some)))]
         frame = int(rng.choice(len(example.draw), p=example.draw))
-        maps.append(example.views[int(rng.integers(len(example.views)))][frame])
+        view = example.views[int(rng.integers(len(example.views)))]
+        fine.append(view[0][frame])
+        coarse.append(view[1][frame])
         progress, done = example.progress[frame], example.done[frame]
         row = (progress, example.progress_weight[frame], example.capped[frame], done, example.done_weight[frame])
         rows.append(row)
     progress, progress_weight, capped, done, done_weight = torch.tensor(np.array(rows, dtype=np.float32)).T
-    logits = network(torch.from_numpy(np.stack(maps)).float())
+    logits = network(*(torch.from_numpy(np.stack(maps)).float() for maps in (fine, coarse)))
     # a satisfied upper bound pulls nowhere
     reached = (logits[:, 0].detach().sigmoid() - SMOOTH) / (1 - 2 * SMOOTH)
     progress = torch.where(capped > 0, torch.minimum(progress, reached), progress)
@@ -207,7 +219,10 @@ def _batch_loss(network: ReaderNetwork, classes: Sequence[Sequence[ReaderExample
 def read_example(network: ReaderNetwork, example: ReaderExample) -> list[Floats]:
     """Return the outputs at the kept frames by camera: (frames, 2) each."""
     with torch.no_grad():
-        found = [_outputs(network(torch.from_numpy(example.views[view]).float())) for view in example.plain]
+        found = [
+            _outputs(network(*(torch.from_numpy(maps).float() for maps in example.views[view])))
+            for view in example.plain
+        ]
     return [read.numpy().astype(np.float64) for read in found]
 
 
@@ -220,34 +235,36 @@ class _ReaderGraph(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, maps: Tensor) -> Tensor:
-        return _outputs(self.network(maps))
+    def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
+        return _outputs(self.network(fine, coarse))
 
 
 def cut_tower(tower: Path, side: int) -> onnx.ModelProto:
-    """Return the lower layers of a tower, up to the reader's map, for images of `side` x `side` pixels."""
+    """Return the lower layers of a tower, up to the reader's maps, for images of `side` x `side` pixels."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "lower.onnx")
-        onnx.utils.extract_model(str(tower), path, ["frames", "first"], [LAYER])
+        onnx.utils.extract_model(str(tower), path, ["frames", "first"], list(LAYERS))
         lower = onnx.load(path)
     del lower.graph.value_info[:]
     for image in lower.graph.input:
         for dimension in image.type.tensor_type.shape.dim[1:3]:
             dimension.dim_value = side
-    lower.graph.output[0].type.tensor_type.ClearField("shape")
+    for output in lower.graph.output:
+        output.type.tensor_type.ClearField("shape")
     return lower
 
 
 def export_reader(network: ReaderNetwork, lower: onnx.ModelProto) -> bytes:
     """Return one ONNX graph of the tower's lower layers and the reader."""
-    side, dynamic = int(len(network.down) ** 0.5), {name: {0: "n"} for name in ("maps", READ)}
-    example = torch.zeros(2, network.enter.in_channels, side, side)
+    side, dynamic = int(len(network.down) ** 0.5), {name: {0: "n"} for name in (*INPUTS, READ)}
+    channels = [enter.in_channels for enter in network.enter if isinstance(enter, nn.Conv2d)]
+    example = tuple(torch.zeros(2, count, size, size) for count, size in zip(channels, (side, side // 2), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "reader.onnx"
-        export_graph(_ReaderGraph(network), (example,), path, ["maps"], [READ], dynamic)
+        export_graph(_ReaderGraph(network), example, path, list(INPUTS), [READ], dynamic)
         upper = onnx.compose.add_prefix(onnx.load(str(path)), "reader.", rename_inputs=False, rename_outputs=False)
     lower.ir_version = upper.ir_version
-    joined = onnx.compose.merge_models(lower, upper, [(LAYER, "maps")])
+    joined = onnx.compose.merge_models(lower, upper, list(zip(LAYERS, INPUTS, strict=True)))
     return bytes(joined.SerializeToString())
 
 
@@ -314,10 +331,10 @@ def _make_examples(training_set: TrainingSet, lower: onnx.ModelProto) -> Iterato
         rng = np.random.default_rng([config.seed, index])
         views = list(embedded.images.values())
         views += [change_images(images, rng) for _ in range(copies) for images in embedded.images.values()]
-        maps = [
-            session.run([LAYER], {"frames": np.ascontiguousarray(images), "first": images[:1]})[0].astype(np.float16)
-            for images in views
-        ]
+        maps: list[Maps] = []
+        for images in views:
+            fine, coarse = session.run(LAYERS, {"frames": np.ascontiguousarray(images), "first": images[:1]})
+            maps.append((fine.astype(np.float16), coarse.astype(np.float16)))
         targets, verdict = training_set.targets[index], training_set.labels[index].verdict
         plain = range(len(embedded.images))
         yield make_example(maps, plain, targets, embedded.kept, verdict, config.ending(len(targets)))
