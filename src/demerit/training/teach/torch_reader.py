@@ -171,7 +171,7 @@ class ReaderNetwork(nn.Module):
 
 
 def train_reader(examples: Sequence[ReaderExample], seed: int) -> ReaderNetwork:
-    """Train on examples; the same examples and seed give the same network on one machine."""
+    """Train on examples, on a GPU if there is one; the same examples and seed give the same network on one machine."""
     rng = np.random.default_rng(seed)
     least, more, most = STEPS
     steps = int(min(least + more * len(examples), most))
@@ -180,6 +180,7 @@ def train_reader(examples: Sequence[ReaderExample], seed: int) -> ReaderNetwork:
         fine, coarse = examples[0].views[0]
         network = ReaderNetwork((fine.shape[1], coarse.shape[1]), fine.shape[2])
         network.standardize(examples)
+        network.to("cuda" if torch.cuda.is_available() else "cpu")
         optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
         rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=0.1)
         by_verdict = [[e for e in examples if e.success is verdict] for verdict in (True, False, None)]
@@ -190,7 +191,7 @@ def train_reader(examples: Sequence[ReaderExample], seed: int) -> ReaderNetwork:
             _batch_loss(network, classes, rng).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             rate.step()
-    return network.eval()
+    return network.cpu().eval()
 
 
 def _batch_loss(network: ReaderNetwork, classes: Sequence[Sequence[ReaderExample]], rng: np.random.Generator) -> Tensor:
@@ -206,8 +207,9 @@ def _batch_loss(network: ReaderNetwork, classes: Sequence[Sequence[ReaderExample
         progress, done = example.progress[frame], example.done[frame]
         row = (progress, example.progress_weight[frame], example.capped[frame], done, example.done_weight[frame])
         rows.append(row)
-    progress, progress_weight, capped, done, done_weight = torch.tensor(np.array(rows, dtype=np.float32)).T
-    logits = network(*(torch.from_numpy(np.stack(maps)).float() for maps in (fine, coarse)))
+    device = network.down.device
+    progress, progress_weight, capped, done, done_weight = torch.tensor(np.array(rows, dtype=np.float32)).T.to(device)
+    logits = network(*(torch.from_numpy(np.stack(maps)).to(device).float() for maps in (fine, coarse)))
     # a satisfied upper bound pulls nowhere
     reached = (logits[:, 0].detach().sigmoid() - SMOOTH) / (1 - 2 * SMOOTH)
     progress = torch.where(capped > 0, torch.minimum(progress, reached), progress)
