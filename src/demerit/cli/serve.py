@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,8 @@ from rich.markup import escape
 from demerit.cli.bars import out
 from demerit.errors import BadInput
 from demerit.models import load_model
+from demerit.use.serve.requests import ServeLimits
 from demerit.use.serve.server import RewardServer
-from demerit.use.serve.wire import ServeLimits
 
 LIMITS = ServeLimits()
 
@@ -47,7 +48,8 @@ def serve(
     token = None if token_file is None else _read_token(token_file)
     server = RewardServer([load_model(name) for name in models], host, port, token, limits)
     out.print(escape(f"Serving {', '.join(models)} at {server.url} (API: {server.url}/docs)"), soft_wrap=True)
-    server.run()
+    with suppress(KeyboardInterrupt):
+        server.run()
 
 
 def _read_token(path: Path) -> str:

@@ -24,8 +24,8 @@ from demerit.models import Comparer, Online, RewardModel, load_model
 from demerit.models.check import check_model, make_episodes
 from demerit.models.compact.model import Compact
 from demerit.models.reward_store import RewardStore
+from demerit.use.serve.requests import ServeLimits
 from demerit.use.serve.server import RewardServer
-from demerit.use.serve.wire import ServeLimits
 from fakes.command import COMMAND, demerit_here, error_sentence
 from fakes.processes import running
 from fakes.served_models import Brightness, ScoresOnly

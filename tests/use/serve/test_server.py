@@ -17,8 +17,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from demerit.data.episode import Episode
 from demerit.errors import BadInput
+from demerit.use.serve.requests import ServeLimits
 from demerit.use.serve.server import RewardServer
-from demerit.use.serve.wire import ServeLimits, encode_frame, join_message
+from demerit.use.serve.wire import encode_frame, join_message
 from fakes.served_models import Brightness, ScoresOnly
 from fakes.tiny_network import random_images
 

@@ -13,7 +13,8 @@ from demerit.data.reward import Reward
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 from demerit.models.protocol import LiveReward, example_card
 from demerit.use.serve import wire
-from demerit.use.serve.wire import SentFrames, ServeLimits, join_message, read_episodes, read_frame
+from demerit.use.serve.requests import SentFrames, ServeLimits, read_episodes, read_frame
+from demerit.use.serve.wire import join_message
 
 LIMITS = ServeLimits(frames=50, pixels=10_000)
 IMAGES = np.random.default_rng(0).integers(0, 255, (6, 5, 7, 3), dtype=np.uint8)
@@ -21,7 +22,7 @@ IMAGES = np.random.default_rng(0).integers(0, 255, (6, 5, 7, 3), dtype=np.uint8)
 
 def send(episode: Episode, **card: object) -> Episode:
     facts, parts = wire.encode_episode(episode, example_card(**card), 1000)
-    _, (sent,) = read_episodes(join_message({"episodes": [facts]}, parts), LIMITS)
+    (sent,), _ = read_episodes(join_message({"episodes": [facts]}, parts), LIMITS)
     return sent.as_episode()
 
 
@@ -109,7 +110,7 @@ WRONG_VIEWS = [
 @pytest.mark.parametrize("wrong", WRONG_VIEWS, ids=str)
 def test_a_wrong_view_is_refused(wrong: dict[str, object]) -> None:
     read = {"episodes": [{"views": [GOOD_VIEW]}]}
-    assert len(read_episodes(join_message(read, [IMAGES[:2]]), LIMITS)[1][0].as_episode()) == 4
+    assert len(read_episodes(join_message(read, [IMAGES[:2]]), LIMITS)[0][0].as_episode()) == 4
     with pytest.raises(BadInput):
         read_episodes(join_message({"episodes": [{"views": [{**GOOD_VIEW, **wrong}]}]}, [IMAGES[:2]]), LIMITS)
 
@@ -123,7 +124,6 @@ def test_a_wrong_view_is_refused(wrong: dict[str, object]) -> None:
         {"episodes": [{}]},
         {"episodes": [{"views": [GOOD_VIEW, GOOD_VIEW]}]},
         {"episodes": [{"views": [GOOD_VIEW], "id": ""}]},
-        {"episodes": [{"views": [GOOD_VIEW], "id": "a\n"}]},
         {"episodes": [{"views": [GOOD_VIEW], "instruction": 1}]},
         {"episodes": [{"views": [GOOD_VIEW], "signals": {"a": 1}}]},
         {"episodes": [{"views": [GOOD_VIEW], "signals": [{"name": "a", "dtype": "|O", "shape": [1]}]}]},

@@ -36,17 +36,9 @@ from demerit.data.untrusted import parse_json
 from demerit.errors import BadInput, DemeritError, UnknownName
 from demerit.models.protocol import Comparer, LiveEpisode, Online, Prepares, RewardModel
 from demerit.use.serve.model_threads import ModelThreads, Overloaded
+from demerit.use.serve.requests import SentEpisode, SentFrames, ServeLimits, read_episodes, read_frame
 from demerit.use.serve.uploads import UploadDecoder
-from demerit.use.serve.wire import (
-    SentEpisode,
-    SentFrames,
-    ServeLimits,
-    encode_live,
-    encode_reward,
-    no_nan,
-    read_episodes,
-    read_frame,
-)
+from demerit.use.serve.wire import encode_live, encode_reward, no_nan
 
 VERSION = version("demerit")
 BINARY = "application/octet-stream"
@@ -63,8 +55,6 @@ REFUSED: dict[int | str, dict[str, Any]] = {
     "504": {"description": "The deadline has passed.", "content": {"application/json": {"schema": SENTENCE}}},
 }
 BODY = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (BINARY, "video/mp4")}
-Found = list[Episode | Reward]
-"""episodes of a request; a reward without values for one that cannot be decoded"""
 
 
 class RewardApp:
@@ -137,7 +127,7 @@ class RewardApp:
         """
         threads = self._find(model, card)
         with ExitStack() as held:
-            _, found = await self._receive(request, threads.model, held, SentEpisode(id, instruction, {}))
+            found, _ = await self._receive(request, threads.model, held, SentEpisode(id, instruction, {}))
             episodes = [one for one in found if isinstance(one, Episode)]
             rewards = iter(await self._wait(threads.score(episodes)) if episodes else [])
         answers = [encode_reward(one if isinstance(one, Reward) else next(rewards)) for one in found]
@@ -150,8 +140,8 @@ class RewardApp:
         if not isinstance(comparer, Comparer):
             raise HTTPException(400, f"the model {comparer.card.name!r} does not compare episodes")
         with ExitStack() as held:
-            header, found = await self._receive(request, comparer, held)
-            pairs = _find_pairs(header.get("pairs"), found)
+            found, places = await self._receive(request, comparer, held)
+            pairs = [(found[first], found[second]) for first, second in places]
             asked = [(a, b) for a, b in pairs if isinstance(a, Episode) and isinstance(b, Episode)]
             answers = iter(await self._wait(threads.call(lambda: comparer.prefer(asked))))
         known = [math.nan if Reward in map(type, pair) else float(next(answers)) for pair in pairs]
@@ -238,8 +228,11 @@ class RewardApp:
 
     async def _receive(
         self, request: Request, model: RewardModel, held: ExitStack, video: SentEpisode | None = None
-    ) -> tuple[dict[str, Any], Found]:
-        """Read a request's header and episodes. `held` is the memory that they take."""
+    ) -> tuple[list[Episode | Reward], list[tuple[int, int]]]:
+        """Read the episodes and the pairs of a request. `held` is the memory that they take.
+
+        An episode that cannot be decoded is a reward without values.
+        """
         length = request.headers.get("content-length", "")
         if not length.isdecimal():
             raise HTTPException(411, "expected the header Content-Length")
@@ -253,12 +246,12 @@ class RewardApp:
             raise HTTPException(408, f"the body took longer than {self.limits.deadline:g} seconds") from None
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == BINARY:
-            header, sent = read_episodes(body, self.limits)
+            sent, pairs = read_episodes(body, self.limits)
         elif kind.startswith("video/") and video is not None:
-            header, sent = {}, [replace(video, views={"main": memoryview(body)})]
+            sent, pairs = [replace(video, views={"main": memoryview(body)})], []
         else:
             raise HTTPException(415, f"expected the content type {BINARY} or video/..., got {kind or 'none'}")
-        return header, [await self._decode(one, model, held) for one in sent]
+        return [await self._decode(one, model, held) for one in sent], pairs
 
     async def _decode(self, sent: SentEpisode, model: RewardModel, held: ExitStack) -> Episode | Reward:
         """Decode an episode's videos."""
@@ -333,15 +326,6 @@ def _refuse(error: Exception) -> Response:
     status = _status(error)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: RETRY_AFTER}.get(status)
     return JSONResponse({"error": _sentence(error)}, status, headers)
-
-
-def _find_pairs(places: Any, found: Found) -> list[tuple[Episode | Reward, Episode | Reward]]:
-    try:
-        if all(type(place) is int and place >= 0 for pair in places for place in pair):
-            return [(found[first], found[second]) for first, second in places]
-    except (TypeError, ValueError, IndexError):
-        pass
-    raise BadInput("request, pairs", f"a list of pairs of places below {len(found)}", repr(places))
 
 
 class RewardServer:

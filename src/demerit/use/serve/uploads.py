@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import tempfile
 from contextlib import suppress
@@ -15,7 +16,8 @@ from demerit.data.decode import WorkerProcess
 from demerit.data.frames import Images, Prepare, new_images, spread
 from demerit.data.video import VideoClip, open_video
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
-from demerit.use.serve.wire import SentFrames, ServeLimits, join_message, split_message
+from demerit.use.serve.requests import SentFrames, ServeLimits
+from demerit.use.serve.wire import join_message, split_message
 
 CALL = "from demerit.use.serve.uploads import decode_uploads; decode_uploads({pipe})"
 WHAT = "the video"
@@ -54,7 +56,8 @@ class UploadDecoder:
             raise UnreadableVideo(WHAT, "the decoder died on it") from None
         finally:
             self._free.put(worker)
-        header, data = split_message(answer, WHAT)
+        text, data = split_message(answer, WHAT)
+        header = json.loads(text)
         if "error" in header:
             raise UnreadableVideo(WHAT, header["error"])
         images = np.frombuffer(data, np.uint8).reshape(header["shape"])
