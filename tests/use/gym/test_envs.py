@@ -94,6 +94,14 @@ def test_success_terminates_and_wins_over_a_time_limit() -> None:
     assert by_probability[-1][4]["demerit"]["success"] > 0.7
 
 
+def test_some_looks_in_a_row_must_reach_the_threshold() -> None:
+    threshold = EpisodeThreshold(0.55, "value", 0.05, None, 100, in_a_row=2)
+    env = RewardEnv(lamp(20), LampModel(), "", success=threshold)
+    assert [step[2] for step in play(env, [UP, UP, UP, DOWN, UP, UP, UP])] == [False] * 5 + [True]
+    looks = RewardEnv(lamp(20), LampModel(), "", success=threshold, stride=3)
+    assert len(play(looks, [UP] * 9)) == 6  # bright from step 3 on, seen at 3 and 6
+
+
 def test_a_fall_ends_it_as_failed() -> None:
     fall = EpisodeThreshold(0.3, "drop", 0.05, None, 100)
     steps = play(RewardEnv(lamp(9), LampModel(), "", failure=fall), [UP, UP, DOWN, STAY, DOWN, UP])

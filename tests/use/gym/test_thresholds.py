@@ -10,7 +10,7 @@ from demerit.data.labels import Outcome
 from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput
 from demerit.evaluate.metrics.success import conformal_threshold
-from demerit.use.gym import find_failure_threshold, find_success_threshold
+from demerit.use.gym import EpisodeThreshold, find_failure_threshold, find_success_threshold
 from demerit.use.gym.thresholds import follow_episode
 from fakes.lamp_env import LampModel
 
@@ -28,17 +28,19 @@ def failures(count: int, seed: int = 0) -> list[Episode]:
     return [episode([0, *rng.integers(0, 250, 3).tolist(), 1], False, f"{seed}-{i}") for i in range(count)]
 
 
-def brightest(one: Episode, stride: int = 1) -> float:
-    return max(answer.value for answer in follow_episode(LampModel(), one, stride))
+def brightest(one: Episode, stride: int = 1, in_a_row: int = 2) -> float:
+    """Return the value that it keeps for some frames in a row, computed in a loop."""
+    values = [answer.value for answer in follow_episode(LampModel(), one, stride)]
+    return max(min(values[i : i + in_a_row]) for i in range(len(values) - in_a_row + 1))
 
 
 def test_it_is_the_conformal_threshold_of_the_brightest_frame_of_each_failure() -> None:
     episodes = [*failures(60), episode([0, 255, 255], True)]
-    for confidence in (0.9, None):
-        found = find_success_threshold(LampModel(), episodes, risk=0.1, confidence=confidence)
-        tops = [brightest(one) for one in episodes[:-1]]
+    for confidence, in_a_row in ((0.9, 2), (None, 1), (None, 3)):
+        found = find_success_threshold(LampModel(), episodes, 0.1, confidence, in_a_row=in_a_row)
+        tops = [brightest(one, in_a_row=in_a_row) for one in episodes[:-1]]
         assert found.at == conformal_threshold(tops, 0.1, confidence).threshold
-        assert (found.evidence, found.risk, found.confidence, found.episodes) == ("value", 0.1, confidence, 60)
+        assert found == EpisodeThreshold(found.at, "value", 0.1, confidence, 60, in_a_row)
     assert found.at > max(follow_episode(LampModel(), one)[-1].value for one in episodes[:-1])
 
 
@@ -53,6 +55,12 @@ def test_a_model_that_gives_probabilities_of_success_is_judged_by_them() -> None
     assert found.evidence == "success"
 
 
+def test_an_episode_shorter_than_the_looks_in_a_row_is_refused() -> None:
+    with pytest.raises(BadInput) as short:
+        find_success_threshold(LampModel(), failures(30), confidence=None, in_a_row=6)
+    assert short.value.what == "in_a_row"
+
+
 def test_the_stride_is_that_of_the_environment() -> None:
     episodes = failures(30)
     found = find_success_threshold(LampModel(), episodes, confidence=None, stride=4)
@@ -61,7 +69,7 @@ def test_the_stride_is_that_of_the_environment() -> None:
 
 
 def test_an_episode_that_was_complete_for_a_moment_is_no_failure() -> None:
-    undone = episode([0, 255, 0], False, "undone", curve=[0, 1, 0.2])
+    undone = episode([0, 255, 255, 0], False, "undone", curve=[0, 1, 1, 0.2])
     found = find_success_threshold(LampModel(), [*failures(19), undone], confidence=None)
     assert found.episodes == 19 and found.at < 0.99
 
@@ -84,7 +92,7 @@ def test_too_few_episodes_and_those_that_do_not_count_are_said() -> None:
 def test_the_failure_threshold_is_a_fall_that_successes_do_not_have() -> None:
     rng = np.random.default_rng(0)
     falls = rng.integers(0, 100, 30)
-    successes = [episode([0, 200, 200 - int(fall), 255], True, str(i)) for i, fall in enumerate(falls)]
+    successes = [episode([0, 200, *[200 - int(fall)] * 2, 255], True, str(i)) for i, fall in enumerate(falls)]
     found = find_failure_threshold(LampModel(), [*successes, *failures(3)], risk=0.1, confidence=None)
     assert found.evidence == "drop" and found.episodes == 30
     assert sorted(falls)[-4] / 255 < found.at < (max(falls) + 1) / 255

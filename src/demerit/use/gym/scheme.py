@@ -19,16 +19,18 @@ BINS = 5
 
 @dataclass(frozen=True)
 class EpisodeThreshold:
-    """An episode has succeeded (or failed) at the first frame whose number reaches `at`."""
+    """An episode has succeeded (or failed) where its number reaches `at` at several looks in a row."""
 
     at: float
     evidence: ThresholdEvidence
     risk: float
-    """share of the opposite episodes in which some frame reaches it by mistake"""
+    """share of the opposite episodes that it ends by mistake"""
     confidence: float | None
     """probability that the share holds, over calibration sets; None = it holds on average over them"""
     episodes: int
     """number of calibration episodes"""
+    in_a_row: int = 1
+    """looks in a row that must reach it"""
 
     @property
     def promise(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from demerit.data.episode import Episode
 from demerit.data.labels import Outcome
@@ -16,6 +18,8 @@ from demerit.training.selection import LabelSelection
 from demerit.use.gym.scheme import EpisodeThreshold, RewardScheme, ThresholdEvidence
 from demerit.use.gym.watch import EpisodeWatch, load
 
+Floats = npt.NDArray[np.float64]
+
 
 def find_success_threshold(
     model: str | RewardModel,
@@ -23,9 +27,10 @@ def find_success_threshold(
     risk: float = 0.05,
     confidence: float | None = 0.9,
     stride: int = 1,
+    in_a_row: int = 2,
     use_test_split: bool = False,
 ) -> EpisodeThreshold:
-    """Find the threshold that at most a share `risk` of failures reach at any of their frames.
+    """Find the threshold that at most a share `risk` of failures reach, anywhere in the episode.
 
     A failure whose labelled progress was complete for a moment does not count: success was true then.
 
@@ -36,9 +41,10 @@ def find_success_threshold(
         confidence: that the share holds for this very threshold; None = it holds on average over calibration sets,
             which takes fewer episodes (19 instead of 45 at a risk of 0.05).
         stride: as in the environment: frames of the episodes per look.
+        in_a_row: looks in a row that must reach it; one frame alone is more often a mistake.
         use_test_split: also take episodes of a test split.
     """
-    return _find(load(model), episodes, False, risk, confidence, stride, use_test_split)
+    return _find(load(model), episodes, False, risk, confidence, stride, in_a_row, use_test_split)
 
 
 def find_failure_threshold(
@@ -47,13 +53,14 @@ def find_failure_threshold(
     risk: float = 0.05,
     confidence: float | None = 0.9,
     stride: int = 1,
+    in_a_row: int = 2,
     use_test_split: bool = False,
 ) -> EpisodeThreshold:
-    """Find the fall of the value below its highest so far that at most a share `risk` of successes reach at any frame.
+    """Find the fall of the value below its highest so far that at most a share `risk` of successes have.
 
     Args: as `find_success_threshold`; successes count.
     """
-    return _find(load(model), episodes, True, risk, confidence, stride, use_test_split)
+    return _find(load(model), episodes, True, risk, confidence, stride, in_a_row, use_test_split)
 
 
 def follow_episode(model: RewardModel, episode: Episode, stride: int = 1) -> list[LiveReward]:
@@ -73,6 +80,7 @@ def _find(
     risk: float,
     confidence: float | None,
     stride: int,
+    in_a_row: int,
     use_test_split: bool,
 ) -> EpisodeThreshold:
     selection, seen = LabelSelection(use_test_split=use_test_split), seen_by(model)
@@ -84,7 +92,7 @@ def _find(
         if seen.has(episode):
             known += 1
         else:
-            found.append(highest_evidence(follow_episode(model, episode, stride)))
+            found.append(highest_evidence(follow_episode(model, episode, stride), in_a_row))
     kinds: tuple[ThresholdEvidence, ...] = ("drop",) if of_successes else ("success", "value")
     kind = next((kind for kind in kinds if all(kind in one for one in found)), kinds[-1])
     bound = conformal_threshold([one[kind] for one in found], risk, confidence)
@@ -93,18 +101,24 @@ def _find(
         notes = [f"{known} more that the model learned from, which do not count"] if known else []
         what = f"labelled {'successes' if of_successes else 'failures'} for a risk of {risk:g}"
         raise BadInput(what, fewest, "; ".join([str(bound.n), *notes, *selection.notes()]))
-    return EpisodeThreshold(bound.threshold, kind, risk, confidence, bound.n)
+    return EpisodeThreshold(bound.threshold, kind, risk, confidence, bound.n, in_a_row)
 
 
-def highest_evidence(answers: Sequence[LiveReward]) -> dict[ThresholdEvidence, float]:
-    """Return the highest number of each kind over the frames of an episode."""
+def highest_evidence(answers: Sequence[LiveReward], in_a_row: int) -> dict[ThresholdEvidence, float]:
+    """Return the highest number of each kind that an episode keeps for some looks in a row."""
     values = np.array([answer.value for answer in answers])
-    found: dict[ThresholdEvidence, float] = {
-        "value": float(values.max()),
-        "drop": float((np.maximum.accumulate(values) - values).max()),
-    }
+    found: dict[ThresholdEvidence, Floats] = {"value": values, "drop": np.maximum.accumulate(values) - values}
     successes = [answer.success for answer in answers if answer.success is not None]
-    return found if len(successes) < len(answers) else {**found, "success": max(successes)}
+    if len(successes) == len(answers):
+        found["success"] = np.array(successes)
+    return {kind: highest_kept(numbers, in_a_row) for kind, numbers in found.items()}
+
+
+def highest_kept(numbers: Floats, in_a_row: int) -> float:
+    """Return the highest number that some numbers in a row reach."""
+    if not 1 <= in_a_row <= len(numbers):
+        raise BadInput("in_a_row", f"1 to {len(numbers)}, the looks of the shortest episode", in_a_row)
+    return float(sliding_window_view(numbers, in_a_row).min(axis=1).max())
 
 
 def was_complete(outcome: Outcome) -> bool:

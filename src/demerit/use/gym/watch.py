@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from demerit.data.frames import Frames, Images
 from demerit.errors import BadInput, BadReward
 from demerit.models import load_model
 from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, Online, RewardModel
-from demerit.use.gym.scheme import RewardScheme, reaches
+from demerit.use.gym.scheme import EpisodeThreshold, RewardScheme, reaches
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class EpisodeWatch:
     def _start(self, stage: int) -> None:
         instruction = self.instructions[stage]
         self._stage, self._highest = stage, -math.inf
+        self._streaks = {"success": 0, "failure": 0}
         self._live: LiveEpisode = (
             self.model.start(instruction)
             if isinstance(self.model, Online)
@@ -81,13 +82,18 @@ class EpisodeWatch:
         if not math.isfinite(answer.value):
             raise BadReward(self.model.card.name, "live", "it has no value for this frame, and none is made up")
         self._highest = max(self._highest, answer.value)
-        succeeds = reaches(self.scheme.success, answer, self._highest)
+        succeeds = self._is_reached("success", answer)
         if succeeds and self._stage + 1 < len(self.instructions):
             self._start(self._stage + 1)
             return self.look(frame, is_last)
         level = self.scheme.level(answer.value, succeeds, self._stage, self.model.card)
-        failed = not succeeds and reaches(self.scheme.failure, answer, self._highest)
+        failed = self._is_reached("failure", answer) and not succeeds
         return Look(answer, level, self._stage, succeeds, failed)
+
+    def _is_reached(self, end: Literal["success", "failure"], answer: LiveReward) -> bool:
+        threshold = self.scheme.success if end == "success" else self.scheme.failure
+        self._streaks[end] = self._streaks[end] + 1 if reaches(threshold, answer, self._highest) else 0
+        return self._streaks[end] >= (threshold.in_a_row if isinstance(threshold, EpisodeThreshold) else 1)
 
 
 @dataclass(frozen=True)
