@@ -45,3 +45,13 @@ def test_gym_example_learns_what_the_page_says(tmp_path: Path) -> None:
     promise, *printed = run.stdout.splitlines()
     assert "5.0%" in promise and "90%" in promise
     assert printed == re.findall(r"^print\(.*\)  # (.+)$", code, flags=re.M)
+
+
+@pytest.mark.slow
+def test_the_steering_example_runs(tmp_path: Path) -> None:
+    for command in ("demo demo", "teach demo/lesson -o my-model --no-reader"):
+        said = demerit_here(*command.split(), cwd=tmp_path)
+        assert said.returncode == 0, said.stderr
+    code = dict(blocks("steering.md"))["python"]
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.stdout.startswith("bin-picking"), run.stderr
