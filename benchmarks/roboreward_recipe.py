@@ -43,7 +43,7 @@ if __name__ == "__main__":
 
 import torch
 
-from _simulator_author import SimulatorAuthor
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from demerit.data.formats import open_dataset
 from demerit.data.seen import SeenEpisodes
 from demerit.data.splits import normalize_split, task_of
@@ -78,6 +78,8 @@ def simulate(given: argparse.Namespace, name: str, tasks: list[str], behaviours:
 
 def relabel(given: argparse.Namespace, source: str) -> Path:
     """Write counterfactuals and clips of a dataset's successes, in splits by task, into one folder."""
+    from _simulator_author import SimulatorAuthor  # only this step needs the extra chat
+
     with ScriptedServer(SimulatorAuthor(open_dataset(source))) as server:
         chat = {"URL": server.url, "MODEL": "scripted", "KEY_ENV": "", "CACHE": str(given.out / "answers.sqlite")}
         os.environ.update({f"DEMERIT_CHAT_{name}": value for name, value in chat.items()})
