@@ -44,7 +44,6 @@ from demerit.training.teach.features import (
     UnreadableEpisode,
     extract_features,
 )
-from demerit.use.gym.thresholds import highest_kept
 from fakes.drawn_sample import make_sample
 
 HAND_SET = 0.65
@@ -126,6 +125,13 @@ def describe(episode: Episode, value: np.ndarray, probability: np.ndarray) -> Fo
     return Followed(task, seed_of(episode), bool(outcome.success), value, probability, done)
 
 
+def highest(one: Followed, by: str, in_a_row: int) -> float:
+    from demerit.use.gym.thresholds import highest_kept  # gymnasium is an extra
+
+    numbers = np.maximum.accumulate(one.value) - one.value if by == "fall" else getattr(one, by)
+    return highest_kept(numbers, in_a_row)
+
+
 def is_failure(one: Followed) -> bool:
     return not one.success and one.done is None
 
@@ -143,7 +149,7 @@ class Rule:
     def threshold(self, pool: list[Followed], risk: float) -> float:
         if self.fixed is not None:
             return self.fixed
-        tops = [highest_kept(getattr(one, self.by), self.in_a_row) for one in pool if is_failure(one)]
+        tops = [highest(one, self.by, self.in_a_row) for one in pool if is_failure(one)]
         return conformal_threshold(tops, risk, self.confidence).threshold
 
 
@@ -176,6 +182,16 @@ def report(folds: list[list[Followed]], risk: float) -> None:
         dealt = [(outside, rule.threshold(inside, risk)) for inside, outside in splits(folds)]
         ends = [[(one, one.ends(threshold, rule)) for one in outside] for outside, threshold in dealt]
         print(f"| {rule.name} | {many(ends, risk)} |")
+    ended, found = np.mean([falls(inside, outside, risk) for inside, outside in splits(folds)], axis=0)
+    print(f"\nfind_failure_threshold ends {ended:.1%} of the successes and {found:.1%} of the failures")
+
+
+def falls(inside: list[Followed], outside: list[Followed], risk: float) -> tuple[float, float]:
+    """The shares of successes and failures that end as failed, by the default `find_failure_threshold`."""
+    deep = {id(one): highest(one, "fall", 2) for one in (*inside, *outside)}
+    threshold = conformal_threshold([deep[id(one)] for one in inside if one.success], risk, 0.9).threshold
+    shares = [[deep[id(one)] >= threshold for one in outside if one.success == side] for side in (True, False)]
+    return float(np.mean(shares[0] or [np.nan])), float(np.mean(shares[1] or [np.nan]))
 
 
 def many(ways: list[list[tuple[Followed, int | None]]], risk: float) -> str:
