@@ -125,6 +125,8 @@ def _answers_every_episode(trial: _ModelTrial) -> Result:
         if reward.episode != episode.id or reward.model != trial.card.name:
             return "broken", f"the answer for {episode.id!r} names {reward.model!r} and {reward.episode!r}"
     unscored = [reward for reward in rewards if not reward.scored]
+    if len(unscored) == len(rewards) and trial.card.reads_signals and not any(one.signals for one in trial.episodes):
+        return "not checkable", "it reads signals, and these episodes have none"
     if len(unscored) == len(rewards):
         return "broken", f"it scored none of them: {unscored[0].why_missing}"
     note = f", {len(unscored)} unscored with a reason" if unscored else ""

@@ -57,6 +57,7 @@ def test_it_keeps_the_contract_of_a_model(safe: str) -> None:
     calm = make_episode("calm", object_force=np.zeros(6))
     check_model(model, [make_episode(), calm, make_episode("blind", object=None)]).raise_if_broken()
     assert not isinstance(model, Online)  # it is fed signals, not frames
+    assert not check_model(model).broken  # the made-up episodes have no signals
 
 
 def test_live_equals_offline() -> None:
@@ -125,6 +126,7 @@ def test_a_norm_takes_all_numbers_of_a_signal() -> None:
     "text",
     [
         "formula: never(force > 20 N) and eventually(height > 0.1 m)",  # no scale, two units
+        "formula: never(force > 20 N) and never(push > 9 N)\nsignals: {force: {scale: 20}}",
         "formula: never(force > 20 N)\nsignals: {force: {unit: lbf}}",
         "formula: never(force > 20)\nsignals: {torque: {}}",
         "formula: never(force > 20)\nsignals: {force: {scale: 0}}",

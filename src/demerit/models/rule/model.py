@@ -23,7 +23,7 @@ from demerit.config import build_config, read_yaml
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
-from demerit.errors import BadInput, DemeritError
+from demerit.errors import BadInput, DemeritError, UnknownName
 from demerit.models.listing import Listing
 from demerit.models.protocol import LiveReward, ModelCard
 from demerit.models.rule.formula import Floats, Limit, has_windows, list_limits, measure, parse_formula
@@ -47,7 +47,7 @@ class RuleSignal:
     """minus the value at the first frame"""
     unit: str = ""
     scale: float | None = None
-    """how much of the unit counts as a robustness of 1; needed where units differ"""
+    """how much of the unit counts as a robustness of 1; for each signal, or for none if all have one unit"""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Rule:
         return LiveRule(self)
 
     def read(self, signals: Mapping[str, npt.NDArray[Any]], frames: int) -> dict[str, Floats]:
-        """Take the numbers of the formula by name, one per frame; raise BadInput for a signal that does not fit."""
+        """Take the numbers of the formula by name, one per frame; raise an error for a signal that does not fit."""
         return {name: _read_numbers(signals, source, frames) for name, source in self.signals.items()}
 
     def measure(self, numbers: Mapping[str, Floats], times: Floats, prefixes: Sequence[int]) -> Floats:
@@ -185,7 +185,7 @@ class LiveRule:
     def step(self, signals: Mapping[str, npt.ArrayLike], seconds: float | None = None) -> LiveReward:
         """Take the signals of the next moment; return the value and success that `score` gives it.
 
-        `seconds` since the first moment are needed if the formula has windows. A missing signal raises BadInput.
+        `seconds` since the first moment are needed if the formula has windows. A missing signal raises UnknownName.
         """
         if self.rule.needs_times and (seconds is None or (self.times and not seconds > self.times[-1])):
             raise BadInput("seconds", "a later time than before, for the windows of the formula", seconds)
@@ -216,15 +216,16 @@ def _complete_signals(config: RuleConfig, rule: str, limits: Sequence[Limit]) ->
             raise BadInput(f"{rule}, {name}, scale", "a positive number", source.scale)
         found[name] = replace(source, signal=source.signal or name, unit="".join(units))
     unscaled = [name for name, source in found.items() if source.scale is None]
-    if unscaled and len({source.unit for source in found.values()}) > 1:
-        raise BadInput(f"{rule}, signals", "a scale for each, because units differ", f"none for {', '.join(unscaled)}")
+    if unscaled and (len(unscaled) < len(found) or len({source.unit for source in found.values()}) > 1):
+        expected = "a scale for each, or for none if all have one unit"
+        raise BadInput(f"{rule}, signals", expected, f"none for {', '.join(unscaled)}")
     return found
 
 
 def _read_numbers(signals: Mapping[str, npt.NDArray[Any]], source: RuleSignal, frames: int) -> Floats:
     what = f"signal {source.signal!r}"
     if source.signal not in signals:
-        raise BadInput(what, "one of the episode's signals", ", ".join(signals) or "an episode without signals")
+        raise UnknownName("signal", source.signal, signals)
     values = np.asarray(signals[source.signal])
     if len(values) != frames:
         raise BadInput(what, f"{frames} values, one per frame", len(values))
