@@ -15,6 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -30,17 +31,15 @@ from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCar
 from demerit.use.serve.wire import Buffer, encode_episode, encode_frame, message_parts, read_live, read_reward
 
 TOKEN = "DEMERIT_TOKEN"
-AT_ONCE = 32 * 1024 * 1024
-"""bytes of images that are sent in one request, if they are of several episodes"""
+AT_ONCE = 4
+"""requests at once: one is decoded and one is sent while one is computed"""
 MOST_ANSWER = 64 * 1024 * 1024
-BUSY = (429, 503)
-REFUSED = (400, 413)
+BUSY, GONE, TOO_LARGE = (429, 503), 410, 413
+REFUSED = (400, TOO_LARGE)
 """this request is refused; others may be accepted"""
-GONE = 410
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+CLOSE_SECONDS = 1.0
 Answer = TypeVar("Answer")
-EncodedEpisode = tuple[dict[str, Any], list[Any]]
-"""what `encode_episode` returns"""
 
 
 class RemoteModel:
@@ -102,47 +101,28 @@ class RemoteModel:
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Score episodes on the server. An episode that cannot be read or sent is unscored with the reason."""
-        rewards: list[Reward] = []
-        group: list[EncodedEpisode] = []
-        for episode in episodes:
-            try:
-                one = encode_episode(episode, self.card, self._most)
-            except DemeritError as error:
-                rewards += self._score(group)
-                rewards.append(Reward.unscored(self.card.name, episode.id, str(error)))
-                group = []
-                continue
-            if _has_video(one) or sum(map(_size, [*group, one])) > AT_ONCE:
-                rewards += self._score(group)
-                group = []
-            group.append(one)
-        return rewards + self._score(group)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(self._score, episodes))
 
-    def _score(self, group: list[EncodedEpisode]) -> list[Reward]:
-        if not group:
-            return []
+    def _score(self, episode: Episode) -> Reward:
         try:
-            answer = self._send("/score", group)
-        except RemoteError as error:
-            if error.status not in REFUSED:
-                raise
-            if len(group) > 1:
-                return [reward for one in group for reward in self._score([one])]
-            return [Reward.unscored(self.card.name, group[0][0]["id"], error.message)]
+            answer = self._send("/score", [episode])
+        except DemeritError as error:
+            return Reward.unscored(self.card.name, episode.id, _why_refused(error))
         with self._reading():
-            return [read_reward(facts) for facts, _ in zip(answer["rewards"], group, strict=True)]
+            (facts,) = answer["rewards"]
+            return read_reward(facts)
 
     def _prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
         """Return the probability that the first of each pair is better; NaN when unknown."""
-        return [self._prefer_first(*pair) for pair in pairs]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(self._compare, pairs))
 
-    def _prefer_first(self, first: Episode, second: Episode) -> float:
+    def _compare(self, pair: tuple[Episode, Episode]) -> float:
         try:
-            group = [encode_episode(episode, self.card, self._most) for episode in (first, second)]
-            answer = self._send("/prefer", group, pairs=[[0, 1]])
+            answer = self._send("/prefer", pair, pairs=[[0, 1]])
         except DemeritError as error:
-            if isinstance(error, RemoteError) and error.status not in REFUSED:
-                raise
+            _why_refused(error)
             return math.nan
         with self._reading():
             (number,) = answer["first"]
@@ -152,11 +132,12 @@ class RemoteModel:
         """Start a live episode; many may run at once."""
         return RemoteEpisode(self, instruction)
 
-    def _send(self, path: str, group: Sequence[EncodedEpisode], **more: Any) -> Any:
-        header = {"episodes": [facts for facts, _ in group], **more}
-        body = message_parts(header, [part for _, parts in group for part in parts])
+    def _send(self, path: str, episodes: Sequence[Episode], **more: Any) -> Any:
+        encoded = [encode_episode(episode, self.card, self._most) for episode in episodes]
+        header = {"episodes": [facts for facts, _ in encoded], **more}
+        body = message_parts(header, [part for _, parts in encoded for part in parts])
         if sum(map(len, body)) > self._most:
-            raise RemoteError(self.url, 413, f"it accepts at most {self._most} bytes")
+            raise RemoteError(self.url, TOO_LARGE, f"it accepts at most {self._most} bytes")
         return self._request("POST", f"{path}?{self._query}", body)
 
     def _request(self, method: str, path: str, body: Sequence[Buffer] = ()) -> Any:
@@ -213,7 +194,8 @@ class RemoteModel:
         if self._idle:
             return self._idle.pop()
         address = f"{'wss' if self._secure else 'ws'}://{self._place}/live?{self._query}"
-        options: dict[str, Any] = {"compression": None, "proxy": None, "open_timeout": self.timeout}
+        options: dict[str, Any] = {"compression": None, "proxy": None}
+        options |= {"open_timeout": self.timeout, "close_timeout": CLOSE_SECONDS}
         socket: ClientConnection = connect(address, additional_headers=self._headers, **options).__enter__()
         return socket
 
@@ -275,9 +257,11 @@ class RemoteEpisode:
         assert socket is not None
         try:
             answer = self._model.ask(socket, message)
-        except RemoteError as error:
-            if error.status in REFUSED:
+        except BaseException as error:
+            if isinstance(error, RemoteError) and error.status in REFUSED:
                 self._socket = socket
+            else:
+                socket.close()
             raise
         self._socket = socket
         return answer
@@ -287,9 +271,10 @@ class RemoteEpisode:
             self._model.keep(self._socket)  # type: ignore[arg-type]
 
 
-def _size(episode: EncodedEpisode) -> int:
-    return sum(memoryview(part).nbytes for part in episode[1])
-
-
-def _has_video(episode: EncodedEpisode) -> bool:
-    return any("video" in view for view in episode[0]["views"])
+def _why_refused(error: DemeritError) -> str:
+    """Return why an episode cannot be read or is refused; raise what is wrong with the server or the connection."""
+    if not isinstance(error, RemoteError):
+        return str(error)
+    if error.status not in REFUSED:
+        raise error
+    return error.message
