@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from demerit.data.video import encode_clip
 from demerit.models import load_model
 from demerit.models.compact.engine import count_cores
 from demerit.models.protocol import LiveReward, example_card
-from demerit.use.serve.client import RemoteModel
+from demerit.use.serve.client import RemoteEpisode, RemoteModel
 from demerit.use.serve.wire import encode_frame, join_message
 
 HEIGHT, WIDTH, FRAMES = 240, 320, 20
@@ -123,8 +124,11 @@ def serve_multipart(name: str) -> None:
         else:
             body = await request.body()
             content = body[body.index(b"\r\n\r\n") + 4 : body.rindex(b"\r\n--")]
-        reward = run.step(np.load(io.BytesIO(content), allow_pickle=False))
-        return {"value": reward.value, "success": reward.success}
+        frame = np.load(io.BytesIO(content), allow_pickle=False)
+        started = time.perf_counter()
+        reward = run.step(frame)
+        seconds = time.perf_counter() - started
+        return {"value": reward.value, "success": reward.success, "seconds": seconds}
 
     step.__annotations__["request"] = Request
     app.add_api_route("/step", step, methods=["POST"])
@@ -133,44 +137,48 @@ def serve_multipart(name: str) -> None:
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[bound])
 
 
-def measure_frame(name: str, rounds: int) -> None:
+def measure_frame(name: str, blocks: int) -> None:
     import io
-
-    import httpx
 
     with suppress(ImportError):
         import python_multipart  # noqa: F401
     how = "python-multipart" if "python_multipart" in sys.modules else "two searches"
-    model = InstantModel() if name.endswith("InstantModel") else load_model(name)
     frames = draw_frames(0)
     rival = [sys.executable, __file__, "--multipart", name]
-    with serving(name) as (_, url), running(rival, r"http://[\d.]+:\d+") as (_, rival_url), httpx.Client() as web:
-        run, own = RemoteModel(url).start(task(0)), model.start(task(0))  # type: ignore[attr-defined]
+    with serving(name) as (_, url), running(rival, r"http://[\d.]+:\d+") as (_, rival_url):
+        run = RemoteModel(url).start(task(0))
+        assert isinstance(run, RemoteEpisode)
 
-        def upload(frame: np.ndarray) -> None:
+        def send(frame: np.ndarray) -> float:
+            run.step(frame)
+            return run.model_seconds
+
+        def upload(frame: np.ndarray) -> float:
             file = io.BytesIO()
             np.save(file, frame)
-            web.post(f"{rival_url}/step", files={"frame": ("frame.npy", file.getvalue())}).raise_for_status()
+            part = b'--x\r\nContent-Disposition: form-data; name="frame"; filename="f.npy"\r\n\r\n'
+            body = part + file.getvalue() + b"\r\n--x--\r\n"
+            status, content = ask(rival_url, "/step", body, "multipart/form-data; boundary=x")
+            assert status == HTTPStatus.OK
+            return float(json.loads(content)["seconds"])
 
-        ways: dict[str, Callable[[Any], Any]] = {"in process": own.step, "websocket": run.step, "multipart": upload}
-        times: dict[str, list[float]] = {way: [] for way in ways}
-        for at in range(rounds + 5):
+        ways: dict[str, Callable[[Any], float]] = {"websocket": send, "multipart": upload}
+        over: dict[str, list[float]] = {way: [] for way in ways}
+        took: dict[str, list[float]] = {way: [] for way in ways}
+        for block in range(blocks + 1):
             for way, step in ways.items():
-                start = time.perf_counter()
-                step(frames[at % FRAMES])
-                times[way].append(time.perf_counter() - start)
-    own_time = np.array(times["in process"][5:])
-    print(f"\nA live {HEIGHT}x{WIDTH} frame, model {name.rpartition(':')[2]}, {rounds} frames each, in turns")
-    print(f"  in process   {milliseconds(own_time)}")
-    over = {}
-    for way in ("websocket", "multipart"):
-        taken = np.array(times[way][5:])
-        over[way] = (np.median(taken) - np.median(own_time)) * 1e3
-        worse = (np.quantile(taken, 0.95) - np.quantile(own_time, 0.95)) * 1e3
-        print(
-            f"  {way:12s} {milliseconds(taken)}; over the model's own time: p50 {over[way]:.2f} ms, p95 {worse:.2f} ms"
-        )
-    print(f"  websocket / multipart (parsed by {how}): {over['websocket'] / over['multipart']:.2f}")
+                for frame in frames:
+                    start = time.perf_counter()
+                    own = step(frame)
+                    if block:  # the first one warms up
+                        over[way].append(time.perf_counter() - start - own)
+                        took[way].append(own)
+    count, title = len(over["multipart"]), name.rpartition(":")[2]
+    print(f"\nA live {HEIGHT}x{WIDTH} frame, model {title}, {count} frames each, 20 in turn")
+    for way in ways:
+        print(f"  {way}: {milliseconds(over[way])} over the model's own time ({milliseconds(took[way])})")
+    ratio = np.median(over["websocket"]) / np.median(over["multipart"])
+    print(f"  websocket / multipart at p50: {ratio:.2f} (parsed by {how})")
 
 
 # --- many clients
@@ -338,8 +346,7 @@ def measure_malformed(count: int) -> None:
                     wrong = rng.choice(["/score?model=%00", "/score?card=1", "/prefer?card=1", "/x", "/models?model=a"])
                     status, content = ask(url, str(wrong), malformed(rng, good), "text/plain")
                 case _:
-                    live.send(malformed(rng, frame))
-                    content = str(live.recv(60)).encode()
+                    content = live.ask(malformed(rng, frame))
                     status = json.loads(content).get("status", 200)
             statuses[status] += 1
             silent += status >= 400 and not json.loads(content).get("error")
@@ -403,8 +410,8 @@ def main() -> None:
         be_clients(*options.clients)
     else:
         small = options.small
-        measure_frame("serve:InstantModel", 10 if small else 1000)
-        measure_frame("default", 5 if small else 400)
+        measure_frame("serve:InstantModel", 1 if small else 50)
+        measure_frame("default", 1 if small else 25)
         measure_health()
         measure_malformed(40 if small else 10_000)
         measure_kill(2 if small else 8)

@@ -24,6 +24,7 @@ from demerit.models import Comparer, Online, RewardModel, load_model
 from demerit.models.check import check_model, make_episodes
 from demerit.models.compact.model import Compact
 from demerit.models.reward_store import RewardStore
+from demerit.use.serve.client import RemoteEpisode
 from demerit.use.serve.requests import ServeLimits
 from demerit.use.serve.server import RewardServer
 from fakes.command import COMMAND, demerit_here, error_sentence
@@ -103,6 +104,7 @@ def test_a_refused_frame_changes_nothing() -> None:
     with RewardServer([Brightness()]) as server:
         run = RemoteModel(server.url).start("push")
         first = run.step(IMAGES[0])
+        assert isinstance(run, RemoteEpisode) and 0 < run.model_seconds < 60
         with pytest.raises(BadInput):
             run.step(IMAGES)
         assert run.step(IMAGES[0]).value == first.value

@@ -21,13 +21,13 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from websockets.exceptions import WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
 from demerit.data.untrusted import parse_json
 from demerit.errors import BadInput, DemeritError, RemoteError, UnknownName
 from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard
+from demerit.use.serve.live_socket import LiveSocket
 from demerit.use.serve.wire import Buffer, encode_episode, encode_frame, message_parts, read_live, read_reward
 
 TOKEN = "DEMERIT_TOKEN"
@@ -38,7 +38,6 @@ BUSY, GONE, TOO_LARGE = (429, 503), 410, 413
 REFUSED = (400, TOO_LARGE)
 """this request is refused; others may be accepted"""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-CLOSE_SECONDS = 1.0
 Answer = TypeVar("Answer")
 
 
@@ -83,7 +82,7 @@ class RemoteModel:
         token = os.environ.get(TOKEN) if token is None else token
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.patience, self.timeout, self.history = patience, timeout, history_megabytes * 1024 * 1024
-        self._idle: list[ClientConnection] = []
+        self._idle: list[LiveSocket] = []
         answer = self._request("GET", "/models")
         with self._reading():
             found = {one["card"]["name"]: one for one in answer["models"]}
@@ -189,22 +188,18 @@ class RemoteModel:
             time.sleep(pause)
             pause, tried = min(2 * pause, LONGEST_PAUSE), True
 
-    def connect(self) -> ClientConnection:
+    def connect(self) -> LiveSocket:
         """Return a connection for a live episode: that of an ended one, or a new one."""
         if self._idle:
             return self._idle.pop()
         address = f"{'wss' if self._secure else 'ws'}://{self._place}/live?{self._query}"
-        options: dict[str, Any] = {"compression": None, "proxy": None}
-        options |= {"open_timeout": self.timeout, "close_timeout": CLOSE_SECONDS}
-        socket: ClientConnection = connect(address, additional_headers=self._headers, **options).__enter__()
-        return socket
+        return LiveSocket(address, self._headers, self.timeout)
 
-    def ask(self, socket: ClientConnection, message: str | bytes) -> dict[str, Any]:
+    def ask(self, socket: LiveSocket, message: str | bytes) -> dict[str, Any]:
         """Send a message of a live episode; return the answer."""
-        socket.send(message)
-        return self._read(200, str(socket.recv(self.timeout)).encode())
+        return self._read(200, socket.ask(message))
 
-    def keep(self, socket: ClientConnection) -> None:
+    def keep(self, socket: LiveSocket) -> None:
         """Keep the connection of an ended live episode for the next one."""
         self._idle.append(socket)
 
@@ -222,7 +217,9 @@ class RemoteEpisode:
         self._model = model
         self._kept: list[str | bytes] = [json.dumps({"start": instruction})]
         self._frames = self._size = 0
-        self._socket: ClientConnection | None = None
+        self.model_seconds = 0.0
+        """what the model itself took for the last frame"""
+        self._socket: LiveSocket | None = None
         model.try_again(self._connect)
 
     def step(self, frame: LiveFrame) -> LiveReward:
@@ -236,6 +233,7 @@ class RemoteEpisode:
         else:
             del self._kept[1:]
         with self._model._reading():
+            self.model_seconds = float(answer["seconds"])
             return read_live(answer)
 
     def _send(self, message: bytes) -> dict[str, Any]:

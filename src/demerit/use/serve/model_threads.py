@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 from demerit.data.episode import Episode
@@ -53,7 +54,9 @@ class ModelThreads:
         self._waiting: deque[_ModelTask] = deque()
         self._round = 0
         self._stopped = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        """rung once per task; faster than a condition"""
         self._count = count_cores() if getattr(model, "thread_safe", False) else 1
         for number in range(self._count):
             name = f"demerit-{model.card.name}-{number}"
@@ -80,28 +83,30 @@ class ModelThreads:
 
     def stop(self) -> None:
         """Let the threads end after the work that waits."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+        self._stopped = True
+        for _ in range(self._count):
+            self._bell.put(None)
 
     def _submit(self, queue: deque[_ModelTask], task: _ModelTask) -> Future[Any]:
-        with self._changed:
+        with self._lock:
             if queue is self._waiting and len(queue) >= self.most_waiting:
                 raise Overloaded(f"{len(queue)} requests wait for {self.model.card.name!r}: try again later")
             queue.append(task)
-            self._changed.notify()
+        self._bell.put(None)
         return task.future
 
     def _work(self, number: int) -> None:
-        while tasks := self._take():
+        while self._bell.get() is None:
+            tasks = self._take()
+            if not tasks and self._stopped:
+                return
             self._busy_since[number] = time.monotonic()
             self._run([task for task in tasks if _is_wanted(task)])
             del self._busy_since[number], tasks  # a waiting thread holds no frames
 
     def _take(self) -> list[_ModelTask]:
-        """Wait for work; empty when stopped and nothing is left."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._live or self._waiting or self._stopped)
+        """Return what to do next; nothing if another thread has done it."""
+        with self._lock:
             if self._live and (self._round or not self._waiting):
                 self._round = max(0, self._round - 1)
                 return [self._live.popleft()]

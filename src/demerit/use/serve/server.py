@@ -34,7 +34,7 @@ from demerit.data.episode import Episode
 from demerit.data.reward import Reward
 from demerit.data.untrusted import parse_json
 from demerit.errors import BadInput, DemeritError, UnknownName
-from demerit.models.protocol import Comparer, LiveEpisode, Online, Prepares, RewardModel
+from demerit.models.protocol import Comparer, LiveEpisode, LiveFrame, LiveReward, Online, Prepares, RewardModel
 from demerit.use.serve.model_threads import ModelThreads, Overloaded
 from demerit.use.serve.requests import SentEpisode, SentFrames, ServeLimits, read_episodes, read_frame
 from demerit.use.serve.uploads import UploadDecoder
@@ -48,6 +48,8 @@ IN_FLIGHT = 4
 """how many requests of the largest size may be in memory at once"""
 SWITCH_SECONDS = 0.0005
 """how long a model's Python code may keep the event loop waiting; Python's default is ten times as long"""
+KEEPALIVE_SECONDS = 60
+"""until a silent connection is probed; WebSocket pings would need a thread in each client"""
 RETRY_AFTER = {"Retry-After": "1"}
 SENTENCE = {"type": "object", "properties": {"error": {"type": "string"}}}
 REFUSED: dict[int | str, dict[str, Any]] = {
@@ -188,9 +190,9 @@ class RewardApp:
         if run is None:
             raise BadInput("message", '{"start": "INSTRUCTION"} before the first frame', "a frame")
         frame = read_frame(message["bytes"], self.limits)
-        reward = await self._wait(threads.call(partial(run.step, frame), live=True))
+        reward, seconds = await self._wait(threads.call(partial(_time_step, run, frame), live=True))
         self._frames.labels(threads.model.card.name).inc()
-        return run, encode_live(reward)
+        return run, {**encode_live(reward), "seconds": seconds}
 
     # What requests share
 
@@ -271,7 +273,8 @@ class RewardApp:
     async def _wait(self, future: Future[Any]) -> Any:
         """Wait for a model until the deadline."""
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.limits.deadline)
+            async with asyncio.timeout(self.limits.deadline):
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             raise HTTPException(504, f"no answer within {self.limits.deadline:g} seconds") from None
 
@@ -306,6 +309,12 @@ class RewardApp:
             threads.stop()
         self._decoding.shutdown(wait=False, cancel_futures=True)
         self._decoder.close()
+
+
+def _time_step(run: LiveEpisode, frame: LiveFrame) -> tuple[LiveReward, float]:
+    """Return the reward of a frame and the seconds that the model took."""
+    started = time.perf_counter()
+    return run.step(frame), time.perf_counter() - started
 
 
 def _status(error: Exception) -> int:
@@ -351,6 +360,9 @@ class RewardServer:
         except OSError as error:
             app.stop()
             raise BadInput("address", "one that is free", f"{host}:{port} ({error.strerror})") from error
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
+        if sys.platform == "linux":
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
@@ -360,6 +372,7 @@ class RewardServer:
             ws="websockets-sansio",
             ws_max_size=limits.bytes // IN_FLIGHT,
             ws_per_message_deflate=False,
+            ws_ping_interval=None,
             timeout_graceful_shutdown=math.ceil(limits.deadline),
         )
         self._server = uvicorn.Server(config)
