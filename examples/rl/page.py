@@ -23,9 +23,11 @@ KINDS = {
     CLOCK: ("clock: time alone", "var(--s3)"),
 }
 COLOURS = ("var(--s0)", "var(--s1)", "var(--s2)")
-WIDTH, HEIGHT, LEFT, BOTTOM, MARGIN = 460, 260, 46, 40, 12
+WIDTH, HEIGHT, LEFT, BOTTOM, MARGIN = 460, 260, 46, 40, 18
 LAST = 3
 """the success of a run is the mean of its last evaluations"""
+EXPLOITED = 0.3
+"""a reward is exploited where the value at the end is this much above the true progress"""
 Run = dict[str, Any]
 Points = Sequence[tuple[float, float]]
 
@@ -104,18 +106,19 @@ def correlate(points: list[Run], resamples: int = 4000) -> tuple[float, float, f
     return draws[0], *np.percentile(draws[1:], [2.5, 97.5]).tolist(), sum(map(len, pairs))
 
 
+def excess(run: Run) -> float:
+    """How far the model's value is above the true progress, at the end of the trials."""
+    return at_end([run], "values") - at_end([run], "progress")
+
+
 def find_hacks(runs: list[Run], quality: dict[str, Any], most: int = 3) -> list[tuple[Run, Run]]:
-    """Pair runs of models without failures with the same runs with them; the most exploited first."""
+    """Pair runs of models without failures with the same runs with them; the largest difference of excess first."""
     learned = {(run["lesson"], run["seed"]): run for run in runs if run["reward"] == CONTINUOUS}
     pairs = [
         (run, other)
         for (lesson, seed), run in learned.items()
         if (other := learned.get((lesson.replace("without", "with"), seed))) and not quality[lesson]["failures"]
     ]
-
-    def excess(run: Run) -> float:
-        return at_end([run], "values") - at_end([run], "progress")
-
     return sorted(pairs, key=lambda pair: excess(pair[0]) - excess(pair[1]), reverse=True)[:most]
 
 
@@ -125,14 +128,14 @@ def describe_clip(run: Run, facts: Run) -> dict[str, Any]:
     looks = {"values": 'stroke="var(--s1)" stroke-width="2.4"', "progress": 'stroke="var(--ink)" stroke-width="2.4"'}
     lines = [(list(enumerate(clip[name])), look) for name, look in looks.items()]
     chart = draw_chart(lines, (0, len(clip["values"]) - 1, "step"), "value")
-    return {**facts, **run, "video": clip["video"], "chart": chart, "believed": clip["values"][-1]}
+    return {**facts, **run, "video": clip["video"], "chart": chart, "excess": excess(run)}
 
 
 def write_page(out: Path, say: Callable[[str], None]) -> None:
-    """Write page.html and results.md from the finished runs."""
+    """Write page.html, figure.html (to be photographed) and results.md from the finished runs."""
     runs = read_results(out)
     quality = json.loads((out / "models" / "quality.json").read_text())
-    best = {facts["task"]: name for name, facts in quality.items() if facts["curves"]}
+    best = {facts["task"]: name for name, facts in quality.items() if facts["curves"] and facts["failures"]}
     kinds: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     taught: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -145,6 +148,9 @@ def write_page(out: Path, say: Callable[[str], None]) -> None:
         | {"believed": at_end(found, "values"), "reached": at_end(found, "progress")}
         for name, found in taught.items()
     ]
+    exploited: dict[bool, list[bool]] = {True: [], False: []}
+    for name, found in taught.items():
+        exploited[quality[name]["failures"]] += [excess(run) > EXPLOITED for run in found]
     tasks = list(dict.fromkeys(facts["task"] for facts in quality.values()))
     facts = {
         "style": (files("demerit") / "assets" / "pages" / "style.css").read_text("utf-8"),
@@ -161,10 +167,12 @@ def write_page(out: Path, say: Callable[[str], None]) -> None:
         "link": correlate(points),
         "tasks": list(zip(tasks, COLOURS, strict=False)),
         "hacks": [[describe_clip(run, quality[run["lesson"]]) for run in pair] for pair in find_hacks(runs, quality)],
+        "exploited": {key: (sum(flags), len(flags)) for key, flags in exploited.items()},
+        "limit": EXPLOITED,
         "runs": len(runs),
     }
     env = Environment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
-    for template in ("page.html.j2", "results.md.j2"):
+    for template in ("page.html.j2", "figure.html.j2", "results.md.j2"):
         text = env.from_string(Path(__file__).with_name(template).read_text("utf-8")).render(facts)
         write_atomic(out / template.removesuffix(".j2"), text.encode())
     say(f"{len(runs)} runs: {out / 'page.html'}, {out / 'results.md'}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from demerit.negatives.sim.splits import FETCH_CLASSES
 from demerit.negatives.sim.tasks import task
 from demerit.training.teach import TeachConfig, teach
 from demerit.use.gym import find_success_threshold
-from robot import FRAMES, TaskEnv
+from robot import FRAMES, STRIDE, TaskEnv
 
 TASKS = ("window-close", "drawer-close", "fetch-reach")
 """nothing that demerit ships was trained on them: two held-out scenes of Meta-World, and a held-out robot"""
@@ -68,7 +68,7 @@ class Lesson:
 
 def lessons(small: bool = False) -> list[Lesson]:
     """List the lessons, the most important first."""
-    found = [Lesson(name, max(SIZES), failures=True, curves=True) for name in TASKS]
+    found = [Lesson(name, max(SIZES), bad, curves=True) for bad in (True, False) for name in TASKS]
     found += [Lesson(name, size, bad) for size in SIZES[::-1] for bad in (True, False) for name in TASKS]
     return [lesson for lesson in found if lesson.episodes == 3 and lesson.task == TASKS[0]] if small else found
 
@@ -121,7 +121,7 @@ def seed_of(episode: Episode) -> int:
     return int(episode.origin.tags["seed"])
 
 
-def measure_quality(model: Any, episodes: list[Episode], features: list[Any]) -> dict[str, float]:
+def measure_quality(model: Any, episodes: list[Episode], features: list[Any]) -> dict[str, Any]:
     """Compare the values of held-out episodes with what the simulator measured."""
     values = [model.head.progress(x, model.task(one.instruction)) for one, x in zip(episodes, features, strict=True)]
     final, done = np.array([value[-1] for value in values]), np.array([is_done(one) for one in episodes])
@@ -158,8 +158,8 @@ def prepare(out: Path, jobs: int, small: bool, say: Callable[[str], None]) -> No
         if lesson.task not in features:  # the same for every model of a task
             features[lesson.task] = [model.features(one)[1] for one in held_out]
         facts = measure_quality(model, held_out, features[lesson.task])
-        if lesson.curves:
-            facts["threshold"] = find_success_threshold(model, held_out, risk=RISK, confidence=None).at
+        if lesson.curves and lesson.failures:
+            facts["threshold"] = asdict(find_success_threshold(model, held_out, RISK, None, STRIDE))
         table[lesson.name] = {**vars(lesson), "successes": sum(map(is_done, taught)), **facts}
         say(f"{lesson.name}: AUROC {facts['auroc']:.3f}, progress {facts['progress']:.3f}")
         write_json(path, table)

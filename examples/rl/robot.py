@@ -22,6 +22,8 @@ FRAMES = 30
 SCALE = 10.0
 """positions are given to the policy in units of 10 cm"""
 SIZE = 128
+STRIDE = 2
+"""a model looks at every second step; between them its newest value holds"""
 
 
 class TaskEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
