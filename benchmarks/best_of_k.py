@@ -5,10 +5,10 @@
     python benchmarks/best_of_k.py --small
 
 Every task is taught by itself, with and without failures; candidates are its episodes in scenes that were not taught.
-K candidates are drawn with replacement and the one with the highest final value is picked (`demerit.use.select`). Its
-true progress at the end is the simulator's. Expectations over the draws of candidates are exact, not sampled; equal
-values are picked equally often. Regret is the best true progress among the K minus that of the pick. Prints tables;
-writes tables.md and best_of_k.png.
+K candidates are drawn with replacement and the one with the highest final value is picked (`demerit.use.select`); of
+equal values, the one with the highest probability of success. Its true progress at the end is the simulator's.
+Expectations over the draws of candidates are exact, not sampled; equals in both are picked equally often. Regret is the
+best true progress among the K minus that of the pick. Prints tables; writes tables.md and best_of_k.png.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from what_a_bad_example_is_worth import (
     SAMPLE,
     WIDTH,
     Canvas,
-    Curves,
     Draw,
     Lesson,
     Point,
     Recording,
+    columns_of,
+    fit_lesson,
     interval,
     load_recordings,
-    teach_lesson,
 )
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -58,6 +58,8 @@ LESSONS = {
 }
 COLOURS = dict(zip(LESSONS, ((213, 94, 0), (86, 180, 233), (230, 159, 0), (0, 114, 178)), strict=True))
 UNTAUGHT, ORACLE = "untaught (default)", "oracle"
+ALONE = "value alone"
+"""picked without the probability of success, which otherwise decides between equal values"""
 COLOURS |= {UNTAUGHT: (150, 150, 156), ORACLE: (0, 0, 0)}
 NEEDED = 10
 """successes and failures that the taught scenes have at least"""
@@ -87,9 +89,13 @@ def expect_pick(values: np.ndarray, quantity: np.ndarray, weights: np.ndarray, c
     return float(np.sum(np.diff(np.concatenate([[0.0], np.cumsum(shares)]) ** count) * means))
 
 
-def follow_picks(candidates: Sequence[Recording], curves: Curves, rate: float | None) -> PickCurve:
+Ends = tuple[np.ndarray, np.ndarray]
+"""the final value of each candidate, and what it is ranked by"""
+
+
+def follow_picks(candidates: Sequence[Recording], ends: Ends, rate: float | None) -> PickCurve:
     """Measure the picks among these candidates, of which a share `rate` succeeds (None = as recorded)."""
-    values = np.array([float(curves[one.id][-1]) for one in candidates])
+    values, ranks = ends
     truth = np.array([float(one.truth[-1]) for one in candidates])
     success = np.array([float(one.success) for one in candidates])
     share = success.mean() if rate is None else rate
@@ -98,8 +104,8 @@ def follow_picks(candidates: Sequence[Recording], curves: Curves, rate: float | 
     def expect(by: np.ndarray, quantity: np.ndarray) -> np.ndarray:
         return np.array([expect_pick(by, quantity, weights, count) for count in COUNTS])
 
-    found = expect(values, truth)
-    return PickCurve(found, expect(values, values), expect(truth, truth) - found, expect(values, success))
+    found = expect(ranks, truth)
+    return PickCurve(found, expect(ranks, values), expect(truth, truth) - found, expect(ranks, success))
 
 
 def make_lessons(recordings: Sequence[Recording], count: int, needed: int) -> list[Draw]:
@@ -132,12 +138,23 @@ def _measure_draw(place: int) -> dict[str, dict[str, PickCurve]]:
     draws, layout, part = _shared[0]
     draw = draws[place]
     lessons = {name: Lesson(one.good // part, one.bad // part, one.label) for name, one in LESSONS.items()}
-    found = {name: teach_lesson(draw, lesson, layout) for name, lesson in lessons.items()}
-    scores: dict[str, Curves] = {name: curves for name, curves in found.items() if curves is not None}
-    scores[UNTAUGHT] = {one.id: one.rewards["untaught"] for one in draw.test}
-    scores[ORACLE] = {one.id: one.truth for one in draw.test}
+    finals = {
+        UNTAUGHT: [one.rewards["untaught"][-1] for one in draw.test],
+        ORACLE: [one.truth[-1] for one in draw.test],
+    }
+    alone: dict[str, Ends] = {}
+    scores: dict[str, Ends] = {}
+    for name, lesson in lessons.items():
+        head = fit_lesson(draw, lesson, layout)
+        if head is not None:
+            outputs = [head.outputs(columns_of(one, lesson))[-1:] for one in draw.test]
+            values = np.array([head.value(one)[0] for one in outputs], np.float32)
+            chances = np.array([head.success(one)[0] for one in outputs], np.float32)
+            both = np.unique(np.stack([values, chances], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+            scores[name], alone[f"{name}, {ALONE}"] = (values, both), (values, values)
+    scores |= {name: (np.array(ends), np.array(ends)) for name, ends in finals.items()} | alone
     return {
-        proposals: {name: follow_picks(draw.test, curves, rate) for name, curves in scores.items()}
+        proposals: {name: follow_picks(draw.test, ends, rate) for name, ends in scores.items()}
         for proposals, rate in PROPOSALS.items()
     }
 
@@ -207,7 +224,7 @@ def _list_falls(results: Results) -> list[str]:
 
 
 def _list_tasks(results: Results) -> list[str]:
-    shown = [model for model in results if model != ORACLE]
+    shown = [model for model in COLOURS if model != ORACLE]
     lines = ["## Candidates none succeeds, by task: true progress at K = 1, its best K, K = 64", ""]
     lines += ["| task | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
     for task in sorted(results[ORACLE]):
@@ -236,7 +253,7 @@ BANDS = ("5 successes + 5 failures, flags", "10 successes, flags")
 
 def draw_figure(results: dict[str, Results], path: Path) -> None:
     """Draw the truth of the picks and what the models say of them, against K."""
-    canvas, models = Canvas(), list(results["none succeeds"])
+    canvas, models = Canvas(), list(COLOURS)
     canvas.text((LEFT - 24, 24), "Picking the best of K rollouts", INK, 17)
     said = (
         f"{len(results['none succeeds'][ORACLE])} simulated tasks that were never trained on; new scenes, new cameras"

@@ -27,6 +27,7 @@ import demerit
 from demerit.models.baselines import Clock, Constant, Length
 from demerit.models.compact import Engine
 from demerit.models.taught.features import FeatureLayout
+from demerit.models.taught.head import TaughtHead
 from demerit.negatives.sim.splits import matched_pairs
 from demerit.training.teach import TeachConfig
 from demerit.training.teach.data import FrameTargets, TeachLabel, start_targets, targets_of
@@ -174,20 +175,26 @@ def _usable_subsets(mine: Sequence[Recording], held: int, rng: np.random.Generat
 
 def teach_lesson(draw: Draw, lesson: Lesson, layout: FeatureLayout) -> Curves | None:
     """Fit a head and score the draw's test episodes; None when the task has too few episodes."""
+    head = fit_lesson(draw, lesson, layout)
+    return None if head is None else {one.id: head.value(head.outputs(columns_of(one, lesson))) for one in draw.test}
+
+
+def fit_lesson(draw: Draw, lesson: Lesson, layout: FeatureLayout) -> TaughtHead | None:
+    """Fit a head; None when the task has too few episodes."""
     if len(draw.good) < lesson.good or len(draw.bad) < lesson.bad:
         return None
     taught = [*draw.good[: lesson.good], *draw.bad[: lesson.bad]]
     config = TeachConfig(kind="linear") if lesson.cues else TeachConfig()
-    examples = [FitExample(_columns(one, lesson), _targets(one, lesson.label, config), one.scene) for one in taught]
+    examples = [FitExample(columns_of(one, lesson), _targets(one, lesson.label, config), one.scene) for one in taught]
     pairs = []
     if lesson.label == "preferences":
         sides = [[i for i, one in enumerate(taught) if one.success == side] for side in (True, False)]
         pairs = [PreferencePair(a, b) for a, b in itertools.product(*sides)]
-    head = fit_head(examples, config, pairs=pairs, layout=None if lesson.cues else layout)
-    return {one.id: head.value(head.outputs(_columns(one, lesson))) for one in draw.test}
+    return fit_head(examples, config, pairs=pairs, layout=None if lesson.cues else layout)
 
 
-def _columns(one: Recording, lesson: Lesson) -> np.ndarray:
+def columns_of(one: Recording, lesson: Lesson) -> np.ndarray:
+    """The features that a lesson uses."""
     if not lesson.cues:
         return one.features
     return np.stack([one.rewards["change"], one.rewards["motion"], np.arange(len(one.truth)) / CUE_FRAMES], axis=1)

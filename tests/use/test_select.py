@@ -16,10 +16,11 @@ from demerit.use.select import choose, pick
 NAN = float("nan")
 
 
-def make_reward(final: float, **given: float) -> Reward:
+def make_reward(final: float, chance: float | None = None, **given: float) -> Reward:
     if np.isnan(final):
         return Reward.unscored("judge", "one", "it has no camera")
-    return Reward("judge", "one", np.array([0, 4]), np.array([0.9, final]), given=given)
+    success = None if chance is None else np.array([0.99, chance])
+    return Reward("judge", "one", np.array([0, 4]), np.array([0.9, final]), success, given=given)
 
 
 def make_candidate(brightness: int, id: str = "same") -> Episode:
@@ -51,6 +52,12 @@ def test_the_highest_final_value_is_picked() -> None:
 def test_a_tie_is_stated_and_the_first_is_picked() -> None:
     choice = choose([make_reward(0.1), make_reward(0.7), make_reward(NAN), make_reward(0.7)])
     assert (choice.index, choice.ties, choice.margin) == (1, (3,), 0.0)
+
+
+def test_of_equal_values_the_probability_of_success_decides() -> None:
+    choice = choose([make_reward(1.0, 0.7), make_reward(1.0, 0.9), make_reward(0.8, 0.95), make_reward(1.0, 0.9)])
+    assert (choice.index, choice.ties, choice.margin) == (1, (3,), 0.0)
+    assert choose([make_reward(1.0), make_reward(1.0, 0.2)]).index == 1
 
 
 def test_a_model_may_be_named() -> None:

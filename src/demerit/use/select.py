@@ -20,13 +20,13 @@ class Choice:
     """The picked candidate, and how clear the pick was."""
 
     index: int
-    """the candidate with the highest value; the first of equals"""
+    """the candidate with the highest value, and of those the highest probability of success; the first of equals"""
     values: npt.NDArray[np.float32]
     """each candidate's final value, in the quantity and range of the model's card; NaN = unscored"""
     margin: float
-    """the highest value minus the next one; 0 in a tie, NaN if nothing else was scored"""
+    """the highest value minus the next one; 0 if values did not decide, NaN if nothing else was scored"""
     ties: tuple[int, ...]
-    """the other candidates with the highest value"""
+    """the other candidates with the same value and the same probability of success"""
     is_guess: bool
     """the picked candidate is unlike everything that the model learned from"""
     unscored: Mapping[int, str]
@@ -35,6 +35,9 @@ class Choice:
 
 def pick(candidates: Sequence[Episode], model: str | RewardModel) -> Choice:
     """Pick the candidate whose final value is highest.
+
+    Values of good rollouts often end at the same limit (1). Then the probability of success decides, if the model
+    gives one: on simulated tasks, up to 12 points more of the picks succeeded (docs/results/best_of_k.md).
 
     Args:
         candidates: episodes of one task; their ids need not differ.
@@ -57,8 +60,9 @@ def choose(rewards: Sequence[Reward]) -> Choice:
     if len(unscored) == len(rewards):
         reasons = "; ".join(f"{reason} ({count})" for reason, count in Counter(unscored.values()).most_common(3))
         raise BadReward(rewards[0].model if rewards else "none", "all", f"no candidate has a final value: {reasons}")
-    index = int(np.nanargmax(values))
+    chances = np.array([-1.0 if one.success is None else np.nan_to_num(one.success[-1], nan=-1.0) for one in rewards])
+    best = values == np.nanmax(values)
+    index, *ties = np.flatnonzero(best & (chances == chances[best].max())).tolist()
     others = np.delete(values, index)
     margin = float("nan") if np.isnan(others).all() else float(values[index] - np.nanmax(others))
-    ties = tuple(place for place in np.flatnonzero(values == values[index]).tolist() if place != index)
-    return Choice(index, values, margin, ties, rewards[index].is_guess, unscored)
+    return Choice(index, values, margin, tuple(ties), rewards[index].is_guess, unscored)
