@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 import schemathesis
 from hypothesis import given, settings
 from prometheus_client.parser import text_string_to_metric_families
-from websockets.exceptions import ConnectionClosedOK
+from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK
 from websockets.sync.client import ClientConnection, connect
 
 from demerit.data.episode import Episode
 from demerit.errors import BadInput
+from demerit.use.serve.live_socket import LiveSocket
 from demerit.use.serve.requests import ServeLimits
 from demerit.use.serve.server import RewardServer
 from demerit.use.serve.wire import encode_frame, join_message
@@ -51,17 +53,17 @@ def open_live(server: RewardServer, query: str = "", **headers: str) -> ClientCo
 
 def refused_live(server: RewardServer, query: str = "", **headers: str) -> int:
     """Return the status with which a connection is refused and closed."""
-    with open_live(server, query, **headers) as socket:
-        answer = exchange(socket, '{"start": ""}')
+    with open_live(server, query, **headers) as live:
+        answer = exchange(live, '{"start": ""}')
         with pytest.raises(ConnectionClosedOK):
-            socket.recv(60)
+            live.recv(60)
     assert answer["error"]
     return int(answer["status"])
 
 
-def exchange(socket: ClientConnection, message: str | bytes) -> Any:
-    socket.send(message)
-    return json.loads(socket.recv(60))
+def exchange(live: ClientConnection, message: str | bytes) -> Any:
+    live.send(message)
+    return json.loads(live.recv(60))
 
 
 @pytest.fixture
@@ -220,26 +222,57 @@ def test_live_episodes(server: RewardServer) -> None:
         assert exchange(one, encode_frame({"front": IMAGES[0], "wrist": IMAGES[1]}))["familiarity"] == 0.001
 
 
+def test_clients_that_vanish_leave_nothing_behind(
+    server: RewardServer, model: Brightness, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = server.url.removeprefix("http://")
+    host, _, port = place.partition(":")
+    length = f"Content-Length: {len(GOOD)}\r\nContent-Type: application/octet-stream\r\n\r\n"
+    head = f"POST /score HTTP/1.1\r\nHost: x\r\n{length}".encode()
+    live, refused = LiveSocket(f"ws://{place}/live", {}, 60), LiveSocket(f"ws://{place}/live?model=other", {}, 60)
+    live.ask('{"start": "push"}')
+    model.gate.clear()
+
+    def step() -> None:
+        with pytest.raises(ConnectionClosedError):
+            live.ask(encode_frame(IMAGES[0]))
+
+    client = threading.Thread(target=step)
+    client.start()
+    model.entered.acquire()  # the model computes the frame
+    for sent in (head + GOOD[:-1], head + GOOD, head[:30], b"\0garbage\r\n\r\n"):
+        with socket.create_connection((host, int(port))) as gone:
+            gone.sendall(sent)
+    live._socket.shutdown(socket.SHUT_RDWR)
+    refused.close()
+    client.join(60)
+    model.gate.set()
+    while ask(server, "/health")[1]["live"]:
+        pass
+    assert ask(server, "/score", GOOD)[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_wrong_live_messages_get_a_sentence_and_change_nothing(server: RewardServer) -> None:
     good = encode_frame(IMAGES[0])
-    with open_live(server) as socket:
-        assert exchange(socket, good)["status"] == 400  # nothing is started
-        exchange(socket, '{"start": "push"}')
-        first = exchange(socket, good)
+    with open_live(server) as live:
+        assert exchange(live, good)["status"] == 400  # nothing is started
+        exchange(live, '{"start": "push"}')
+        first = exchange(live, good)
         for wrong in ("", "{}", '{"start": 1}', "[", b"", good[:-1], good + b"1", b"\xff" * 9, encode_frame({})):
-            answer = exchange(socket, wrong)
+            answer = exchange(live, wrong)
             assert answer["status"] == 400 and answer["error"]
-        assert exchange(socket, good)["value"] == first["value"]
-        assert exchange(socket, encode_frame(IMAGES[0][:1]))["status"] == 500  # the model fails: the episode is over
-        assert exchange(socket, good)["status"] == 400
+        assert exchange(live, good)["value"] == first["value"]
+        assert exchange(live, encode_frame(IMAGES[0][:1]))["status"] == 500  # the model fails: the episode is over
+        assert exchange(live, good)["status"] == 400
 
 
 def test_live_connections_are_limited_and_not_for_web_pages(server: RewardServer) -> None:
     sockets = [open_live(server) for _ in range(3)]
     for query, status in (("", 429), ("?model=other", 404), ("?card=0", 409)):
         assert refused_live(server, query) == status
-    for socket in sockets:
-        socket.close()
+    for one in sockets:
+        one.close()
     while ask(server, "/health")[1]["live"]:
         pass
     assert refused_live(server, Origin="http://evil.example") == 403
@@ -295,9 +328,9 @@ def test_metrics(server: RewardServer) -> None:
     ask(server, "/score", GOOD)
     ask(server, "/score", b"")
     ask(server, "/some/path", None)
-    with open_live(server) as socket:
-        exchange(socket, '{"start": ""}')
-        exchange(socket, encode_frame(IMAGES[0]))
+    with open_live(server) as live:
+        exchange(live, '{"start": ""}')
+        exchange(live, encode_frame(IMAGES[0]))
         _, text, _ = ask(server, "/metrics")
     found = {
         (sample.name, *sample.labels.values()): sample.value
@@ -327,8 +360,8 @@ def test_requests_drawn_from_the_api_description_never_break_it(server: RewardSe
 
 def test_noise_never_breaks_it(server: RewardServer) -> None:
     rng = np.random.default_rng(0)
-    with open_live(server) as socket:
-        exchange(socket, '{"start": "push"}')
+    with open_live(server) as live:
+        exchange(live, '{"start": "push"}')
         for _ in range(60):
             noisy = bytearray(GOOD)
             for place in rng.integers(0, 150, 3):
@@ -336,5 +369,5 @@ def test_noise_never_breaks_it(server: RewardServer) -> None:
             assert ask(server, "/score", bytes(noisy))[0] in (200, 400)
             frame = bytearray(encode_frame(IMAGES[0]))
             frame[rng.integers(0, 20)] = rng.integers(256)
-            assert exchange(socket, bytes(frame)).get("status", 200) in (200, 400)
+            assert exchange(live, bytes(frame)).get("status", 200) in (200, 400)
     assert ask(server, "/score", GOOD)[0] == 200

@@ -65,7 +65,8 @@ class ModelThreads:
     @property
     def busy_seconds(self) -> float:
         """How long the longest call of the model takes already."""
-        return time.monotonic() - min([*self._busy_since.values()], default=time.monotonic())
+        now = time.monotonic()
+        return now - min([now, *self._busy_since.values()])
 
     @property
     def waiting(self) -> int:

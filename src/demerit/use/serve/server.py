@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import ipaddress
 import json
+import logging
 import math
 import socket
 import sys
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
@@ -28,7 +29,9 @@ from fastapi import Depends, FastAPI, Request, Response, WebSocket
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Message
+from starlette.websockets import WebSocketDisconnect
 
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
@@ -41,6 +44,7 @@ from demerit.use.serve.uploads import UploadDecoder
 from demerit.use.serve.wire import encode_live, encode_reward, no_nan
 
 VERSION = version("demerit")
+LOG = logging.getLogger("uvicorn.error")
 BINARY = "application/octet-stream"
 PATHS = ("/health", "/metrics", "/models", "/score", "/prefer")
 SHORTEST_TOKEN = 16
@@ -162,9 +166,11 @@ class RewardApp:
             if self._live >= self.limits.live:
                 raise HTTPException(429, f"{self._live} live connections already: try again later")
         except HTTPException as refusal:
-            await asyncio.wait_for(socket.receive(), self.limits.deadline)  # an answer before a question may get lost
-            await socket.send_text(json.dumps({"error": refusal.detail, "status": refusal.status_code}))
-            await socket.close()
+            with suppress(WebSocketDisconnect, TimeoutError):
+                async with asyncio.timeout(self.limits.deadline):
+                    await socket.receive_text()  # an answer before a question may get lost
+                await socket.send_text(json.dumps({"error": refusal.detail, "status": refusal.status_code}))
+                await socket.close()
             return
         self._live += 1
         run: LiveEpisode | None = None
@@ -174,8 +180,12 @@ class RewardApp:
                     run, answer = await self._answer_live(threads, threads.model, run, message)
                 except Exception as error:  # third-party code may raise anything
                     answer = {"error": _sentence(error), "status": _status(error)}
+                    if not isinstance(error, DemeritError | HTTPException):
+                        LOG.warning("The model %s failed on a live frame", threads.model.card.name, exc_info=error)
                     run = run if isinstance(error, BadInput) else None  # it may have seen half a frame
                 await socket.send_text(json.dumps(answer))
+        except WebSocketDisconnect:
+            pass  # the client is gone
         finally:
             self._live -= 1
 
@@ -246,6 +256,8 @@ class RewardApp:
                     body += chunk
         except TimeoutError:
             raise HTTPException(408, f"the body took longer than {self.limits.deadline:g} seconds") from None
+        except ClientDisconnect:
+            raise HTTPException(400, "the body ended early") from None
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == BINARY:
             sent, pairs = read_episodes(body, self.limits)
