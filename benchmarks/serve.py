@@ -100,6 +100,12 @@ def memory_of(process: subprocess.Popen[str]) -> float:
     return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
 
 
+def cpu_seconds_of(process: subprocess.Popen[str]) -> float:
+    """User and system time so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def milliseconds(times: Sequence[float]) -> str:
     return f"p50 {np.median(times) * 1e3:.2f} ms, p95 {np.quantile(times, 0.95) * 1e3:.2f} ms"
 
@@ -223,14 +229,17 @@ def measure_clients(clients: int, seconds: float) -> None:
     assert len(np.unique(expected[:, -1])) == clients, "every client has its own answers"
     cores = count_cores()
 
-    def in_process(threads: int) -> float:
-        return run_clients("here", range(threads), expected, seconds / 4)["right"] / (seconds / 4)
+    def in_process(threads: int) -> tuple[float, float]:
+        """Return frames per second, and milliseconds of CPU time per frame."""
+        started = time.process_time()
+        frames = run_clients("here", range(threads), expected, seconds / 4)["right"]
+        return frames / (seconds / 4), (time.process_time() - started) * 1e3 / frames
 
-    before = (in_process(1), in_process(cores))
+    before = [in_process(1), in_process(cores)]
     with tempfile.TemporaryDirectory() as folder, serving("default") as (server, url):
         np.save(Path(folder) / "expected.npy", expected)
         groups = [
-            range(start, min(start + CLIENTS_PER_PROCESS, clients)) for start in range(0, clients, CLIENTS_PER_PROCESS)
+            range(clients)[start : start + CLIENTS_PER_PROCESS] for start in range(0, clients, CLIENTS_PER_PROCESS)
         ]
         command = [sys.executable, __file__, "--clients", url, str(seconds), f"{folder}/expected.npy"]
         processes = [
@@ -241,30 +250,35 @@ def measure_clients(clients: int, seconds: float) -> None:
             assert process.stdout is not None
             process.stdout.readline()
         found: Counter[str] = Counter()
+        started = cpu_seconds_of(server)
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
         for process in processes:
             found += Counter(json.loads(process.communicate()[0]))
-        memory = memory_of(server)
-    after = (in_process(1), in_process(cores))
-    alone, side_by_side = ((a + b) / 2 for a, b in zip(before, after, strict=True))
-    rate = found["right"] / seconds
-    errors = sum(count for kind, count in found.items() if kind not in ("right", "mixed-up"))
+        server_cpu, memory = cpu_seconds_of(server) - started, memory_of(server)
+    after = [in_process(1), in_process(cores)]
+    (alone, _), (side_by_side, own_cpu) = np.mean([before, after], axis=0)
+    right, mixed_up, clients_cpu = (found.pop(kind, 0) for kind in ("right", "mixed-up", "cpu seconds"))
+    rate = right / seconds
     print(f"\n{clients} clients in {len(groups)} processes for {seconds:g} s, model default, {HEIGHT}x{WIDTH}")
-    print(f"  {found['right']} right answers, {found['mixed-up']} mixed-up, {errors} errors; server {memory:.0f} MB")
+    print(f"  {right} right answers, {mixed_up} mixed-up, {sum(found.values())} errors; server {memory:.0f} MB")
     print(f"  {rate:.1f} frames/s; in process {alone:.1f} by one thread ({rate / alone:.0%}),", end=" ")
     print(f"{side_by_side:.1f} by {cores} threads ({rate / side_by_side:.0%}); in-process runs before and after")
-    for kind in sorted(set(found) - {"right", "mixed-up"})[:5]:
-        print(f"  {kind} x {found[kind]}")
+    each = [own_cpu, server_cpu * 1e3 / right, clients_cpu * 1e3 / right]
+    print(f"  CPU time per frame: in process {each[0]:.2f} ms, server {each[1]:.2f} ms, client {each[2]:.2f} ms")
+    for kind, count in found.most_common(5):
+        print(f"  {kind} x {count}")
 
 
 def be_clients(url: str, seconds: str, file: str, *clients: str) -> None:
     """A process of clients: waits for a line, then starts."""
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(run_clients(url, [int(client) for client in clients], np.load(file), float(seconds))))
+    started = time.process_time()
+    found = run_clients(url, [int(client) for client in clients], np.load(file), float(seconds))
+    print(json.dumps({**found, "cpu seconds": time.process_time() - started}))
 
 
 # --- /health, malformed requests, kill -9

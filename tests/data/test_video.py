@@ -164,6 +164,15 @@ def test_files_that_are_not_videos(tmp_path: Path) -> None:
         len(Frames.from_video(tmp_path / "sound.wav"))
 
 
+def test_a_video_without_a_decoder(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", np.zeros((3, 16, 16, 3), np.uint8))
+    content = (tmp_path / "a.mp4").read_bytes()
+    assert content.count(b"avc1") >= 1
+    (tmp_path / "a.mp4").write_bytes(content.replace(b"avc1", b"xxx1"))
+    with pytest.raises(UnreadableVideo, match="decode"):
+        Frames.from_video(tmp_path / "a.mp4").all()
+
+
 def test_playlists_do_not_open_other_files(tmp_path: Path) -> None:
     write_video(tmp_path / "other.mp4", np.zeros((3, 16, 16, 3), np.uint8))
     (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile other.mp4\n")

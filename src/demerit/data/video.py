@@ -308,6 +308,9 @@ def _open_container(path: str) -> InputContainer:
     if not container.streams.video:
         container.close()
         raise UnreadableVideo(path, "it has no video stream")
+    if container.streams.video[0].codec_context is None:
+        container.close()
+        raise UnreadableVideo(path, "there is no decoder for its video")
     # Clips are decoded in parallel processes: more threads per clip only add waiting.
     container.streams.video[0].codec_context.thread_count = 1
     return container
