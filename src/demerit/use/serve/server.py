@@ -51,8 +51,8 @@ SHORTEST_TOKEN = 16
 IN_FLIGHT = 4
 """how many requests of the largest size may be in memory at once"""
 SWITCH_SECONDS = 0.002
-"""how long a model's Python code may keep the event loop waiting; Python's default, 5 ms, makes /health slow, and 0.5 ms
-costs a tenth of the frames per second"""
+"""how long a model's Python code may keep the event loop waiting; with 5 ms, Python's default, /health is slow, and
+0.5 ms costs a tenth of the frames per second"""
 KEEPALIVE_SECONDS = 60
 """until a silent connection is probed; WebSocket pings would need a thread in each client"""
 RETRY_AFTER = {"Retry-After": "1"}
