@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 import demerit
 from demerit.data.instructions import normalize_instruction
@@ -40,6 +41,8 @@ from demerit.training.teach.features import (
 )
 from demerit.training.teach.training_set import build_training_set
 
+WIDE, HIGH, LOWEST = 1500, 640, 0.5
+STYLES = ("best control", "#9aa1ab"), ("without torch", "#7aa6c2"), ("with the extra train", "#1f6f8b")
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
 
 
@@ -109,35 +112,41 @@ class Lesson:
 
 
 def draw_figure(path: Path, outputs: list[str]) -> None:
-    """Draw the AUROC of the best control, the closed form and the taught model, from what earlier runs printed."""
-    import matplotlib  # takes a second, and only the figure needs it
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """Draw the mean AUROC over tasks of the best control, the closed form and the taught model, as printed earlier."""
     bars: dict[str, list[tuple[float, float]]] = {}
     for given in outputs:
         name, _, file = given.partition("=")
-        for table in Path(file).read_text().split("\n\n|")[1:]:
-            rows = dict(re.findall(r"\| AUROC, ([\w ]+) \| ([\d.]+ \| [\d.]+) \|", table))
-            found = {key: tuple(float(number) for number in value.split(" | ")) for key, value in rows.items()}
-            controls = max(found[key] for key in ("change", "motion", "length"))
-            label = f"{name}\n{table.split(',')[0].strip()}"
-            bars[label] = [controls, found["closed form"], found["chosen"]]
-    figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
-    styles = (("best control", "#b9bec7"), ("without torch", "#7aa6c2"), ("with the extra train", "#1f6f8b"))
-    for number, (name, colour) in enumerate(styles):
-        heights = [(group[number][0], group[number][1]) for group in bars.values()]
-        at = np.arange(len(bars)) + (number - 1) * 0.27
-        drawn = axes.bar(at, [mean for mean, _ in heights], 0.25, color=colour, label=name,
-                         yerr=[error for _, error in heights], error_kw={"lw": 0.8, "ecolor": "#444"})  # fmt: skip
-        axes.bar_label(drawn, fmt="%.2f", fontsize=8, padding=2)
-    axes.axhline(0.5, color="#666", lw=0.8, ls=":")
-    axes.set(ylim=(0.3, 1.08), ylabel="AUROC on the other episodes", xticks=np.arange(len(bars)))
-    axes.set_xticklabels(bars)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1.14), fontsize=9)
-    figure.savefig(path, dpi=150)
+        lines = [line for line in Path(file).read_text().splitlines() if ": AUROC, " in line]
+        tasks = [{key: float(value) for key, value in re.findall(r"AUROC, ([\w ]+) ([\d.]+)", line)} for line in lines]
+        of_tasks = {key: [task[key] for task in tasks] for key in tasks[0]}
+        controls = max((of_tasks[key] for key in ("change", "motion", "length")), key=np.mean)
+        groups = (controls, of_tasks["closed form"], of_tasks["chosen"])
+        errors = [np.std(one, ddof=1) / len(one) ** 0.5 if len(one) > 1 else 0.0 for one in groups]
+        label = f"{name}\n{len(tasks)} tasks"
+        bars[label] = [(float(np.mean(one)), float(error)) for one, error in zip(groups, errors, strict=True)]
+    image = Image.new("RGB", (WIDE, HIGH), "white")
+    canvas, text = ImageDraw.Draw(image), ImageFont.load_default(26)
+    bottom, top, left = HIGH - 90, 90, 90
+
+    def height(area: float) -> float:
+        return bottom - (bottom - top) * (area - LOWEST) / (1 - LOWEST)
+
+    for area in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        canvas.line([(left, height(area)), (WIDE - 20, height(area))], "#999" if area == LOWEST else "#e4e4e4", 2)
+        canvas.text((left - 12, height(area)), f"{area:.1f}", "#555", text, "rm")
+    for number, (name, colour) in enumerate(STYLES):
+        canvas.rectangle((left + 330 * number, 26, left + 330 * number + 26, 52), colour)
+        canvas.text((left + 330 * number + 38, 39), name, "#222", text, "lm")
+    step = (WIDE - left - 20) / len(bars)
+    for place, (label, group) in enumerate(bars.items()):
+        middle = left + step * (place + 0.5)
+        for number, ((mean, error), (_, colour)) in enumerate(zip(group, STYLES, strict=True)):
+            at = middle + (number - 1) * 110
+            canvas.rectangle((at - 48, height(mean), at + 48, bottom), colour)
+            canvas.line([(at, height(mean - error)), (at, height(mean + error))], "#333", 3)
+            canvas.text((at, height(mean + error) - 20), f"{mean:.2f}", "#222", text, "mm")
+        canvas.multiline_text((middle, bottom + 44), label, "#222", text, "mm", align="center")
+    image.save(path)
 
 
 def main() -> None:

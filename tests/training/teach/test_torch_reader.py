@@ -172,7 +172,7 @@ def with_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("taught") / "mine"
     patch = pytest.MonkeyPatch()
     patch.setattr(reading, "STEPS", (20, 0, 20))
-    patch.setattr("demerit.training.teach.job.LONG", 1)
+    patch.setattr("demerit.training.teach.job.READS", 1)
     patch.setattr(
         "demerit.training.teach.fit.choose_mix", lambda rows, held_out: (0.5, {"closed form": 0.1, "reader": 0.1})
     )
@@ -186,7 +186,7 @@ def test_a_model_with_a_reader_scores_without_torch_and_live(with_reader: Path) 
     files = sorted(path.name.split("-")[0] for path in with_reader.iterdir() if "-" in path.name)
     assert files == ["head", "reader", "seen"]
     model = load_model(str(with_reader))
-    assert model.config.read_every == 2  # type: ignore[attr-defined]
+    assert model.config.read_every == 3  # type: ignore[attr-defined]
     episode = data.episode(True, 40)
     (reward,) = model.score([episode])  # type: ignore[attr-defined]
     run = model.start(episode.instruction)  # type: ignore[attr-defined]

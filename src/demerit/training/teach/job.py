@@ -76,8 +76,8 @@ UNLABELLED_EPISODES = (20, 200)
 """unlabelled episodes considered for suggestions: as many as are labelled, within these bounds"""
 CACHE_SUFFIX = ".teaching"
 """suffix of the feature cache, a folder next to the model folder"""
-LONG = 60
-"""frames of a typical episode from which a reader reads every second one"""
+READS, READ_EVERY = 60, 3
+"""how many frames of a typical episode a reader reads, at least; and how far apart, at most"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -402,9 +402,9 @@ def _check_out(out: Path, address: str) -> None:
 
 
 def _read_every(training_set: TrainingSet) -> int:
-    """A second frame of a long video shows what the one before it did: it is not worth a reader's time."""
-    frames = np.median([len(embedded.at) for embedded in training_set.episodes])
-    return 2 if training_set.spec.stride == 1 and frames >= LONG else 1
+    """Neighbouring frames of a long video show the same: reading each is not worth the time."""
+    frames = float(np.median([len(embedded.at) for embedded in training_set.episodes]))
+    return int(np.clip(frames // READS, 1, READ_EVERY if training_set.spec.stride == 1 else 1))
 
 
 def _write_model(out: Path, config: TaughtConfig, head: bytes, seen: SeenEpisodes, reader: Reader | None) -> None:
