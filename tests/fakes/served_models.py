@@ -72,7 +72,7 @@ class ScoresOnly:
         return [Reward(self.card.name, one.id, np.array([0]), np.array([len(one) / 100])) for one in episodes]
 
 
-class SlowBrightness(Brightness):
-    """For a server process."""
+class ThreadSafeBrightness(Brightness):
+    """May be used by several threads at once."""
 
     thread_safe = True

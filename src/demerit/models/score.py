@@ -19,7 +19,7 @@ from demerit.data.frames import Indices, spread
 from demerit.data.reward import Reward
 from demerit.data.seen import seen_by
 from demerit.data.store import Store
-from demerit.errors import BadInput, BadReward, DemeritError, UnreadableVideo
+from demerit.errors import BadInput, BadReward, DemeritError, RemoteError, UnreadableVideo
 from demerit.models.protocol import ModelCard, Prepares, RewardModel
 from demerit.models.reward_store import RewardStore, RewardWriter
 from demerit.models.score_summary import SeenEpisode
@@ -214,7 +214,10 @@ def _score_batch(model: RewardModel, batch: list[LoadedEpisode]) -> list[Reward]
 
 
 def score_together(model: RewardModel, episodes: list[Episode]) -> list[Reward]:
-    """Score episodes in one call and check the rewards; an error leaves only its own episode unscored."""
+    """Score episodes in one call and check the rewards; an error leaves only its own episode unscored.
+
+    Raises RemoteError when the model's server cannot be reached.
+    """
     if not episodes:
         return []
     try:
@@ -224,6 +227,8 @@ def score_together(model: RewardModel, episodes: list[Episode]) -> list[Reward]:
         for reward, episode in zip(rewards, episodes, strict=True):
             model.card.check(reward, episode)
         return list(rewards)
+    except RemoteError:
+        raise  # no fault of an episode
     except Exception as error:  # third-party code may raise anything
         if len(episodes) == 1:
             reason = str(error) if isinstance(error, DemeritError) else f"{type(error).__name__}: {error}"

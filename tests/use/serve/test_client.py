@@ -24,6 +24,7 @@ from demerit.models import Comparer, Online, RewardModel, load_model
 from demerit.models.check import check_model, make_episodes
 from demerit.models.compact.model import Compact
 from demerit.models.reward_store import RewardStore
+from demerit.models.score import ScoreJob, score
 from demerit.use.serve.client import RemoteEpisode
 from demerit.use.serve.requests import ServeLimits
 from demerit.use.serve.server import RewardServer
@@ -227,6 +228,17 @@ def test_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
         assert RemoteModel(server.url, token=token).start("").step(IMAGES[0]).familiarity
         monkeypatch.setenv("DEMERIT_TOKEN", token)
         assert RemoteModel(server.url).score([Episode.from_array(IMAGES)])[0].scored
+
+
+def test_a_job_whose_server_is_gone_stops_and_can_be_resumed(make_video: Callable[..., Path], tmp_path: Path) -> None:
+    dataset = demerit.open_dataset(make_video("videos/a.mp4").parent)
+    with RewardServer([Brightness()]) as server:
+        remote = RemoteModel(server.url, patience=0)
+    with pytest.raises(RemoteError):
+        score(ScoreJob(remote, dataset, tmp_path / "out"))
+    assert not len(RewardStore(tmp_path / "out"))
+    with RewardServer([Brightness()], port=port_of(server)):
+        assert score(ScoreJob(remote, dataset, tmp_path / "out")).scored == 1
 
 
 def test_the_score_command_takes_an_address(make_video: Callable[..., Path], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from demerit.data.episode import Episode
 from demerit.use.serve.model_threads import ModelThreads, Overloaded
-from fakes.served_models import Brightness, SlowBrightness
+from fakes.served_models import Brightness, ThreadSafeBrightness
 from fakes.tiny_network import random_images
 
 
@@ -89,7 +89,7 @@ def test_an_error_reaches_its_caller_and_the_thread_goes_on() -> None:
 
 def test_a_thread_safe_model_has_a_thread_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("demerit.use.serve.model_threads.count_cores", lambda: 3)
-    threads, meet = ModelThreads(SlowBrightness(), waiting=9, deadline=60), threading.Barrier(3)
+    threads, meet = ModelThreads(ThreadSafeBrightness(), waiting=9, deadline=60), threading.Barrier(3)
     futures = [threads.call(lambda: meet.wait(60), live=True) for _ in range(3)]
     assert sorted(future.result(60) for future in futures) == [0, 1, 2]
 

@@ -14,7 +14,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -38,6 +38,7 @@ BUSY, GONE, TOO_LARGE = (429, 503), 410, 413
 REFUSED = (400, TOO_LARGE)
 """this request is refused; others may be accepted"""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
@@ -84,13 +85,13 @@ class RemoteModel:
         self.patience, self.timeout, self.history = patience, timeout, history_megabytes * 1024 * 1024
         self._idle: list[LiveSocket] = []
         answer = self._request("GET", "/models")
-        with self._reading():
+        with self.reading():
             found = {one["card"]["name"]: one for one in answer["models"]}
             self._most = int(answer["limits"]["megabytes"]) * 1024 * 1024
         name = model or parts.path.strip("/") or (next(iter(found)) if len(found) == 1 else "")
         if name not in found:
             raise UnknownName(f"model at {self.url} (as in {self.url}/NAME)", name, found)
-        with self._reading():
+        with self.reading():
             self.card = ModelCard(**found[name]["card"])
             self._query = urlencode({"model": name, "card": found[name]["hash"]})
             if found[name]["prefers"]:
@@ -100,22 +101,20 @@ class RemoteModel:
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Score episodes on the server. An episode that cannot be read or sent is unscored with the reason."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(self._score, episodes))
+        return _ask_all(self._score, episodes)
 
     def _score(self, episode: Episode) -> Reward:
         try:
             answer = self._send("/score", [episode])
         except DemeritError as error:
             return Reward.unscored(self.card.name, episode.id, _why_refused(error))
-        with self._reading():
+        with self.reading():
             (facts,) = answer["rewards"]
             return read_reward(facts)
 
     def _prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
         """Return the probability that the first of each pair is better; NaN when unknown."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(self._compare, pairs))
+        return _ask_all(self._compare, pairs)
 
     def _compare(self, pair: tuple[Episode, Episode]) -> float:
         try:
@@ -123,7 +122,7 @@ class RemoteModel:
         except DemeritError as error:
             _why_refused(error)
             return math.nan
-        with self._reading():
+        with self.reading():
             (number,) = answer["first"]
             return math.nan if number is None else float(number)
 
@@ -159,14 +158,15 @@ class RemoteModel:
         return self.try_again(ask)
 
     def _read(self, status: int, content: bytes) -> dict[str, Any]:
-        with self._reading(status):
+        with self.reading(status):
             answer = parse_json(content, "answer")
         if "error" in answer:
             raise RemoteError(self.url, answer.get("status", status), str(answer["error"]).rstrip("."))
         return answer
 
     @contextmanager
-    def _reading(self, status: int = 200) -> Iterator[None]:
+    def reading(self, status: int = 200) -> Iterator[None]:
+        """Raise RemoteError for an answer that cannot be understood."""
         try:
             yield
         except (KeyError, TypeError, ValueError, DemeritError) as error:
@@ -232,14 +232,14 @@ class RemoteEpisode:
             self._kept.append(message)
         else:
             del self._kept[1:]
-        with self._model._reading():
+        with self._model.reading():
             self.model_seconds = float(answer["seconds"])
             return read_live(answer)
 
     def _send(self, message: bytes) -> dict[str, Any]:
         if self._socket is None:
             self._connect()
-        return self._exchange(message)
+        return self._exchange(message, REFUSED)
 
     def _connect(self) -> None:
         """Start the episode on the server and send the frames so far."""
@@ -250,13 +250,14 @@ class RemoteEpisode:
         for message in self._kept:
             self._exchange(message)
 
-    def _exchange(self, message: str | bytes) -> dict[str, Any]:
-        socket, self._socket = self._socket, None  # lost, unless it answers
+    def _exchange(self, message: str | bytes, harmless: Collection[int] = ()) -> dict[str, Any]:
+        """Ask; an error other than the harmless ones ends the connection, and the next step starts with a new one."""
+        socket, self._socket = self._socket, None
         assert socket is not None
         try:
             answer = self._model.ask(socket, message)
         except BaseException as error:
-            if isinstance(error, RemoteError) and error.status in REFUSED:
+            if isinstance(error, RemoteError) and error.status in harmless:
                 self._socket = socket
             else:
                 socket.close()
@@ -267,6 +268,15 @@ class RemoteEpisode:
     def __del__(self) -> None:
         if getattr(self, "_socket", None) is not None:
             self._model.keep(self._socket)  # type: ignore[arg-type]
+
+
+def _ask_all(ask: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
+    """Ask about each, some at once; after an error or Ctrl-C nothing more is asked."""
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        return list(pool.map(ask, items))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _why_refused(error: DemeritError) -> str:

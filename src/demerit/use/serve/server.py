@@ -218,7 +218,7 @@ class RewardApp:
             raise HTTPException(409, f"the model {name!r} is another one now (its card is {found.card_hash})")
         return found
 
-    def _check_request(self, request: Request) -> None:
+    async def _check_request(self, request: Request) -> None:
         self._check_token(request.headers)
 
     def _check_token(self, headers: Mapping[str, str]) -> None:
