@@ -23,6 +23,14 @@ def test_rules_live_example_prints_what_the_page_says() -> None:
     assert run.stdout == found["text"], run.stderr
 
 
+def test_the_model_of_the_page_passes_the_check() -> None:
+    code = dict(blocks("own_model.md"))["python"]
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    broken = code.replace("/ 255", "/ 25")  # beyond the range of the card
+    assert subprocess.run([sys.executable, "-c", broken], capture_output=True, check=False).returncode != 0
+
+
 @pytest.mark.slow
 def test_rules_commands_run_and_find_what_the_page_says(tmp_path: Path) -> None:
     found = dict(blocks("rules.md"))
