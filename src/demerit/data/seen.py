@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from demerit.data.episode import Episode
 from demerit.data.frames import short_hash
@@ -25,6 +26,7 @@ from demerit.errors import BadInput
 
 SEEN = "seen.json"
 FORMAT = 1
+EXPECTED = "a record of seen episodes (copy the model again)"
 MARK_BYTES = 8
 SIMULATED = ("task", "behaviour", "setting", "seed")
 """tags of a simulated episode, which follows from them"""
@@ -56,20 +58,27 @@ class SeenEpisodes:
         """Read a file; without it, what the model learned from is unknown."""
         if not path.is_file():
             return cls(complete=False)
-        expected = "a record of seen episodes (copy the model again)"
-        facts = read_json(path, expected)
+        return cls.from_facts(read_json(path, EXPECTED), str(path))
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any], where: str) -> SeenEpisodes:
+        """Take what `as_facts` returned; `where` is for messages."""
         try:
             marks = base64.b64decode(facts["marks"], validate=True)
             if facts["format"] != FORMAT or len(marks) % MARK_BYTES:
                 raise ValueError(f"format {facts['format']}, {len(marks)} bytes of marks")
             return cls(_split_marks(marks), facts["complete"] is True)
         except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(str(path), expected, error) from error
+            raise BadInput(where, EXPECTED, error) from error
+
+    def as_facts(self) -> dict[str, Any]:
+        """Return JSON values."""
+        marks = base64.b64encode(bytes.fromhex("".join(sorted(self.marks)))).decode()
+        return {"format": FORMAT, "complete": self.complete, "marks": marks}
 
     def content(self) -> bytes:
         """Return what `read` reads."""
-        marks = base64.b64encode(bytes.fromhex("".join(sorted(self.marks)))).decode()
-        return (json.dumps({"format": FORMAT, "complete": self.complete, "marks": marks}, indent=1) + "\n").encode()
+        return (json.dumps(self.as_facts(), indent=1) + "\n").encode()
 
     def has(self, episode: Episode) -> bool:
         """Whether an episode, or what it was made from, is among them."""

@@ -18,6 +18,7 @@ import demerit
 from demerit import RemoteModel
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames
+from demerit.data.seen import SeenEpisodes
 from demerit.data.video import write_video
 from demerit.errors import BadInput, RemoteError, UnknownName
 from demerit.models import Comparer, Online, RewardModel, load_model
@@ -58,6 +59,15 @@ def test_a_remote_model_keeps_the_contract(network: Path) -> None:
             assert far.given == near.given and far.episode == near.episode
         pairs = [(episodes[0], episodes[1]), (episodes[1], episodes[0])]
         assert remote.prefer(pairs) == local.prefer(pairs)
+
+
+def test_what_the_model_learned_from_is_known_to_the_client() -> None:
+    learned, new = (Episode.from_array(random_images(8, 12, 16, seed=seed), id=str(seed)) for seed in (1, 2))
+    model = Brightness()
+    model.seen = SeenEpisodes(SeenEpisodes.of([learned]).marks, complete=False)  # type: ignore[attr-defined]
+    with RewardServer([model]) as server:
+        seen = RemoteModel(server.url).seen
+    assert seen.has(learned) and not seen.has(new) and not seen.complete
 
 
 def test_videos_are_sent_as_they_are_and_clips_as_images(network: Path, tmp_path: Path) -> None:

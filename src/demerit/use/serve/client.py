@@ -24,6 +24,7 @@ from websockets.exceptions import WebSocketException
 
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
+from demerit.data.seen import SeenEpisodes
 from demerit.data.untrusted import parse_json
 from demerit.errors import BadInput, DemeritError, RemoteError, UnknownName
 from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard
@@ -93,6 +94,7 @@ class RemoteModel:
             raise UnknownName(f"model at {self.url} (as in {self.url}/NAME)", name, found)
         with self.reading():
             self.card = ModelCard(**found[name]["card"])
+            self.seen = SeenEpisodes.from_facts(found[name]["seen"], f"{self.url}/models")
             self._query = urlencode({"model": name, "card": found[name]["hash"]})
             if found[name]["prefers"]:
                 self.prefer = self._prefer

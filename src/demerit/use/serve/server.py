@@ -35,6 +35,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
+from demerit.data.seen import seen_by
 from demerit.data.untrusted import parse_json
 from demerit.errors import BadInput, DemeritError, UnknownName
 from demerit.models.protocol import Comparer, LiveEpisode, LiveFrame, LiveReward, Online, Prepares, RewardModel
@@ -118,6 +119,7 @@ class RewardApp:
             {
                 "card": asdict(threads.model.card),
                 "hash": threads.card_hash,
+                "seen": seen_by(threads.model).as_facts(),
                 "prefers": isinstance(threads.model, Comparer),
                 "live": isinstance(threads.model, Online),
             }
