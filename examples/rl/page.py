@@ -26,8 +26,7 @@ COLOURS = ("var(--s0)", "var(--s1)", "var(--s2)")
 WIDTH, HEIGHT, LEFT, BOTTOM, MARGIN = 460, 260, 46, 40, 18
 LAST = 3
 """the success of a run is the mean of its last evaluations"""
-EXPLOITED = 0.3
-"""a reward is exploited where the value at the end is this much above the true progress"""
+HALF = 0.5
 Run = dict[str, Any]
 Points = Sequence[tuple[float, float]]
 
@@ -106,20 +105,21 @@ def correlate(points: list[Run], resamples: int = 4000) -> tuple[float, float, f
     return draws[0], *np.percentile(draws[1:], [2.5, 97.5]).tolist(), sum(map(len, pairs))
 
 
-def excess(run: Run) -> float:
-    """How far the model's value is above the true progress, at the end of the trials."""
-    return at_end([run], "values") - at_end([run], "progress")
+def fooled(runs: Sequence[Run]) -> float:
+    """The share of trials at whose end the task is not done and the model's value is at least one half."""
+    ends = [(clip["values"][-1], clip["progress"][-1]) for run in runs for clip in run["clips"]]
+    return float(np.mean([value >= HALF and progress < 1 for value, progress in ends]))
 
 
 def find_hacks(runs: list[Run], quality: dict[str, Any], most: int = 3) -> list[tuple[Run, Run]]:
-    """Pair runs of models without failures with the same runs with them; the largest difference of excess first."""
+    """Pair runs of models without failures with the same runs with them; the largest difference first."""
     learned = {(run["lesson"], run["seed"]): run for run in runs if run["reward"] == CONTINUOUS}
     pairs = [
         (run, other)
         for (lesson, seed), run in learned.items()
         if (other := learned.get((lesson.replace("without", "with"), seed))) and not quality[lesson]["failures"]
     ]
-    return sorted(pairs, key=lambda pair: excess(pair[0]) - excess(pair[1]), reverse=True)[:most]
+    return sorted(pairs, key=lambda pair: fooled(pair[:1]) - fooled(pair[1:]), reverse=True)[:most]
 
 
 def describe_clip(run: Run, facts: Run) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def describe_clip(run: Run, facts: Run) -> dict[str, Any]:
     looks = {"values": 'stroke="var(--s1)" stroke-width="2.4"', "progress": 'stroke="var(--ink)" stroke-width="2.4"'}
     lines = [(list(enumerate(clip[name])), look) for name, look in looks.items()]
     chart = draw_chart(lines, (0, len(clip["values"]) - 1, "step"), "value")
-    return {**facts, **run, "video": clip["video"], "chart": chart, "excess": excess(run)}
+    return {**facts, **run, "video": clip["video"], "chart": chart, "fooled": fooled([run])}
 
 
 def write_page(out: Path, say: Callable[[str], None]) -> None:
@@ -145,12 +145,13 @@ def write_page(out: Path, say: Callable[[str], None]) -> None:
             taught[run["lesson"]].append(run)
     points = [
         {**quality[name], "name": name, "seeds": len(found), "success": float(np.mean([success_of(r) for r in found]))}
-        | {"believed": at_end(found, "values"), "reached": at_end(found, "progress")}
+        | {"believed": at_end(found, "values"), "reached": at_end(found, "progress"), "fooled": fooled(found)}
         for name, found in taught.items()
     ]
-    exploited: dict[bool, list[bool]] = {True: [], False: []}
-    for name, found in taught.items():
-        exploited[quality[name]["failures"]] += [excess(run) > EXPLOITED for run in found]
+    sides = {
+        flag: [run for name in taught for run in taught[name] if quality[name]["failures"] == flag]
+        for flag in (False, True)
+    }
     tasks = list(dict.fromkeys(facts["task"] for facts in quality.values()))
     facts = {
         "style": (files("demerit") / "assets" / "pages" / "style.css").read_text("utf-8"),
@@ -167,8 +168,7 @@ def write_page(out: Path, say: Callable[[str], None]) -> None:
         "link": correlate(points),
         "tasks": list(zip(tasks, COLOURS, strict=False)),
         "hacks": [[describe_clip(run, quality[run["lesson"]]) for run in pair] for pair in find_hacks(runs, quality)],
-        "exploited": {key: (sum(flags), len(flags)) for key, flags in exploited.items()},
-        "limit": EXPLOITED,
+        "fooled": [(fooled(side), len(side)) if side else None for side in sides.values()],
         "runs": len(runs),
     }
     env = Environment(autoescape=False, trim_blocks=True, lstrip_blocks=True)

@@ -36,6 +36,8 @@ SIZES = (2, 3, 10, 30)
 """labelled episodes; teaching takes two or more"""
 RISK = 0.1
 """share of failures that a threshold of success may let pass"""
+CONFIG = TeachConfig(reader=False, kind="linear")
+"""no torch, and a megabyte per model"""
 LESSON, HELD_OUT = 700_000, 800_000
 """first seeds of the episodes to teach and to test"""
 
@@ -152,7 +154,7 @@ def prepare(out: Path, jobs: int, small: bool, say: Callable[[str], None]) -> No
         held_out = [one for one in pool if seed_of(one) >= HELD_OUT]
         folder = out / "models" / lesson.name
         data = Dataset.from_episodes(taught, lesson.name)
-        model = teach(data, folder, config=TeachConfig(reader=False), workers=jobs, cache=out / "features").model
+        model = teach(data, folder, config=CONFIG, workers=jobs, cache=out / "features").model
         for report in folder.glob("report.*"):
             report.unlink()
         if lesson.task not in features:  # the same for every model of a task
