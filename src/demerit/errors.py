@@ -81,7 +81,7 @@ class BadInput(DemeritError):
     def __init__(self, what: str, expected: str, got: object) -> None:
         """`what` names the input; `expected` and `got` describe it."""
         self.what, self.expected, self.got = what, expected, got
-        super().__init__(f"{what}: expected {expected}, got {_shorten(got)}.")
+        super().__init__(f"{what}: expected {expected}, got {_shorten(got).removesuffix('.')}.")
 
 
 class BadEpisode(DemeritError):
@@ -99,7 +99,9 @@ class BadReward(DemeritError):
     def __init__(self, model: str, episode: str, reason: str) -> None:
         """`reason` names the rule."""
         self.model, self.episode, self.reason = model, episode, reason
-        super().__init__(f"Model {model!r} gave an unusable reward for episode {episode!r}: {reason}.")
+        super().__init__(
+            f"Model {model!r} gave an unusable reward for episode {episode!r}: {reason.removesuffix('.')}."
+        )
 
 
 class UnreadableVideo(DemeritError):

@@ -13,6 +13,7 @@ from gymnasium.wrappers import TimeLimit
 
 from demerit import RemoteModel
 from demerit.errors import BadInput, BadReward, DemeritWarning
+from demerit.models.rule import Rule, RuleConfig
 from demerit.use.gym import EpisodeThreshold, RewardEnv, RewardVectorEnv, relabel
 from demerit.use.serve.server import RewardServer
 from fakes.lamp_env import EpisodeLamp, LampEnv, LampModel
@@ -308,3 +309,14 @@ def test_without_gymnasium_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['gymnasium'] = None\ntry:\n import demerit.use.gym\nexcept Exception as e: print(e)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "demerit[gym]" in run.stdout
+
+
+def test_a_rule_which_frames_cannot_feed_is_refused_before_the_first_step() -> None:
+    with pytest.raises(BadInput) as refused:
+        RewardEnv(lamp(), Rule(RuleConfig("never(force > 20 N)")), "light it")
+    assert refused.value.got == "one that reads signals"
+
+
+def test_a_reason_that_is_a_sentence_gets_no_second_full_stop() -> None:
+    for error in (BadReward("m", "e", "There is no signal."), BadInput("x", "episodes", "none. 3 were left out.")):
+        assert not str(error).endswith("..")

@@ -291,6 +291,11 @@ def test_models_that_only_score() -> None:
         assert refused_live(server, "?model=scores-only") == 400
 
 
+def test_a_misspelt_instruction_is_refused_and_not_scored_as_none(server: RewardServer) -> None:
+    status, answer, _ = ask(server, "/score?instructon=push", GOOD)
+    assert status == 400 and "'instruction'" in answer["error"]
+
+
 def test_a_token_guards_everything_but_health(model: Brightness) -> None:
     with RewardServer([model], token=TOKEN) as server:
         for path, body in (("/models", None), ("/metrics", None), ("/score", GOOD), ("/prefer", GOOD)):

@@ -76,7 +76,9 @@ class RewardScheme:
             raise BadInput("stride", "1 or more", self.stride)
 
     def check(self, card: ModelCard, stages: int) -> None:
-        """Refuse a model whose range is needed and unknown, and stages without a threshold."""
+        """Refuse a rule, a model whose range is needed and unknown, and stages without a threshold."""
+        if card.reads_signals:
+            raise BadInput(card.name, "a model that sees frames alone (for a rule: RuleEnv)", "one that reads signals")
         if (self.levels == "five" or stages > 1) and (card.low is None or card.high is None):
             raise BadInput(card.name, "a model with values in a range, for five levels or stages", "an unbounded one")
         if stages > 1 and self.success is None:

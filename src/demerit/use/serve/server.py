@@ -48,6 +48,8 @@ VERSION = version("demerit")
 LOG = logging.getLogger("uvicorn.error")
 BINARY = "application/octet-stream"
 PATHS = ("/health", "/metrics", "/models", "/score", "/prefer")
+SCORE_PARAMETERS = frozenset({"model", "card", "instruction", "id"})
+"""query parameters of /score; a misspelt instruction is refused, not scored as none"""
 SHORTEST_TOKEN = 16
 IN_FLIGHT = 4
 """how many requests of the largest size may be in memory at once"""
@@ -134,6 +136,8 @@ class RewardApp:
 
         `model` may be left out if there is one; `card` is the hash of the card that the client knows.
         """
+        if unknown := set(request.query_params) - SCORE_PARAMETERS:
+            raise HTTPException(400, str(UnknownName("query parameter", min(unknown), SCORE_PARAMETERS)))
         threads = self._find(model, card)
         with ExitStack() as held:
             found, _ = await self._receive(request, threads.model, held, SentEpisode(id, instruction, {}))
@@ -226,7 +230,9 @@ class RewardApp:
     def _check_token(self, headers: Mapping[str, str]) -> None:
         given = headers.get("authorization", "").removeprefix("Bearer ").encode()
         if self._token is not None and not hmac.compare_digest(given, self._token.encode()):
-            raise HTTPException(401, "expected the header Authorization: Bearer TOKEN")
+            raise HTTPException(
+                401, "expected this server's token: RemoteModel(token=...), DEMERIT_TOKEN, or a Bearer header"
+            )
 
     @contextmanager
     def _reserve(self, size: int) -> Iterator[None]:
