@@ -17,6 +17,7 @@
       Diverged(update, found, kept)        training that reached NaN or infinity
       StoreError(path, reason)             a dataset folder that cannot be read or written
         StoreBusy(path, holder)            ... because another process writes to it
+        StaleRewards(path, episode)        rewards of an episode or a model that has changed since
 
 Each constructor takes facts, keeps them as attributes and writes one sentence: what was given, what is allowed, what is
 meant. The command line prints that sentence and exits with 1. A `DemeritWarning` is printed too, and the
@@ -208,6 +209,16 @@ class StoreBusy(StoreError):
         """`holder` is the process that holds the lock."""
         self.holder = holder
         super().__init__(path, f"another process is writing to this folder ({holder}); wait until it ends or stop it")
+
+
+class StaleRewards(StoreError):
+    """Rewards of an episode that has changed since it was scored, or of an earlier version of the model."""
+
+    def __init__(self, path: str | Path, episode: str, is_model: bool = False) -> None:
+        """`is_model`: the model has changed, not the episode."""
+        self.episode, self.is_model = episode, is_model
+        what = "the model" if is_model else f"episode {_shorten(repr(episode))}"
+        super().__init__(path, f"{what} has changed since it was scored: run demerit score again")
 
 
 def _shorten(value: object, most: int = 400) -> str:

@@ -153,7 +153,7 @@ class _ScoreQueue:
             if self.job.limit is not None and count >= self.job.limit:
                 return
             self.progress.episodes[episode.id] = SeenEpisode.of(episode, self.seen.has(episode))
-            fingerprint = _fingerprint(episode, self.job.model.card)
+            fingerprint = scored_fingerprint(episode, self.job.model.card)
             if self._is_done(episode.id, fingerprint):
                 self.progress.kept += 1
                 continue
@@ -197,7 +197,8 @@ def _batches(job: ScoreJob, episodes: Iterator[Episode], on_frames: OnFrames) ->
     return iter(lambda: [LoadedEpisode(episode) for episode in islice(episodes, job.batch)], [])
 
 
-def _fingerprint(episode: Episode, card: ModelCard) -> str:
+def scored_fingerprint(episode: Episode, card: ModelCard) -> str:
+    """Return the fingerprint that is stored with an episode's reward."""
     try:
         return episode.fingerprint(card.reads_signals)
     except UnreadableVideo:
