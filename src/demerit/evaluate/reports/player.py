@@ -180,11 +180,11 @@ def _make_clip(episode: EpisodeLabels, frames: Frames, path: Path) -> ReportClip
     seconds = float(times[-1] - times[0])
     natural = (len(at) - 1) / seconds if seconds > 0 else 10.0
     fps = min(FASTEST, max(SLOWEST, natural))
-    images = [_shrink(image, WIDEST) for image in frames.take(at)]
+    images = [shrink(image, WIDEST) for image in frames.take(at)]
     write_video(path, images, fps, CLIP)
     height, width = images[0].shape[:2]
     poster = io.BytesIO()
-    Image.fromarray(_shrink(images[-1], POSTER_WIDTH)).save(poster, "JPEG", quality=70)
+    Image.fromarray(shrink(images[-1], POSTER_WIDTH)).save(poster, "JPEG", quality=70)
     return ReportClip(
         video=base64.b64encode(path.read_bytes()).decode("ascii"),
         poster=base64.b64encode(poster.getvalue()).decode("ascii"),
@@ -210,7 +210,7 @@ def make_film(frames: Frames, count: int, height: int) -> str:
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _shrink(image: Images, widest: int) -> Images:
+def shrink(image: Images, widest: int) -> Images:
     """Scale down to a width, with even sides (yuv420p halves the colour planes)."""
     height, width = image.shape[:2]
     scale = min(1.0, widest / width)

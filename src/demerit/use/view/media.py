@@ -1,0 +1,122 @@
+"""Pictures and videos of episodes for a browser.
+
+A browser shows exactly the frame that a page asks for if the page seeks to the middle of the frame's time on the
+screen; `BrowserVideo.times` has those times.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from demerit.data.files import atomic_file, make_folder
+from demerit.data.frames import Frames, Images, Times, short_hash
+from demerit.data.video import Encoding, VideoClip, open_video, write_video
+from demerit.errors import BadInput, UnreadableVideo
+from demerit.evaluate.reports.player import shrink
+
+THUMBNAIL_WIDTH, VIDEO_WIDTH = 192, 480
+ENCODED_AT_ONCE = 128
+# No B-frames, as in reports: frames begin exactly at their times, without an edit list that browsers read differently.
+VIDEO = Encoding(gop=8, options={"crf": "25", "preset": "veryfast", "bf": "0"})
+BROWSER_CODECS = ("h264", "vp9", "av1")
+BROWSER_PIXELS = ("yuv420p", "yuvj420p")
+WORKERS = 2
+"""pictures and videos that are made at the same time"""
+
+
+@dataclass(frozen=True, eq=False)
+class BrowserVideo:
+    """An mp4 that a browser plays, with one frame for each frame of the episode."""
+
+    path: Path
+    """the recording itself, or a clip in the cache"""
+    times: Times
+    """seconds at which each frame appears, increasing from 0"""
+
+
+class EpisodeMedia:
+    """Makes thumbnails and browser videos of frames, each once; safe to use from several threads.
+
+    Files in the cache are named by a hash of the frames, so a changed recording gets a new file.
+    """
+
+    def __init__(self, cache: str | Path) -> None:
+        """`cache` is the folder to write to."""
+        self.cache = make_folder(cache)
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard, self._workers = threading.Lock(), threading.Semaphore(WORKERS)
+
+    def thumbnail(self, frames: Frames, at: int | None = None) -> Path:
+        """Return a small JPEG of a frame; by default the last, which shows the outcome."""
+        place = len(frames) - 1 if at is None else at
+        if not 0 <= place < len(frames):
+            raise BadInput("frame", f"0 to {len(frames) - 1}" if len(frames) else "an episode with frames", place)
+        name = f"{short_hash(frames.identity().encode(), str(place).encode())}.jpg"
+        return self._make_once(name, partial(_write_thumbnail, frames, place))
+
+    def video(self, frames: Frames) -> BrowserVideo:
+        """Return the recording if a browser plays it as it is; otherwise a small clip with all of its frames."""
+        if plays_as_it_is(frames):
+            return BrowserVideo(Path(frames.source.describe()["path"]), frames.times())
+        name, times = f"{short_hash(frames.identity().encode())}.mp4", video_times(frames)
+        return BrowserVideo(self._make_once(name, partial(_write_clip, frames, times)), times)
+
+    def _make_once(self, name: str, write: Callable[[Path], None]) -> Path:
+        path = self.cache / name
+        with self._guard:
+            lock = self._locks.setdefault(name, threading.Lock())
+        with lock:
+            if not path.exists():
+                with self._workers:
+                    write(path)
+        return path
+
+
+def plays_as_it_is(frames: Frames) -> bool:
+    """Whether the frames are a whole mp4 file, in order, in a codec that browsers play, from time 0 on."""
+    clip = frames.source
+    if frames.indices is not None or not isinstance(clip, VideoClip) or clip.rotate:
+        return False
+    index = clip.scan()
+    is_whole = index.seekable and len(frames) == len(index.pts) == index.header_frames and index.pts[0] == 0
+    if not is_whole:
+        return False
+    with open_video(clip.path, fresh=False) as (container, stream):
+        is_mp4, context = "mp4" in container.format.name, stream.codec_context
+        return is_mp4 and context.codec.canonical_name in BROWSER_CODECS and context.pix_fmt in BROWSER_PIXELS
+
+
+def video_times(frames: Frames) -> Times:
+    """Return the time of each frame in its browser video: that of the recording, evenly spaced if those repeat."""
+    if not len(frames):
+        raise UnreadableVideo(repr(frames.source), "it has no frame")
+    times = frames.times()
+    if len(times) > 1 and float(np.diff(times).min()) <= 0:
+        return np.arange(len(times)) / 10.0
+    return np.asarray(times - times[0])
+
+
+def _write_thumbnail(frames: Frames, place: int, path: Path) -> None:
+    image = shrink(frames.take([place])[0], THUMBNAIL_WIDTH)
+    with atomic_file(path, sync=False) as partial_path:
+        Image.fromarray(image).save(partial_path, "JPEG", quality=78)
+
+
+def _write_clip(frames: Frames, times: Times, path: Path) -> None:
+    write_video(path, _small_images(frames), encoding=VIDEO, times=times.tolist())
+
+
+def _small_images(frames: Frames) -> Iterator[Images]:
+    for start in range(0, len(frames), ENCODED_AT_ONCE):
+        yield from frames.take_prepared(range(start, min(start + ENCODED_AT_ONCE, len(frames))), _shrink_all)
+
+
+def _shrink_all(images: Images) -> Images:
+    return np.stack([shrink(image, VIDEO_WIDTH) for image in images])
