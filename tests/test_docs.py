@@ -63,3 +63,11 @@ def test_the_steering_example_runs(tmp_path: Path) -> None:
     code = dict(blocks("steering.md"))["python"]
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.stdout.startswith("bin-picking"), run.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_compare_run(tmp_path: Path) -> None:
+    for line in dict(blocks("compare.md"))["bash"].splitlines():
+        said = demerit_here(*line.split("#")[0].split()[1:], cwd=tmp_path)
+        assert said.returncode == 0, said.stderr
+    assert len((tmp_path / "labels.csv").read_text().splitlines()) == 1 + 20

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score": ("models:score", "Score every episode of a dataset. Run it again to resume."),
     "serve": ("serve:serve", "Serve models to other processes and machines: scores, comparisons and live episodes."),
     "calibrate": ("calibrate:calibrate", "Calibrate a model on labelled episodes and set a success threshold."),
+    "compare": ("compare:compare", "Compare the success rates of two policies with a model and a few labels."),
     "bench": ("bench:bench", "Measure models against labels, with controls. Writes report.html and report.json."),
     "leaderboard": ("leaderboard:leaderboard", "Build a web page that compares reports and published tables."),
     "negatives": ("negatives:negatives", "Make failures from successes by editing frames or instructions."),

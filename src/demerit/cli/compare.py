@@ -1,0 +1,203 @@
+"""The compare command."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from demerit.cli.bars import err, out, print_table
+from demerit.cli.options import (
+    CameraOption,
+    DatasetArgument,
+    InstructionOption,
+    SourceOptions,
+    parse_sources,
+    reader_options,
+    split_names,
+)
+from demerit.cli.scoring import OneModelOption, score_with_bar
+from demerit.data.formats import open_dataset
+from demerit.data.joined import distinct_names
+from demerit.data.labels import NOT_A_MODEL
+from demerit.data.seen import SeenEpisodes, seen_by
+from demerit.errors import BadInput
+from demerit.models import load_model
+from demerit.use.compare import FEWEST, PolicyComparison, PolicyRollouts, RateInterval, extend_sheet, read_sheet
+from demerit.use.compare import compare as compare_rollouts
+from demerit.use.scored import ScoredDataset
+
+MANY = 100_000
+Policies = tuple[PolicyRollouts, PolicyRollouts]
+
+
+def compare(
+    a: DatasetArgument,
+    b: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="The rollouts of the other policy.")] = None,
+    model: OneModelOption = "default",
+    by: Annotated[
+        str, typer.Option("--by", metavar="TAG", help="Of one dataset: the tag that names the policy; or TAG=OLD,NEW.")
+    ] = "",
+    sheet: Annotated[
+        Path | None,
+        typer.Option("--sheet", metavar="CSV", help="Labels by hand: filled rows are read, rows to fill are added."),
+    ] = None,
+    label_sources: Annotated[
+        str, typer.Option("--label-sources", metavar="NAMES", help=f"Labels to trust: {', '.join(NOT_A_MODEL)}.")
+    ] = "human",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    instruction: InstructionOption = "",
+    camera: CameraOption = None,
+    options: SourceOptions = None,
+) -> None:
+    """Compare the success rates of two policies with a model and a few labels.
+
+    The model predicts every episode; labels of some of them, chosen at random, correct it. The interval holds whatever
+    the model, and a good model makes it narrower than the labels alone. If nothing is decided, the command says how
+    many more labels would probably decide it, and chooses them.
+
+    [bold]Examples[/bold]
+
+      demerit compare runs/old runs/new --model ./my-model --sheet labels.csv
+      demerit compare runs --by policy --model ./my-model
+      demerit compare runs --by policy=act,diffusion --json
+    """
+    sources = parse_sources(label_sources, ("human",))
+    if not set(sources) <= set(NOT_A_MODEL):
+        raise BadInput("--label-sources", f"some of {', '.join(NOT_A_MODEL)} (a model cannot judge itself)", sources)
+    if (b is None) == (not by):
+        raise BadInput("policies", "two datasets, or one dataset and --by TAG", "both" if by else "one dataset")
+    rows = {} if sheet is None else read_sheet(sheet)
+    loaded, say = load_model(model), err if as_json else out
+    given = {"camera": camera, **reader_options(options, False, instruction)}
+    scored = [score_with_bar(open_dataset(one, **given), loaded, None, say) for one in (a, b) if one is not None]
+    policies = _collect(scored, seen_by(loaded), by, sources, rows)
+    result = compare_rollouts(*policies)
+    needed = None if result.sign else result.labels_needed()
+    chosen = [row for one, count in zip(policies, needed or (0, 0), strict=True) for row in one.choose(count)]
+    notes = _note(result, policies, seen_by(loaded).complete)
+    if sheet is not None and chosen:
+        extend_sheet(sheet, [row for row in chosen if row[:2] not in rows])
+    if as_json:
+        _print_json(result, policies, needed, chosen, notes)
+        return
+    out.print(f"[bold]{escape(_verdict(result, policies))}[/bold]")
+    table = Table("policy", "success, %", "by labels alone, %", "labels", "episodes")
+    for one, rate in zip(policies, (result.a, result.b), strict=True):
+        cells = str(rate.interval) if result.has_enough else "–", str(rate.by_labels) if rate.labels else "–"
+        table.add_row(escape(one.name), *cells, str(rate.labels), str(rate.episodes))
+    print_table(table)
+    if result.has_enough:
+        out.print(f"Difference by labels alone: {result.by_labels} points.")
+    if not result.sign:
+        where = "" if sheet is None or needed is None else f" They are in {sheet}: write yes or no, and run this again."
+        out.print(escape(_advise(result, policies, needed) + where))
+    for note in notes:
+        out.print(f"  [yellow]note[/yellow] {escape(note)}")
+
+
+def _collect(
+    scored: list[ScoredDataset],
+    seen: SeenEpisodes,
+    by: str,
+    sources: tuple[str, ...],
+    rows: dict[tuple[str, str], bool | None],
+) -> Policies:
+    """Sort the episodes by policy."""
+    tag, _, wanted = by.partition("=")
+    names = split_names(wanted) if by else distinct_names([one.dataset.address for one in scored])
+    found = {name: PolicyRollouts(name) for name in names}
+    values: dict[str, None] = {}
+    for place, dataset in enumerate(scored):
+        for episode, reward in dataset:
+            name = episode.origin.tags.get(tag, "") if by else names[place]
+            values[name] = None
+            if name and (name in found or not wanted):
+                policy = found.setdefault(name, PolicyRollouts(name))
+                policy.add(episode, reward, sources, seen, rows.get((name, episode.id)))
+    if by and (len(found) != len(("a", "b")) or not found.keys() <= values.keys()):
+        known = ", ".join(filter(None, values)) or "no episode with that tag"
+        raise BadInput(f"--by {by}", "a tag with two values, or two of its values: TAG=OLD,NEW", known)
+    first, second = found.values()
+    return first, second
+
+
+def _verdict(result: PolicyComparison, policies: Policies) -> str:
+    if not result.has_enough:
+        return f"Not decided: {result.a.labels} and {result.b.labels} labels, and each policy needs {FEWEST} or more."
+    (a, b), gap = policies, result.difference
+    rates = [f"{100 * one.interval.value:.0f}%" for one in (result.a, result.b)]
+    if not result.sign:
+        return f"Not decided: {b.name} {rates[1]}, {a.name} {rates[0]}, difference {gap} points."
+    if result.sign < 0:
+        a, b, rates, gap = b, a, rates[::-1], RateInterval(-gap.value, -gap.high, -gap.low)
+    return f"{b.name} is better: {rates[1]} vs {rates[0]}, difference {gap} points, decided."
+
+
+def _advise(result: PolicyComparison, policies: Policies, needed: tuple[int, int] | None) -> str:
+    if needed is None:
+        count = result.episodes_needed()
+        many = f"more than {MANY}" if count > MANY else f"about {math.ceil(count)}"
+        return f"Labelling all would probably not decide it: record {many} episodes of each policy, or call it a tie."
+    parts = " and ".join(f"{count} of {one.name}" for count, one in zip(needed, policies, strict=True))
+    begin = f"Label about {sum(needed)} more (decides with 80%, if the difference is as estimated)"
+    how = "chosen at random (labels of the odd ones alone would bend the rate)"
+    return f"{begin if result.has_enough else 'Label'}: {parts}, {how}."
+
+
+def _note(result: PolicyComparison, policies: Policies, is_complete: bool) -> list[str]:
+    """Say what was left out, and what makes the interval doubtful."""
+    notes = [] if is_complete else ["the model does not record all that it learned from: leave such episodes out"]
+    for one, rate in zip(policies, (result.a, result.b), strict=True):
+        unscored = sum(math.isnan(value) for value in one.predictions)
+        for count, text in (
+            (one.taught, f"{one.taught} left out, because the model learned from them"),
+            (unscored, f"{unscored} without a prediction: only their labels count"),
+            (one.of_models, f"{one.of_models} have no label but a model's, which is not used"),
+            (rate.is_odd, "labelled episodes have other predictions than the rest: were they chosen at random?"),
+        ):
+            notes += [f"{one.name}: {text}"] if count else []
+    return notes
+
+
+def _print_json(
+    result: PolicyComparison,
+    policies: Policies,
+    needed: tuple[int, int] | None,
+    chosen: list[tuple[str, str, str]],
+    notes: list[str],
+) -> None:
+    def show(interval: RateInterval, is_known: bool) -> dict[str, float] | None:
+        return {name: round(value, 6) for name, value in asdict(interval).items()} if is_known else None
+
+    rates = zip(policies, (result.a, result.b), strict=True)
+    episodes = result.episodes_needed() if result.has_enough and not result.sign and needed is None else math.inf
+    facts = {
+        "sentence": _verdict(result, policies),
+        "better": {1: policies[1].name, -1: policies[0].name, 0: None}[result.sign],
+        "difference": show(result.difference, result.has_enough),
+        "difference_by_labels": show(result.by_labels, result.has_enough),
+        "policies": [
+            {
+                "name": one.name,
+                "success": show(rate.interval, result.has_enough),
+                "by_labels": show(rate.by_labels, rate.labels > 0),
+                "labels": rate.labels,
+                "episodes": rate.episodes,
+                "left_out": one.taught,
+                "lambda": round(rate.slope * (1 - rate.labels / rate.episodes), 6),
+            }
+            for one, rate in rates
+        ],
+        "labels_needed": None if needed is None else sum(needed),
+        "episodes_needed": None if math.isinf(episodes) else math.ceil(episodes),
+        "to_label": [dict(zip(("policy", "episode", "video"), row, strict=True)) for row in chosen],
+        "notes": notes,
+    }
+    print(json.dumps(facts, ensure_ascii=False, allow_nan=False))
