@@ -1,6 +1,7 @@
 """Pages of docs/ whose blocks run as printed, in order, in an empty folder."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +72,15 @@ def test_the_commands_of_compare_run(tmp_path: Path) -> None:
         said = demerit_here(*line.split("#")[0].split()[1:], cwd=tmp_path)
         assert said.returncode == 0, said.stderr
     assert len((tmp_path / "labels.csv").read_text().splitlines()) == 1 + 20
+
+
+@pytest.mark.slow
+def test_the_filter_page_runs_and_finds_what_it_says(tmp_path: Path) -> None:
+    found = blocks("filter.md")
+    for line in (line for language, block in found if language == "bash" for line in block.splitlines()):
+        said = demerit_here(*shlex.split(line)[1:], cwd=tmp_path)
+        assert said.returncode == 0, said.stderr
+    assert (tmp_path / "filter.html").is_file()
+    code = next(block for language, block in found if language == "python")
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.stdout.startswith("False ['final value 0.3"), run.stderr
