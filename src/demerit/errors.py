@@ -6,6 +6,7 @@
       BadInput(what, expected, got)        an argument, option or file that cannot be used
       BadEpisode(episode, expected, got)   an episode that breaks a rule
       BadReward(model, episode, reason)    a reward that breaks a rule
+      UnscoredFrames(model, frames, ...)   frames without a value where each needs one
       UnreadableVideo(path, reason)        frames that cannot be decoded
       NotApplicable(reason)                an edit that does not fit this episode
       WeightsMismatch(missing, unexpected) weights that do not fit the model
@@ -102,6 +103,18 @@ class BadReward(DemeritError):
         self.model, self.episode, self.reason = model, episode, reason
         super().__init__(
             f"Model {model!r} gave an unusable reward for episode {episode!r}: {reason.removesuffix('.')}."
+        )
+
+
+class UnscoredFrames(DemeritError):
+    """Frames without a value, where a trainer needs a number for each."""
+
+    def __init__(self, model: str, frames: int, episodes: int, of: int, example: str) -> None:
+        """`episodes` is the number of episodes with such frames, `of` that of all; `example` is one with its reason."""
+        self.model, self.frames, self.episodes, self.of = model, frames, episodes, of
+        super().__init__(
+            f"Model {model!r} gave no value to {frames} frames in {episodes} of {of} episodes, "
+            f"e.g. {_shorten(example)}. Choose: --unscored interpolate, drop-episode or weight-zero."
         )
 
 

@@ -37,6 +37,7 @@ EXTRA_OF_MODULE = {
     "metaworld": "sim",
     "gymnasium_robotics": "sim",
     "gymnasium": "gym",
+    "minari": "minari",
     "ray": "ray",
 }
 

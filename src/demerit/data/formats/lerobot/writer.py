@@ -413,10 +413,11 @@ EPISODES_AT_ONCE = 256
 ARROW = {"float32": pa.float32(), "int64": pa.int64(), "bool": pa.bool_()}
 
 
-class _TableWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has no types
+class TableWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has no types
     """A parquet writer that tries to close its file only once; a second attempt would print a traceback."""
 
     def close(self) -> None:
+        """Finish the file."""
         try:
             super().close()
         finally:
@@ -438,7 +439,7 @@ class _DataTables:
             self.close()
             self._number += 1
             self._path(self._number).parent.mkdir(parents=True, exist_ok=True)
-            self._writer = _TableWriter(self._path(self._number), _data_schema(self._columns))
+            self._writer = TableWriter(self._path(self._number), _data_schema(self._columns))
         frames = len(columns["index"])
         # Success is true on the last frame only; an unknown outcome is null on all frames.
         verdict = [None] * frames if success is None else [False] * (frames - 1) + [success]
@@ -458,7 +459,7 @@ class _DataTables:
         kept = {key: kind for key, kind in self._columns.items() if key != column}
         for number in range(self._number + 1):
             path = self._path(number)
-            with pq.ParquetFile(path) as file, _TableWriter(path.with_suffix(".tmp"), _data_schema(kept)) as writer:
+            with pq.ParquetFile(path) as file, TableWriter(path.with_suffix(".tmp"), _data_schema(kept)) as writer:
                 for group in range(file.metadata.num_row_groups):
                     writer.write_table(file.read_row_group(group).select(list(kept)).cast(writer.schema))
             path.with_suffix(".tmp").replace(path)
@@ -524,7 +525,7 @@ class _EpisodeTable:
     def _flush(self) -> None:
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = _TableWriter(self._path, self._schema)
+            self._writer = TableWriter(self._path, self._schema)
         self._writer.write_table(pa.Table.from_pylist(self._pending, schema=self._schema))
         self._pending = []
 
@@ -552,7 +553,7 @@ def write_tasks(path: Path, tasks: Sequence[str]) -> None:
     }
     schema = pa.schema([("task_index", pa.int64()), (index, pa.string())], {"pandas": json.dumps(pandas)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _TableWriter(path, schema) as writer:
+    with TableWriter(path, schema) as writer:
         writer.write_table(pa.table([list(range(len(tasks))), list(tasks)], schema=schema))
 
 

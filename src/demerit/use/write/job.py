@@ -1,0 +1,120 @@
+"""Write a model's rewards for a dataset, in one of five formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from demerit.data.dataset import Dataset
+from demerit.data.episode import safe_name
+from demerit.data.files import atomic_folder, check_free
+from demerit.data.formats.lerobot.reader import LeRobotReader
+from demerit.errors import BadInput, StoreError
+from demerit.models.protocol import ModelCard
+from demerit.registry import load_attribute
+from demerit.use.scored import ScoredDataset
+from demerit.use.write.frames import FrameRewards, RewardRecipe, lay_out, read_frames
+from demerit.use.write.lerobot import VideoLinks, match_entries, write_encoded, write_linked
+from demerit.use.write.tables import write_npz, write_parquet, write_sidecars
+
+RewardFormat = Literal["lerobot", "sidecar", "minari", "parquet", "npz"]
+ENDINGS: dict[RewardFormat, str] = {
+    "lerobot": "-lerobot",
+    "sidecar": "-sidecar",
+    "minari": "-v0",
+    "parquet": ".parquet",
+    "npz": ".npz",
+}
+LINKED = "v3.0"
+MINARI = "demerit.use.write.minari:write_minari"
+
+
+@dataclass(frozen=True)
+class WrittenRewards:
+    """What was written."""
+
+    dest: Path
+    frames: FrameRewards
+    sidecars: list[Path] = field(default_factory=list)
+    """relative to `dest`"""
+    links: VideoLinks | None = None
+    """None = videos were encoded, or none were written"""
+    minari_id: str = ""
+
+
+def plan_write(
+    dataset: Dataset, card: ModelCard, to: RewardFormat, recipe: RewardRecipe, dest: Path | None = None
+) -> Path:
+    """Refuse what cannot be written, before anything is scored; return where it is written (default: next to it)."""
+    if to not in get_args(RewardFormat):
+        raise BadInput("--to", f"one of {', '.join(get_args(RewardFormat))}", repr(to))
+    if not card.comparable:
+        raise BadInput(card.name, "a model whose values can be compared between episodes", "one relative to each")
+    if to == "sidecar" and not isinstance(dataset.reader, LeRobotReader):
+        expected = "a LeRobot dataset, which a sidecar belongs to (demerit export writes one, and so does --to lerobot)"
+        raise BadInput(dataset.address, expected, "another format")
+    if to == "sidecar" and (card.low is None or card.high is None):
+        raise BadInput(card.name, "a model with values in a range, which become progress from 0 to 1", "unbounded")
+    if to in ("lerobot", "minari") and recipe.rest == "weight-zero":
+        expected = "fail, interpolate or drop-episode: this format has no weight, so every frame needs a reward"
+        raise BadInput(f"--unscored, to {to}", expected, "weight-zero")
+    if dest is None:
+        source = Path(dataset.address.partition(":")[2] or dataset.name)
+        dest = source.parent / f"{source.name}-{safe_name(card.name)}{ENDINGS[to]}"
+    dest = dest.expanduser().absolute()
+    if to in ("lerobot", "minari"):
+        check_free(dest)
+    elif to != "sidecar" and dest.exists():
+        raise StoreError(dest, "it exists; nothing is overwritten")
+    if isinstance(dataset.reader, LeRobotReader) and to != "sidecar" and dest.is_relative_to(dataset.reader.info.root):
+        raise BadInput(str(dest), "a place outside the source dataset", "one inside it")
+    return dest
+
+
+def write_rewards(
+    scored: ScoredDataset,
+    dest: Path,
+    to: RewardFormat,
+    recipe: RewardRecipe,
+    fps: float | None = None,
+    tag: str = "",
+) -> WrittenRewards:
+    """Write rewards; `dest` is complete or absent.
+
+    Args:
+        scored: the dataset with its rewards.
+        dest: what `plan_write` returned.
+        to: the format.
+        recipe: how values become rewards.
+        fps: frame rate, when videos are encoded into a LeRobot dataset.
+        tag: the end of the name of RLinf's file (default: the model's name).
+    """
+    dataset, reader = scored.dataset, scored.dataset.reader
+    dest = plan_write(dataset, scored.card, to, recipe, dest)
+    found = {episode.id: read_frames(episode, reward, recipe) for episode, reward in scored}
+    listed = match_entries(reader, found) if isinstance(reader, LeRobotReader) else found.values()
+    frames = lay_out(listed, recipe, scored.card)
+    sidecars: list[Path] = []
+
+    def add_sidecars(folder: Path, renumbered: bool = True) -> None:
+        if frames.progress is not None:
+            made = write_sidecars(frames, folder, tag or frames.model, renumbered)
+            sidecars.extend(path.relative_to(folder) for path in made)
+
+    links, id = None, ""
+    if to == "lerobot" and isinstance(reader, LeRobotReader) and reader.info.version == LINKED:
+        links = write_linked(reader.info, frames, dest, add_sidecars)
+    elif to == "lerobot":
+        write_encoded(dataset, frames, dest, fps, add_sidecars)
+    elif to == "sidecar" and dest.exists():
+        add_sidecars(dest, renumbered=False)
+    elif to == "sidecar":
+        with atomic_folder(dest) as partial:
+            add_sidecars(partial, renumbered=False)
+    elif to == "minari":
+        write_minari = load_attribute(MINARI, "a Minari dataset")
+        id = write_minari(dataset, frames, recipe, dest)
+    else:
+        (write_parquet if to == "parquet" else write_npz)(frames, dest)
+    return WrittenRewards(dest, frames, sidecars, links, id)
