@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "teach": ("teach:teach", "Teach a model your task from a few labelled episodes."),
     "score": ("models:score", "Score every episode of a dataset. Run it again to resume."),
     "rewards": ("rewards:app", "Write a model's rewards where trainers read them."),
+    "view": ("view:view", "Browse episodes with their videos, labels and every model's curves, in your browser."),
     "serve": ("serve:serve", "Serve models to other processes and machines: scores, comparisons and live episodes."),
     "calibrate": ("calibrate:calibrate", "Calibrate a model on labelled episodes and set a success threshold."),
     "compare": ("compare:compare", "Compare the success rates of two policies with a model and a few labels."),

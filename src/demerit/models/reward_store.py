@@ -103,7 +103,7 @@ class RewardStore:
             for table in read_batches(self.root, part, None):
                 for row in table.to_pylist():
                     if newest[row["episode"]] == place:
-                        yield self._read_row(row)
+                        yield self.read_row(row)
                     place += 1
 
     def __getitem__(self, episode: str) -> Reward:
@@ -116,7 +116,7 @@ class RewardStore:
             near = difflib.get_close_matches(episode, set(self._episodes()), n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise BadEpisode(episode, f"an episode with a reward in {self.root}", f"one without{hint}")
-        return self._read_row(found[-1])
+        return self.read_row(found[-1])
 
     @contextmanager
     def writer(self, card: ModelCard) -> Iterator[RewardWriter]:
@@ -131,7 +131,8 @@ class RewardStore:
             finally:
                 self.manifest = parts.manifest
 
-    def _read_row(self, row: Mapping[str, Any]) -> Reward:
+    def read_row(self, row: Mapping[str, Any]) -> Reward:
+        """Turn a row into a reward."""
         try:
             return Reward(
                 model=str(self.manifest.header["model"]),

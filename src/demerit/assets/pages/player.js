@@ -1,5 +1,6 @@
 /* The player: one episode's video and the curves of every model, moved by one cursor.
-   A position is a frame of the episode. A clip shows the frames listed in clip.at, the k-th from k / fps on. */
+   A position is a frame of the episode. A clip shows the frames listed in clip.at, the k-th from k / fps on.
+   A linked video may have the time of every frame (episode.times). */
 
 const byId = (id) => document.getElementById(id);
 const readJson = (id) => JSON.parse(byId(id).textContent);
@@ -38,6 +39,24 @@ const stops = () => (player.episode.clip ? player.episode.clip.at : null);
 const clipFps = () => (player.episode.clip ? player.episode.clip.fps : player.frames / player.episode.seconds);
 const hasVideo = () => !player.video.hidden;
 
+/* The middle of a frame's time: no rounding can show its neighbour. */
+function middleOf(place) {
+  const { times } = player.episode;
+  if (!times) return (place + 0.5) / clipFps();
+  return place + 1 < times.length ? (times[place] + times[place + 1]) / 2 : times[place] + 1e-3;
+}
+
+function placeAt(seconds) {
+  const { times } = player.episode;
+  if (!times) return Math.floor(seconds * clipFps() + 1e-3);
+  let [low, high] = [0, times.length - 1];
+  while (low < high) { // the last frame that has begun
+    const half = Math.ceil((low + high) / 2);
+    if (times[half] <= seconds + 1e-4) low = half; else high = half - 1;
+  }
+  return low;
+}
+
 function nearestStop(frame) {
   const at = stops();
   const wanted = Math.min(player.frames - 1, Math.max(0, frame));
@@ -55,7 +74,7 @@ function moveTo(frame, seek = true) {
   player.frame = nearestStop(frame);
   if (seek && hasVideo()) {
     const place = stops() ? stops().indexOf(player.frame) : player.frame;
-    player.video.currentTime = (place + 0.5) / clipFps(); // the middle of a frame: no rounding can show its neighbour
+    player.video.currentTime = middleOf(place);
   }
   showCursor();
 }
@@ -227,7 +246,7 @@ function showCursor() {
 /* Playing and seeking */
 
 function follow() {
-  const place = Math.floor(player.video.currentTime * clipFps() + 1e-3);
+  const place = placeAt(player.video.currentTime);
   const at = stops();
   moveTo(at ? at[Math.min(at.length - 1, place)] : place, false);
   if (!player.video.paused && !player.video.ended) player.ticking = requestAnimationFrame(follow);

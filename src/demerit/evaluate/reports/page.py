@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -150,14 +150,19 @@ def player_parts(
 
 
 def model_styles(report: Report) -> dict[str, ModelStyle]:
+    """Return the looks of a report's models."""
+    return style_models((card.name for card in report.cards), report.controls)
+
+
+def style_models(names: Iterable[str], known_controls: Collection[str]) -> dict[str, ModelStyle]:
     """Return colour, dash and marker by model; controls are grey and differ by dash."""
     styles, models, controls = {}, 0, 0
-    for card in report.cards:
-        if card.name in report.controls:
-            styles[card.name] = ModelStyle(f"control d{controls % MARKERS}", f"m{controls % MARKERS}")
+    for name in names:
+        if name in known_controls:
+            styles[name] = ModelStyle(f"control d{controls % MARKERS}", f"m{controls % MARKERS}")
             controls += 1
         else:
-            styles[card.name] = ModelStyle(f"s{models % COLOURS} d{models % MARKERS}", f"m{models % MARKERS}")
+            styles[name] = ModelStyle(f"s{models % COLOURS} d{models % MARKERS}", f"m{models % MARKERS}")
             models += 1
     return styles
 

@@ -267,11 +267,11 @@ def page_curves(report: Report, clips: Mapping[str, ReportClip]) -> list[Json]:
             if reward is None or not reward.scored:
                 entry["curves"].append(None)
             else:
-                entry["curves"].append(_points(reward.at, reward.value, _digits(card), most))
+                entry["curves"].append(curve_points(reward.at, reward.value, digits_of(card), most))
         if episode.events:
             entry["events"] = [[event.kind, event.first, event.last, event.note] for event in episode.events]
         if episode.curve is not None:
-            entry["truth"] = _points(np.arange(len(episode.curve)), episode.curve, 3, most)
+            entry["truth"] = curve_points(np.arange(len(episode.curve)), episode.curve, 3, most)
         entries.append(entry)
     return entries
 
@@ -328,7 +328,7 @@ def _model_json(report: Report, card: ModelCard) -> Json:
     return {"name": card.name, "control": card.name in report.controls, "low": low, "high": high, "range": text}
 
 
-def _points(at: npt.NDArray[Any], value: npt.NDArray[Any], digits: int, most: int) -> list[Any]:
+def curve_points(at: npt.NDArray[Any], value: npt.NDArray[Any], digits: int, most: int) -> list[Any]:
     """Return frame indices and values; 0 in place of the indices means 0, 1, 2 ..."""
     kept = spread(len(at), most)
     at, value = at[kept], value[kept]
@@ -337,13 +337,14 @@ def _points(at: npt.NDArray[Any], value: npt.NDArray[Any], digits: int, most: in
     return [0 if is_dense else at.tolist(), values]
 
 
-def _digits(card: ModelCard) -> int:
+def digits_of(card: ModelCard) -> int:
+    """Return how many digits of a model's values are shown."""
     span = WIDE_RANGE if card.low is None or card.high is None else card.high - card.low
     return 3 if span < WIDE_RANGE else 2
 
 
 def _round_final(value: float, card: ModelCard) -> float | int | None:
-    return None if math.isnan(value) else _round(value, _digits(card) + 1)
+    return None if math.isnan(value) else _round(value, digits_of(card) + 1)
 
 
 def _round(value: float, digits: int) -> float | int:

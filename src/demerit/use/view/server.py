@@ -15,6 +15,7 @@ import ipaddress
 import json
 import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -31,7 +32,11 @@ from demerit.errors import BadInput, DemeritError
 from demerit.use.view.media import EpisodeMedia
 
 RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-SAFE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
+SAFE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 IDLE_SECONDS = 60
 N = r"(\d{1,9})"
 """a number in a route"""
@@ -48,6 +53,8 @@ class Reply:
 
 
 Route = Callable[..., Reply]
+NO_ICON: dict[str, Route] = {"/favicon.ico": lambda: Reply(b"", "image/x-icon")}
+"""browsers ask for it"""
 
 
 def json_reply(facts: Any) -> Reply:
@@ -76,9 +83,11 @@ class LocalServer:
             self._server = _RouteServer((host, port), _Handler)
         except OSError as error:
             taken = "one that another program uses" if error.errno == errno.EADDRINUSE else error.strerror or error
-            raise BadInput(f"address {host}:{port}", "a free port of this machine", taken) from error
+            raise BadInput(
+                f"address {host}:{port}", "a free port of this machine (--port 0 finds one)", taken
+            ) from error
         self._server.host = host
-        self._server.routes = {re.compile(pattern): route for pattern, route in routes.items()}
+        self._server.routes = {re.compile(pattern): route for pattern, route in {**NO_ICON, **routes}.items()}
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
 
     @property
@@ -88,7 +97,8 @@ class LocalServer:
         return f"http://{host}:{self._server.server_port}"
 
     def run(self) -> None:
-        """Serve until Ctrl-C."""
+        """Serve until Ctrl-C or SIGTERM; only in the main thread."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         with self, suppress(KeyboardInterrupt):
             self._thread.join()
 
