@@ -25,7 +25,7 @@ from demerit.data.taxonomy import kind
 from demerit.negatives.sim.arena import Arena, SceneRenderer
 from demerit.negatives.sim.job import simulate
 from demerit.negatives.sim.measure import ENDS_BADLY, find_events
-from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, draw_length, record, rollout
+from demerit.negatives.sim.rollout import EpisodeSpec, Rollout, draw_length, random_numbers, record, rollout
 from demerit.negatives.sim.tasks import task
 
 SIZE = 32
@@ -163,3 +163,20 @@ def test_a_killed_run_resumes_with_the_same_bytes(tmp_path: Path) -> None:
     assert set(Store(tmp_path / "whole").preferences()) == set(Store(tmp_path / "set").preferences())
     again = simulate(tmp_path / "set", specs(), workers=2)
     assert (again.made, again.kept) == (0, 9)
+
+
+def test_the_stored_actions_do_the_task_again(studio: Studio, tmp_path: Path) -> None:
+    """Each action is held until the next frame; a policy that learned them by heart does what the expert did."""
+    made = studio("window-close", "expert", 3, "plain")
+    signals = record(made, tmp_path / "window.mp4").signals
+    assert signals["action"].shape == (len(made.images), 4)
+    assert np.abs(signals["action"]).max() <= 1
+    arena, scene = studio.renderers["window-close"].arena, random_numbers(made.spec, "scene")
+    facts = arena.reset(int(scene.integers(2**31)), scene)
+    assert not arena.succeeded(facts)
+    assert signals["goal"][0].tolist() == facts.target.astype(np.float32).tolist()
+    for action in signals["action"][:-1]:
+        for _ in range(made.measured.stride):
+            facts = arena.step(action.astype(np.float64))
+    assert made.measured.at_end
+    assert arena.succeeded(facts)

@@ -101,6 +101,10 @@ class Measured:
         frames = self.steps[:: self.stride]
         return np.array([[*facts.object, facts.distance] for facts in frames], dtype=np.float32)
 
+    def goals(self) -> npt.NDArray[np.float32]:
+        """Position of the goal: (frames, 3)."""
+        return np.array([facts.target for facts in self.steps[:: self.stride]], dtype=np.float32)
+
 
 Flags = npt.NDArray[np.bool_]
 

@@ -15,7 +15,7 @@ from demerit.data.frames import Frames, Images
 from demerit.data.labels import Outcome
 from demerit.data.video import Encoding, VideoClip, write_video
 from demerit.errors import BadInput, NotApplicable
-from demerit.negatives.sim.arena import Arena, SceneRenderer, Setting, SimCamera, StepFacts, silence_warnings
+from demerit.negatives.sim.arena import Arena, Floats, SceneRenderer, Setting, SimCamera, StepFacts, silence_warnings
 from demerit.negatives.sim.behaviours import BEHAVIOURS, Expert, Finisher, Moment, Stage, draw_ending
 from demerit.negatives.sim.fetch import FetchArena
 from demerit.negatives.sim.measure import Measured, find_events, progress
@@ -67,6 +67,8 @@ class Rollout:
     images: Images
     """(frames, size, size, 3)"""
     measured: Measured
+    actions: Floats
+    """(frames, 4): the mean command until the next frame; for the last frame, the command that would follow"""
     camera: SimCamera
     ending: str
     fps: float
@@ -112,14 +114,20 @@ def rollout(spec: EpisodeSpec, arena: Arena, renderer: SceneRenderer) -> Rollout
     instruction = words[int(random_numbers(spec, "words").integers(len(words)))]
     actor = _Play(spec, arena, first)
     steps, images, success = [first], [renderer.render()], [arena.succeeded(first)]
+    actions = []
     with silence_warnings():
         while len(images) < frames:
+            commands = []
             for _ in range(stride):
-                steps.append(arena.step(actor.action(steps[-1], success[-1])))
+                commands.append(actor.action(steps[-1], success[-1]))
+                steps.append(arena.step(commands[-1]))
             images.append(renderer.render())
             success.append(arena.succeeded(steps[-1]))
+            actions.append(np.mean(commands, axis=0))
+        actions.append(actor.action(steps[-1], success[-1]))
     measured = Measured.of(arena.task, stride, steps, success)
-    return Rollout(spec, instruction, np.stack(images), measured, camera, actor.ending.kind, 80 / stride)
+    facts = (np.stack(images), measured, np.stack(actions), camera, actor.ending.kind, 80 / stride)
+    return Rollout(spec, instruction, *facts)
 
 
 class _Play:
@@ -201,7 +209,9 @@ def record(rollout: Rollout, path: str | Path, encoding: Encoding = ENCODING) ->
         ),
         signals={
             "state": measured.states(),
+            "action": rollout.actions.astype(np.float32),
             "object": measured.objects(),
+            "goal": measured.goals(),
             "done": measured.success.astype(np.uint8),
             "object_force": measured.forces("object_force"),
             "scene_force": measured.forces("scene_force"),
