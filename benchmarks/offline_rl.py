@@ -46,7 +46,7 @@ import demerit
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.files import make_folder, write_atomic
-from demerit.evaluate.metrics.bootstrap import Comparison, Floats, Tally, compare, mean_tally
+from demerit.evaluate.metrics.bootstrap import Comparison, Floats, compare, mean_tally
 from demerit.evaluate.metrics.success import auroc
 from demerit.models.reward_store import RewardStore
 from demerit.use.scored import score_missing
@@ -63,6 +63,7 @@ USES = {
     WEIGHTED: [PROGRESS, FLAGS, TRUE, RANDOM],
     RELABELLED: [PROGRESS, FLAGS, TRUE, CLOCK],
 }
+WAYS = [(use, reward) for use, rewards in USES.items() for reward in rewards]
 WORTH = 0.10
 """points of success that count as bought"""
 HALF, AHEAD, KAPPA, GAMMA = 0.5, 5, 0.01, 0.95
@@ -103,18 +104,9 @@ class OfflineRun:
 
 def list_runs(plan: Plan) -> list[OfflineRun]:
     """List all runs: first the smaller share of failures, BC before IQL."""
-    uses = [(use, reward) for use, rewards in USES.items() for reward in rewards]
-    groups = product(plan.failures, (False, True), range(plan.seeds), plan.tasks, uses)
-    return [
-        OfflineRun(task, share, seed, use, reward)
-        for share, is_iql, seed, task, (use, reward) in groups
-        if (use == RELABELLED) == is_iql
-    ]
-
-
-@cache
-def load_data(out: Path, plan: Plan, task: str) -> OfflineData:
-    return OfflineData(out, plan, task)
+    groups = product(plan.tasks, plan.failures, range(plan.seeds), WAYS)
+    listed = [OfflineRun(task, share, seed, use, reward) for task, share, seed, (use, reward) in groups]
+    return sorted(listed, key=lambda run: (run.failures, run.use == RELABELLED, run.seed))
 
 
 def is_done(episode: Episode) -> bool:
@@ -129,21 +121,18 @@ class OfflineData:
 
         self.out, self.plan, self.task = out, plan, task
         words = find_task(task).instructions[0]
-        found = [one for one in demerit.open_dataset(str(out / "episodes")) if one.origin.tags["task"] == task]
-        sides: dict[bool, list[Episode]] = {True: [], False: []}
-        for one in found:
-            is_lesson = int(one.origin.tags["seed"]) < FIRST_SCENE + plan.lesson_scenes
-            sides[is_lesson].append(replace(one, instruction=words))
-        self.lessons, self.pool = sides[True], sides[False]
+        self.lessons, self.pool = list[Episode](), list[Episode]()
+        for one in demerit.open_dataset(str(out / "episodes")):
+            if one.origin.tags["task"] == task:
+                is_lesson = int(one.origin.tags["seed"]) < FIRST_SCENE + plan.lesson_scenes
+                (self.lessons if is_lesson else self.pool).append(replace(one, instruction=words))
 
     def draw(self, seed: int, failures: float) -> list[Episode]:
         """Draw the data of a policy."""
         rng = np.random.default_rng([seed, round(100 * failures)])
         bad = round(self.plan.episodes * failures)
-        sides = ((True, self.plan.episodes - bad), (False, bad))
-        return [
-            one for flag, count in sides for one in choose([x for x in self.pool if is_done(x) == flag], count, rng)
-        ]
+        good = choose([one for one in self.pool if is_done(one)], self.plan.episodes - bad, rng)
+        return good + choose([one for one in self.pool if not is_done(one)], bad, rng)
 
     def rewards_folder(self, seed: int, labels: str) -> Path:
         return self.out / "rewards" / f"{self.task}-{labels}-{seed}"
@@ -182,6 +171,9 @@ class OfflineData:
         return [reward.value.astype(np.float64) for reward in rewards], [end_of(reward) for reward in rewards]
 
 
+load_data = cache(OfflineData)
+
+
 def end_of(reward: demerit.Reward) -> float:
     """The last probability of success, or the last value where there is none."""
     return reward.final if reward.success is None else float(reward.success[-1])
@@ -214,8 +206,7 @@ def clone(states: Floats, actions: Floats, weights: Floats, steps: int, seed: in
     rng = np.random.default_rng(seed)
     mean, spread = states.mean(axis=0), states.std(axis=0) + 1e-3
     given, wanted = (torch.tensor(x, dtype=torch.float32) for x in ((states - mean) / spread, actions))
-    sizes = (states.shape[1], WIDTH, WIDTH, actions.shape[1])
-    layers = [torch.nn.Linear(*pair) for pair in pairwise(sizes)]
+    layers = [torch.nn.Linear(*pair) for pair in pairwise((states.shape[1], WIDTH, WIDTH, actions.shape[1]))]
     network = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
     optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, steps)
@@ -243,27 +234,14 @@ def learn_iql(episodes: list[tuple[Floats, Floats, Floats]], steps: int, seed: i
     d3rlpy.seed(seed)
     states = np.concatenate([one[0] for one in episodes])
     mean, spread = states.mean(axis=0), states.std(axis=0) + 1e-3
-    buffer = d3rlpy.dataset.create_infinite_replay_buffer(
-        [
-            d3rlpy.dataset.Episode(
-                ((given - mean) / spread).astype(np.float32),
-                actions.clip(-1, 1).astype(np.float32),
-                rewards[:, None].astype(np.float32),
-                terminated=False,  # the time was over; the last frame only follows
-            )
-            for given, actions, rewards in episodes
-        ]
-    )
-    size = d3rlpy.models.VectorEncoderFactory([WIDTH, WIDTH])
-    iql = d3rlpy.algos.IQLConfig(
-        batch_size=BATCH,
-        gamma=GAMMA,
-        actor_learning_rate=RATE,
-        critic_learning_rate=RATE,
-        actor_encoder_factory=size,
-        critic_encoder_factory=size,
-        value_encoder_factory=size,
-    ).create(device=False)
+    columns = [((given - mean) / spread, actions.clip(-1, 1), rewards[:, None]) for given, actions, rewards in episodes]
+    # not terminated: the time was over, and nothing is learned from the last frame
+    whole = [d3rlpy.dataset.Episode(*(x.astype(np.float32) for x in one), terminated=False) for one in columns]
+    buffer = d3rlpy.dataset.create_infinite_replay_buffer(whole)
+    network = d3rlpy.models.VectorEncoderFactory([WIDTH, WIDTH])
+    networks = {f"{part}_encoder_factory": network for part in ("actor", "critic", "value")}
+    rates = {f"{part}_learning_rate": RATE for part in ("actor", "critic")}
+    iql = d3rlpy.algos.IQLConfig(batch_size=BATCH, gamma=GAMMA, **networks, **rates).create(device=False)
     iql.build_with_dataset(buffer)
     for _ in range(steps):
         iql.update(buffer.sample_transition_batch(BATCH))
@@ -362,10 +340,7 @@ def run_all(out: Path, plan: Plan, jobs: int) -> None:
         pool.shutdown(cancel_futures=True)
 
 
-Lines = list[dict[str, Any]]
-
-
-def compare_runs(lines: Lines, a: tuple[str, str], b: tuple[str, str]) -> Comparison | None:
+def compare_runs(lines: list[dict[str, Any]], a: tuple[str, str], b: tuple[str, str]) -> Comparison | None:
     """Compare two ways of use and reward on the tasks and seeds that both have, trial by trial."""
     sides = [{(x["task"], x["seed"]): x["done"] for x in lines if (x["use"], x["reward"]) == side} for side in (a, b)]
     shared = sorted(set(sides[0]) & set(sides[1]))
@@ -373,11 +348,7 @@ def compare_runs(lines: Lines, a: tuple[str, str], b: tuple[str, str]) -> Compar
         return None
     rows = [np.concatenate([side[key] for key in shared]).astype(float) for side in sides]
     clusters = [f"{task} {seed}" for task, seed in shared for _ in sides[0][task, seed]]
-
-    def tally(values: Floats) -> Tally:
-        return mean_tally("success", "trials", values, clusters)
-
-    return compare(tally, *rows)
+    return compare(lambda values: mean_tally("success", "trials", values, clusters), *rows)
 
 
 def make_tables(out: Path, plan: Plan) -> str:
@@ -388,11 +359,11 @@ def make_tables(out: Path, plan: Plan) -> str:
         text += [f"### {share:.0%} failures", ""]
         text += [f"| data | reward | {' | '.join(plan.tasks)} | against plain | bought? | against its control | runs |"]
         text += ["|---" * (6 + len(plan.tasks)) + "|"]
-        for use, reward in ((use, reward) for use, rewards in USES.items() for reward in rewards):
+        for use, reward in WAYS:
             found = [line for line in lines if (line["use"], line["reward"]) == (use, reward)]
             if not found:
                 continue
-            cells = [f"{use} (IQL)" if use == RELABELLED else use, reward]
+            cells = [use, reward]
             for task in plan.tasks:
                 each = [np.mean(line["done"]) for line in found if line["task"] == task]
                 cells.append(f"{np.mean(each):.0%} ({' '.join(f'{100 * x:.0f}' for x in each)})" if each else "")
