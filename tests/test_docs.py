@@ -84,3 +84,13 @@ def test_the_filter_page_runs_and_finds_what_it_says(tmp_path: Path) -> None:
     code = next(block for language, block in found if language == "python")
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.stdout.startswith("False ['final value 0.3"), run.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_watch_run(tmp_path: Path) -> None:
+    bash = "\n".join(block for language, block in blocks("watch.md") if language == "bash")
+    shell = f'set -e; demerit() {{ {sys.executable} -m demerit "$@"; }}\n{bash}'
+    run = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "28 episodes, 28 scored now, 0 waiting." in run.stdout
+    assert "28 episodes, 0 scored now, 0 waiting." in run.stdout

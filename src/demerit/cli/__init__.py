@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rewards": ("rewards:app", "Write a model's rewards where trainers read them."),
     "view": ("view:view", "Browse episodes with their videos, labels and every model's curves, in your browser."),
     "serve": ("serve:serve", "Serve models to other processes and machines: scores, comparisons and live episodes."),
+    "watch": ("watch:watch", "Score episodes as a robot writes them, with a live page, metrics and alarms."),
     "calibrate": ("calibrate:calibrate", "Calibrate a model on labelled episodes and set a success threshold."),
     "compare": ("compare:compare", "Compare the success rates of two policies with a model and a few labels."),
     "bench": ("bench:bench", "Measure models against labels, with controls. Writes report.html and report.json."),

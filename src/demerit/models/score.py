@@ -90,8 +90,15 @@ class ScoreJob:
             raise BadInput("frames", f"none, because {self.model.card.name} reads signals at every frame", self.frames)
 
 
-def score(job: ScoreJob, on_progress: Callable[[ScoreProgress], None] = lambda progress: None) -> ScoreProgress:
-    """Score what is not scored yet. After an interruption, run it again to resume."""
+def score(
+    job: ScoreJob,
+    on_progress: Callable[[ScoreProgress], None] = lambda progress: None,
+    on_stored: Callable[[Reward], None] = lambda reward: None,
+) -> ScoreProgress:
+    """Score what is not scored yet. After an interruption, run it again to resume.
+
+    `on_stored` gets every new reward once it is on disk.
+    """
     card = job.model.card
     header = {"dataset": job.dataset.name, "address": job.dataset.address, "frames": job.frames}
     store = RewardStore.open_or_create(job.out, card, header)
@@ -116,13 +123,13 @@ def score(job: ScoreJob, on_progress: Callable[[ScoreProgress], None] = lambda p
                 progress.seconds = time.monotonic() - started
                 on_progress(progress)
                 if time.monotonic() - last_commit > COMMIT_SECONDS:
-                    _commit(writer, waiting)
+                    _commit(writer, waiting, on_stored)
                     last_commit = time.monotonic()
         except BadReward:
             waiting.clear()
             raise
         finally:
-            _commit(writer, waiting)
+            _commit(writer, waiting, on_stored)
     progress.seconds = time.monotonic() - started
     on_progress(progress)
     return progress
@@ -252,6 +259,8 @@ def _check_failures(progress: ScoreProgress, card: ModelCard) -> None:
         raise BadReward(card.name, "all", f"the first {progress.unscored} episodes all failed, e.g. with: {reason}")
 
 
-def _commit(writer: RewardWriter, waiting: list[tuple[Reward, str]]) -> None:
+def _commit(writer: RewardWriter, waiting: list[tuple[Reward, str]], on_stored: Callable[[Reward], None]) -> None:
     writer.commit(waiting)
+    for reward, _ in waiting:
+        on_stored(reward)
     waiting.clear()

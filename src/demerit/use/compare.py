@@ -8,8 +8,8 @@ random, and b the slope of y on f (0 or more; PPI++ calls b (1 - n/N) lambda):
 
 A good model makes the residuals small. A useless one has b near 0, a biased one is corrected by the labels, so the
 interval holds whatever the model. Few residuals may be small by luck. So half a success is added that the model gave
-its lowest prediction, and half a failure that it gave its highest, and b costs a degree of freedom. With b = 0 this is
-half a success and half a failure, as of Jeffreys. `benchmarks/compare_policies.py` measures coverage.
+its lowest prediction, and half a failure that it gave its highest, and b costs a degree of freedom. Without a model
+this is half a success and half a failure, as of Jeffreys. `benchmarks/compare_policies.py` measures coverage.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def estimate_rate(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> PolicyRa
     y, n, rest, variance = labels[known], int(known.sum()), f[~known], float(f.var())
     weights, ys, fs = np.append(np.ones(n), [0.5, 0.5]), np.append(y, [1, 0]), np.append(f[known], [f.min(), f.max()])
     y_mean, f_mean = np.average(ys, weights=weights), np.average(fs, weights=weights)
-    slope = 0.0
-    if len(rest) and variance > 0:
+    slope, is_tuned = 0.0, bool(len(rest)) and variance > 0
+    if is_tuned:
         slope = max(0.0, float(weights @ ((fs - f_mean) * (ys - y_mean)) / (weights @ (fs - f_mean) ** 2)))
     squares = float(weights @ (ys - y_mean - slope * (fs - f_mean)) ** 2)
     by_chance = math.sqrt(variance / n + variance / len(rest)) if n and len(rest) else math.inf
@@ -158,7 +158,7 @@ def estimate_rate(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> PolicyRa
         rate=float(y_mean + slope * (f.mean() - f_mean)),
         labels=n,
         episodes=len(f),
-        residual=squares / max(n - (slope > 0), 1),
+        residual=squares / max(n - is_tuned, 1),
         explained=slope**2 * variance,
         slope=slope,
         by_labels=wilson(float(y.sum()), n),

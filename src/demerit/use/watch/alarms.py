@@ -1,0 +1,125 @@
+"""Alarms: conditions over the newest episodes, and a webhook that never blocks scoring.
+
+    MEASURE OP NUMBER over COUNT        success < 0.5 over 20
+
+The measures are `success` (share of successes), `value` and `familiarity` (means) and `unscored` (share), over the
+newest COUNT episodes for which they are known. With fewer, there is no alarm.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import queue
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+from urllib.parse import urlsplit
+
+from demerit.errors import BadInput
+from demerit.use.watch.watcher import WatchedEpisode
+
+MEASURES: Mapping[str, Callable[[WatchedEpisode], float | None]] = {
+    "success": lambda row: None if row.success is None else float(row.success),
+    "value": lambda row: row.value,
+    "familiarity": lambda row: row.familiarity,
+    "unscored": lambda row: float(bool(row.unscored)),
+}
+COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+GRAMMAR = re.compile(r"\s*([a-z]+)\s*(<=|>=|<|>)\s*(-?[0-9]*[.]?[0-9]+)\s+over\s+([1-9][0-9]{0,4})\s*")
+TRIES, FIRST_WAIT, TIMEOUT, MOST_WAITING = 7, 1.0, 10.0, 100
+"""a message is sent up to 7 times, 1, 2, 4 ... seconds apart: a minute in all"""
+
+
+@dataclass(frozen=True)
+class AlarmCondition:
+    """A condition over the newest episodes."""
+
+    text: str
+    measure: str
+    compare: str
+    limit: float
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> AlarmCondition:
+        """Read `success<0.5 over 20`."""
+        found = GRAMMAR.fullmatch(text)
+        if found is None or found[1] not in MEASURES:
+            expected = (
+                f"{'|'.join(MEASURES)}, one of < <= > >=, a number, `over` and a count, as in 'success<0.5 over 20'"
+            )
+            raise BadInput("--alarm", expected, repr(text))
+        return cls(" ".join(text.split()), found[1], found[2], float(found[3]), int(found[4]))
+
+    def measured(self, rows: Sequence[WatchedEpisode]) -> float | None:
+        """Return the measure over the newest episodes; None = there are not enough."""
+        found: list[float] = []
+        for row in reversed(rows):
+            known = MEASURES[self.measure](row)
+            found += [] if known is None else [known]
+            if len(found) == self.count:
+                return fmean(found)
+        return None
+
+    def holds(self, rows: Sequence[WatchedEpisode]) -> bool:
+        """Whether there is an alarm."""
+        found = self.measured(rows)
+        return found is not None and COMPARE[self.compare](found, self.limit)
+
+
+class Webhook:
+    """Posts messages as JSON from a thread of its own. What cannot be delivered is counted, with the reason."""
+
+    def __init__(self, url: str, first_wait: float = FIRST_WAIT) -> None:
+        """`first_wait` is the pause after the first failure, in seconds; it doubles."""
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise BadInput("--webhook", "an address that begins with http:// or https://", repr(url))
+        self.url, self.delivered, self.failed, self.error = url, 0, 0, ""
+        self._first_wait, self._closing = first_wait, threading.Event()
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Put a message in the queue; return at once."""
+        try:
+            self._waiting.put_nowait(json.dumps(message, ensure_ascii=False).encode())
+        except queue.Full:
+            self.failed, self.error = self.failed + 1, f"more than {MOST_WAITING} messages wait"
+
+    def close(self, seconds: float = TIMEOUT) -> None:
+        """Wait for what is in the queue, but not longer than so many seconds."""
+        self._closing.set()  # no more pauses
+        self._waiting.put(None)
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while (message := self._waiting.get()) is not None:
+            for attempt in range(TRIES):
+                if self._post(message):
+                    self.delivered += 1
+                    break
+                if attempt + 1 < TRIES:
+                    self._closing.wait(self._first_wait * 2**attempt)
+            else:
+                self.failed += 1
+
+    def _post(self, message: bytes) -> bool:
+        request = urllib.request.Request(self.url, message, {"Content-Type": "application/json"}, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT):
+                return True
+        except (OSError, ValueError) as error:  # refused, timed out, an HTTP error, a bad answer
+            self.error = str(error.reason if type(error) is urllib.error.URLError else error)
+            return False

@@ -1,0 +1,212 @@
+"""The figures of a watch: which episodes to look at, success over time, drift; as a page and for Prometheus."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, pvariance
+from typing import Any
+
+from demerit.data.episode import count_episodes
+from demerit.evaluate.reports.page import environment, render
+from demerit.models.score_summary import PATH
+from demerit.use.compare import RateInterval, wilson
+from demerit.use.view.media import EpisodeMedia
+from demerit.use.view.server import Reply, Route, media_routes
+from demerit.use.watch.alarms import MEASURES, AlarmCondition, Webhook
+from demerit.use.watch.watcher import WatchedEpisode, Watcher
+
+SHOWN = 8
+RECENT = 20
+"""episodes behind a point of a curve, and on the newer side of a drift"""
+DRIFTED = 3.0
+"""standard errors that are called a drift"""
+WIDTH, HEIGHT = 600, 120
+Rows = Sequence[WatchedEpisode]
+
+
+def pick_to_watch(rows: Rows, most: int = SHOWN) -> list[WatchedEpisode]:
+    """Return the episodes to look at: failures, guesses and unscored ones, the lowest values first."""
+    doubtful = [row for row in rows if row.success is False or row.is_guess or row.unscored]
+    return sorted(doubtful, key=lambda row: (bool(row.unscored), row.value or 0.0, -row.recorded))[:most]
+
+
+def success_rate(rows: Rows) -> tuple[RateInterval, int]:
+    """Return the share of successes among the judged ones, with Wilson's interval, and their number."""
+    known = [row.success for row in rows if row.success is not None]
+    return wilson(sum(known), len(known)), len(known)
+
+
+@dataclass(frozen=True)
+class DriftFigure:
+    """How far the newest episodes are from what is usual, in standard errors."""
+
+    measure: str
+    recent: float
+    usual: float
+    against: str
+    errors: float
+
+    @property
+    def is_far(self) -> bool:
+        """Whether this is called a drift; episodes that are more familiar than usual are none."""
+        return self.errors < -DRIFTED or (self.errors > DRIFTED and self.measure != "familiarity")
+
+
+def measure_drift(rows: Rows, reference: int) -> list[DriftFigure]:
+    """Compare the newest RECENT episodes with the first `reference` ones, and familiarity with its calibration.
+
+    Familiarity is a percentile: of episodes like those that the model learned from, it is uniform from 0 to 1.
+    """
+    found = []
+    values = [row.value for row in rows if row.value is not None]
+    first, last = values[:reference], values[-RECENT:]
+    if len(values) >= len(first) + RECENT and len(first) >= RECENT and pvariance(first) > 0:
+        error = math.sqrt(pvariance(first) * (1 / len(first) + 1 / len(last)))
+        gap = (fmean(last) - fmean(first)) / error
+        found.append(DriftFigure("value", fmean(last), fmean(first), f"the first {len(first)}", gap))
+    familiar = [row.familiarity for row in rows if row.familiarity is not None][-RECENT:]
+    if len(familiar) == RECENT:
+        gap = (fmean(familiar) - 0.5) / math.sqrt(1 / 12 / RECENT)
+        found.append(DriftFigure("familiarity", fmean(familiar), 0.5, "what the model learned from", gap))
+    return found
+
+
+def draw_curves(rows: Rows) -> dict[str, str]:
+    """Return SVG points of the means over RECENT episodes, for each measure that is known, and the band of success."""
+    found: dict[str, str] = {}
+    for name in ("success", "value", "familiarity"):
+        known = [value for row in rows if (value := MEASURES[name](row)) is not None]
+        spans = (
+            [known[max(0, end - RECENT) : end] for end in range(min(5, len(known)), len(known) + 1)] if known else []
+        )
+        if len(spans) > 1:
+            found[name] = _points([fmean(span) for span in spans])
+            if name == "success":
+                bands = [wilson(sum(span), len(span)) for span in spans]
+                ends = (
+                    _points([band.high for band in bands]).split() + _points([band.low for band in bands]).split()[::-1]
+                )
+                found["band"] = " ".join(ends)
+    return found
+
+
+def _points(values: Sequence[float]) -> str:
+    step = WIDTH / (len(values) - 1)
+    return " ".join(f"{i * step:.1f},{HEIGHT * (1 - min(max(v, 0.0), 1.0)):.1f}" for i, v in enumerate(values))
+
+
+class WatchPage:
+    """The routes of a watch: the page, its parts, `/metrics`, thumbnails and clips."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        media: EpisodeMedia,
+        conditions: Sequence[AlarmCondition] = (),
+        webhook: Webhook | None = None,
+        window: int = 200,
+        reference: int = 50,
+    ) -> None:
+        """`window` is the number of newest episodes that the page is about, `reference` that of the first ones."""
+        self.watcher, self.media, self.conditions, self.webhook = watcher, media, conditions, webhook
+        self.window, self.reference = window, reference
+
+    def routes(self) -> dict[str, Route]:
+        """Return the routes for a `LocalServer`."""
+        return {
+            "/": lambda: Reply(render("watch.html.j2", scripts=("watch.js",), **self.parts()), "text/html"),
+            "/body": lambda: Reply(environment().get_template("watch_body.html.j2").render(self.parts()), "text/html"),
+            "/metrics": lambda: Reply(self.metrics(), "text/plain; version=0.0.4"),
+            **media_routes(self.media, lambda place: self.watcher.episodes[place]),
+        }
+
+    def parts(self) -> dict[str, Any]:
+        """Return the variables of the templates."""
+        state = self.watcher.state
+        rows = state.rows[-self.window :]
+        unscored = {row.id: PATH.sub("", row.unscored) for row in rows if row.unscored}
+        return {
+            "name": self.watcher.root.name,
+            "model": self.watcher.model.card.name,
+            "state": state,
+            "rows": rows,
+            "picks": pick_to_watch(rows),
+            "doubtful": len(pick_to_watch(rows, len(rows))),
+            "count": count_episodes,
+            "rate": success_rate(rows),
+            "rate_of_all": success_rate(state.rows),
+            "kinds": Counter(row.kind for row in rows if row.kind and not row.success).most_common(),
+            "reasons": [
+                (reason, number, next(id for id in unscored if unscored[id] == reason))
+                for reason, number in Counter(unscored.values()).most_common()
+            ],
+            "drift": measure_drift(state.rows, self.reference),
+            "curves": draw_curves(state.rows),
+            "recent": RECENT,
+            "size": (WIDTH, HEIGHT),
+            "conditions": [(one, one.measured(state.rows), one.holds(state.rows)) for one in self.conditions],
+            "webhook": self.webhook,
+            "clock": lambda seconds: time.strftime("%H:%M:%S", time.localtime(seconds)),
+        }
+
+    def metrics(self) -> str:
+        """Return the figures in Prometheus' text format."""
+        state = self.watcher.state
+        rows = state.rows[-self.window :]
+        rate, judged = success_rate(rows)
+        lines: list[str] = []
+
+        def add(name: str, about: str, *samples: tuple[dict[str, str], float | None], kind: str = "gauge") -> None:
+            known = [(labels, value) for labels, value in samples if value is not None and not math.isnan(value)]
+            if known:
+                lines.extend([f"# HELP demerit_watch_{name} {about}", f"# TYPE demerit_watch_{name} {kind}"])
+            for labels, value in known:
+                inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+                lines.append(
+                    f"demerit_watch_{name}{{{inner}}} {value:.15g}" if inner else f"demerit_watch_{name} {value:.15g}"
+                )
+
+        ends = zip(("value", "low", "high"), (rate.value, rate.low, rate.high), strict=True)
+        kinds = Counter(row.kind for row in rows if row.kind and not row.success)
+        add("info", "The model that scores.", ({"model": self.watcher.model.card.name}, 1.0))
+        add("episodes", "Episodes with a stored reward.", ({}, len(state.rows)))
+        add("scored_total", "Episodes scored by this process.", ({}, state.scored), kind="counter")
+        add("last_scored_timestamp_seconds", "When the newest reward was stored.", ({}, state.scored_at))
+        add("waiting", "Episodes that are not complete or not scored yet.", ({}, len(state.waiting)))
+        add("unscored", "Episodes of the window that have no value.", ({}, sum(bool(row.unscored) for row in rows)))
+        add("judged", "Episodes of the window with a verdict.", ({}, judged))
+        if judged:
+            add(
+                "success_ratio",
+                "Share of successes, and its 95% interval.",
+                *(({"end": end}, value) for end, value in ends),
+            )
+        for name in ("value", "familiarity"):
+            known = [value for row in rows if (value := MEASURES[name](row)) is not None]
+            add(f"{name}_mean", f"Mean {name} of the window.", ({}, fmean(known) if known else None))
+        add(
+            "failures",
+            "Episodes of the window by kind of failure.",
+            *(({"kind": kind}, n) for kind, n in kinds.items()),
+        )
+        drift = measure_drift(state.rows, self.reference)
+        add(
+            "drift_errors", "Standard errors from the usual mean.", *(({"measure": d.measure}, d.errors) for d in drift)
+        )
+        held = [({"condition": one.text}, float(one.holds(state.rows))) for one in self.conditions]
+        add("alarm", "Whether a condition holds.", *held)
+        add("failed_looks_total", "Looks at the folder that failed.", ({}, state.failures), kind="counter")
+        add("up", "Whether the last look succeeded.", ({}, float(not state.problem)))
+        if self.webhook is not None:
+            failed, sent = self.webhook.failed, self.webhook.delivered
+            add("webhook_failures_total", "Messages that could not be delivered.", ({}, failed), kind="counter")
+            add("webhook_delivered_total", "Messages that were delivered.", ({}, sent), kind="counter")
+        return "\n".join(lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,320 @@
+"""A folder that a robot writes to: what is new is scored, once per fingerprint, and stored as `demerit score` does.
+
+An episode is scored when its files have kept size and time for `settle` seconds and open. One that does not open is
+waited for until it has not changed for `patience` seconds; then it is stored as unscored, with the reason, and tried
+again when it changes. Whatever goes wrong with the folder or the disk is said and tried again at the next look: the
+recordings are there, and what was scored is stored.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from demerit.data.dataset import SOURCES, Dataset, ListReader
+from demerit.data.episode import Episode
+from demerit.data.frames import list_recordings
+from demerit.data.reward import UNFAMILIAR, Reward
+from demerit.data.store import Store
+from demerit.errors import BadInput, DemeritError, UnreadableVideo
+from demerit.models.protocol import RewardModel
+from demerit.models.reward_store import MANIFEST, RewardStore
+from demerit.models.score import ScoreJob, rewards_folder, score, scored_fingerprint
+
+BATCH = 8
+"""episodes scored between two looks, the newest first"""
+OLD = 60.0
+"""seconds after which an unchanged file counts as complete at first sight"""
+FileState = tuple[str, int, int]
+"""path, size, modification time in nanoseconds; -1 for a file that is not there"""
+EpisodeKey = tuple[str, tuple[FileState, ...]]
+"""instruction and files: while it stays the same, nothing is read again"""
+
+
+class DetectorVerdict(Protocol):
+    """What a detector says of an episode: whether, where and how it went wrong."""
+
+    @property
+    def alarm(self) -> bool | None: ...  # noqa: D102
+    @property
+    def frame(self) -> int | None: ...  # noqa: D102
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+
+
+class JudgesRewards(Protocol):
+    """A detector, as `demerit detect` makes one."""
+
+    def judge(self, reward: Reward, length: int, instruction: str) -> DetectorVerdict:
+        """Say whether and when an episode went wrong."""
+        ...
+
+
+@dataclass(frozen=True)
+class WatchedEpisode:
+    """A row of the page: an episode and what was said about it."""
+
+    id: str
+    instruction: str
+    place: int
+    """in `Watcher.episodes`"""
+    recorded: float
+    """when its newest file was written, in seconds since 1970"""
+    value: float | None
+    """final value; None = unscored"""
+    success: bool | None
+    """None = unknown"""
+    familiarity: float | None
+    unscored: str
+    """why it has no value"""
+    kind: str = ""
+    """of its failure, where it is known"""
+    frame: int | None = None
+    """where a detector saw it go wrong"""
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it is unlike everything that the model learned from."""
+        return self.familiarity is not None and self.familiarity < UNFAMILIAR
+
+
+@dataclass(frozen=True)
+class WatchState:
+    """What a watch knows at one moment; replaced as a whole, so that other threads can read it."""
+
+    rows: tuple[WatchedEpisode, ...] = ()
+    """by the time of recording"""
+    waiting: tuple[tuple[str, str], ...] = ()
+    """episodes that are not scored yet, and why"""
+    problem: str = ""
+    """why the last look failed"""
+    failures: int = 0
+    """looks that failed"""
+    skipped: tuple[str, ...] = ()
+    """problems of the dataset"""
+    scored: int = 0
+    """episodes that this process has scored"""
+    scored_at: float | None = None
+    """when the newest of them was stored"""
+
+
+class Watcher:
+    """Looks at a folder and scores what is new. One thread calls `look`; others may read `state` and `episodes`."""
+
+    def __init__(
+        self,
+        address: str,
+        model: RewardModel,
+        open_dataset: Callable[[str], Dataset],
+        *,
+        out: Path | None = None,
+        detector: JudgesRewards | None = None,
+        threshold: float | None = None,
+        settle: float = 1.0,
+        patience: float = 30.0,
+        now: Callable[[], float] = time.time,
+        on_scored: Callable[[WatchedEpisode], None] = lambda row: None,
+    ) -> None:
+        """Watch `address`, a folder or `FORMAT:FOLDER`.
+
+        Args:
+            address: it must exist, and may be empty.
+            model: scores the episodes.
+            open_dataset: opens the address again.
+            out: folder for the folder of rewards; None = next to the dataset, as `demerit score` does.
+            detector: says which episodes went wrong; None = the model's own verdict.
+            threshold: a final value from which an episode counts as a success; None = the model's own verdict.
+            settle: seconds without a change after which a file is complete.
+            patience: seconds to wait for a file that does not open.
+            now: a clock.
+            on_scored: called with every episode scored now.
+        """
+        kind, colon, rest = address.partition(":")
+        self.root = Path(rest if colon and kind in SOURCES else address).expanduser().resolve()
+        if not self.root.is_dir():
+            raise BadInput(str(self.root), "an existing folder", "something else" if self.root.exists() else "none")
+        self.address, self.model, self.state, self.episodes = address, model, WatchState(), list[Episode]()
+        self._open, self._out, self._detector, self._threshold = open_dataset, out, detector, threshold
+        self._settle, self._patience, self._now, self._on_scored = settle, patience, now, on_scored
+        self._files: dict[str, FileState] = {}
+        self._dataset: Dataset | None = None
+        self._since: dict[FileState, float] = {}
+        self._places: dict[str, int] = {}
+        self._present: set[str] = set()
+        self._done: dict[str, EpisodeKey] = {}
+        self._rows: dict[str, WatchedEpisode] = {}
+        self._stored: dict[str, tuple[str, str, Reward]] | None = None
+
+    def look(self) -> int:
+        """Look once and score up to BATCH episodes; return how many more are ready. An error is kept in `state`."""
+        try:
+            return self._look()
+        except (DemeritError, OSError) as error:
+            self._dataset = None  # open it again
+            text = str(error) if isinstance(error, DemeritError) else f"{error.filename or self.root}: {error.strerror}"
+            self.state = replace(self.state, problem=text, failures=self.state.failures + 1)
+            return 0
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the rewards; None = not known before there is a dataset."""
+        if self._dataset is None:
+            return None
+        found = rewards_folder(self._dataset, self.model.card.name)
+        return found if self._out is None else self._out / found.name
+
+    def _look(self) -> int:
+        self._refresh()
+        ready, waiting = list[tuple[Episode, EpisodeKey]](), list[tuple[str, str]]()
+        for episode in self.episodes:
+            key = (episode.instruction, tuple(map(self._state_of, files_of(episode))))
+            if episode.id not in self._present or self._done.get(episode.id) == key:
+                continue
+            if reason := self._why_wait(episode, key[1]):
+                waiting.append((episode.id, reason))
+            elif not self._take_stored(episode, key):
+                ready.append((episode, key))
+        ready.sort(key=lambda item: -recorded_at(item[1][1]))
+        batch = ready[:BATCH]
+        waiting += [(episode.id, "its turn comes") for episode, _ in ready[BATCH:]]
+        if batch:
+            self._score(batch)
+        rows = sorted((row for id, row in self._rows.items() if id in self._present), key=lambda row: row.recorded)
+        self.state = replace(self.state, rows=tuple(rows), waiting=tuple(waiting), problem="")
+        return len(ready) - len(batch)
+
+    def _refresh(self) -> None:
+        """Read the dataset again if a file of the folder has changed."""
+        if not self.root.is_dir():
+            raise BadInput(str(self.root), "the folder to watch", "nothing: it is gone; it is looked for again")
+        files = {path: state_of(path) for path in _walk(self.root)}
+        if self._dataset is not None and files == self._files:
+            return
+        self._files, self._present = files, set()
+        if not files:
+            return
+        dataset = self._open(self.address)
+        for episode in dataset:
+            place = self._places.setdefault(episode.id, len(self._places))
+            self.episodes[place : place + 1] = [episode]
+            self._present.add(episode.id)
+        self._dataset = dataset
+        skipped = tuple(f"{row['problem']}: {row['episodes']}, e.g. {row['first']}" for row in dataset.problems.rows())
+        self.state = replace(self.state, skipped=skipped)
+
+    def _state_of(self, path: str) -> FileState:
+        return self._files.get(path) or state_of(path)
+
+    def _why_wait(self, episode: Episode, files: tuple[FileState, ...]) -> str:
+        now = self._now()
+        since = max((self._since.setdefault(state, now) for state in files), default=0.0)
+        age = max(now - since, OLD if now - recorded_at(files) > OLD else 0.0)
+        if age < self._settle:
+            return "still being written"
+        if age < self._patience:
+            try:
+                for view in episode.views.values():
+                    len(view)
+            except UnreadableVideo as error:
+                return f"does not open yet: {error.reason}"
+        return ""
+
+    def _take_stored(self, episode: Episode, key: EpisodeKey) -> bool:
+        """Take the reward of an earlier run, unless the episode or the model has changed."""
+        if self._stored is None:
+            self._stored = {}
+            if self.folder is not None and (self.folder / MANIFEST).exists():
+                store = RewardStore(self.folder)
+                on_record, rewards = store.on_record(), {reward.episode: reward for reward in store}
+                self._stored = {id: (row.fingerprint, row.card, rewards[id]) for id, row in on_record.items()}
+        fingerprint, card, reward = self._stored.get(episode.id, ("", "", None))
+        if reward is None or (fingerprint, card) != (
+            scored_fingerprint(episode, self.model.card),
+            self.model.card.hash(),
+        ):
+            return False
+        self._rows[episode.id], self._done[episode.id] = self._judge(episode, reward), key
+        return True
+
+    def _score(self, batch: list[tuple[Episode, EpisodeKey]]) -> None:
+        dataset, folder, card = self._dataset, self.folder, self.model.card
+        if dataset is None or folder is None or self._stored is None:
+            return
+        stored, by_id = self._stored, {episode.id: (episode, key) for episode, key in batch}
+
+        def take(reward: Reward) -> None:
+            episode, key = by_id.pop(reward.episode)
+            stored[episode.id] = (scored_fingerprint(episode, card), card.hash(), reward)
+            row = self._rows[episode.id] = self._judge(episode, reward)
+            self._done[episode.id] = key
+            self.state = replace(self.state, scored=self.state.scored + 1, scored_at=self._now())
+            self._on_scored(row)
+
+        part = Dataset(ListReader(dataset.name, [episode for episode, _ in batch]), dataset.address)
+        score(ScoreJob(self.model, part, folder, workers=0), on_stored=take)
+        if by_id:  # another process has scored them
+            self._stored = None
+
+    def _judge(self, episode: Episode, reward: Reward) -> WatchedEpisode:
+        verdict = None
+        if self._detector is not None and reward.scored:
+            verdict = self._detector.judge(reward, int(reward.at[-1]) + 1, episode.instruction)
+        labelled = next((event.kind for outcome in episode.outcomes for event in outcome.events), "")
+        return WatchedEpisode(
+            id=episode.id,
+            instruction=episode.instruction,
+            place=self._places[episode.id],
+            recorded=recorded_at(tuple(map(self._state_of, files_of(episode)))),
+            value=None if math.isnan(reward.final) else round(reward.final, 6),
+            success=self._succeeds(reward) if verdict is None else None if verdict.alarm is None else not verdict.alarm,
+            familiarity=reward.familiarity,
+            unscored=reward.why_missing if math.isnan(reward.final) else "",
+            kind=(verdict.kind if verdict is not None else "") or labelled,
+            frame=None if verdict is None else verdict.frame,
+        )
+
+    def _succeeds(self, reward: Reward) -> bool | None:
+        """Take the given threshold; else the model's own verdict; else its probability of success."""
+        if math.isnan(reward.final):
+            return None
+        if self._threshold is not None:
+            return reward.final >= self._threshold
+        said = reward.given.get("succeeds")
+        if isinstance(said, bool) or reward.success is None or np.isnan(reward.success[-1]):
+            return said if isinstance(said, bool) else None
+        return bool(reward.success[-1] >= 0.5)  # noqa: PLR2004
+
+
+def files_of(episode: Episode) -> list[str]:
+    """Return the paths of an episode's recordings."""
+    recordings = (one for view in episode.views.values() for one in list_recordings(view.source))
+    return list(dict.fromkeys(str(getattr(one, "path", "")) for one in recordings))
+
+
+def state_of(path: str) -> FileState:
+    """Return size and time of a file."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return path, -1, -1
+    return path, found.st_size, found.st_mtime_ns
+
+
+def recorded_at(files: tuple[FileState, ...]) -> float:
+    """Return when the newest of some files was written."""
+    return max((changed for _, _, changed in files), default=0) / 1e9
+
+
+def _walk(root: Path) -> Iterator[str]:
+    is_own = Store.is_at(root)
+    for folder, inner, names in os.walk(root):
+        own = is_own and folder == str(root)  # a demerit folder holds the rewards that are written here
+        inner[:] = [name for name in inner if not name.startswith(".") and not (own and name == "rewards")]
+        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))

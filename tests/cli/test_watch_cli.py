@@ -1,0 +1,86 @@
+"""The watch command: --once for cron, JSON lines, alarms, and the page of a running watch."""
+
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from fakes.command import COMMAND, demerit_here, error_sentence
+from fakes.processes import running
+from fakes.tiny_video import put_video
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Six complete videos and one that is no video."""
+    for name in range(6):
+        os.utime(put_video(tmp_path / "runs" / f"{name}.mp4"), (1e9 + name, 1e9 + name))
+    (tmp_path / "runs" / "bad.mp4").write_text("no video")
+    os.utime(tmp_path / "runs" / "bad.mp4", (1e9, 1e9))
+    return tmp_path / "runs"
+
+
+def test_once_scores_what_is_there_and_a_second_run_nothing(runs: Path) -> None:
+    words = ("watch", runs, "--once", "--model", "clock", "--json", "--metrics", runs.parent / "m.prom")
+    first = [json.loads(line) for line in demerit_here(*words).stdout.splitlines()]
+    assert {row["id"]: row["value"] for row in first} == {**dict.fromkeys("012345", 1.0), "bad": None}
+    assert demerit_here(*words).stdout == ""
+    assert "demerit_watch_episodes 7\n" in (runs.parent / "m.prom").read_text()
+    told = demerit_here("watch", runs, "--once", "--model", "clock").stdout
+    assert "Of these 7, watch these 1: bad" in told
+
+
+def test_an_alarm_is_an_exit_code(runs: Path) -> None:
+    words = ("watch", runs, "--once", "--model", "clock", "--alarm", "success<0.5 over 6", "--exit-on-alarm")
+    assert demerit_here(*words, "--threshold", "0.9").returncode == 0
+    assert demerit_here(*words, "--threshold", "1.1").returncode == 3
+
+
+def test_a_webhook_that_is_down_is_said_and_everything_is_scored(runs: Path) -> None:
+    words = ("--alarm", "success<0.5 over 6", "--threshold", "1.1", "--webhook", "http://127.0.0.1:9/x")
+    run = demerit_here("watch", runs, "--once", "--model", "clock", *words)
+    assert run.returncode == 0 and "1 not delivered" in run.stderr
+    assert "7 scored now" in run.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["absent"],
+        ["runs", "--alarm", "speed<1 over 3"],
+        ["runs", "--exit-on-alarm"],
+        ["runs", "--webhook", "http://x/"],
+        ["runs", "--alarm", "value<1 over 3", "--webhook", "file:///x"],
+        ["runs", "--model", "absent"],
+    ],
+)
+def test_bad_input_is_one_sentence(runs: Path, words: list[str]) -> None:
+    error_sentence(demerit_here("watch", *words, "--once", cwd=runs.parent))
+
+
+def test_once_fails_where_nothing_can_be_written(runs: Path) -> None:
+    (runs.parent / "file").write_text("in the way")
+    run = demerit_here("watch", runs, "--once", "--model", "clock", "--out", runs.parent / "file")
+    assert run.returncode == 1 and "--out" in run.stderr
+
+
+@pytest.mark.slow
+def test_a_running_watch_shows_a_new_episode(runs: Path) -> None:
+    with running([*COMMAND, "watch", str(runs), "--model", "clock", "--port", "0", "--settle", "0"]) as run:
+        assert run.stdout is not None
+        url = re.search(r"http://\S+", run.stdout.readline())
+        assert url is not None
+        for _ in range(7):
+            run.stdout.readline()
+        put_video(runs / "new.mp4")
+        assert ": 1.000 scored" in run.stdout.readline()
+        with urllib.request.urlopen(f"{url[0]}/metrics") as reply:
+            assert "demerit_watch_episodes 8\n" in reply.read().decode()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(f"{url[0]}/metrics", headers={"Host": "evil.example"}))
+        refused.value.close()
+        assert refused.value.code == 403

@@ -1,0 +1,125 @@
+"""The figures: what to look at, drift, metrics that Prometheus reads, and a page that runs no foreign code."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from demerit.data.formats import open_dataset
+from demerit.models import load_model
+from demerit.use.view.media import EpisodeMedia
+from demerit.use.watch.alarms import AlarmCondition
+from demerit.use.watch.figures import WatchPage, draw_curves, measure_drift, pick_to_watch, success_rate
+from demerit.use.watch.watcher import WatchedEpisode, Watcher, WatchState
+from fakes.tiny_video import put_video
+
+EVIL = '<img src=x onerror="alert(1)">'
+
+
+def make_row(place: int, value: float | None = 0.5, success: bool | None = None, **changes: Any) -> WatchedEpisode:
+    row = WatchedEpisode(
+        f"e{place}", "push", place, float(place), value, success, None, "" if value is not None else "x"
+    )
+    return replace(row, **changes)
+
+
+def test_failures_guesses_and_unscored_ones_are_looked_at_and_the_lowest_first() -> None:
+    rows = [
+        make_row(0, 0.9, True),
+        make_row(1, 0.4, False),
+        make_row(2, 0.1, False),
+        make_row(3, 0.8, True, familiarity=0.001),
+        make_row(4, None),
+    ]
+    assert [row.id for row in pick_to_watch(rows)] == ["e2", "e1", "e3", "e4"]
+    assert len(pick_to_watch(rows * 5)) == 8
+    assert pick_to_watch(rows[:1]) == []
+
+
+def test_only_judged_episodes_make_the_rate() -> None:
+    rate, count = success_rate([make_row(0, success=True), make_row(1, success=False), make_row(2)])
+    assert (rate.value, count) == (0.5, 2)
+
+
+def test_drift_is_found_where_it_is_and_rarely_elsewhere() -> None:
+    rng = np.random.default_rng(0)
+
+    def count_drifts(values: Sequence[float], familiarity: Sequence[float]) -> list[bool]:
+        rows = [make_row(i, value, familiarity=f) for i, (value, f) in enumerate(zip(values, familiarity, strict=True))]
+        return [drift.is_far for drift in measure_drift(rows, 50)]
+
+    steady = [count_drifts(rng.normal(0.6, 0.1, 100).tolist(), rng.random(100).tolist()) for _ in range(100)]
+    assert np.mean(steady) < 0.03
+    lower = [*rng.normal(0.6, 0.1, 80).tolist(), *rng.normal(0.45, 0.1, 20).tolist()]
+    unlike = [*rng.random(80).tolist(), *(0.2 * rng.random(20)).tolist()]
+    assert count_drifts(lower, unlike) == [True, True]
+    assert count_drifts(rng.normal(0.6, 0.1, 100).tolist(), [0.95] * 100)[1] is False  # more familiar is no drift
+    assert measure_drift([make_row(i, 0.1 * i) for i in range(30)], 50) == []
+
+
+def test_curves_stay_inside_the_drawing() -> None:
+    curves = draw_curves([make_row(i, 2.0 * (i % 2) - 0.5, bool(i % 2)) for i in range(30)])
+    for points in curves.values():
+        xs, ys = np.array([[float(part) for part in point.split(",")] for point in points.split()]).T
+        assert xs.min() >= 0 and xs.max() <= 600 and ys.min() >= 0 and ys.max() <= 120
+    assert draw_curves([make_row(0, success=True)]) == {}
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> WatchPage:
+    """A page about a folder whose names, instructions and reasons attack it."""
+    folder = tmp_path / "runs"
+    put_video(folder / "a.mp4")
+    (folder / "bad.mp4").write_text("no video")
+    (folder / "labels.csv").write_text(f'file,instruction\na.mp4,"{EVIL.replace(chr(34), chr(34) * 2)}"\n')
+    watcher = Watcher(str(folder), load_model("clock"), open_dataset, threshold=2.0, settle=0.0, patience=0.0)
+    watcher.look()
+    rows = (*watcher.state.rows, make_row(1, None, unscored=EVIL, id=EVIL, kind=EVIL))
+    watcher.state = WatchState(rows, ((EVIL, EVIL),), EVIL, 1, (EVIL,), 2, 5.0)
+    broken: Any = SimpleNamespace(failed=1, delivered=0, error=EVIL, url="")
+    return WatchPage(watcher, EpisodeMedia(tmp_path / "media"), [AlarmCondition.parse("success<1 over 1")], broken)
+
+
+def test_texts_of_data_are_escaped(page: WatchPage) -> None:
+    for path in ("/", "/body"):
+        text = str(page.routes()[path]().body)
+        assert EVIL not in text and "&lt;img src=x" in text
+        assert text.count("<img ") == 1  # the thumbnail of the one episode with a video
+    assert "script-src 'sha256-" in str(page.routes()["/"]().body)
+
+
+def test_the_first_line_says_what_to_watch(page: WatchPage) -> None:
+    assert "Of these 3, watch these <em>3</em>" in str(page.routes()["/"]().body)
+    page.watcher.state = WatchState()
+    assert "Waiting for the first episode" in str(page.routes()["/"]().body)
+
+
+def test_prometheus_reads_the_metrics(page: WatchPage) -> None:
+    page.watcher.state = replace(page.watcher.state, rows=(*page.watcher.state.rows, make_row(9, 0.25, kind='a"b\\\n')))
+    families = {family.name: family for family in text_string_to_metric_families(page.metrics())}
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    assert found["demerit_watch_episodes",] == 4 and found["demerit_watch_unscored",] == 2
+    assert found["demerit_watch_failures", 'a"b\\\n'] == 1
+    assert found["demerit_watch_alarm", "success<1 over 1"] == 1
+    assert (found["demerit_watch_success_ratio", "value"], found["demerit_watch_up",]) == (0, 0)
+    assert found["demerit_watch_scored_total",] == 2 and families["demerit_watch_scored"].type == "counter"
+
+
+def test_nothing_is_measured_before_the_first_episode(page: WatchPage) -> None:
+    page.watcher.state = WatchState()
+    assert "NaN" not in page.metrics() and "success_ratio" not in page.metrics()
+
+
+def test_pictures_and_clips_are_found_by_place(page: WatchPage) -> None:
+    routes = page.routes()
+    body = next(route for pattern, route in routes.items() if pattern.endswith("[.]jpg"))(0).body
+    assert isinstance(body, Path) and body.read_bytes()[:2] == b"\xff\xd8"
