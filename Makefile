@@ -5,14 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 READY := $(VENV)/.ready
+LEROBOT := .venv-lerobot
+LEROBOT_INSTALL := $(LEROBOT)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow fuzz check bench clean packages
+.PHONY: help demo test test-slow test-lerobot fuzz check bench clean packages
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       teach a model on part of the shipped sample, score the rest, write a report"
 	@echo "make test       run the tests (about 6 minutes on two cores)"
 	@echo "make test-slow  run the slow tests: kill loops, browser, README commands"
+	@echo "make test-lerobot  LeRobot itself opens and trains on what demerit writes (an environment of its own, 1.6 GB)"
 	@echo "make fuzz       run the property tests with random examples; new failures become explicit examples"
 	@echo "make check      style, types and import direction"
 	@echo "make bench      run every benchmark in full (minutes to hours; some need a GPU)"
@@ -29,6 +32,9 @@ test: $(READY) packages
 
 test-slow: $(READY) packages
 	$(PYTEST) -m slow $(TESTS)
+
+test-lerobot: $(LEROBOT)/.ready
+	OMP_NUM_THREADS=1 $(LEROBOT)/bin/python -W ignore -m pytest -q -n 0 -W default tests/lerobot $(TESTS)
 
 fuzz: $(READY)
 	DEMERIT_TEST_PROFILE=fuzz $(PYTEST) -m "not slow" $$(grep -rl "from hypothesis" tests --include='test_*.py')
@@ -67,5 +73,16 @@ $(READY): $(CORE)
 	$(INSTALL) -e '.[dev]'
 	touch $(READY)
 
+# LeRobot's own ranges, but for torch. Without --no-deps, torchvision and lerobot pull gigabytes of CUDA.
+$(LEROBOT)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(LEROBOT)
+	$(LEROBOT_INSTALL) torch==2.13.0
+	$(LEROBOT_INSTALL) numpy==2.2.6 datasets==4.8.5 huggingface_hub==0.35.3 'pandas<3' av==15.1.0 'pillow<13' \
+	  'packaging<26' draccus==0.10.0 'accelerate>=1.10,<2' jsonlines einops termcolor imageio pyserial deepdiff \
+	  'gymnasium<2' diffusers==0.35.2
+	$(LEROBOT_INSTALL) --no-deps lerobot==0.4.4 torchvision==0.25.0
+	$(LEROBOT_INSTALL) -e . hypothesis pytest pytest-timeout pytest-xdist
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) $(LEROBOT) demo

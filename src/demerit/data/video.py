@@ -438,6 +438,10 @@ class _SizeChanged(Exception):
     """A frame has another size than the first one."""
 
 
+# Several threads would take cores from the other decoders. Older PyAV, which LeRobot asks for, has no such option.
+ONE_THREAD: dict[str, Any] = {"threads": 1} if "threads" in (VideoReformatter.reformat.__doc__ or "") else {}
+
+
 class _RgbConverter:
     """Converts decoded frames to RGB arrays with one conversion context."""
 
@@ -448,7 +452,7 @@ class _RgbConverter:
 
     def convert(self, frame: VideoFrame) -> Images:
         """Convert, rotate as the file and the dataset ask, and preprocess."""
-        rgb = self._reformatter.reformat(frame, format="rgb24", threads=1)
+        rgb = self._reformatter.reformat(frame, format="rgb24", **ONE_THREAD)
         plane = rgb.planes[0]
         rows = np.frombuffer(memoryview(plane), dtype=np.uint8).reshape(rgb.height, plane.line_size)
         image = rows[:, : rgb.width * 3].reshape(rgb.height, rgb.width, 3)
