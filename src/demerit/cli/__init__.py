@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("watch:watch", "Score episodes as a robot writes them, with a live page, metrics and alarms."),
     "calibrate": ("calibrate:calibrate", "Calibrate a model on labelled episodes and set a success threshold."),
     "compare": ("compare:compare", "Compare the success rates of two policies with a model and a few labels."),
+    "detect": ("detect:detect", "Say which episodes went wrong and when, with a promised share of false alarms."),
     "bench": ("bench:bench", "Measure models against labels, with controls. Writes report.html and report.json."),
     "leaderboard": ("leaderboard:leaderboard", "Build a web page that compares reports and published tables."),
     "filter": ("filter:filter_", "Make a view of a dataset without the episodes that fail a condition."),

@@ -1,0 +1,79 @@
+"""demerit detect on small videos: rising brightness is a success."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demerit.data.store import Store
+from demerit.use.detect import Detector
+from fakes.command import demerit_here
+from fakes.tiny_video import write_video
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`known`: 12 successes; `new`: 3 successes and 3 failures that stay dark, one with a marked event."""
+    root = tmp_path_factory.mktemp("detect")
+    for folder, names in {"known": ["ok"] * 12, "new": ["ok"] * 3 + ["bad"] * 3}.items():
+        (root / folder).mkdir()
+        lines = []
+        for number, kind in enumerate(names):
+            top = 180 + 4 * number if kind == "ok" else 10 + number
+            levels = np.linspace(0, top, 8 + number % 3)
+            frames = np.stack([np.full((32, 32, 3), level, np.uint8) for level in levels])
+            frames[:, :8, :8] = (number * 37 + len(names) * 8) % 256  # no two videos are alike
+            write_video(root / folder / f"{kind}{number}.mp4", frames)
+            events = {"events": [{"kind": "incomplete", "first": 2, "last": 7}]} if number == 5 else {}
+            facts = {"file": f"{kind}{number}.mp4", "instruction": "light it", "success": kind == "ok", **events}
+            lines.append(json.dumps(facts))
+        (root / folder / "labels.jsonl").write_text("\n".join(lines))
+    return root
+
+
+def test_it_finds_what_stays_dark_and_saves_the_detector(work: Path) -> None:
+    arguments = ["detect", "new", "--model", "change", "--calibrate", "known", "--false-alarms", "0.1"]
+    said = demerit_here(*arguments, "-o", "d.json", "--csv", "a.csv", "--json", cwd=work)
+    assert said.returncode == 0, said.stderr
+    facts = json.loads(said.stdout)
+    assert {row["episode"] for row in facts["episodes"] if row["alarm"]} == {"bad3", "bad4", "bad5"}
+    assert facts["figures"]["false_alarms"] == {"hits": 0, "n": 3}
+    frames = {row["episode"]: row["frame"] for row in facts["episodes"]}
+    assert facts["figures"]["delay"] == frames["bad5"] - 2
+    with (work / "a.csv").open() as file:
+        assert [row["alarm"] for row in csv.DictReader(file)] == ["False"] * 3 + ["True"] * 3
+    again = demerit_here("detect", "new", "--detector", "d.json", cwd=work)
+    assert again.returncode == 0 and "3 of 6" in again.stdout
+    assert Detector.load(work / "d.json").false_alarms == 0.1
+
+
+def test_episodes_that_calibrated_it_do_not_measure_it(work: Path) -> None:
+    arguments = ["detect", "known", "--model", "change", "--calibrate", "known", "--false-alarms", "0.1", "--json"]
+    figures = json.loads(demerit_here(*arguments, cwd=work).stdout)["figures"]
+    assert figures["not_counted"] == 12 and figures["false_alarms"]["n"] == 0
+
+
+def test_bad_input_is_one_sentence_and_writes_nothing(work: Path) -> None:
+    few = demerit_here("detect", "new", "--model", "change", "--calibrate", "known", "-o", "no.json", cwd=work)
+    assert few.returncode == 1 and "19" in few.stderr and not (work / "no.json").exists()
+    for arguments in (
+        ["new", "--model", "change"],
+        ["new", "--model", "change", "--calibrate", "known", "--detector", "d.json"],
+        ["new", "--model", "change", "--calibrate", "known", "--write-labels"],
+        ["new", "--detector", "nothing.json"],
+    ):
+        said = demerit_here("detect", *arguments, cwd=work)
+        assert said.returncode == 1 and said.stderr.startswith("demerit: ") and "Traceback" not in said.stderr
+
+
+def test_alarms_become_labels_only_on_request(work: Path) -> None:
+    assert demerit_here("import", "new", "folder", cwd=work).returncode == 0
+    arguments = ["detect", "folder", "--model", "change", "--calibrate", "known", "--false-alarms", "0.1"]
+    for more, expected in (([], 0), (["--write-labels"], 3)):
+        assert demerit_here(*arguments, *more, cwd=work).returncode == 0
+        found = [
+            label for one in Store(work / "folder").episodes() for label in one.outcomes if label.source == "model"
+        ]
+        assert len(found) == expected
