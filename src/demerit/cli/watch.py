@@ -153,8 +153,8 @@ def _delivering(url: str) -> Iterator[Webhook]:
         yield hook
     finally:
         hook.close()
-        if hook.failed or hook.error:
-            err.print(escape(f"demerit: webhook {url}: {hook.failed} not delivered ({hook.error})"), soft_wrap=True)
+        if lost := hook.sent - hook.delivered:
+            err.print(escape(f"demerit: webhook {url}: {lost} not delivered ({hook.error})"), soft_wrap=True)
 
 
 def _print_summary(watcher: Watcher, window: int, as_json: bool) -> None:

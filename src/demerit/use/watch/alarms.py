@@ -85,7 +85,7 @@ class Webhook:
         """`first_wait` is the pause after the first failure, in seconds; it doubles."""
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise BadInput("--webhook", "an address that begins with http:// or https://", repr(url))
-        self.url, self.delivered, self.failed, self.error = url, 0, 0, ""
+        self.url, self.sent, self.delivered, self.failed, self.error = url, 0, 0, 0, ""
         self._first_wait, self._closing = first_wait, threading.Event()
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -93,6 +93,7 @@ class Webhook:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Put a message in the queue; return at once."""
+        self.sent += 1
         try:
             self._waiting.put_nowait(json.dumps(message, ensure_ascii=False).encode())
         except queue.Full:

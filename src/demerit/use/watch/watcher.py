@@ -147,7 +147,7 @@ class Watcher:
         self._dataset: Dataset | None = None
         self._since: dict[FileState, float] = {}
         self._places: dict[str, int] = {}
-        self._present: set[str] = set()
+        self._paths: dict[str, list[str]] = {}
         self._done: dict[str, EpisodeKey] = {}
         self._rows: dict[str, WatchedEpisode] = {}
         self._stored: dict[str, tuple[str, str, Reward]] | None = None
@@ -174,8 +174,10 @@ class Watcher:
         self._refresh()
         ready, waiting = list[tuple[Episode, EpisodeKey]](), list[tuple[str, str]]()
         for episode in self.episodes:
-            key = (episode.instruction, tuple(map(self._state_of, files_of(episode))))
-            if episode.id not in self._present or self._done.get(episode.id) == key:
+            if episode.id not in self._paths:
+                continue
+            key = (episode.instruction, self._states(episode.id))
+            if self._done.get(episode.id) == key:
                 continue
             if reason := self._why_wait(episode, key[1]):
                 waiting.append((episode.id, reason))
@@ -186,7 +188,7 @@ class Watcher:
         waiting += [(episode.id, "its turn comes") for episode, _ in ready[BATCH:]]
         if batch:
             self._score(batch)
-        rows = sorted((row for id, row in self._rows.items() if id in self._present), key=lambda row: row.recorded)
+        rows = sorted((row for id, row in self._rows.items() if id in self._paths), key=lambda row: row.recorded)
         self.state = replace(self.state, rows=tuple(rows), waiting=tuple(waiting), problem="")
         return len(ready) - len(batch)
 
@@ -197,20 +199,20 @@ class Watcher:
         files = {path: state_of(path) for path in _walk(self.root)}
         if self._dataset is not None and files == self._files:
             return
-        self._files, self._present = files, set()
+        self._files, self._paths = files, {}
         if not files:
             return
         dataset = self._open(self.address)
         for episode in dataset:
             place = self._places.setdefault(episode.id, len(self._places))
             self.episodes[place : place + 1] = [episode]
-            self._present.add(episode.id)
+            self._paths[episode.id] = files_of(episode)
         self._dataset = dataset
         skipped = tuple(f"{row['problem']}: {row['episodes']}, e.g. {row['first']}" for row in dataset.problems.rows())
         self.state = replace(self.state, skipped=skipped)
 
-    def _state_of(self, path: str) -> FileState:
-        return self._files.get(path) or state_of(path)
+    def _states(self, id: str) -> tuple[FileState, ...]:
+        return tuple(self._files.get(path) or state_of(path) for path in self._paths[id])
 
     def _why_wait(self, episode: Episode, files: tuple[FileState, ...]) -> str:
         now = self._now()
@@ -271,7 +273,7 @@ class Watcher:
             id=episode.id,
             instruction=episode.instruction,
             place=self._places[episode.id],
-            recorded=recorded_at(tuple(map(self._state_of, files_of(episode)))),
+            recorded=recorded_at(self._states(episode.id)),
             value=None if math.isnan(reward.final) else round(reward.final, 6),
             success=self._succeeds(reward) if verdict is None else None if verdict.alarm is None else not verdict.alarm,
             familiarity=reward.familiarity,
