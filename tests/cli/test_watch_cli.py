@@ -68,6 +68,12 @@ def test_once_fails_where_nothing_can_be_written(runs: Path) -> None:
     assert run.returncode == 1 and "--out" in run.stderr
 
 
+def test_metrics_that_cannot_be_written_are_said_after_everything_is_scored(runs: Path) -> None:
+    run = demerit_here("watch", runs, "--once", "--model", "clock", "--metrics", runs / "0.mp4" / "m.prom")
+    assert run.returncode == 1 and "m.prom" in run.stderr
+    assert demerit_here("watch", runs, "--once", "--model", "clock", "--json").stdout == ""  # all were scored
+
+
 @pytest.mark.slow
 def test_a_running_watch_shows_a_new_episode(runs: Path) -> None:
     with running([*COMMAND, "watch", str(runs), "--model", "clock", "--port", "0", "--settle", "0"]) as run:
@@ -84,3 +90,5 @@ def test_a_running_watch_shows_a_new_episode(runs: Path) -> None:
             urllib.request.urlopen(urllib.request.Request(f"{url[0]}/metrics", headers={"Host": "evil.example"}))
         refused.value.close()
         assert refused.value.code == 403
+        run.terminate()
+        assert run.wait(timeout=60) == 130  # as Ctrl-C: everything is saved

@@ -246,6 +246,7 @@ def test_one_dataset_is_split_by_a_tag(folders: Path) -> None:
         ["old", "new", "--label-sources", "model"],
         ["old", "new", "--label-sources", "human,model:validated"],
         ["old", "new", "--sheet", "old/0.mp4"],
+        ["old", "new", "--sheet", "old/labels.csv"],
         ["old", "absent"],
     ],
 )

@@ -73,6 +73,8 @@ def compare(
         raise BadInput("--label-sources", f"some of {', '.join(NOT_A_MODEL)} (a model cannot judge itself)", sources)
     if (b is None) == (not by):
         raise BadInput("policies", "two datasets, or one dataset and --by TAG", "both" if by else "one dataset")
+    if sheet is not None and sheet.suffix.lower() != ".csv":
+        raise BadInput("--sheet", "a file that ends in .csv", sheet.name)
     rows = {} if sheet is None else read_sheet(sheet)
     loaded, say = load_model(model), err if as_json else out
     given = {"camera": camera, **reader_options(options, False, instruction)}

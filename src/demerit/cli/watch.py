@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from demerit.cli.scoring import OneModelOption
 from demerit.data.episode import count_episodes
 from demerit.data.files import write_atomic
 from demerit.data.formats import open_dataset
-from demerit.errors import BadInput, StoreError
+from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.models import load_model
 from demerit.use.view.media import EpisodeMedia
 from demerit.use.view.server import LocalServer
@@ -94,15 +95,20 @@ def watch(
         page = WatchPage(watcher, EpisodeMedia(cache), conditions, hook, window)
         if not once:
             server = stack.enter_context(LocalServer(page.routes(), port=port))
+            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
             say.print(escape(f"Watching {folder} with {watcher.model.card.name}: {server.url} (Ctrl-C ends it)"))
-        held, problem = set[str](), ""
+        held, problem, last_news = set[str](), "", time.monotonic()
         while True:
             more = watcher.look()
+            last_news = time.monotonic() if news else last_news
             _print_news(news, as_json)
-            if watcher.state.problem not in ("", problem):
-                err.print(escape(f"demerit: {watcher.state.problem}"), soft_wrap=True)
-            problem = watcher.state.problem
-            is_over = once and not more and not _is_settling(watcher)
+            unwritten = "" if metrics is None else _write_metrics(page, metrics)
+            problem, said = watcher.state.problem or unwritten, problem
+            if problem not in ("", said):
+                err.print(escape(f"demerit: {problem}"), soft_wrap=True)
+            # A recording that goes on is for the next run.
+            is_late = time.monotonic() - last_news > 2 * settle + every
+            is_over = once and not more and (is_late or not _is_settling(watcher))
             if (news and not once) or is_over:
                 holds = {one.text for one in conditions if one.holds(watcher.state.rows)}
                 for text in sorted(holds - held):
@@ -111,8 +117,6 @@ def watch(
                     raise typer.Exit(ALARM)
                 held = holds
             news.clear()
-            if metrics is not None:
-                write_atomic(metrics, page.metrics().encode())
             if is_over:
                 break
             if not more:
@@ -120,6 +124,15 @@ def watch(
         if problem:
             raise StoreError(folder, f"the last look failed ({problem.removesuffix('.')})")
         _print_summary(watcher, window, as_json)
+
+
+def _write_metrics(page: WatchPage, path: Path) -> str:
+    """Write the file; return why that failed. A full disk does not end a watch."""
+    try:
+        write_atomic(path, page.metrics().encode())
+    except (DemeritError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def _is_settling(watcher: Watcher) -> bool:
