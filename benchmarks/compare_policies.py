@@ -1,13 +1,15 @@
 """Do the intervals of `demerit compare` hold, and how much narrower are they than those of the labels alone?
 
     python benchmarks/compare_policies.py
+    python benchmarks/compare_policies.py --data STORE --rewards FOLDER     (a model's real predictions as well)
     python benchmarks/compare_policies.py --small
 
 Simulated: two policies with known success rates, N episodes of each, n labels of each chosen at random, and models of
-several kinds. Coverage is the share of 95% intervals of the difference that hold the true one; width is the mean width,
-and beside it stands that of Newcombe's interval for the labels alone. `plain PPI++` is the textbook interval (normal,
-tuned lambda, no correction for few labels). The last table asks how often equal policies are called different by
-someone who looks again after every ten labels.
+several kinds; with --data, also the stored predictions of a real one (`demerit score STORE --out FOLDER`), drawn from
+the dataset's successes and failures. Coverage is the share of 95% intervals of the difference that hold the true one,
+over six pairs of rates; width is the mean width over that of Newcombe's interval for the labels alone. `plain PPI++` is
+the textbook interval (normal, tuned lambda, nothing for few labels). The last table asks how often equal policies are
+called different by someone who looks again after every ten labels.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from demerit.use.compare import Z95, PolicyComparison, estimate_rate
+from demerit.data.formats import open_dataset
+from demerit.data.labels import NOT_A_MODEL
+from demerit.data.seen import SeenEpisodes
+from demerit.models.reward_store import RewardStore
+from demerit.use.compare import Z95, PolicyComparison, PolicyRollouts, estimate_rate
+from demerit.use.scored import ScoredDataset
 
 Floats = npt.NDArray[np.float64]
 Rng = np.random.Generator
@@ -61,6 +68,17 @@ MODELS: dict[str, Callable[[Floats, Rng, bool], Floats]] = {
     "biased": biased,
     "rarely wrong": rarely_wrong,
 }
+
+
+def draw_from(data: str, rewards: str) -> Callable[[Floats, Rng, bool], Floats]:
+    """Return a model whose predictions are drawn from stored ones of episodes with the same outcome."""
+    scored, said = ScoredDataset(open_dataset(data), RewardStore(rewards)), PolicyRollouts("")
+    for episode, reward in scored:
+        said.add(episode, reward, NOT_A_MODEL, SeenEpisodes(), None)
+    f, y = np.array(said.predictions), np.array(said.labels)
+    pools = [f[(y == label) & ~np.isnan(f)] for label in (0, 1)]
+    print(f"{scored.card.name} on {data}: {len(pools[1])} successes, {len(pools[0])} failures")
+    return lambda y, rng, is_second: np.where(y == 1, rng.choice(pools[1], len(y)), rng.choice(pools[0], len(y)))
 
 
 def simulate(rate: float, count: int, model: str, rng: Rng, is_second: bool) -> tuple[Floats, Floats]:
@@ -113,7 +131,11 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="few runs: seconds, and the figures mean nothing")
     parser.add_argument("--runs", type=int, default=2000, help="simulated comparisons per row")
     parser.add_argument("--episodes", type=int, default=300, help="episodes of each policy")
+    parser.add_argument("--data", default="", help="a labelled dataset")
+    parser.add_argument("--rewards", default="", help="its rewards, a folder")
     given = parser.parse_args()
+    if given.data:
+        MODELS["real predictions"] = draw_from(given.data, given.rewards)
     runs = 20 if given.small else given.runs
     print(f"{given.episodes} episodes of each policy, {runs} runs per row\n")
     print("| model | labels of each | coverage | lowest | highest | plain PPI++, lowest | width / labels alone |")
