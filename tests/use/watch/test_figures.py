@@ -63,11 +63,14 @@ def test_drift_is_found_where_it_is_and_rarely_elsewhere() -> None:
 
 
 def test_curves_stay_inside_the_drawing() -> None:
-    curves = draw_curves([make_row(i, 2.0 * (i % 2) - 0.5, bool(i % 2)) for i in range(30)])
+    rows = [make_row(i, 2.0 * (i % 2) - 0.5, bool(i % 2)) for i in range(2000)]
+    curves = draw_curves(rows, 0.0, 1.0)
+    assert set(curves) == {"success", "value", "band"} and set(draw_curves(rows, None, None)) == {"success", "band"}
+    assert len(curves["value"].split()) <= 350
     for points in curves.values():
         xs, ys = np.array([[float(part) for part in point.split(",")] for point in points.split()]).T
         assert xs.min() >= 0 and xs.max() <= 600 and ys.min() >= 0 and ys.max() <= 120
-    assert draw_curves([make_row(0, success=True)]) == {}
+    assert draw_curves([make_row(0, success=True)], 0.0, 1.0) == {}
 
 
 @pytest.fixture

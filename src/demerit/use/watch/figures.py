@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 from typing import Any
@@ -24,7 +24,7 @@ RECENT = 20
 """episodes behind a point of a curve, and on the newer side of a drift"""
 DRIFTED = 3.0
 """standard errors that are called a drift"""
-WIDTH, HEIGHT = 600, 120
+WIDTH, HEIGHT, POINTS = 600, 120, 300
 Rows = Sequence[WatchedEpisode]
 
 
@@ -75,28 +75,30 @@ def measure_drift(rows: Rows, reference: int) -> list[DriftFigure]:
     return found
 
 
-def draw_curves(rows: Rows) -> dict[str, str]:
-    """Return SVG points of the means over RECENT episodes, for each measure that is known, and the band of success."""
+def draw_curves(rows: Rows, low: float | None, high: float | None) -> dict[str, str]:
+    """Return SVG points of the means over RECENT episodes, for each measure that is known, and the band of success.
+
+    `low` and `high` are the range of the model's values; without it, values are not drawn.
+    """
     found: dict[str, str] = {}
     for name in ("success", "value", "familiarity"):
         known = [value for row in rows if (value := MEASURES[name](row)) is not None]
-        spans = (
-            [known[max(0, end - RECENT) : end] for end in range(min(5, len(known)), len(known) + 1)] if known else []
-        )
+        if name == "value":
+            known = [] if low is None or high is None else [(value - low) / (high - low) for value in known]
+        ends = range(len(known), min(5, len(known)) - 1, -max(1, len(known) // POINTS))
+        spans = [known[max(0, end - RECENT) : end] for end in reversed(ends)] if known else []
         if len(spans) > 1:
-            found[name] = _points([fmean(span) for span in spans])
+            found[name] = " ".join(_points([fmean(span) for span in spans]))
             if name == "success":
                 bands = [wilson(sum(span), len(span)) for span in spans]
-                ends = (
-                    _points([band.high for band in bands]).split() + _points([band.low for band in bands]).split()[::-1]
-                )
-                found["band"] = " ".join(ends)
+                below = _points([band.low for band in bands])[::-1]
+                found["band"] = " ".join([*_points([band.high for band in bands]), *below])
     return found
 
 
-def _points(values: Sequence[float]) -> str:
+def _points(values: Sequence[float]) -> list[str]:
     step = WIDTH / (len(values) - 1)
-    return " ".join(f"{i * step:.1f},{HEIGHT * (1 - min(max(v, 0.0), 1.0)):.1f}" for i, v in enumerate(values))
+    return [f"{i * step:.1f},{HEIGHT * (1 - min(max(value, 0.0), 1.0)):.1f}" for i, value in enumerate(values)]
 
 
 class WatchPage:
@@ -126,12 +128,12 @@ class WatchPage:
 
     def parts(self) -> dict[str, Any]:
         """Return the variables of the templates."""
-        state = self.watcher.state
+        state, card = self.watcher.state, self.watcher.model.card
         rows = state.rows[-self.window :]
         unscored = {row.id: PATH.sub("", row.unscored) for row in rows if row.unscored}
         return {
             "name": self.watcher.root.name,
-            "model": self.watcher.model.card.name,
+            "model": card.name,
             "state": state,
             "rows": rows,
             "picks": pick_to_watch(rows),
@@ -139,13 +141,13 @@ class WatchPage:
             "count": count_episodes,
             "rate": success_rate(rows),
             "rate_of_all": success_rate(state.rows),
-            "kinds": Counter(row.kind for row in rows if row.kind and not row.success).most_common(),
+            "kinds": count_kinds(rows),
             "reasons": [
                 (reason, number, next(id for id in unscored if unscored[id] == reason))
                 for reason, number in Counter(unscored.values()).most_common()
             ],
             "drift": measure_drift(state.rows, self.reference),
-            "curves": draw_curves(state.rows),
+            "curves": draw_curves(state.rows, card.low, card.high),
             "recent": RECENT,
             "size": (WIDTH, HEIGHT),
             "conditions": [(one, one.measured(state.rows), one.holds(state.rows)) for one in self.conditions],
@@ -155,57 +157,49 @@ class WatchPage:
 
     def metrics(self) -> str:
         """Return the figures in Prometheus' text format."""
-        state = self.watcher.state
+        state, hook = self.watcher.state, self.webhook
         rows = state.rows[-self.window :]
         rate, judged = success_rate(rows)
-        lines: list[str] = []
-
-        def add(name: str, about: str, *samples: tuple[dict[str, str], float | None], kind: str = "gauge") -> None:
-            known = [(labels, value) for labels, value in samples if value is not None and not math.isnan(value)]
-            if known:
-                lines.extend([f"# HELP demerit_watch_{name} {about}", f"# TYPE demerit_watch_{name} {kind}"])
-            for labels, value in known:
-                inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
-                lines.append(
-                    f"demerit_watch_{name}{{{inner}}} {value:.15g}" if inner else f"demerit_watch_{name} {value:.15g}"
-                )
-
-        ends = zip(("value", "low", "high"), (rate.value, rate.low, rate.high), strict=True)
-        kinds = Counter(row.kind for row in rows if row.kind and not row.success)
-        add("info", "The model that scores.", ({"model": self.watcher.model.card.name}, 1.0))
-        add("episodes", "Episodes with a stored reward.", ({}, len(state.rows)))
-        add("scored_total", "Episodes scored by this process.", ({}, state.scored), kind="counter")
-        add("last_scored_timestamp_seconds", "When the newest reward was stored.", ({}, state.scored_at))
-        add("waiting", "Episodes that are not complete or not scored yet.", ({}, len(state.waiting)))
-        add("unscored", "Episodes of the window that have no value.", ({}, sum(bool(row.unscored) for row in rows)))
-        add("judged", "Episodes of the window with a verdict.", ({}, judged))
-        if judged:
-            add(
-                "success_ratio",
-                "Share of successes, and its 95% interval.",
-                *(({"end": end}, value) for end, value in ends),
-            )
-        for name in ("value", "familiarity"):
-            known = [value for row in rows if (value := MEASURES[name](row)) is not None]
-            add(f"{name}_mean", f"Mean {name} of the window.", ({}, fmean(known) if known else None))
-        add(
-            "failures",
-            "Episodes of the window by kind of failure.",
-            *(({"kind": kind}, n) for kind, n in kinds.items()),
-        )
-        drift = measure_drift(state.rows, self.reference)
-        add(
-            "drift_errors", "Standard errors from the usual mean.", *(({"measure": d.measure}, d.errors) for d in drift)
-        )
-        held = [({"condition": one.text}, float(one.holds(state.rows))) for one in self.conditions]
-        add("alarm", "Whether a condition holds.", *held)
-        add("failed_looks_total", "Looks at the folder that failed.", ({}, state.failures), kind="counter")
-        add("up", "Whether the last look succeeded.", ({}, float(not state.problem)))
-        if self.webhook is not None:
-            failed, sent = self.webhook.failed, self.webhook.delivered
-            add("webhook_failures_total", "Messages that could not be delivered.", ({}, failed), kind="counter")
-            add("webhook_delivered_total", "Messages that were delivered.", ({}, sent), kind="counter")
+        means = {name: [found for row in rows if (found := MEASURES[name](row)) is not None] for name in MEASURES}
+        ends = {"value": rate.value, "low": rate.low, "high": rate.high} if judged else {}
+        drift = {one.measure: one.errors for one in measure_drift(state.rows, self.reference)}
+        held = {one.text: float(one.holds(state.rows)) for one in self.conditions}
+        figures: list[tuple[str, str, str, Mapping[str, float | None]]] = [
+            ("info", "The model that scores.", "model", {self.watcher.model.card.name: 1}),
+            ("episodes", "Episodes with a stored reward.", "", {"": len(state.rows)}),
+            ("scored_total", "Episodes scored by this process.", "", {"": state.scored}),
+            ("last_scored_timestamp_seconds", "When the newest reward was stored.", "", {"": state.scored_at}),
+            ("waiting", "Episodes that are not complete or not scored yet.", "", {"": len(state.waiting)}),
+            ("unscored", "Episodes of the window without a value.", "", {"": sum(bool(row.unscored) for row in rows)}),
+            ("judged", "Episodes of the window with a verdict.", "", {"": judged}),
+            ("success_ratio", "Share of successes in the window, with its 95% interval.", "end", ends),
+            *(
+                (f"{name}_mean", f"Mean {name} of the window.", "", {"": fmean(means[name])})
+                for name in ("value", "familiarity")
+                if means[name]
+            ),
+            ("failures", "Episodes of the window by kind of failure.", "kind", count_kinds(rows)),
+            ("drift_errors", "Standard errors from the usual mean.", "measure", drift),
+            ("alarm", "Whether a condition holds.", "condition", held),
+            ("failed_looks_total", "Looks at the folder that failed.", "", {"": state.failures}),
+            ("up", "Whether the last look succeeded.", "", {"": float(not state.problem)}),
+            ("webhook_failures_total", "Messages not delivered.", "", {"": None if hook is None else hook.failed}),
+            ("webhook_delivered_total", "Messages delivered.", "", {"": None if hook is None else hook.delivered}),
+        ]
+        lines = []
+        for name, about, label, samples in figures:
+            known = {text: value for text, value in samples.items() if value is not None}
+            kind = "counter" if name.endswith("_total") else "gauge"
+            head = [f"# HELP demerit_watch_{name} {about}", f"# TYPE demerit_watch_{name} {kind}"]
+            labels = {text: f'{{{label}="{_escape(text)}"}}' if label else "" for text in known}
+            lines += head * bool(known)
+            lines += [f"demerit_watch_{name}{labels[text]} {value:.15g}" for text, value in known.items()]
         return "\n".join(lines) + "\n"
+
+
+def count_kinds(rows: Rows) -> dict[str, int]:
+    """Count kinds of failure, the most frequent first."""
+    return dict(Counter(row.kind for row in rows if row.kind and not row.success).most_common())
 
 
 def _escape(text: str) -> str:
