@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from demerit.models import load_model
+from demerit.use.detect import Detector
+from demerit.use.detect.detector import Schedule
 from fakes.command import COMMAND, demerit_here, error_sentence
 from fakes.processes import running
 from fakes.tiny_video import put_video
@@ -38,6 +41,19 @@ def test_an_alarm_is_an_exit_code(runs: Path) -> None:
     words = ("watch", runs, "--once", "--model", "clock", "--alarm", "success<0.5 over 6", "--exit-on-alarm")
     assert demerit_here(*words, "--threshold", "0.9").returncode == 0
     assert demerit_here(*words, "--threshold", "1.1").returncode == 3
+
+
+def test_a_detector_judges_with_its_own_model(runs: Path, tmp_path: Path) -> None:
+    schedule = Schedule(usual=(0.0, 0.0, 0.6), end=0.6, threshold=-0.2, successes=20)
+    card = load_model("clock").card
+    Detector("clock", card.hash(), 0.0, 1.0, True, 0.05, None, {"": schedule}).save(tmp_path / "detector.json")
+    words = ("watch", runs, "--once", "--json", "--detector", tmp_path / "detector.json")
+    rows = [json.loads(line) for line in demerit_here(*words).stdout.splitlines()]
+    assert {(row["id"], row["success"], row["frame"]) for row in rows} == {
+        *((name, False, 2) for name in "012345"),
+        ("bad", None, None),
+    }
+    error_sentence(demerit_here(*words, "--model", "random"))
 
 
 def test_a_webhook_that_is_down_is_said_and_everything_is_scored(runs: Path) -> None:

@@ -24,6 +24,7 @@ from demerit.data.files import write_atomic
 from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.models import load_model
+from demerit.use.detect import Detector
 from demerit.use.view.media import EpisodeMedia
 from demerit.use.view.server import LocalServer
 from demerit.use.watch.alarms import AlarmCondition, Webhook
@@ -36,7 +37,10 @@ ALARM = 3
 
 def watch(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder that the robot writes to, or FORMAT:DIR.")],
-    model: OneModelOption = "default",
+    model: OneModelOption = "",
+    detector: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A detector of demerit detect: it judges the episodes.")
+    ] = None,
     threshold: Annotated[
         float | None, typer.Option(metavar="V", help="A final value from V on is a success (default: the model says).")
     ] = None,
@@ -78,13 +82,18 @@ def watch(
     conditions, say = [AlarmCondition.parse(text) for text in alarm or ()], err if as_json else out
     if not conditions and (webhook or exit_on_alarm):
         raise BadInput("--webhook" if webhook else "--exit-on-alarm", "an --alarm to act on", "none")
+    judge = None if detector is None else Detector.load(detector)
+    loaded = load_model(model or ("default" if judge is None else judge.model))
+    if judge is not None:
+        judge.check(loaded.card)
     given = {"camera": camera, **reader_options(options, False, instruction)}
     news = list[WatchedEpisode]()
     watcher = Watcher(
         folder,
-        load_model(model),
+        loaded,
         partial(open_dataset, **given),
         out=out_folder,
+        detector=judge,
         threshold=threshold,
         settle=settle,
         on_scored=news.append,

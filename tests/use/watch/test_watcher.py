@@ -17,11 +17,12 @@ from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.labels import Event, Outcome
 from demerit.data.parts import PartWriter
-from demerit.data.reward import Reward
 from demerit.data.store import Store
 from demerit.errors import BadInput
 from demerit.models import RewardModel, load_model
 from demerit.models.reward_store import RewardStore
+from demerit.use.detect import Detector
+from demerit.use.detect.detector import Schedule
 from demerit.use.watch.watcher import WatchedEpisode, Watcher
 from fakes.command import COMMAND
 from fakes.lerobot_fixture import write_v21
@@ -236,14 +237,11 @@ def test_a_demerit_folder_grows_and_its_own_rewards_are_no_change(tmp_path: Path
     assert rows_on_disk(watcher) == 2 and (tmp_path / "set" / "rewards").is_dir()
 
 
-class Alarming:
-    """A detector that sees every episode fail at frame 2."""
-
-    alarm, frame, kind = True, 2, "dropped"
-
-    def judge(self, reward: Reward, length: int, instruction: str) -> "Alarming":
-        assert (length, instruction) == (4, "")
-        return self
+def make_detector(behind: float) -> Detector:
+    """A detector that expects the level 0 at first, 0.6 from frame 2 on, and minds being so far behind."""
+    card = load_model("clock").card
+    schedule = Schedule(usual=(0.0, 0.0, 0.6), end=0.6, threshold=behind, successes=20)
+    return Detector("clock", card.hash(), 0.0, 1.0, True, 0.05, None, {"": schedule})
 
 
 def test_success_is_said_by_the_detector_the_threshold_or_the_model(tmp_path: Path) -> None:
@@ -256,8 +254,10 @@ def test_success_is_said_by_the_detector_the_threshold_or_the_model(tmp_path: Pa
 
     assert judge().success is None  # a clock says nothing about success
     assert (judge(threshold=0.9).success, judge(threshold=1.1).success) == (True, False)
-    found = judge(detector=Alarming(), threshold=0.9)
-    assert (found.success, found.frame, found.kind) == (False, 2, "dropped")
+    found = judge(detector=make_detector(-0.2), threshold=0.9)  # the clock is at 0.75 in frame 2
+    assert (found.success, found.frame) == (False, 2)
+    found = judge(detector=make_detector(0.1), threshold=1.1)
+    assert (found.success, found.frame) == (True, None)
 
 
 @pytest.mark.slow

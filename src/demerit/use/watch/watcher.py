@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from demerit.errors import BadInput, DemeritError, UnreadableVideo
 from demerit.models.protocol import RewardModel
 from demerit.models.reward_store import MANIFEST, RewardStore
 from demerit.models.score import ScoreJob, rewards_folder, score, scored_fingerprint
+from demerit.use.detect import Detector
 
 BATCH = 8
 """episodes scored between two looks, the newest first"""
@@ -36,25 +36,6 @@ FileState = tuple[str, int, int]
 """path, size, modification time in nanoseconds; -1 for a file that is not there"""
 EpisodeKey = tuple[str, tuple[FileState, ...]]
 """instruction and files: while it stays the same, nothing is read again"""
-
-
-class DetectorVerdict(Protocol):
-    """What a detector says of an episode: whether, where and how it went wrong."""
-
-    @property
-    def alarm(self) -> bool | None: ...  # noqa: D102
-    @property
-    def frame(self) -> int | None: ...  # noqa: D102
-    @property
-    def kind(self) -> str: ...  # noqa: D102
-
-
-class JudgesRewards(Protocol):
-    """A detector, as `demerit detect` makes one."""
-
-    def judge(self, reward: Reward, length: int, instruction: str) -> DetectorVerdict:
-        """Say whether and when an episode went wrong."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,7 +96,7 @@ class Watcher:
         open_dataset: Callable[[str], Dataset],
         *,
         out: Path | None = None,
-        detector: JudgesRewards | None = None,
+        detector: Detector | None = None,
         threshold: float | None = None,
         settle: float = 1.0,
         patience: float = 30.0,
