@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,10 +18,12 @@ from rich.table import Table
 
 from demerit.cli.bars import Bar, bar, err, out, print_problems, print_table
 from demerit.cli.options import (
+    ActorsOption,
     CameraOption,
     DatasetsArgument,
     InstructionOption,
     LimitOption,
+    OnOption,
     PickleOption,
     SourceOptions,
     StrictOption,
@@ -39,6 +42,7 @@ from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, ScoreProgress, rewards_folder
 from demerit.models.score import score as score_dataset
 from demerit.models.score_summary import EpisodeScore, ScoreSummary, check_table_file, match_scores, write_table
+from demerit.use.on_ray import RayScorer
 
 SHOWN = 5
 """reasons of unscored episodes to print"""
@@ -71,6 +75,14 @@ def score(
     strict: StrictOption = False,
     options: SourceOptions = None,
     trust_pickles: PickleOption = False,
+    on: OnOption = "",
+    actors: ActorsOption = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(
+            "--gpus", metavar="N", help="With --on: GPUs per actor (default: 1 for vision-language models, else 0)."
+        ),
+    ] = None,
 ) -> None:
     """Score every episode of a dataset. Run it again to resume.
 
@@ -85,6 +97,7 @@ def score(
       demerit score runs/ more_runs/ --model ./my-model --csv scores.csv
       demerit score lerobot:~/data/so101 --model clock --camera top --frames 16
       demerit score my_set --model my_package.rewards:MyModel --out rewards/mine
+      demerit score /shared/my_set --model robometer --on ray://head:10001
     """
     for name in datasets:
         if name in MODELS and not Path(name).exists():
@@ -93,6 +106,7 @@ def score(
         check_table_file(csv)
     say = err if as_json else out
     waiting = _load_models(model or ["default"])
+    scorers = [_choose_scorer(name, on, actors, gpus, workers) for name in model or ["default"]]
     parts = open_parts(datasets, strict=strict, camera=camera, **reader_options(options, trust_pickles, instruction))
     given: dict[str, Any] = {"frames": frames, "batch": batch, "retry": retry}
     given |= {} if workers is None else {"workers": workers}
@@ -100,7 +114,8 @@ def score(
     found: list[dict[str, Any]] = []
     while waiting:
         loaded = waiting.pop(0)  # free one model before the next one reads its weights
-        summary, folders = _score_parts(loaded, parts, out_folder, limit, given, say)
+        run = partial(score_dataset, **scorers.pop(0))
+        summary, folders = _score_parts(loaded, parts, out_folder, limit, given, say, run)
         rows += summary.rows
         found.append(summary.as_dict() | {"rewards": [str(folder.resolve()) for folder in folders]})
         if not as_json:
@@ -121,6 +136,7 @@ def _score_parts(
     limit: int | None,
     given: dict[str, Any],
     say: Console,
+    run: Callable[[ScoreJob, Callable[[ScoreProgress], None]], ScoreProgress],
 ) -> tuple[ScoreSummary, list[Path]]:
     """Score each dataset; the rewards of each are stored next to it."""
     card, rows, folders = model.card, list[EpisodeScore](), list[Path]()
@@ -135,7 +151,7 @@ def _score_parts(
         if (estimate := getattr(model, "estimate", None)) is not None:
             say.print(f"[bold]{card.name}[/bold]: {escape(str(estimate(islice(part, left))))}")
         with bar(f"scoring with {card.name}", left or part.expected()) as shown:
-            progress = score_dataset(job, partial(_show, shown))
+            progress = run(job, partial(_show, shown))
         where = f" ({escape(name)})" if len(parts) > 1 else ""
         say.print(f"[bold]{card.name}[/bold]: {_summarize(progress)}{where}", soft_wrap=True)
         print_problems(part.problems.rows(), say)
@@ -195,6 +211,16 @@ def _load_models(names: list[str]) -> list[RewardModel]:
         if cards[model.card.name] != model.card:  # the later would overwrite the earlier
             raise BadInput(f"--model {name}", "models with different names", f"two called {model.card.name!r}")
     return loaded
+
+
+def _choose_scorer(name: str, on: str, actors: int | None, gpus: float | None, workers: int | None) -> dict[str, Any]:
+    """Return the options of the scoring job: who scores, and when rewards are written."""
+    if not on:
+        given = [option for option, value in (("--actors", actors), ("--gpus", gpus)) if value is not None]
+        if given:
+            raise BadInput(given[0], "--on ray with it", "no --on")
+        return {}
+    return {"scorer": RayScorer(name, on, actors, gpus, workers), "commit_seconds": 0.0}
 
 
 def _show(shown: Bar, progress: ScoreProgress) -> None:

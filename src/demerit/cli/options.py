@@ -33,6 +33,17 @@ LimitOption = Annotated[int | None, typer.Option(metavar="N", help="Use only the
 WorkersOption = Annotated[
     int | None, typer.Option(metavar="N", help="Decoding processes (default: one per core; 0 = none).")
 ]
+OnOption = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="ray|ray://HOST:PORT",
+        help="Work on a Ray cluster: the one running here (else a new one), or another.",
+    ),
+]
+ActorsOption = Annotated[
+    int | None, typer.Option("--actors", metavar="N", help="With --on: number of Ray actors (default: all that fit).")
+]
 SourceOptions = Annotated[
     list[str] | None,
     typer.Option("--with", metavar="KEY=VALUE", help="An option of the format's reader, e.g. --with split=test."),

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe, wait
@@ -59,6 +59,7 @@ def load_ahead(
     cameras: Callable[[Episode], Sequence[str]] = main_camera,
     prepare: Prepare | None = None,
     on_frames: OnFrames | None = None,
+    decoders: Decoders | None = None,
 ) -> Iterator[list[LoadedEpisode]]:
     """Yield batches of episodes, in order, with the wanted frames decoded.
 
@@ -74,6 +75,7 @@ def load_ahead(
         prepare: per-image preprocessing in the workers; must be picklable.
         on_frames: long videos are decoded window by window while the model reads them, and this is called for each
             window. A frame that cannot be decoded then raises where it is read. None = decode every video whole.
+        decoders: running processes, started with these arguments; None = start some, and stop them at the end.
     """
     window = None if on_frames is None else WINDOW
 
@@ -83,25 +85,23 @@ def load_ahead(
     if workers == 0:
         yield from _load_here(episodes, request, batch, on_frames)
         return
-    # One batch is with the model, one is being decoded, and each worker has its queue.
-    most = 2 * batch + TASKS_PER_WORKER * workers
-    with _Decoders(workers, most, on_frames) as decoders:
+    with nullcontext(decoders) if decoders is not None else Decoders(batch, workers, on_frames) as running:
         pending: deque[_DecodeTask] = deque()
         stream = iter(episodes)
 
         def top_up() -> None:
-            ahead = islice(stream, min(most - batch - len(pending), len(decoders.free)))
-            pending.extend(decoders.submit(episode, request) for episode in ahead)
+            ahead = islice(stream, min(running.most - batch - len(pending), len(running.free)))
+            pending.extend(running.submit(episode, request) for episode in ahead)
 
         top_up()
         while pending:
             group = [pending.popleft() for _ in range(min(batch, len(pending)))]
             top_up()  # the next batch is decoded while this one is with the model
             for task in group:
-                decoders.finish(task)
-            yield [decoders.load(task) for task in group]
+                running.finish(task)
+            yield [running.load(task) for task in group]
             for task in group:
-                decoders.release(task)
+                running.release(task)
             top_up()
 
 
@@ -213,7 +213,7 @@ class _Windows:
     """The windows of one camera. While the model reads one, the next is decoded, if there is a decoder."""
 
     def __init__(
-        self, request: DecodeRequest, camera: str, indices: Indices, read: _ReadSoFar, decoders: _Decoders | None
+        self, request: DecodeRequest, camera: str, indices: Indices, read: _ReadSoFar, decoders: Decoders | None
     ) -> None:
         self.request, self.camera, self.read, self.decoders = request, camera, read, decoders
         frames = request.views[camera]
@@ -522,10 +522,13 @@ class _DecodeTask:
     windows: list[_Windows] = field(default_factory=list)
 
 
-class _Decoders:
+class Decoders:
     """The decoding workers and the shared memory blocks."""
 
-    def __init__(self, workers: int, slots: int, on_frames: OnFrames | None) -> None:
+    def __init__(self, batch: int, workers: int, on_frames: OnFrames | None) -> None:
+        """Start the processes for calls of `load_ahead` with these arguments."""
+        # One batch is with the model, one is being decoded, and each worker has its queue.
+        self.most = slots = 2 * batch + TASKS_PER_WORKER * workers
         more = 0 if on_frames is None else WINDOW_BLOCKS
         self._on_frames = on_frames or _ignore
         self._slots = [_shared_block() for _ in range(slots + more)]
@@ -534,7 +537,7 @@ class _Decoders:
         call = f"from demerit.data.decode import decode_worker; decode_worker({{pipe}}, {self._slots})"
         self._pool = WorkerPool(call, workers, self._slots)
 
-    def __enter__(self) -> _Decoders:
+    def __enter__(self) -> Decoders:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -543,6 +546,7 @@ class _Decoders:
             os.close(slot)
 
     def submit(self, episode: Episode, request: Callable[[Episode], DecodeRequest]) -> _DecodeTask:
+        """Start to decode an episode."""
         task = _DecodeTask(episode)
         try:
             whole = request(episode)
@@ -567,6 +571,7 @@ class _Decoders:
                     done.decoded, done.error = answer
 
     def load(self, task: _DecodeTask) -> LoadedEpisode:
+        """Return the episode of a finished task with its frames."""
         if task.error:
             return LoadedEpisode(task.episode, task.error)
         if task.slot is None or task.decoded is None or task.request is None:
@@ -584,6 +589,7 @@ class _Decoders:
         return LoadedEpisode(replace(task.episode, views={**task.episode.views, **views}))
 
     def release(self, task: _DecodeTask) -> None:
+        """Give the task's memory blocks back."""
         for windows in task.windows:
             windows.close()
         if task.slot is not None:
@@ -604,6 +610,7 @@ class _Decoders:
         return self._images(task.slot, task.decoded[camera])
 
     def release_window(self, task: _DecodeTask) -> None:
+        """Give a window's memory block back."""
         if task.slot is not None:
             self._free_for_windows.append(task.slot)
 

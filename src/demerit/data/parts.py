@@ -135,11 +135,11 @@ class PartWriter:
         self._replace(parts, None)
         self._remove_orphans()
 
-    def compact(self) -> None:
-        """Merge adjacent small parts if there are many."""
+    def compact(self, most: int = MOST_SMALL_PARTS) -> None:
+        """Merge adjacent small parts if there are more than `most`."""
         merged: dict[str, tuple[TablePart, ...]] = {}
         for name, parts in self.manifest.tables.items():
-            if sum(part.rows < FULL_PART_ROWS for part in parts) > MOST_SMALL_PARTS:
+            if sum(part.rows < FULL_PART_ROWS for part in parts) > most:
                 merged[name] = tuple(self._merge(name, group) for group in _groups(parts))
         if merged:
             self._replace(merged, None)

@@ -22,6 +22,8 @@ from demerit.models.protocol import ModelCard
 
 FORMAT_NAME = "demerit-rewards"
 MANIFEST = "rewards.json"
+MOST_OPEN_PARTS = 64
+"""small parts are merged while a long job writes, so that a commit stays quick after days"""
 
 REWARDS = pa.schema(
     [
@@ -177,3 +179,4 @@ class RewardWriter:
         ]
         if rows:
             self._parts.commit({"rewards": pa.Table.from_pylist(rows, REWARDS)})
+            self._parts.compact(MOST_OPEN_PARTS)

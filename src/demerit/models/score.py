@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from demerit.data.dataset import Dataset
-from demerit.data.decode import LoadedEpisode, OnFrames, load_ahead
+from demerit.data.decode import Decoders, LoadedEpisode, OnFrames, load_ahead
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import Indices, spread
 from demerit.data.reward import Reward
@@ -90,20 +91,40 @@ class ScoreJob:
             raise BadInput("frames", f"none, because {self.model.card.name} reads signals at every frame", self.frames)
 
 
+EpisodeScorer = Callable[[ScoreJob, Iterator[tuple[Episode, str]], OnFrames], Generator[list[Reward], None, None]]
+"""takes episodes with their fingerprints; yields their rewards in groups, in any order"""
+
+
+def score_here(
+    job: ScoreJob, episodes: Iterator[tuple[Episode, str]], on_frames: OnFrames
+) -> Generator[list[Reward], None, None]:
+    """Score batch by batch in this process."""
+    scorer = BatchScorer(job.model, job.frames, job.batch, job.workers)
+    return scorer.score((episode for episode, _ in episodes), on_frames)
+
+
 def score(
     job: ScoreJob,
     on_progress: Callable[[ScoreProgress], None] = lambda progress: None,
     on_stored: Callable[[Reward], None] = lambda reward: None,
+    scorer: EpisodeScorer = score_here,
+    commit_seconds: float | None = None,
 ) -> ScoreProgress:
     """Score what is not scored yet. After an interruption, run it again to resume.
 
-    `on_stored` gets every new reward once it is on disk.
+    Args:
+        job: what to score.
+        on_progress: called after every group of rewards.
+        on_stored: gets every new reward once it is on disk.
+        scorer: who scores the episodes.
+        commit_seconds: rewards are written when this much time has passed (None = 2 seconds); 0 = each group at once.
     """
     card = job.model.card
     header = {"dataset": job.dataset.name, "address": job.dataset.address, "frames": job.frames}
     store = RewardStore.open_or_create(job.out, card, header)
     progress = ScoreProgress(job.dataset.expected())
     started = last_commit = time.monotonic()
+    between = COMMIT_SECONDS if commit_seconds is None else commit_seconds
     waiting: list[tuple[Reward, str]] = []
 
     def on_frames(id: str, read: int, total: int) -> None:
@@ -113,22 +134,25 @@ def score(
 
     with store.writer(card) as writer:
         todo = _ScoreQueue(job, store, progress)
+        scored = scorer(job, todo.episodes(), on_frames)
         try:
-            for batch in _batches(job, todo.episodes(), on_frames):
-                for reward in _score_batch(job.model, batch):
-                    waiting.append((todo.of_whole_episode(reward), todo.fingerprints.pop(reward.episode)))
+            for rewards in scored:
+                for reward in rewards:
+                    waiting.append((reward, todo.fingerprints.pop(reward.episode)))
                     _count(progress, reward)
                 progress.reading.clear()
                 _check_failures(progress, card)
                 progress.seconds = time.monotonic() - started
                 on_progress(progress)
-                if time.monotonic() - last_commit > COMMIT_SECONDS:
+                # nothing is written while everything fails, so that a run with a better set-up starts afresh
+                if time.monotonic() - last_commit >= between and (progress.scored or progress.kept):
                     _commit(writer, waiting, on_stored)
                     last_commit = time.monotonic()
         except BadReward:
             waiting.clear()
             raise
         finally:
+            scored.close()
             _commit(writer, waiting, on_stored)
     progress.seconds = time.monotonic() - started
     on_progress(progress)
@@ -152,10 +176,9 @@ class _ScoreQueue:
         self.card_hash = job.model.card.hash()
         self.on_record = store.on_record()
         self.fingerprints: dict[str, str] = {}
-        self.chosen: dict[str, Indices] = {}
 
-    def episodes(self) -> Iterator[Episode]:
-        """Yield the episodes to score now."""
+    def episodes(self) -> Iterator[tuple[Episode, str]]:
+        """Yield the episodes to score now, with their fingerprints."""
         for count, episode in enumerate(self.job.dataset):
             if self.job.limit is not None and count >= self.job.limit:
                 return
@@ -165,12 +188,7 @@ class _ScoreQueue:
                 self.progress.kept += 1
                 continue
             self.fingerprints[episode.id] = fingerprint
-            yield self._subsample(episode)
-
-    def of_whole_episode(self, reward: Reward) -> Reward:
-        """Map indices of the chosen frames back to frames of the episode."""
-        chosen = self.chosen.pop(reward.episode, None)
-        return reward if chosen is None else replace(reward, at=chosen[reward.at])
+            yield episode, fingerprint
 
     def _is_done(self, id: str, fingerprint: str) -> bool:
         before = self.on_record.get(id)
@@ -181,27 +199,50 @@ class _ScoreQueue:
             return False
         return before.is_scored or not self.job.retry
 
+
+class BatchScorer:
+    """Decodes and scores episodes, batch by batch."""
+
+    def __init__(self, model: RewardModel, frames: int | None = None, batch: int = 8, workers: int = 0) -> None:
+        """See the fields of `ScoreJob`."""
+        self.model, self.frames, self.batch, self.workers = model, frames, batch, workers
+        self._chosen: dict[str, Indices] = {}
+
+    def score(
+        self, episodes: Iterable[Episode], on_frames: OnFrames, decoders: Decoders | None = None
+    ) -> Generator[list[Reward], None, None]:
+        """Yield the rewards of each batch, in order. `decoders`: running decoding processes to use."""
+        for batch in self._load(map(self._subsample, episodes), on_frames, decoders):
+            yield [self._of_whole_episode(reward) for reward in _score_batch(self.model, batch)]
+
+    def _load(
+        self, episodes: Iterator[Episode], on_frames: OnFrames, decoders: Decoders | None
+    ) -> Iterator[list[LoadedEpisode]]:
+        """Yield batches with the frames the model needs decoded."""
+        model = self.model
+        wanted = getattr(model, "wanted", model.card.wanted)  # a model may choose frames by their times
+        load = partial(load_ahead, episodes, wanted, self.batch, self.workers, decoders=decoders)
+        if isinstance(model, Prepares):
+            return load(model.looks_at, model.prepare, on_frames)
+        if model.card.sees_pixels and not getattr(model, "reads_files", False):
+            return load()
+        return iter(lambda: [LoadedEpisode(episode) for episode in islice(episodes, self.batch)], [])
+
     def _subsample(self, episode: Episode) -> Episode:
-        if self.job.frames is None:
+        if self.frames is None:
             return episode
         try:
-            chosen = {name: spread(len(view), self.job.frames) for name, view in episode.views.items()}
+            chosen = {name: spread(len(view), self.frames) for name, view in episode.views.items()}
         except UnreadableVideo:
             return episode  # reported with its reason when it is decoded
-        self.chosen[episode.id] = chosen[episode.main_camera]
+        self._chosen[episode.id] = chosen[episode.main_camera]
         views = {name: view.select(chosen[name]) for name, view in episode.views.items()}
         return replace(episode, views=views, outcomes=(), signals={})
 
-
-def _batches(job: ScoreJob, episodes: Iterator[Episode], on_frames: OnFrames) -> Iterator[list[LoadedEpisode]]:
-    """Yield batches with the frames the model needs decoded."""
-    model = job.model
-    wanted = getattr(model, "wanted", model.card.wanted)  # a model may choose frames by their times
-    if isinstance(model, Prepares):
-        return load_ahead(episodes, wanted, job.batch, job.workers, model.looks_at, model.prepare, on_frames)
-    if model.card.sees_pixels and not getattr(model, "reads_files", False):
-        return load_ahead(episodes, wanted, job.batch, job.workers)
-    return iter(lambda: [LoadedEpisode(episode) for episode in islice(episodes, job.batch)], [])
+    def _of_whole_episode(self, reward: Reward) -> Reward:
+        """Map indices of the chosen frames back to frames of the episode."""
+        chosen = self._chosen.pop(reward.episode, None)
+        return reward if chosen is None else replace(reward, at=chosen[reward.at])
 
 
 def scored_fingerprint(episode: Episode, card: ModelCard) -> str:

@@ -1,0 +1,439 @@
+"""Work on a Ray cluster: groups of items go to actors and answers come back.
+
+The driver alone writes results; items are references such as episodes without their frames. An actor has one group at a
+time and gets the next when the answer of the last one is taken, so a death costs at most one group per actor. Why these
+are plain actors and not Ray Data: docs/decisions/0016-plain-ray-actors.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import chain, islice
+from math import inf
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from demerit.data.decode import Decoders, OnFrames
+from demerit.data.episode import Episode
+from demerit.data.reward import Reward
+from demerit.errors import BadEpisode, BadInput, DemeritError, RemoteError
+from demerit.models.loading import load_model
+from demerit.models.protocol import RewardModel
+from demerit.models.score import BatchScorer, ScoreJob, scored_fingerprint
+from demerit.registry import load_attribute
+
+LOCAL = "ray"
+CLIENT_PORT = 10001
+CONNECT_SECONDS = 10
+START_SECONDS = 120
+"""how long no actor may start before the cluster counts as busy"""
+HEAD_SECONDS = 20
+"""how long the head may be silent"""
+GROUP_SECONDS = 5.0
+"""how long an actor should work on a group; longer with many actors, so that the driver writes four groups a second"""
+GROUPS_PER_SECOND = 4
+MOST_ITEMS = 1024
+MOST_DEATHS = 2
+"""after this many deaths a group is split, and an item alone is given up"""
+MOST_DEATHS_IN_A_ROW = 5
+"""without any answer; twice the number of actors if that is more"""
+DIED = "the Ray worker that scored it died, again and again"
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # else the report of a dead worker is printed to stdout, between our own lines
+}
+SHARED = ("PYTHONPATH", "OPENBLAS_NUM_THREADS")
+"""environment variables that actors get from the driver"""
+OBJECT_STORE = 100 * 2**20
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True)
+class ActorNeeds:
+    """What each actor takes of the cluster, and how many are wanted."""
+
+    cpus: int = 1
+    gpus: float = 0.0
+    actors: int | None = None
+    """None = as many as fit"""
+
+    def __str__(self) -> str:
+        return f"{self.cpus} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
+
+
+class RayCluster:
+    """A connection to a Ray cluster; use it in a with block. A local cluster that it starts ends with the block."""
+
+    def __init__(self, on: str = LOCAL) -> None:
+        """Check the address.
+
+        Args:
+            on: `ray` (the cluster that RAY_ADDRESS names or that runs here; if there is none, a new one on this
+                machine) or `ray://HOST:PORT` (another machine's cluster).
+        """
+        self.on, self.address = on, _find_address(on)
+        self.is_ours = self.is_lost = False
+
+    def __enter__(self) -> RayCluster:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        load_attribute("ray:init", f"--on {self.on}")
+        self.ray: Any = import_module("ray")
+        if self.ray.is_initialized():
+            self._head = _split(self.ray.get_runtime_context().gcs_address)
+        else:
+            self._connect()
+        self._heard = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_ours and not self.is_lost:  # without its head, Ray would wait for it
+            self.ray.shutdown()
+
+    def _connect(self) -> None:
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self.address is None:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # as the same work without Ray; the default is 15
+            options |= {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        else:
+            self._head = _split(self.address)
+            if not _answers(self._head, CONNECT_SECONDS):
+                reason = "no Ray head answers there; start it, or run `ray stop` if it is gone"
+                raise RemoteError(self.address, 0, reason)
+            is_found = self.on == LOCAL and not os.environ.get("RAY_ADDRESS")
+            options["address"] = "auto" if is_found else self.address  # Ray sends its token only where it is "auto"
+        try:
+            self.ray.init(**options)
+        except (ValueError, RuntimeError, OSError) as error:  # another version, a token is needed, no grpcio ...
+            got = f"{_last(error)} (if it asks for a token, set RAY_AUTH_MODE=token)"
+            raise BadInput(f"--on {self.on}", "a Ray cluster to connect to", got) from error
+        self.is_ours = True
+        if self.address is None:
+            self._head = _split(self.ray.get_runtime_context().gcs_address)
+
+    def check_head(self) -> None:
+        """Raise RemoteError if the head has been silent for too long. Ray itself would wait, or end this process."""
+        if _answers(self._head, 2):
+            self._heard = time.monotonic()
+        elif time.monotonic() - self._heard > HEAD_SECONDS:
+            self.is_lost = True
+            host, port = self._head
+            raise RemoteError(f"{host}:{port}", 0, "the Ray head is gone. What was done is saved: run again to resume")
+
+    def count_actors(self, needs: ActorNeeds) -> int:
+        """Return how many actors to start; raise BadInput if they do not fit."""
+        fitting = 0
+        for node in self.ray.nodes():
+            has = node["Resources"] if node["Alive"] else {}
+            gpus = has.get("GPU", 0) / needs.gpus if needs.gpus else inf
+            fitting += int(min(has.get("CPU", 0) / needs.cpus, gpus))
+        if fitting < (needs.actors or 1):
+            total = self.ray.cluster_resources()
+            has = f"{total.get('CPU', 0):g} CPUs and {total.get('GPU', 0):g} GPUs"
+            got = f"{needs.actors or 1} that take {needs} each"
+            raise BadInput("actors", f"at most {fitting} on a Ray cluster of {has}", got)
+        return fitting if needs.actors is None else needs.actors
+
+
+def _find_address(on: str) -> str | None:
+    """Return the address to connect to; None = start a cluster here."""
+    if on == LOCAL:
+        note = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")  # written by `ray start`
+        return os.environ.get("RAY_ADDRESS") or (note.read_text().strip() if note.is_file() else None)
+    parts = urlsplit(on)
+    if parts.scheme != LOCAL or not parts.hostname:
+        raise BadInput("--on", "ray or ray://HOST:PORT", repr(on))
+    return f"ray://{parts.hostname}:{parts.port or CLIENT_PORT}"
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise BadInput("the address of the Ray head", "HOST:PORT", repr(address))
+    return host, int(port)
+
+
+def _answers(head: tuple[str, int], seconds: float) -> bool:
+    try:
+        socket.create_connection(head, seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def _last(error: BaseException) -> str:
+    """Return the last line of Ray's report."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+@dataclass
+class WorkGroup(Generic[ItemT]):
+    """Items that an actor works on together."""
+
+    items: list[ItemT]
+    deaths: int = 0
+    """actors that died on it"""
+
+
+@dataclass(eq=False)
+class _Member:
+    """An actor, and how many items it gets at a time."""
+
+    actor: Any
+    size: int
+
+
+class _Actor:
+    """The process on the cluster. It returns errors as text, because not every exception can be sent."""
+
+    def settle(self, folder: str, path: list[str]) -> None:
+        """Make names and relative paths mean what they mean to the driver."""
+        with suppress(OSError):
+            os.chdir(folder)
+        sys.path += [entry for entry in path if entry not in sys.path]
+
+    def load(self, make_work: Callable[[], Callable[[list[Any]], Any]]) -> tuple[None, str, float]:
+        """Load what the work needs."""
+        self.work: Callable[[Any], Any] = lambda work: make_work()
+        self.work, error, seconds = self.run(None)
+        return None, error, seconds
+
+    def run(self, items: Any) -> tuple[Any, str, float]:
+        """Return the answer or an error, and the seconds."""
+        began = time.monotonic()
+        try:
+            return self.work(items), "", time.monotonic() - began
+        except DemeritError as error:
+            return None, f"{socket.gethostname()}: {error}", time.monotonic() - began
+
+
+def work_on_ray(
+    cluster: RayCluster,
+    make_work: Callable[[], Callable[[list[ItemT]], Any]],
+    items: Iterable[ItemT],
+    needs: ActorNeeds,
+    batch: int = 1,
+    group_seconds: float = GROUP_SECONDS,
+) -> Iterator[tuple[list[ItemT], Any]]:
+    """Yield (items, answer) for all items, in any order; the answer is None for an item on which actors died.
+
+    Args:
+        cluster: where to work.
+        make_work: called once in each actor; returns the function that answers a group of items.
+        items: read as actors become free.
+        needs: what an actor takes.
+        batch: groups are multiples of this (the last one may be smaller).
+        group_seconds: how long an actor should work on a group; 0 = one batch at a time.
+    """
+    crew = _Crew(cluster, make_work, iter(items), needs, batch, group_seconds)
+    try:
+        yield from crew.run()
+    finally:
+        crew.stop()
+
+
+class _Crew(Generic[ItemT]):
+    def __init__(
+        self,
+        cluster: RayCluster,
+        make_work: Callable[[], Any],
+        items: Iterator[ItemT],
+        needs: ActorNeeds,
+        batch: int,
+        seconds: float,
+    ) -> None:
+        self.cluster, self.ray, self.make_work, self.items, self.batch = cluster, cluster.ray, make_work, items, batch
+        self.count = count = cluster.count_actors(needs)
+        self.seconds = max(seconds, count / GROUPS_PER_SECOND) if seconds else 0.0
+        self.kind = self.ray.remote(_Actor).options(
+            num_cpus=needs.cpus,
+            num_gpus=needs.gpus,
+            scheduling_strategy="DEFAULT" if needs.gpus else "SPREAD",
+            runtime_env={"env_vars": {name: os.environ[name] for name in SHARED if name in os.environ}},
+        )
+        self.members: set[_Member] = set()
+        self.placing: dict[Any, _Member] = {}
+        self.working: dict[Any, tuple[_Member, WorkGroup[ItemT] | None]] = {}
+        """by the answer that is awaited; without a group, it is loading"""
+        self.idle: list[_Member] = []
+        self.again: deque[WorkGroup[ItemT]] = deque()
+        self.deaths_in_a_row = 0
+        self.alive = time.monotonic()
+        for _ in range(count):
+            self._add_member()
+
+    def run(self) -> Iterator[tuple[list[ItemT], Any]]:
+        while True:
+            self._hand_out()
+            if self.idle and not self.working:
+                return  # nothing is left for the idle one
+            ready, _ = self.ray.wait([*self.working, *self.placing], num_returns=1, timeout=1.0)
+            self._check()
+            for ref in ready:
+                if ref in self.placing:
+                    self._place(ref)
+                else:
+                    yield from self._collect(ref)
+
+    def stop(self) -> None:
+        for member in self.members:
+            if not self.cluster.is_lost:
+                self.ray.kill(member.actor)
+
+    def _add_member(self) -> None:
+        member = _Member(self.kind.remote(), self.batch)
+        self.members.add(member)
+        place = member.actor.settle.remote(os.getcwd(), [entry for entry in sys.path if entry])
+        self.placing[place] = member
+
+    def _hand_out(self) -> None:
+        while self.idle:
+            items = [] if self.again else list(islice(self.items, self.idle[-1].size))
+            if not self.again and not items:
+                return
+            member, group = self.idle.pop(), self.again.popleft() if self.again else WorkGroup(items)
+            self.working[member.actor.run.remote(group.items)] = (member, group)
+
+    def _check(self) -> None:
+        """Raise if the head is gone, or if no actor has found a place for long."""
+        self.cluster.check_head()
+        if self.working or self.idle:
+            self.alive = time.monotonic()
+        elif time.monotonic() - self.alive > START_SECONDS:
+            free = self.ray.available_resources()
+            left = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free"
+            got = f"none in {START_SECONDS} seconds ({left})"
+            raise BadInput(f"--on {self.cluster.on}", "an actor that starts on the cluster", got)
+
+    def _place(self, ref: Any) -> None:
+        member = self.placing.pop(ref)
+        try:
+            self.ray.get(ref)
+            self.working[member.actor.load.remote(self.make_work)] = (member, None)
+        except self.ray.exceptions.RayError as error:
+            self._replace(member, error)
+
+    def _collect(self, ref: Any) -> Iterator[tuple[list[ItemT], Any]]:
+        member, group = self.working.pop(ref)
+        try:
+            answer, error, seconds = self.ray.get(ref)
+        except self.ray.exceptions.RayTaskError as broken:
+            raise DemeritError(f"A Ray worker failed: {_last(broken)}") from broken
+        except self.ray.exceptions.RayError as death:
+            if group is not None:
+                group.deaths += 1
+                if group.deaths == MOST_DEATHS and len(group.items) == 1:
+                    yield group.items, None
+                else:
+                    is_split = group.deaths == MOST_DEATHS
+                    self.again.extend([WorkGroup([item]) for item in group.items] if is_split else [group])
+            self._replace(member, death)
+            return
+        if error:
+            raise DemeritError(error)
+        self.deaths_in_a_row = 0
+        if group is not None:
+            member.size = self._resize(member.size, len(group.items) / max(seconds, 1e-6))
+            yield group.items, answer
+        self.idle.append(member)
+        self._hand_out()
+
+    def _replace(self, member: _Member, error: BaseException) -> None:
+        """Start an actor in the place of a dead one, unless all die."""
+        self.members.discard(member)
+        self.deaths_in_a_row += 1
+        if self.deaths_in_a_row > max(MOST_DEATHS_IN_A_ROW, 2 * self.count):
+            told = f"{self.deaths_in_a_row} Ray workers died one after the other"
+            raise DemeritError(
+                f"{told}. Is the same demerit installed on every machine? The last error: {_last(error)}"
+            )
+        self._add_member()
+
+    def _resize(self, size: int, items_per_second: float) -> int:
+        """Return a size that takes the wanted time, at most four times the last one."""
+        wanted = min(items_per_second * self.seconds, 4 * size, MOST_ITEMS)
+        return max(int(wanted) // self.batch, 1) * self.batch
+
+
+# --- scoring
+
+
+@dataclass(frozen=True)
+class RayScorer:
+    """Scores on a Ray cluster: `score(job, scorer=RayScorer("default"), commit_seconds=0)`."""
+
+    model: str
+    """what `load_model` takes; every actor loads it"""
+    on: str = LOCAL
+    actors: int | None = None
+    """None = as many as fit"""
+    gpus: float | None = None
+    """of an actor; None = 1 for a vision-language model where the cluster has GPUs, else 0"""
+    workers: int | None = None
+    """decoding processes of an actor, which takes as many CPUs; None = 2, with GPUs up to 4"""
+    group_seconds: float = GROUP_SECONDS
+
+    def __call__(
+        self, job: ScoreJob, episodes: Iterator[tuple[Episode, str]], on_frames: OnFrames
+    ) -> Generator[list[Reward], None, None]:
+        """Yield the rewards of each group of episodes. The cluster is asked only if there is something to score."""
+        if hasattr(job.model, "spent"):
+            raise BadInput(f"--on {self.on}", "a model that runs on the cluster", "a chat model, which has one budget")
+        first = next(episodes, None)
+        if first is None:
+            return
+        with RayCluster(self.on) as cluster:
+            needs, workers = self._plan(job.model, cluster.ray.cluster_resources())
+            make = partial(_ActorScorer, self.model, job.model.card.hash(), job.frames, job.batch, workers)
+            todo = chain([first], episodes)
+            for group, rewards in work_on_ray(cluster, make, todo, needs, job.batch, self.group_seconds):
+                yield rewards or [Reward.unscored(job.model.card.name, one.id, DIED) for one, _ in group]
+
+    def _plan(self, model: RewardModel, cluster: Mapping[str, float]) -> tuple[ActorNeeds, int]:
+        gpus, cpus = self.gpus, int(cluster.get("CPU", 0))
+        if gpus is None:
+            listing = getattr(model, "listing", None)
+            gpus = float(getattr(listing, "extra", "") == "vlm" and cluster.get("GPU", 0) >= 1)
+        share = min(4, int(cpus * gpus / cluster.get("GPU", 1))) if gpus else min(2, cpus)
+        workers = max(share, 1) if self.workers is None else self.workers
+        return ActorNeeds(max(workers, 1), gpus, self.actors), workers
+
+
+class _ActorScorer:
+    """The work of a scoring actor; the model and the decoding processes stay."""
+
+    def __init__(self, name: str, card_hash: str, frames: int | None, batch: int, workers: int) -> None:
+        model = load_model(name)
+        if model.card.hash() != card_hash:
+            raise BadInput(
+                f"the model {name}", "the same card as the driver's", "another (is demerit the same version?)"
+            )
+        self.scorer = BatchScorer(model, frames, batch, workers)
+        self.decoders = Decoders(batch, workers, _ignore) if workers and model.card.sees_pixels else None
+
+    def __call__(self, group: list[tuple[Episode, str]]) -> list[Reward]:
+        for episode, fingerprint in group:
+            if scored_fingerprint(episode, self.scorer.model.card) != fingerprint:
+                raise BadEpisode(
+                    episode.id, "the files that the driver sees, on a disk that all machines share", "others"
+                )
+        batches = self.scorer.score((episode for episode, _ in group), _ignore, self.decoders)
+        return [reward for batch in batches for reward in batch]
+
+
+def _ignore(id: str, read: int, total: int) -> None:
+    """Report nothing: the driver shows finished groups."""

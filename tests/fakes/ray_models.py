@@ -1,0 +1,44 @@
+"""A model that does harm on command, for tests on a Ray cluster.
+
+The file that DEMERIT_TEST_PLAN names holds JSON: {"log": FILE, "harm": {EPISODE: WORDS}, "driver": PID, "head": PID}.
+Every scored episode is a line of the log. Harm is done once per episode, before it is scored, except "always die".
+"""
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from demerit.data.episode import Episode
+from demerit.data.reward import Reward
+from demerit.models.protocol import example_card
+
+
+class Saboteur:
+    """The mean brightness of three frames, and what the plan says."""
+
+    def __init__(self) -> None:
+        self.card = example_card(name="saboteur", frame_budget=3)
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        return [self._one(episode) for episode in episodes]
+
+    def _one(self, episode: Episode) -> Reward:
+        plan = json.loads(Path(os.environ["DEMERIT_TEST_PLAN"]).read_text())
+        log = Path(plan["log"])
+        harm, done = plan.get("harm", {}).get(episode.id, ""), log.with_name(f"{episode.id}.done")
+        if harm and not done.exists():
+            if harm != "always die":
+                done.touch()
+            victim = next((plan[name] for name in ("driver", "head") if name in harm), os.getpid())
+            os.kill(victim, signal.SIGINT if "interrupt" in harm else signal.SIGKILL)
+            if victim != os.getpid():
+                signal.pause()  # until Ray notices
+        with open(log, "a") as file:
+            file.write(f"{os.getpid()} {episode.id}\n")
+        at = self.card.wanted(len(episode))
+        value = episode.main.take(at).mean(axis=(1, 2, 3)) / 255
+        return Reward(self.card.name, episode.id, at, value.astype(np.float32))

@@ -1,0 +1,292 @@
+"""Scoring on Ray: the same rewards as without it, and whatever dies, nothing is lost and nothing is doubled."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from demerit.data.formats import open_dataset
+from demerit.errors import BadEpisode, BadInput, DemeritError, RemoteError
+from demerit.models import load_model
+from demerit.models.protocol import example_card
+from demerit.models.reward_store import RewardStore
+from demerit.models.score import ScoreJob, ScoreProgress, score, scored_fingerprint
+from demerit.use import on_ray
+from demerit.use.on_ray import DIED, RayCluster, RayScorer
+from fakes.command import demerit_here, error_sentence
+from fakes.processes import running
+
+ray = pytest.importorskip("ray")
+MODEL = "fakes.ray_models:Saboteur"
+BATCH, ACTORS, EPISODES = 2, 2, 16
+SCORER = RayScorer(MODEL, actors=ACTORS, workers=1, group_seconds=0)
+
+
+# --- without a cluster
+
+
+@pytest.mark.parametrize("on", ["rays", "http://x", "ray://", "ray:"])
+def test_other_addresses_are_refused(on: str) -> None:
+    with pytest.raises(BadInput, match="--on"):
+        RayCluster(on)
+
+
+def test_an_address_without_a_head_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with socket.socket() as held:  # bound, not listening: nobody answers, and nobody else can take the port
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(RemoteError) as refused, RayCluster(f"ray://{address}"):
+            pass
+        assert (refused.value.url, refused.value.status) == (f"ray://{address}", 0)
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(RemoteError), RayCluster():
+            pass
+        monkeypatch.delenv("RAY_ADDRESS")
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # a head that died has left its note
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text(address)
+        with pytest.raises(RemoteError), RayCluster():
+            pass
+
+
+def test_a_chat_model_is_refused_and_nothing_to_do_needs_no_cluster(sample: Path, tmp_path: Path) -> None:
+    chat = SimpleNamespace(card=example_card(name="chat"), score=lambda episodes: [], spent=0)
+    job = ScoreJob(chat, open_dataset(f"videos:{sample}"), tmp_path)
+    with pytest.raises(BadInput, match="chat model"):
+        next(RayScorer("chat", "ray://nowhere")(job, iter([]), lambda *_: None))
+    plain = ScoreJob(load_model("clock"), job.dataset, tmp_path)
+    assert list(RayScorer("clock", "ray://nowhere")(plain, iter([]), lambda *_: None)) == []
+
+
+def test_a_worker_that_sees_other_files_says_so(sample: Path) -> None:
+    model = load_model("clock")
+    work = on_ray._ActorScorer("clock", model.card.hash(), None, BATCH, 0)
+    first = next(iter(open_dataset(f"videos:{sample}")))
+    assert [reward.episode for reward in work([(first, scored_fingerprint(first, model.card))])] == [first.id]
+    with pytest.raises(BadEpisode) as refused:
+        work([(first, "of another file")])
+    assert refused.value.episode == first.id
+    with pytest.raises(BadInput, match="card"):
+        on_ray._ActorScorer("clock", "of another version", None, BATCH, 0)
+
+
+def test_options_of_ray_need_it(sample: Path) -> None:
+    for option in ("--actors", "--gpus"):
+        assert option in error_sentence(demerit_here("score", sample, "--model", "clock", option, 1))
+
+
+# --- on a cluster of four logical CPUs
+
+DRIVER = """
+import functools, json, os, sys
+import ray
+from demerit.cli import models
+from demerit.use import on_ray
+on_ray.HEAD_SECONDS = 2
+models.RayScorer = functools.partial(on_ray.RayScorer, group_seconds=0)
+plan = json.loads(open(os.environ["DEMERIT_TEST_PLAN"]).read())
+open(os.environ["DEMERIT_TEST_PLAN"], "w").write(json.dumps({**plan, "driver": os.getpid()}))
+if "RAY_ADDRESS" not in os.environ:
+    os.environ["RAY_worker_niceness"] = "0"
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+from demerit.cli import main
+sys.argv = ["demerit", "score", *sys.argv[1:]]
+main()
+"""
+
+
+class Bench:
+    """A dataset of drawn videos, the log of what was scored, and rewards on disk."""
+
+    def __init__(self, root: Path, plan: Path, make_video: Callable[..., Path]) -> None:
+        self.root, self.plan, self.log, self.out = root, plan, root / "log.txt", root / "rewards"
+        for number in range(EPISODES):
+            make_video(f"v/{number:02d}.mp4", seed=number, frames=6)
+        self.order()
+
+    def order(self, head: int = 0, **harm: str) -> None:
+        named = {name.removeprefix("e"): word for name, word in harm.items()}
+        self.plan.write_text(json.dumps({"log": str(self.log), "harm": named, "head": head}))
+
+    def job(self, out: Path | None = None, **options: Any) -> ScoreJob:
+        dataset = open_dataset(f"videos:{self.root / 'v'}")
+        return ScoreJob(load_model(MODEL), dataset, out or self.out, batch=BATCH, workers=0, **options)
+
+    def score(self, scorer: RayScorer = SCORER, **options: Any) -> ScoreProgress:
+        return score(self.job(**options), scorer=scorer, commit_seconds=0)
+
+    def times_scored(self) -> Counter[str]:
+        return Counter(line.split()[1] for line in self.log.read_text().splitlines())
+
+    def redone(self) -> int:
+        return sum(times - 1 for times in self.times_scored().values())
+
+    def rows(self, out: Path | None = None) -> pa.Table:
+        store = RewardStore(out or self.out)
+        parts = [pq.read_table(store.root / part.file) for part in store.manifest.tables["rewards"]]
+        return pa.concat_tables(parts).sort_by("episode")
+
+    def drive(self, **options: Any) -> Any:
+        """Start the command as a process of its own, with a cluster of its own."""
+        words = [self.root / "v", "--model", MODEL, "--on", "ray", "--actors", ACTORS, "--batch", BATCH, "--workers", 1]
+        paths = os.pathsep.join(path for path in sys.path if path)
+        environment = {**os.environ, "PYTHONPATH": paths, "DEMERIT_TEST_PLAN": str(self.plan), "NO_COLOR": "1"}
+        environment |= options.pop("env", {})
+        command = [sys.executable, "-c", DRIVER, *map(str, words), "--out", str(self.root)]
+        self.out = self.root / "saboteur"
+        return running(command, env=environment, stderr=subprocess.PIPE, start_new_session=True, **options)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A running cluster, whose actors read this file."""
+    path = tmp_path_factory.mktemp("ray") / "plan.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEMERIT_TEST_PLAN", str(path))
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(
+            address="local",
+            num_cpus=4,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=100 * 2**20,
+        )
+        try:
+            yield path
+        finally:
+            ray.shutdown()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, plan: Path, make_video: Callable[..., Path]) -> Bench:
+    return Bench(tmp_path, plan, make_video)
+
+
+@pytest.fixture
+def alone(tmp_path: Path, make_video: Callable[..., Path]) -> Bench:
+    """A bench whose cluster is started by the command."""
+    return Bench(tmp_path, tmp_path / "plan.json", make_video)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frames", [None, 2])
+def test_rewards_are_those_of_the_plain_job(bench: Bench, frames: int | None) -> None:
+    (bench.root / "v" / "05.mp4").write_bytes(b"no video at all")
+    score(bench.job(bench.root / "plain", frames=frames))
+    progress = bench.score(frames=frames)
+    assert (progress.scored, progress.unscored) == (EPISODES - 1, 1)
+    assert bench.rows().equals(bench.rows(bench.root / "plain"))
+    assert len({line.split()[0] for line in bench.log.read_text().splitlines()} - {str(os.getpid())}) == ACTORS
+    again = bench.score(frames=frames)
+    assert (again.kept, again.scored, again.unscored) == (EPISODES, 0, 0)
+    assert ray.is_initialized()  # a cluster that was there before stays
+
+
+@pytest.mark.slow
+def test_a_killed_worker_loses_and_doubles_nothing(bench: Bench) -> None:
+    bench.order(e03="die", e11="die")
+    assert bench.score().scored == EPISODES
+    assert bench.rows()["episode"].to_pylist() == [f"{number:02d}" for number in range(EPISODES)]
+    assert bench.redone() <= 2 * (BATCH - 1)
+
+
+@pytest.mark.slow
+def test_an_episode_on_which_workers_die_is_unscored_alone(bench: Bench) -> None:
+    bench.order(e06="always die")
+    progress = bench.score()
+    assert (progress.scored, progress.unscored, dict(progress.reasons)) == (EPISODES - 1, 1, {DIED: 1})
+    bench.order()
+    retried = bench.score(retry=True)
+    assert (retried.scored, retried.kept) == (1, EPISODES - 1)
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for scorer in (RayScorer(MODEL, actors=3, workers=2), RayScorer(MODEL, gpus=1), RayScorer(MODEL, workers=5)):
+        with pytest.raises(BadInput, match="CPUs"):
+            bench.score(scorer)
+    others = ray.remote(num_cpus=4)(on_ray._Actor).remote()
+    ray.get(others.settle.remote(".", []))
+    with monkeypatch.context() as patch, pytest.raises(BadInput, match="0 CPUs"):
+        patch.setattr(on_ray, "START_SECONDS", 1)
+        bench.score()
+    ray.kill(others)
+    job = bench.job()
+    stranger = [(episode, "of another file") for episode in job.dataset]
+    with pytest.raises(DemeritError, match=socket.gethostname()):
+        next(SCORER(job, iter(stranger), lambda *_: None))
+    assert not bench.log.exists()
+
+
+@pytest.mark.slow
+def test_a_killed_driver_loses_and_doubles_nothing(alone: Bench) -> None:
+    alone.order(e09="kill the driver")
+    with alone.drive() as run:
+        run.communicate(timeout=100)
+        assert run.returncode == -signal.SIGKILL
+    before = len(RewardStore(alone.out))
+    assert 0 < before < EPISODES
+    with alone.drive() as run:
+        _, errors = run.communicate(timeout=100)
+        assert run.returncode == 0, errors
+    assert alone.rows()["episode"].to_pylist() == [f"{number:02d}" for number in range(EPISODES)]
+    assert alone.redone() <= ACTORS * BATCH
+
+
+@pytest.mark.slow
+def test_control_c_saves_what_is_done(alone: Bench) -> None:
+    alone.order(e09="interrupt the driver")
+    with alone.drive() as run:
+        _, errors = run.communicate(timeout=100)
+    assert run.returncode == 130 and "Traceback" not in errors, errors
+    before = len(RewardStore(alone.out))
+    with alone.drive() as run:
+        out, errors = run.communicate(timeout=100)
+        assert run.returncode == 0, errors
+    assert 0 < before < len(alone.rows()) == EPISODES
+    assert f"{before} were scored already" in out
+
+
+@pytest.mark.slow
+def test_a_dead_head_is_a_sentence_and_what_is_done_is_kept(alone: Bench) -> None:
+    psutil = pytest.importorskip("psutil")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": paths, "DEMERIT_TEST_PLAN": str(alone.plan), "RAY_AUTH_MODE": "disabled"}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    words = f"start --head --block --num-cpus 4 --port {port} --include-dashboard false --object-store-memory 100000000"
+    where = Path("/tmp", f"demerit-ray-{port}")  # pytest's own folders are too long for the sockets in it
+    command = [sys.executable, "-m", "ray.scripts.scripts", *words.split(), "--temp-dir", str(where)]
+    try:
+        with running(command, env=environment, stderr=subprocess.STDOUT, start_new_session=True) as head:
+            assert head.stdout is not None
+            assert any("block forever" in line for line in head.stdout)
+            family = psutil.Process(head.pid).children(recursive=True)
+            gcs = next(process for process in family if "gcs_server" in process.name())
+            alone.order(head=gcs.pid, e09="kill the head")
+            with alone.drive(env={**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}) as run:
+                _, errors = run.communicate(timeout=100)
+            assert run.returncode == 1 and "Traceback" not in errors, errors
+            assert str(port) in errors.splitlines()[-1]
+            for process in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        assert 0 < len(RewardStore(alone.out)) < EPISODES
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
