@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("bench:bench", "Measure models against labels, with controls. Writes report.html and report.json."),
     "leaderboard": ("leaderboard:leaderboard", "Build a web page that compares reports and published tables."),
     "filter": ("filter:filter_", "Make a view of a dataset without the episodes that fail a condition."),
+    "retrieve": ("retrieve:retrieve", "Find the moments of long recordings that show an instruction being done."),
     "negatives": ("negatives:negatives", "Make failures from successes by editing frames or instructions."),
     "relabel": ("relabel:relabel", "Write graded instructions that a success does not fulfil, with a chat model."),
     "label": ("label:label", "Label episodes by a rule over their signals."),

@@ -7,17 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from demerit.data.dataset import Dataset, ListReader
+from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.evaluate.reports import Report, build_leaderboard, write_page
 from demerit.evaluate.reports.player import pick_examples
 from demerit.training.teach import teach
+from demerit.use.filter import decide, need_at_least
+from demerit.use.filter_page import write_filter_page
 from demerit.use.release import ReleaseConfig, release
+from demerit.use.scored import score_missing
 from fakes import lesson_data as data
 from fakes.fake_network import FakeNetwork
+from fakes.named_values import Named
 from fakes.page_fixture import make_large_report, make_report, shading_frames
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -312,3 +318,25 @@ def test_rows_of_a_large_report_are_drawn_on_demand(visit: Visit, tmp_path: Path
     assert page.locator("#episodes-table tbody tr").count() == 50
     page.locator("#episodes-scroller").evaluate("box => { box.scrollTop = box.scrollHeight; }")
     until(page, "document.querySelectorAll('#episodes-table tbody tr').length > 50")
+
+
+def test_the_page_of_a_filter_sorts_turns_pages_and_runs_no_text(visit: Visit, tmp_path: Path) -> None:
+    images = np.zeros((4, 8, 8, 3), np.uint8)
+    words = [f"{EVIL} 0.{i % 10}{i}" for i in range(70)]
+    dataset = Dataset.from_episodes([Episode.from_array(images, text, f"e{i}") for i, text in enumerate(words)])
+    outcome = decide(score_missing(dataset, Named(), tmp_path / "r"), [need_at_least("value", 0.5, lambda r: r.final)])
+    write_filter_page(outcome, dataset, tmp_path / "filter.html", pictures=5)
+    page = visit(tmp_path / "filter.html", **PHONE)
+    cards = page.locator("#grid li")
+    assert cards.count() == 60 and page.locator("#grid img").count() == 5
+    assert cards.first.get_attribute("class") == "goes" and EVIL in cards.first.inner_text()
+    page.select_option("#show", "stays")
+    page.select_option("#sort", "-value")
+    assert page.locator("#count").inner_text() == f"{len(outcome.kept)} of 70 episodes"
+    values = [float(text) for text in page.locator("#grid .head span:first-child").all_inner_texts()]
+    assert values == sorted(values, reverse=True) and min(values) >= 0.5
+    page.select_option("#show", "")
+    page.locator("#next").click()
+    assert cards.count() == 10 and page.locator("#next").is_disabled()
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["viewport"]["width"]
+    assert page.evaluate("window.evil") is None

@@ -237,6 +237,22 @@ class Engine:
         distance = None if self.familiarity is None else self.familiarity.distances(features)
         return NetworkOutputs(progress, bins, success, rank, hidden, state, distance)
 
+    def rank_clips(self, clips: npt.NDArray[Any], instruction: str) -> Floats:
+        """Return the rank at the end of each of (n, frames, vector) clips of pooled features: higher = better done."""
+        words = self.text_vector(instruction)
+        if words is None:
+            raise BadInput("instruction", "text with a known word", repr(instruction))
+        state, told = np.zeros((1, self.info.state), np.float32), np.ones((1, 1), np.float32)
+        given = {"words": words[None], "told": told, "state": state}
+
+        def rank(some: npt.NDArray[Any]) -> list[Floats]:
+            features = np.zeros((len(some), 1, some.shape[1], self.info.features), np.float32)
+            features[:, 0, :, : self.info.vector] = some
+            return [self._temporal.run(["rank"], {"features": one, **given})[0][0, -1] for one in features]
+
+        blocks = [clips[start : start + STEPS] for start in range(0, len(clips), STEPS)]
+        return np.array([row for rows in self._pool.map(rank, blocks) for row in rows], dtype=np.float32)
+
     def text_vector(self, instruction: str) -> Floats | None:
         """Encode an instruction; None when it is blank or has no known word piece."""
         return self._text.vector(instruction)

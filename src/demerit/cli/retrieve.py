@@ -1,0 +1,153 @@
+"""The retrieve command: moments of recordings that show an instruction being done."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from demerit.cli.bars import bar, err, out, print_problems, print_table
+from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, reader_options
+from demerit.cli.scoring import score_with_bar
+from demerit.cli.terminal import shorten
+from demerit.data.dataset import NO_INSTRUCTION, Dataset
+from demerit.data.episode import safe_name
+from demerit.data.files import check_free
+from demerit.data.formats import open_dataset
+from demerit.data.frames import short_hash
+from demerit.errors import BadInput
+from demerit.models import load_model
+from demerit.models.compact.engine import Engine
+from demerit.use.retrieve.index import PlayWindows, WindowPlan, index_folder, index_windows
+from demerit.use.retrieve.search import (
+    PlaySegment,
+    merge_hits,
+    pick_examples_of,
+    score_by_examples,
+    score_by_text,
+    write_segments,
+)
+from demerit.use.scored import ScoredDataset
+
+SHOWN = 20
+CANDIDATES = 3
+"""segments that a model scores for each that is wanted"""
+FITS = 1.5
+"""windows may be that much longer or shorter than examples"""
+
+
+def retrieve(
+    instruction: Annotated[str, typer.Argument(help="What to find, e.g. 'open the drawer'.")],
+    dataset: DatasetArgument,
+    dest: Annotated[
+        Path | None, typer.Argument(help="A demerit folder to create, of the segments as episodes.")
+    ] = None,
+    top: Annotated[int, typer.Option(metavar="N", help="Most segments to find.")] = 100,
+    examples: Annotated[
+        str, typer.Option(metavar="DATASET", help="Some successes of the instruction: far better than its words alone.")
+    ] = "",
+    model: Annotated[
+        str, typer.Option("--model", "-m", metavar="NAME", help="Order the segments by this model's value gain.")
+    ] = "",
+    seconds: Annotated[float, typer.Option(metavar="S", help="Length of a window.")] = 4.0,
+    stride: Annotated[
+        float | None, typer.Option(metavar="S", help="From a window to the next (half a window).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the segments as JSON, and nothing else.")] = False,
+    camera: CameraOption = None,
+    options: SourceOptions = None,
+) -> None:
+    """Find the moments of long recordings that show an instruction being done.
+
+    The recordings need no labels. They are read once; the index is stored next to the dataset, and a query takes
+    seconds. Words alone work for tasks like those that the default network was trained on; for others give examples.
+
+    [bold]Examples[/bold]
+
+      demerit retrieve "open the drawer" play --examples drawers
+      demerit retrieve "open the drawer" play found --examples drawers --top 50 --seconds 6
+      demerit retrieve "open the drawer" play --model ./my-model --json
+    """
+    if dest is not None:
+        check_free(dest)
+    plan, say = WindowPlan(seconds, seconds / 2 if stride is None else stride), err if as_json else out
+    engine = Engine.load_shipped()
+    if engine.text_vector(instruction) is None:
+        raise BadInput("instruction", "text with a known word", repr(instruction))
+    source = open_dataset(dataset, camera=camera, **reader_options(options, trust_pickles=False))
+    loaded = load_model(model) if model else None
+    if loaded is not None and not loaded.card.comparable:
+        raise BadInput(
+            f"--model {model}", "values that can be compared between episodes", "values of each episode alone"
+        )
+    shown = _read_examples(instruction, open_dataset(examples), engine) if examples else None
+    if shown is not None:
+        lasts = median(float(one.main.times()[-1]) for one in shown.episodes)
+        if not 1 / FITS < lasts / seconds < FITS:
+            say.print(f"[yellow]The examples last {lasts:.1f} s and a window {seconds:g} s[/yellow]: see --seconds")
+    windows = _read_windows(source, plan, engine)
+    print_problems([row for row in source.problems.rows() if row["problem"] != NO_INSTRUCTION], say)
+    for id, why in windows.problems.items():
+        say.print(f"[yellow]not searched[/yellow]: {escape(shorten(f'{id}: {why}'))}")
+    started = time.monotonic()
+    scores = score_by_text(windows, engine, instruction) if shown is None else score_by_examples(windows, shown.vectors)
+    segments = merge_hits(windows, scores, top if loaded is None else top * CANDIDATES)
+    spent = time.monotonic() - started
+    if loaded is not None:
+        folder = index_folder(source, plan, engine) / "rewards" / short_hash(instruction.encode())[:12]
+        cut = Dataset.from_episodes([one.cut(instruction) for one in segments], source.name)
+        scored = score_with_bar(cut, loaded, folder / safe_name(loaded.card.name), say)
+        segments = _order_by_gain(segments, scored, say)[:top]
+    if dest is not None:
+        write_segments(segments, instruction, source, dest)
+    if as_json:
+        print(json.dumps([one.as_dict() for one in segments], ensure_ascii=False))
+        return
+    by = f"{len(shown)} examples" if shown is not None else "its words alone"
+    out.print(f"{len(segments)} segments of {len(windows)} windows by {by} in {spent:.1f} s")
+    _print_segments(segments)
+    if dest is not None:
+        out.print(escape(f"Segments as episodes: {dest}"))
+
+
+def _read_windows(dataset: Dataset, plan: WindowPlan, engine: Engine) -> PlayWindows:
+    with bar("reading recordings", dataset.expected()) as shown:
+        return index_windows(dataset, plan, engine, None, lambda done, count: shown.update(done, f"{count} windows"))
+
+
+def _read_examples(instruction: str, dataset: Dataset, engine: Engine) -> PlayWindows:
+    """Index the examples, each as one window, next to their dataset."""
+    plan = WindowPlan(math.inf, 1.0)
+    found = Dataset.from_episodes(pick_examples_of(instruction, dataset), dataset.name)
+    return index_windows(found, plan, engine, index_folder(dataset, plan, engine))
+
+
+def _order_by_gain(segments: list[PlaySegment], scored: ScoredDataset, say: Console) -> list[PlaySegment]:
+    rewards = [reward for _, reward in scored]
+    gains = [float(one.value[-1] - one.value[0]) if one.scored else math.nan for one in rewards]
+    unscored = [one for one, gain in zip(rewards, gains, strict=True) if math.isnan(gain)]
+    if unscored:
+        say.print(escape(shorten(f"{len(unscored)} not scored, listed last: {unscored[0].why_missing}")))
+    found = [replace(one, gain=gain) for one, gain in zip(segments, gains, strict=True)]
+    return sorted(found, key=lambda one: math.inf if math.isnan(one.gain) else -one.gain)
+
+
+def _print_segments(segments: list[PlaySegment]) -> None:
+    table = Table("score", "gain", "recording", "frames", "seconds")
+    for one in segments[:SHOWN]:
+        facts = one.as_dict()
+        gain = "" if facts["gain"] is None else f"{facts['gain']:.3f}"
+        span = "{:.1f} to {:.1f}".format(*facts["seconds"])
+        table.add_row(f"{one.score:.2f}", gain, escape(one.episode.id), f"{one.first} to {one.last}", span)
+    print_table(table)
+    if len(segments) > SHOWN:
+        out.print(f"and {len(segments) - SHOWN} more (--json lists all)")

@@ -1,0 +1,1 @@
+"""Retrieval: find the moments of long recordings that show an instruction being done."""

@@ -1,0 +1,245 @@
+"""Retrieval: windows, the index and how it resumes, ranking, merging, and the folder of segments."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demerit.data.dataset import Dataset
+from demerit.data.episode import Episode
+from demerit.data.labels import Outcome
+from demerit.data.store import Store
+from demerit.data.video import write_video
+from demerit.errors import BadInput
+from demerit.models.compact.engine import Engine
+from demerit.use.retrieve.index import FRAMES, PlayWindows, WindowPlan, index_windows
+from demerit.use.retrieve.search import (
+    merge_hits,
+    pick_examples_of,
+    score_by_examples,
+    score_by_text,
+    write_segments,
+)
+from fakes.command import demerit_here, error_sentence
+from fakes.lesson_data import draw_images
+
+WORDS = "push the square to the right"
+REST, MOVE = np.zeros(10), np.linspace(0, 1, 10)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine.load_shipped(threads=1)
+
+
+def play(*courses: np.ndarray, seed: int = 0) -> np.ndarray:
+    """A square at rest, moving to the right, or back."""
+    return draw_images(np.concatenate(courses), seed, side=32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four recordings of 4 s at 10 frames per second: the square moves right in second 1, 2, 3, or back in second 1."""
+    place = tmp_path_factory.mktemp("play") / "play"
+    place.mkdir()
+    for i in range(3):
+        parts = [REST] * i + [MOVE] + [REST + 1] * (3 - i)
+        write_video(place / f"right-{i}.mp4", play(*parts, seed=i), 10)
+    write_video(place / "back.mp4", play(MOVE[::-1], REST, REST, REST, seed=9), 10)
+    shown = place.parent / "shown"
+    shown.mkdir()
+    for i in range(3):
+        write_video(shown / f"example-{i}.mp4", play(MOVE, seed=20 + i), 10)
+    return place
+
+
+def make_windows(spans: list[list[int]], owner: list[int] | None = None) -> PlayWindows:
+    owners = np.zeros(len(spans), np.int32) if owner is None else np.array(owner, np.int32)
+    recordings = [Episode.from_array(np.zeros((100, 4, 4, 3), np.uint8), id=f"r{i}") for i in range(owners.max() + 1)]
+    return PlayWindows(recordings, owners, np.array(spans, np.int32), np.zeros((len(spans), 8, 4), np.float16), {})
+
+
+@given(
+    frames=st.integers(2, 200),
+    rate=st.sampled_from([5.0, 8.9, 30.0]),
+    seconds=st.floats(0.5, 9),
+    share=st.floats(0.1, 1),
+)
+def test_windows_cover_every_frame_and_none_is_too_long(frames: int, rate: float, seconds: float, share: float) -> None:
+    times = np.arange(frames) / rate
+    spans = WindowPlan(seconds, seconds * share).spans(times)
+    covered = {frame for first, last in spans for frame in range(first, last + 1)}
+    assert covered == set(range(frames))
+    assert spans[-1, 1] == frames - 1 and (np.diff(spans[:, 0]) >= 0).all()
+    assert all(times[last] - times[first] <= seconds + 1e-5 for first, last in spans)
+
+
+def test_an_infinite_window_is_the_recording() -> None:
+    assert WindowPlan(math.inf, 1.0).spans(np.arange(7) / 10).tolist() == [[0, 6]]
+
+
+def test_the_index_is_read_once_and_resumes(folder: Path, tmp_path: Path, engine: Engine) -> None:
+    plan = WindowPlan(1.0, 0.5)
+    episodes = [Episode.from_video(path) for path in sorted(folder.glob("*.mp4"))]
+    some = index_windows(Dataset.from_episodes(episodes[:2]), plan, engine, tmp_path)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    whole = index_windows(Dataset.from_episodes(episodes), plan, engine, tmp_path)
+    assert len(written) == 2 and len(list(tmp_path.iterdir())) == 4
+    assert all(path.stat().st_mtime_ns == before for path, before in written.items())
+    assert whole.vectors.shape == (len(whole), FRAMES, engine.pooled_width)
+    assert np.array_equal(whole.vectors[: len(some)], some.vectors)
+
+
+def test_a_window_is_seen_as_an_episode_of_its_own(folder: Path, tmp_path: Path, engine: Engine) -> None:
+    episode = Episode.from_video(folder / "right-1.mp4")
+    windows = index_windows(Dataset.from_episodes([episode]), WindowPlan(0.75, 0.5), engine, tmp_path)
+    first, last = windows.spans[3]
+    images = episode.main.take(range(first, last + 1))
+    alone = engine.features(images, images[0])[:, : engine.pooled_width]
+    assert last - first + 1 == FRAMES
+    assert np.allclose(windows.vectors[3], alone, atol=2e-2)
+
+
+def test_ranks_are_those_of_the_network(folder: Path, tmp_path: Path, engine: Engine) -> None:
+    episode = Episode.from_video(folder / "right-1.mp4")
+    windows = index_windows(Dataset.from_episodes([episode]), WindowPlan(0.75, 0.5), engine, tmp_path)
+    ranks = engine.rank_clips(windows.vectors, WORDS)
+    padded = np.zeros((len(windows), FRAMES, engine.info.features), np.float32)
+    padded[:, :, : engine.pooled_width] = windows.vectors
+    assert np.allclose(ranks, [engine.follow(clip, WORDS).rank[-1] for clip in padded], atol=1e-5)
+    scores = score_by_text(windows, engine, WORDS)
+    assert np.array_equal(np.argsort(scores), np.argsort(ranks)) and abs(scores.mean()) < 1e-6
+
+
+def test_examples_are_scored_by_the_formula() -> None:
+    rng = np.random.default_rng(0)
+    vectors, shown = rng.normal(size=(50, 8, 6)).astype(np.float16), rng.normal(size=(3, 8, 6)).astype(np.float16)
+    windows = replace(make_windows([[i, i + 1] for i in range(50)]), vectors=vectors)
+    x = [[float(row[7][k]) - float(row[0][k]) for k in range(6)] for row in vectors]
+    mean, cov = np.mean(x, axis=0), np.cov(np.array(x).T, bias=True)
+    wanted = np.mean([row[7].astype(float) - row[0].astype(float) for row in shown], axis=0)
+    direction = np.linalg.inv(cov + np.trace(cov) / 6 * np.eye(6)) @ (wanted - mean)
+    raw = np.array([direction @ (row - mean) for row in np.array(x)])
+    assert np.allclose(score_by_examples(windows, shown), (raw - raw.mean()) / raw.std(), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("spans", "scores", "top", "found"),
+    [
+        ([[0, 9], [5, 14], [40, 49]], [3.0, 2.0, 1.0], 5, [(0, 14), (40, 49)]),
+        ([[0, 9], [5, 14], [10, 19], [15, 24]], [4.0, 3.0, 2.0, 1.0], 5, [(0, 19)]),  # at most two windows long
+        ([[0, 9], [20, 29], [8, 21]], [3.0, 2.0, 1.0], 5, [(0, 9), (20, 29)]),  # two hits do not become one
+        ([[0, 9], [20, 29], [40, 49]], [1.0, 3.0, 2.0], 2, [(20, 29), (40, 49)]),
+    ],
+)
+def test_overlapping_hits_become_one_segment(
+    spans: list[list[int]], scores: list[float], top: int, found: list[tuple[int, int]]
+) -> None:
+    segments = merge_hits(make_windows(spans), np.array(scores), top)
+    assert [(one.first, one.last) for one in segments] == found
+    assert [one.score for one in segments] == sorted((one.score for one in segments), reverse=True)
+
+
+def test_windows_of_different_recordings_never_merge() -> None:
+    segments = merge_hits(make_windows([[0, 9], [5, 14]], [0, 1]), np.array([2.0, 1.0]), 5)
+    assert [(one.episode.id, one.first) for one in segments] == [("r0", 0), ("r1", 5)]
+
+
+def test_examples_are_successes_or_unlabelled_and_of_the_same_words() -> None:
+    images = np.zeros((4, 4, 4, 3), np.uint8)
+    facts = [("Push it!", True), ("push it", None), ("push it", False), ("", None), ("pull it", True)]
+    labels = [() if success is None else (Outcome("human", success=success),) for _, success in facts]
+    episodes = [
+        replace(Episode.from_array(images, words, f"e{i}"), outcomes=outcomes)
+        for i, ((words, _), outcomes) in enumerate(zip(facts, labels, strict=True))
+    ]
+    assert [one.id for one in pick_examples_of("push it", Dataset.from_episodes(episodes))] == ["e0", "e1", "e3"]
+    with pytest.raises(BadInput, match="pull it"):
+        pick_examples_of("push it", Dataset.from_episodes(episodes[4:]))
+
+
+def find(folder: Path, *options: object) -> list[dict[str, Any]]:
+    said = demerit_here("retrieve", WORDS, folder, "--seconds", 1, "--stride", 0.5, *options, "--json")
+    assert said.returncode == 0, said.stderr
+    found: list[dict[str, Any]] = json.loads(said.stdout)
+    return found
+
+
+def test_the_moments_that_look_like_the_examples_are_found(folder: Path) -> None:
+    best, second, *_ = find(folder, "--examples", folder.parent / "shown")
+    for one in (best, second):
+        name, _, moved = one["episode"].partition("-")
+        assert name == "right" and one["seconds"][0] <= int(moved) + 0.5 <= one["seconds"][1]
+
+
+def test_segments_are_episodes_by_reference_without_the_recordings_labels(folder: Path, tmp_path: Path) -> None:
+    labelled = Store.create(tmp_path / "play", "play")
+    with labelled.writer() as writer:
+        whole = Episode.from_video(folder / "right-1.mp4", "tidy up")
+        writer.add(replace(whole, outcomes=(Outcome("human", success=True),), signals={"state": np.arange(40)}))
+    found = find(labelled.root, tmp_path / "out", "--top", 1, "--model", "clock")
+    (episode,) = Store(tmp_path / "out").episodes()
+    first, last = found[0]["first"], found[0]["last"]
+    assert (episode.instruction, episode.outcomes, episode.origin.parent) == (WORDS, (), "right-1")
+    assert episode.signals["state"].tolist() == list(range(first, last + 1))
+    assert np.array_equal(episode.main.all(), whole.main.take(range(first, last + 1)))
+    assert not list((tmp_path / "out").rglob("*.mp4"))
+    assert found[0]["gain"] == pytest.approx(1 - 1 / (last - first + 1))
+    facts = json.loads((tmp_path / "out" / "segments.json").read_text())
+    assert facts["instruction"] == WORDS and facts["segments"] == found
+
+
+def test_segments_of_arrays_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    segments = merge_hits(make_windows([[0, 9]]), np.array([1.0]), 1)
+    with pytest.raises(BadInput):
+        write_segments(segments, WORDS, Dataset.from_episodes([], "none"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("", ()),
+        ("日本", ()),
+        (WORDS, ("--top", 0)),
+        (WORDS, ("--seconds", 0)),
+        (WORDS, ("--seconds", 1, "--stride", 2)),
+        (WORDS, ("--seconds", "nan")),
+        (WORDS, ("--seconds", 0.01)),
+        (WORDS, ("--examples", "absent")),
+        (WORDS, ("--model", "absent")),
+    ],
+)
+def test_bad_input_is_a_sentence(folder: Path, words: str, options: tuple[object, ...]) -> None:
+    error_sentence(demerit_here("retrieve", words, folder, *options))
+
+
+def test_a_damaged_index_and_an_unreadable_recording_are_told(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "play"
+    place.mkdir()
+    for name in ("right-0", "right-1"):
+        (place / f"{name}.mp4").write_bytes((folder / f"{name}.mp4").read_bytes())
+    (place / "broken.mp4").write_bytes(b"no video")
+    said = demerit_here("retrieve", WORDS, place, "--seconds", 1)
+    assert said.returncode == 0 and "broken" in said.stdout
+    (file, *_) = tmp_path.rglob("*.npz")
+    file.write_bytes(b"torn")
+    assert file.name in error_sentence(demerit_here("retrieve", WORDS, place, "--seconds", 1))
+
+
+def test_a_recording_that_changed_is_read_again(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "play"
+    place.mkdir()
+    (place / "a.mp4").write_bytes((folder / "back.mp4").read_bytes())
+    (place / "b.mp4").write_bytes((folder / "back.mp4").read_bytes())
+    shown = ("--examples", folder.parent / "shown", "--top", 1)
+    find(place, *shown)
+    (place / "b.mp4").write_bytes((folder / "right-2.mp4").read_bytes())
+    (best,) = find(place, *shown)
+    assert best["episode"] == "b" and best["seconds"][0] <= 2.5 <= best["seconds"][1]
