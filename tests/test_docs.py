@@ -94,3 +94,16 @@ def test_the_commands_of_watch_run(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert "28 episodes, 28 scored now, 0 waiting." in run.stdout
     assert "28 episodes, 0 scored now, 0 waiting." in run.stdout
+
+
+@pytest.mark.slow
+def test_written_rewards_are_what_the_page_says(tmp_path: Path) -> None:
+    found = dict(blocks("write_rewards.md"))
+    for line in found["bash"].splitlines():
+        said = demerit_here(*line.split("#")[0].split()[1:], cwd=tmp_path)
+        assert said.returncode == 0, said.stderr
+    assert (tmp_path / "robot-taught-lerobot/sarm_progress.parquet").exists()
+    run = subprocess.run(
+        [sys.executable, "-c", found["python"]], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.stdout == found["text"], run.stderr

@@ -137,9 +137,7 @@ def _notes(written: WrittenRewards, to: str, recipe: RewardRecipe) -> list[str]:
         unknown = sum(one.success is None for one in frames.episodes)
         notes.append(f"no next.success: the outcome of {count_episodes(unknown)} is unknown (see --success-from)")
     if written.links is not None:
-        how = {"hard links": written.links.linked, "symbolic links (keep the source)": written.links.symlinked}
-        how["copied (no links on this disk)"] = written.links.copied
-        notes.append("videos: " + ", ".join(f"{count} {what}" for what, count in how.items() if count))
+        notes.append("videos: " + "; ".join(f"{kind} ({count})" for kind, count in written.links.items()))
     elif to == "lerobot":
         notes.append("videos were encoded: only those of a LeRobot v3.0 source can be linked")
     if written.sidecars:
@@ -162,5 +160,5 @@ def _as_dict(written: WrittenRewards) -> dict[str, Any]:
         "unscored": frames.unscored,
         "interpolated": frames.interpolated,
         "sidecars": [str(path) for path in written.sidecars],
-        "videos": None if written.links is None else vars(written.links),
+        "videos": written.links,
     }

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_a_new_dataset_has_rewards_and_links_every_video(source: Path, tmp_path:
     before = snapshot(source)
     written = put(source, tmp_path / "new", "lerobot")
     assert snapshot(source) == before
-    assert vars(written.links) == {"linked": 8, "symlinked": 0, "copied": 0}
+    assert written.links == {"hard links": 8}
     for path in (source / "videos").rglob("*.mp4"):
         assert os.path.samefile(path, tmp_path / "new" / path.relative_to(source))
     data, old = rows_of(tmp_path / "new"), rows_of(source)
@@ -250,10 +251,10 @@ def test_another_disk_gets_symbolic_links_and_a_disk_without_links_copies(
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     monkeypatch.setattr(os, "link", refuse)
-    assert vars(put(source, tmp_path / "a", "lerobot").links)["symlinked"] == 8
+    assert put(source, tmp_path / "a", "lerobot").links == {lerobot.SYMLINKED: 8}
     assert [len(one) for one in open_dataset(str(tmp_path / "a"))] == list(LENGTHS)
     monkeypatch.setattr(os, "symlink", refuse)
-    assert vars(put(source, tmp_path / "b", "lerobot").links)["copied"] == 8
+    assert put(source, tmp_path / "b", "lerobot").links == {lerobot.COPIED: 8}
 
 
 def test_an_episode_that_the_reader_skips_is_unscored_not_forgotten(own: Path, tmp_path: Path) -> None:
@@ -264,6 +265,16 @@ def test_an_episode_that_the_reader_skips_is_unscored_not_forgotten(own: Path, t
     assert (caught.value.frames, caught.value.episodes) == (LENGTHS[2], 1)
     put(own, tmp_path / "new", "lerobot", recipe=RewardRecipe(("drop-episode",)))
     assert [len(one) for one in open_dataset(str(tmp_path / "new"))] == [6, 9, 7]
+
+
+def test_a_video_that_cannot_be_read_is_unscored(sample: Path, tmp_path: Path) -> None:
+    shutil.copytree(sample, tmp_path / "set")
+    next((tmp_path / "set").rglob("*.mp4")).write_bytes(b"no video")
+    words = ["rewards", "write", tmp_path / "set", "-m", "clock", "--to", "npz", "-o", tmp_path / "r.npz"]
+    assert "1 of 15 episodes" in error_sentence(demerit_here(*words))
+    for rule in ("drop-episode", "weight-zero"):
+        told = json.loads(demerit_here(*words[:-1], tmp_path / f"{rule}.npz", "--unscored", rule, "--json").stdout)
+        assert (told["episodes"], told["dropped"]) == (14, 1)
 
 
 # Bad input
@@ -365,6 +376,19 @@ def test_damaged_metadata_are_refused(own: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(BadInput, match="16"):
         put(own, tmp_path / "new", "lerobot")
+
+
+def test_damaged_data_leave_nothing(own: Path, tmp_path: Path) -> None:
+    path = own / "data/chunk-000/file-002.parquet"
+    content = path.read_bytes()
+    for damage in (b"PAR1 no table PAR1", content[:-30] + b"0" * 26 + b"PAR1", b""):
+        path.write_bytes(damage)
+        with pytest.raises(StoreError, match="file-002"):
+            put(own, tmp_path / "new", "lerobot")
+    path.unlink()
+    with pytest.raises(BadInput, match="27 rows"):
+        put(own, tmp_path / "new", "lerobot")
+    assert [one.name for one in tmp_path.iterdir()] == ["own"]
 
 
 def test_weights_of_strangers_are_checked(tmp_path: Path) -> None:

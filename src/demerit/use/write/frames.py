@@ -12,7 +12,7 @@ import numpy.typing as npt
 from demerit.data.episode import Episode
 from demerit.data.labels import TRAINED_SOURCES, Event, Outcome, most_trusted, select_labels
 from demerit.data.reward import Reward
-from demerit.errors import BadInput, BadReward, UnscoredFrames
+from demerit.errors import BadInput, BadReward, UnreadableVideo, UnscoredFrames
 from demerit.models.protocol import ModelCard
 from demerit.use.write.formulas import (
     EpisodeSpans,
@@ -29,6 +29,7 @@ from demerit.use.write.formulas import (
 UnscoredRule = Literal["fail", "drop-episode", "interpolate", "weight-zero"]
 AdvantageRule = Literal["n-step", "normalised", "group"]
 Flags = npt.NDArray[np.bool_]
+NOTHING = np.empty(0, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class EpisodeFrames:
     id: str
     task: str
     value: npt.NDArray[np.float32]
-    """(frames,), NaN = unscored"""
+    """(frames,), NaN = unscored; empty if the frames cannot be counted"""
     failing: Flags
     success: bool | None = None
     has_event: bool = False
@@ -150,9 +151,10 @@ class FrameRewards:
 
 def read_frames(episode: Episode, reward: Reward, recipe: RewardRecipe) -> EpisodeFrames:
     """Lay a reward out over all frames of its episode, with what the labels say of success and failure."""
-    length = len(episode)
-    if not length:
-        raise BadInput(f"episode {episode.id!r}", "at least one frame", "none")
+    try:
+        length = len(episode)
+    except UnreadableVideo as error:
+        return EpisodeFrames(episode.id, episode.instruction, NOTHING, NOTHING > 0, why_missing=str(error))
     value = np.full(length, np.nan, dtype=np.float32)
     value[reward.at] = reward.value
     labels = select_labels(episode.outcomes, TRAINED_SOURCES)
@@ -194,20 +196,18 @@ def fill_between(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 def lay_out(episodes: Iterable[EpisodeFrames], recipe: RewardRecipe, card: ModelCard) -> FrameRewards:
     """Compute everything for all episodes of a dataset, in its order."""
-    if not card.comparable:
-        raise BadInput(card.name, "a model whose values can be compared between episodes", "one relative to each")
     found = list(episodes)
     if not found:
         raise BadInput("dataset", "at least one episode", "none")
     filled = [fill_between(one.value) if "interpolate" in recipe.unscored else one.value for one in found]
-    is_whole = np.array([not np.isnan(values).any() for values in filled], dtype=bool)
+    is_whole = np.array([len(values) > 0 and not np.isnan(values).any() for values in filled], dtype=bool)
     unscored = sum(int(np.isnan(one.value).sum()) for one in found)
     still = sum(int(np.isnan(values).sum()) for values in filled)
-    if still and recipe.rest == "fail":
+    if recipe.rest == "fail" and not is_whole.all():
         first = next(one for one, whole in zip(found, is_whole, strict=True) if not whole)
         raise UnscoredFrames(card.name, still, int((~is_whole).sum()), len(found), f"{first.id}: {first.why_missing}")
-    places = np.flatnonzero(is_whole) if recipe.rest == "drop-episode" else np.arange(len(found))
-    if not len(places) or not any((~np.isnan(values)).any() for values in filled):
+    places = np.flatnonzero(is_whole if recipe.rest == "drop-episode" else [len(values) > 0 for values in filled])
+    if not any((~np.isnan(filled[place])).any() for place in places):
         example = f"{found[0].id}: {found[0].why_missing} (--unscored interpolate fills frames between scored ones)"
         raise BadReward(card.name, "all", f"every episode has unscored frames, e.g. {example}")
     kept = tuple(found[place] for place in places)

@@ -15,7 +15,7 @@ from demerit.models.protocol import ModelCard
 from demerit.registry import load_attribute
 from demerit.use.scored import ScoredDataset
 from demerit.use.write.frames import FrameRewards, RewardRecipe, lay_out, read_frames
-from demerit.use.write.lerobot import VideoLinks, match_entries, write_encoded, write_linked
+from demerit.use.write.lerobot import match_entries, write_encoded, write_linked
 from demerit.use.write.tables import write_npz, write_parquet, write_sidecars
 
 RewardFormat = Literal["lerobot", "sidecar", "minari", "parquet", "npz"]
@@ -38,8 +38,8 @@ class WrittenRewards:
     frames: FrameRewards
     sidecars: list[Path] = field(default_factory=list)
     """relative to `dest`"""
-    links: VideoLinks | None = None
-    """None = videos were encoded, or none were written"""
+    links: dict[str, int] | None = None
+    """how many videos are linked or copied; None = they were encoded, or none were written"""
     minari_id: str = ""
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,19 @@ import pyarrow.parquet as pq
 from demerit.data.dataset import Dataset, Problem
 from demerit.data.episode import Episode
 from demerit.data.files import atomic_folder, make_folder, write_json
-from demerit.data.formats.lerobot.metadata import FRAME_SUCCESS, LeRobotInfo, read_entries
+from demerit.data.formats.lerobot.metadata import FRAME_SUCCESS, LeRobotInfo, first_line, read_entries
 from demerit.data.formats.lerobot.reader import LeRobotReader
 from demerit.data.formats.lerobot.writer import MEASURES, REWARD, Moments, TableWriter, write_lerobot
 from demerit.data.labels import Outcome
 from demerit.data.untrusted import read_json
-from demerit.errors import BadInput
+from demerit.errors import BadInput, StoreError
 from demerit.use.write.formulas import Places
 from demerit.use.write.frames import EpisodeFrames, FrameRewards
 
 DONE = "next.done"
 NEW_TYPES = {REWARD: "float32", DONE: "bool", FRAME_SUCCESS: "bool"}
+LINKED, SYMLINKED = "hard links", "symbolic links, so keep the source"
+COPIED = "copied, as this disk has no links"
 SKIPPED = "the reader cannot use this episode (demerit inspect shows why)"
 
 
@@ -43,38 +46,35 @@ def match_entries(reader: LeRobotReader, found: Mapping[str, EpisodeFrames]) -> 
             expected = f"episode {place} with its first frame at {first}: numbered from 0, without gaps"
             raise BadInput(f"{reader.info.root}/meta", expected, f"episode {entry.index} at {stated}")
         id = f"{reader.name}/episode_{entry.index:06d}"
-        nothing = np.full(entry.length, np.nan, dtype=np.float32)
-        unread = EpisodeFrames(id, "; ".join(entry.tasks), nothing, nothing > 0, why_missing=SKIPPED)
-        one = found.get(id, unread)
+        one = found.get(id)
+        if one is None or not len(one.value):
+            nothing = np.full(entry.length, np.nan, dtype=np.float32)
+            why = SKIPPED if one is None else one.why_missing
+            one = EpisodeFrames(id, "; ".join(entry.tasks), nothing, nothing > 0, why_missing=why)
         if len(one.value) != entry.length:
             raise BadInput(f"episode {id!r}", f"{entry.length} frames, as the metadata say", len(one.value))
         first += entry.length
         yield one
 
 
-@dataclass
-class VideoLinks:
-    """How the videos came into the new dataset."""
-
-    linked: int = 0
-    """hard links: no bytes"""
-    symlinked: int = 0
-    """on another disk: moving or deleting the source breaks them"""
-    copied: int = 0
-
-
-def write_linked(info: LeRobotInfo, frames: FrameRewards, dest: Path, finish: Callable[[Path], object]) -> VideoLinks:
+def write_linked(
+    info: LeRobotInfo, frames: FrameRewards, dest: Path, finish: Callable[[Path], object]
+) -> dict[str, int]:
     """Write the dataset with next.reward, next.done and, where the outcome of every episode is known, next.success.
 
-    `finish` is called with the complete folder before it gets its name.
+    `finish` is called with the complete folder before it gets its name. Returns how many videos are linked or copied.
     """
     with atomic_folder(dest) as partial:
         links = _link_tree(info.root / "videos", partial / "videos")
         renumber = _Renumbering(frames)
-        for path in sorted((info.root / "data").glob("*/*.parquet")):
-            _rewrite(path, partial / path.relative_to(info.root), renumber.data)
-        for path in sorted((info.root / "meta/episodes").glob("*/*.parquet")):
-            _rewrite(path, partial / path.relative_to(info.root), renumber.episodes)
+        for place, change, rows in (
+            ("data", renumber.data, len(frames.value)),
+            ("meta/episodes", renumber.episodes, len(frames.places)),
+        ):
+            paths = sorted((info.root / place).glob("*/*.parquet"))
+            found = sum(_rewrite(path, partial / path.relative_to(info.root), change) for path in paths)
+            if found != rows:
+                raise BadInput(str(info.root / place), f"{rows} rows of the scored episodes", found)
         for path in [*(info.root / "meta").iterdir(), info.root / "README.md"]:
             if path.is_file() and path.name not in ("info.json", "stats.json"):
                 shutil.copyfile(path, partial / path.relative_to(info.root))
@@ -193,10 +193,11 @@ class _Renumbering:
         return (table if len(kept) == len(owner) else table.take(kept)), self.new[owner[kept]]
 
 
-def _rewrite(source: Path, target: Path, change: Callable[[Any], Any]) -> None:
-    """Change a parquet file row group by row group; one without rows is not written."""
+def _rewrite(source: Path, target: Path, change: Callable[[Any], Any]) -> int:
+    """Change a parquet file row group by row group; one without rows is not written. Returns the number of rows."""
     make_folder(target.parent)
     writer: Any = None
+    rows = 0
     try:
         with pq.ParquetFile(source) as file:
             for group in range(file.metadata.num_row_groups):
@@ -204,6 +205,10 @@ def _rewrite(source: Path, target: Path, change: Callable[[Any], Any]) -> None:
                 if table.num_rows:
                     writer = writer or TableWriter(target, table.schema)
                     writer.write_table(table)
+                    rows += table.num_rows
+        return rows
+    except (pa.ArrowException, KeyError) as error:
+        raise StoreError(source, f"it cannot be read ({first_line(error)})") from None
     finally:
         if writer is not None:
             writer.close()
@@ -248,18 +253,17 @@ def _aggregate(table: Any, key: str, measures: Mapping[str, Any]) -> dict[str, A
     return {name: numbers.tolist() for name, numbers in total.items()}
 
 
-def _link_tree(source: Path, target: Path) -> VideoLinks:
-    links = VideoLinks()
+def _link_tree(source: Path, target: Path) -> dict[str, int]:
+    links: Counter[str] = Counter()
     for path in sorted(path for path in source.rglob("*") if path.is_file()):
         place = target / path.relative_to(source)
         make_folder(place.parent)
-        for link, kind in ((os.link, "linked"), (os.symlink, "symlinked"), (shutil.copyfile, "copied")):
+        for link, kind in ((os.link, LINKED), (os.symlink, SYMLINKED), (shutil.copyfile, COPIED)):
             try:
                 link(path.resolve(), place)
+                links[kind] += 1
+                break
             except OSError:  # another disk, or a file system without links
-                if kind == "copied":
+                if kind == COPIED:
                     raise
-                continue
-            setattr(links, kind, getattr(links, kind) + 1)
-            break
     return links
