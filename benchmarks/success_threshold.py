@@ -128,8 +128,7 @@ def describe(episode: Episode, value: np.ndarray, probability: np.ndarray) -> Fo
 def highest(one: Followed, by: str, in_a_row: int) -> float:
     from demerit.use.gym.thresholds import highest_kept  # gymnasium is an extra
 
-    numbers = np.maximum.accumulate(one.value) - one.value if by == "fall" else getattr(one, by)
-    return highest_kept(numbers, in_a_row)
+    return highest_kept(getattr(one, by), in_a_row)
 
 
 def is_failure(one: Followed) -> bool:
@@ -182,16 +181,6 @@ def report(folds: list[list[Followed]], risk: float) -> None:
         dealt = [(outside, rule.threshold(inside, risk)) for inside, outside in splits(folds)]
         ends = [[(one, one.ends(threshold, rule)) for one in outside] for outside, threshold in dealt]
         print(f"| {rule.name} | {many(ends, risk)} |")
-    ended, found = np.mean([falls(inside, outside, risk) for inside, outside in splits(folds)], axis=0)
-    print(f"\nfind_failure_threshold ends {ended:.1%} of the successes and {found:.1%} of the failures")
-
-
-def falls(inside: list[Followed], outside: list[Followed], risk: float) -> tuple[float, float]:
-    """The shares of successes and failures that end as failed, by the default `find_failure_threshold`."""
-    deep = {id(one): highest(one, "fall", 2) for one in (*inside, *outside)}
-    threshold = conformal_threshold([deep[id(one)] for one in inside if one.success], risk, 0.9).threshold
-    shares = [[deep[id(one)] >= threshold for one in outside if one.success == side] for side in (True, False)]
-    return float(np.mean(shares[0] or [np.nan])), float(np.mean(shares[1] or [np.nan]))
 
 
 def many(ways: list[list[tuple[Followed, int | None]]], risk: float) -> str:

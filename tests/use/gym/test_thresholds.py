@@ -10,8 +10,10 @@ from demerit.data.labels import Outcome
 from demerit.data.seen import SeenEpisodes
 from demerit.errors import BadInput
 from demerit.evaluate.metrics.success import conformal_threshold
-from demerit.use.gym import EpisodeThreshold, find_failure_threshold, find_success_threshold
+from demerit.use.detect import Detector
+from demerit.use.gym import EpisodeThreshold, RewardScheme, find_failure_threshold, find_success_threshold
 from demerit.use.gym.thresholds import follow_episode
+from demerit.use.gym.watch import EpisodeWatch
 from fakes.lamp_env import LampModel
 
 
@@ -89,10 +91,27 @@ def test_too_few_episodes_and_those_that_do_not_count_are_said() -> None:
     assert find_success_threshold(LampModel(), tested, confidence=None, use_test_split=True).episodes == 50
 
 
-def test_the_failure_threshold_is_a_fall_that_successes_do_not_have() -> None:
-    rng = np.random.default_rng(0)
-    falls = rng.integers(0, 100, 30)
-    successes = [episode([0, 200, *[200 - int(fall)] * 2, 255], True, str(i)) for i, fall in enumerate(falls)]
-    found = find_failure_threshold(LampModel(), [*successes, *failures(3)], risk=0.1, confidence=None)
-    assert found.evidence == "drop" and found.episodes == 30
-    assert sorted(falls)[-4] / 255 < found.at < (max(falls) + 1) / 255
+def rising(count: int) -> list[Episode]:
+    return [episode([0, 40 + i, 120 + i, 200 + i, 250], True, f"rise{i}") for i in range(count)]
+
+
+def test_the_failure_threshold_ends_an_episode_that_stays_behind() -> None:
+    dark = failures(3)
+    found = find_failure_threshold(LampModel(), [*rising(30), *dark], risk=0.1, confidence=None)
+    assert isinstance(found, Detector) and found.schedules[""].successes == 30
+    watch = EpisodeWatch(LampModel(), ["light it"], RewardScheme(failure=found))
+    looks = [watch.look(np.full((4, 4, 3), level, np.uint8)) for level in (0, 60, 60, 60)]
+    assert [look.failed for look in looks] == [False, False, True, True]
+    with pytest.raises(BadInput) as few:
+        find_failure_threshold(LampModel(), rising(30))
+    assert few.value.expected.startswith("45")
+
+
+def test_the_frames_of_a_detector_are_those_of_the_environment_whatever_the_stride() -> None:
+    found = find_failure_threshold(LampModel(), rising(30), risk=0.1, confidence=None, stride=2)
+    watch = EpisodeWatch(LampModel(), ["light it"], RewardScheme(failure=found, stride=2))
+    looks = [watch.look(np.full((4, 4, 3), level, np.uint8)) for level in (0, 60, 251)]  # frames 0, 2 and 4
+    assert [look.failed for look in looks] == [False, True, False]
+    other = replace(found, card="another")
+    with pytest.raises(BadInput):
+        EpisodeWatch(LampModel(), ["light it"], RewardScheme(failure=other))

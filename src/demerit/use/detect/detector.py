@@ -179,6 +179,11 @@ class Detector:
         frame = next((t for t, number in enumerate(behind) if number >= schedule.threshold), None)
         return Detection(reward.episode, frame, float(np.nanmax(behind)), schedule.threshold)
 
+    def find_behind(self, answer: LiveReward, frame: int, instruction: str, is_last: bool = False) -> float:
+        """Return how far the newest frame of a live episode is behind."""
+        level = float(find_level(answer.value, answer.success, self.low, self.high))
+        return self.schedule(instruction).behind(frame, level, is_last)
+
     def judge_episode(self, episode: Episode, reward: Reward) -> Detection:
         """Judge an episode by its reward, with the second of the alarm where the video's times can be read."""
         found = self.judge(reward, len(episode), episode.instruction)
@@ -190,14 +195,15 @@ class Detector:
         self.check(model.card)
         if not isinstance(model, Online) or not self.causal:
             raise BadInput(model.card.name, "a model that scores frame by frame", "one that scores whole episodes")
-        return LiveDetection(self, model.start(instruction), self.schedule(instruction))
+        return LiveDetection(self, model.start(instruction), instruction)
 
 
 class LiveDetection:
     """A live episode."""
 
-    def __init__(self, detector: Detector, live: LiveEpisode, schedule: Schedule) -> None:
-        self._detector, self._live, self._schedule = detector, live, schedule
+    def __init__(self, detector: Detector, live: LiveEpisode, instruction: str) -> None:
+        self._detector, self._live, self._instruction = detector, live, instruction
+        self._threshold = detector.schedule(instruction).threshold
         self.last: LiveStep | None = None
         """what the newest step returned"""
         self.alarm_at: int | None = None
@@ -214,11 +220,10 @@ class LiveDetection:
         return self._take(self.last.frame, self.last.answer, True)
 
     def _take(self, frame: int, answer: LiveReward, is_last: bool) -> LiveStep:
-        level = find_level(answer.value, answer.success, self._detector.low, self._detector.high)
-        behind = self._schedule.behind(frame, float(level), is_last)
-        if self.alarm_at is None and behind >= self._schedule.threshold:
+        behind = self._detector.find_behind(answer, frame, self._instruction, is_last)
+        if self.alarm_at is None and behind >= self._threshold:
             self.alarm_at = frame
-        self.last = LiveStep(self.alarm_at is not None, frame, behind, self._schedule.threshold, answer)
+        self.last = LiveStep(self.alarm_at is not None, frame, behind, self._threshold, answer)
         return self.last
 
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from demerit.errors import BadInput
 from demerit.models.protocol import LiveReward, ModelCard
+from demerit.use.detect import Detector
 
 RewardMode = Literal["dense", "final", "potential"]
 RewardLevels = Literal["continuous", "five", "binary"]
@@ -54,8 +55,8 @@ class RewardScheme:
     success: EpisodeThreshold | float | None = None
     """ends an episode as terminated; a plain number (of the probability of success, else of the value) promises
     nothing; None = success does not end it"""
-    failure: EpisodeThreshold | None = None
-    """ends an episode as terminated"""
+    failure: EpisodeThreshold | Detector | None = None
+    """ends an episode as terminated; see `find_failure_threshold` and `demerit detect`"""
     gamma: float = 0.99
     """the discount of mode potential; give the learner the same"""
     add_env_reward: bool = False
@@ -81,6 +82,8 @@ class RewardScheme:
             raise BadInput(card.name, "a model that sees frames alone (for a rule: RuleEnv)", "one that reads signals")
         if (self.levels == "five" or stages > 1) and (card.low is None or card.high is None):
             raise BadInput(card.name, "a model with values in a range, for five levels or stages", "an unbounded one")
+        if isinstance(self.failure, Detector):
+            self.failure.check(card)
         if stages > 1 and self.success is None:
             raise BadInput("several instructions", "a success threshold, which starts the next one", "none")
 

@@ -16,6 +16,7 @@ from demerit.data.frames import Frames, Images
 from demerit.errors import BadInput, BadReward
 from demerit.models import load_model
 from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, Online, RewardModel
+from demerit.use.detect import Detector
 from demerit.use.gym.scheme import EpisodeThreshold, RewardScheme, reaches
 
 
@@ -65,7 +66,7 @@ class EpisodeWatch:
 
     def _start(self, stage: int) -> None:
         instruction = self.instructions[stage]
-        self._stage, self._highest = stage, -math.inf
+        self._stage, self._highest, self._seen = stage, -math.inf, 0
         self._streaks = {"success": 0, "failure": 0}
         self._live: LiveEpisode = (
             self.model.start(instruction)
@@ -88,10 +89,14 @@ class EpisodeWatch:
             return self.look(frame, is_last)
         level = self.scheme.level(answer.value, succeeds, self._stage, self.model.card)
         failed = self._is_reached("failure", answer) and not succeeds
+        self._seen += 1
         return Look(answer, level, self._stage, succeeds, failed)
 
     def _is_reached(self, end: Literal["success", "failure"], answer: LiveReward) -> bool:
         threshold = self.scheme.success if end == "success" else self.scheme.failure
+        if isinstance(threshold, Detector):
+            task, frame = self.instructions[self._stage], self._seen * self.scheme.stride
+            return threshold.find_behind(answer, frame, task) >= threshold.schedule(task).threshold
         self._streaks[end] = self._streaks[end] + 1 if reaches(threshold, answer, self._highest) else 0
         return self._streaks[end] >= (threshold.in_a_row if isinstance(threshold, EpisodeThreshold) else 1)
 
