@@ -3,7 +3,7 @@
     python benchmarks/arena_ranking.py [--boards 1000] [--seed 0]        (--small: in seconds)
 
 A board: 8 policies with strengths from a normal distribution (sd 1), 600 pairs in random order, an order effect of 0.3,
-about a quarter ties. Each site adds its own taste to each strength: normal, with the sd of the row. Two intervals of
+about a fifth ties. Each site adds its own taste to each strength: normal, with the sd of the row. Two intervals of
 the differences of all pairs are compared at 95%: `rank_policies` (sites left out one at a time, Student's t), and the
 formula in use elsewhere (no order effect, inverse Hessian, normal), which takes all pairs as independent.
 

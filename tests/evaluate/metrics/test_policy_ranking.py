@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import choix
 import numpy as np
@@ -15,6 +16,7 @@ from demerit.evaluate.metrics.policy_ranking import (
     ANGLES,
     PairedComparison,
     count_comparisons,
+    find_reach,
     fit_davidson,
     rank_policies,
     student_mass,
@@ -22,10 +24,17 @@ from demerit.evaluate.metrics.policy_ranking import (
 
 check = settings(max_examples=40)
 NAMES = "abcde"
+row = st.builds(
+    lambda pair, verdict, first, site: PairedComparison(pair[0], pair[1], verdict, first, site),
+    st.permutations(NAMES[:4]),
+    st.sampled_from(["a", "b", "tie"]),
+    st.sampled_from(["a", "b", None]),
+    st.sampled_from("xyz"),
+)
 
 
 def draw(games, policies=5, sites=4, ties=True, order=0.4, taste=0.3, seed=0):
-    """Invented comparisons with known strengths; a always runs first, b or a at random is the first name."""
+    """Invented comparisons with known strengths; the one that ran first is called a or b at random."""
     rng = np.random.default_rng(seed)
     strength = rng.normal(size=policies) + taste * rng.normal(size=(sites, policies))
     rows = []
@@ -142,19 +151,42 @@ def test_scores_and_information_are_derivatives():
         assert fit.informations[s] + gauge == pytest.approx(curve, abs=0.02)
 
 
+def has_maximum(table, groups, with_order):
+    """Decide by linear programming: no direction may leave every observed outcome as likely or make it likelier."""
+    inside = groups[table.cells[:, 0]] == groups[table.cells[:, 1]]
+    cells, totals, k = table.cells[inside], table.counts[:, inside].sum(axis=0), len(table.policies)
+    tied, order = bool(totals[:, 2].any()), with_order and bool(cells[:, 2].any())
+    rows = [np.zeros(k + tied + order)]
+    for (f, g, known), counts in zip(cells, totals, strict=True):
+        utility = np.zeros((2 + tied, k + tied + order))
+        utility[0, f] = utility[1, g] = 1
+        if tied:
+            utility[2, [f, g, k]] = 0.5, 0.5, 1
+        if order:
+            utility[:2, -1] = known / 2, -known / 2
+        rows += [utility[seen] - u for seen in np.flatnonzero(counts) for u in np.delete(utility, seen, axis=0)]
+    rows = np.array(rows)
+    bound = np.repeat([0.0, 1.0], len(rows))
+    best = optimize.linprog(-rows.sum(axis=0), np.vstack([-rows, rows]), bound, bounds=(None, None))
+    return -best.fun < 1e-7 and np.linalg.matrix_rank(rows) == k + tied + order - len(set(groups.tolist()))
+
+
+@check
+@given(st.lists(row, min_size=1, max_size=12))
+def test_a_fit_is_found_if_and_only_if_there_is_one(rows):
+    table = count_comparisons(rows)
+    for tied_links, with_order in product((True, False), repeat=2):
+        reach = find_reach(table, tied_links)
+        groups = (reach & reach.T).argmax(axis=1)
+        found = fit_davidson(table, groups, with_order) is not None
+        assert found == has_maximum(table, groups, with_order)
+        assert found or tied_links or with_order
+
+
 @pytest.mark.parametrize("degrees", [1, 2, 3, 6, 19, 200])
 def test_student_against_scipy(degrees):
     t = np.sqrt(degrees) * np.tan(ANGLES[:-1])
     assert student_mass(degrees)[:-1] == pytest.approx(1 - 2 * stats.t.sf(t, degrees), abs=1e-6)
-
-
-row = st.builds(
-    lambda pair, verdict, first, site: PairedComparison(pair[0], pair[1], verdict, first, site),
-    st.permutations(NAMES[:4]),
-    st.sampled_from(["a", "b", "tie"]),
-    st.sampled_from(["a", "b", None]),
-    st.sampled_from("xyz"),
-)
 
 
 @check

@@ -4,7 +4,8 @@
     auroc(scores, success, clusters=tasks).measure(Resampling(resamples=2000))
 
 `bootstrap` has measures, intervals and comparisons of two models; `ranking`, `success`, `grades`, `failure_moment`
-have the metrics; `controls` has what models without knowledge must score.
+have the metrics; `controls` has what models without knowledge must score. `rater_agreement` measures people,
+`policy_ranking` ranks policies by people's verdicts.
 """
 
 from demerit.evaluate.metrics.bootstrap import Comparison, Measure, Resampling, Tally, compare, holm

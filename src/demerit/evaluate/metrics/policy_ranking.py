@@ -302,7 +302,7 @@ def student_mass(degrees: int) -> Floats:
     With t = sqrt(degrees) tan(angle), the density of the angle is proportional to cos(angle)^(degrees - 1).
     """
     density = np.cos(ANGLES) ** (degrees - 1)
-    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    mass: Floats = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     return mass / mass[-1]
 
 

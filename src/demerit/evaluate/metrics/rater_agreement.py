@@ -49,7 +49,7 @@ def cohen_kappa(
     """
     name = "cohen_kappa" if weights == "none" else "cohen_kappa_quadratic"
     codes, values = _encode([first, second], as_numbers=weights == "quadratic")
-    keep = ~np.isnan(codes).any(axis=0)
+    keep = np.isnan(codes).sum(axis=0) < 1
     x, y = codes[:, keep]
     if weights == "none":
         known = np.eye(len(values))
@@ -125,7 +125,7 @@ def _encode(rows: Sequence[Answers], as_numbers: bool) -> tuple[Floats, Floats]:
     there = np.array([answer is not None and answer == answer for answer in flat], dtype=bool)  # noqa: PLR0124
     codes = np.full(len(flat), np.nan)
     known = [answer for answer, given in zip(flat, there, strict=True) if given]
-    codes[there] = numbers("answers", known) if as_numbers else rank_codes(known, len(known))[0]
+    codes[there] = numbers("answers", np.array(known, dtype=object)) if as_numbers else rank_codes(known, len(known))[0]
     codes -= codes[there].min(initial=np.inf) if known else 0.0
     return codes.reshape(len(rows), -1 if flat else 0), np.unique(codes[there])
 
