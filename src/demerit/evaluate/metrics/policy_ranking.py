@@ -175,7 +175,7 @@ def rank_policies(
     if fit.ordered:
         span, note = find_intervals(fit, unit[-1:], level)[0][:3], ""
     elif table.cells[:, 2].any():
-        note = "one policy of each pair always ran first, or the first one always won"
+        note = "these comparisons do not determine it (for example, the first one always won)"
     order = Measure("order", *span, fit.ordered, 0, "comparisons", clusters=sites, level=level, note=note)
     notes += [f"The effect of running first is not estimated: {note}."] if note else []
     if sites == 1:
@@ -266,7 +266,7 @@ def fit_davidson(table: ComparisonTable, groups: Ints, with_order: bool) -> Davi
             return None
         scores = np.tensordot(counts - games[..., None] * chances, design, axes=2)
         step = np.linalg.solve(information, scores.sum(axis=0))
-        if np.abs(step).max(initial=0.0) < 1e-10:  # noqa: PLR2004
+        if scores.sum(axis=0) @ step <= 1e-20 * games.sum():
             return DavidsonFit(estimates, ordered, scores, np.array([weigh(chances, site) for site in games]))
         while (counts * (log_chances(estimates + step) - logs)).sum() < -1e-9:  # noqa: PLR2004
             step = step / 2
@@ -282,14 +282,13 @@ def find_intervals(fit: DavidsonFit, contrasts: Floats, level: float) -> list[tu
     values, sites = contrasts @ fit.estimates, len(fit.scores)
     if sites < 2:  # noqa: PLR2004
         return [(value, NAN, NAN, NAN) for value in values.tolist()]
-    curvatures, axes = np.linalg.eigh(fit.informations.sum(axis=0) - fit.informations)
-    lost = curvatures < FLAT
-    inverse = np.where(lost, 0.0, 1.0 / np.where(lost, 1.0, curvatures))
-    along = contrasts @ axes  # (S, R, P)
-    moved = (along * (inverse * (fit.scores[:, None, :] @ axes)[:, 0])[:, None]).sum(axis=2)
-    error = np.sqrt((sites - 1) / sites * (moved**2).sum(axis=0))
-    unknown = (np.abs(along * lost[:, None]) > 1e-6).any(axis=(0, 2)) | (error < 1e-9)  # noqa: PLR2004
-    error[unknown] = NAN
+    total, variance, unknown = fit.informations.sum(axis=0), np.zeros(len(values)), np.zeros(len(values), dtype=bool)
+    for score, information in zip(fit.scores, fit.informations, strict=True):
+        curvature, axes = np.linalg.eigh(total - information)
+        lost, along = curvature < FLAT, contrasts @ axes
+        variance += (sites - 1) / sites * (along[:, ~lost] @ (score @ axes[:, ~lost] / curvature[~lost])) ** 2
+        unknown |= (np.abs(along[:, lost]) > 1e-6).any(axis=1)  # noqa: PLR2004
+    error = np.where(unknown | (variance < 1e-18), NAN, np.sqrt(variance))  # noqa: PLR2004
     mass = student_mass(sites - 1)
     reach = np.sqrt(sites - 1) * np.tan(np.interp(level, mass, ANGLES)) * error
     p = 1.0 - np.interp(np.arctan(np.abs(values) / error / np.sqrt(sites - 1)), ANGLES, mass)
@@ -303,7 +302,8 @@ def student_mass(degrees: int) -> Floats:
     """
     density = np.cos(ANGLES) ** (degrees - 1)
     mass: Floats = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return mass / mass[-1]
+    mass /= mass[-1]
+    return mass
 
 
 def find_centre(groups: Ints, joined: Bools, games: Ints, strengths: Floats) -> Floats:
