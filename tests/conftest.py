@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, settings
 
 from demerit.data.episode import Episode
 from demerit.data.video import write_video
+from demerit.use.people.database import Database
 from fakes.drawn_sample import make_sample
 from fakes.paths import SHARED
+from fakes.postgres import create_database, find_programs, run_server
 
 # `make test` draws the same examples on every machine. `make fuzz` draws new ones.
 SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
@@ -61,3 +63,23 @@ def make_episode(make_video: Callable[..., Path]) -> Callable[..., Episode]:
         return Episode.from_video(make_video(f"{id}.mp4", frames, seed), f"do {id}", id=id)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server of this test process."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    with run_server(programs) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """An empty database for people's work, of each kind."""
+    is_file = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path}/work.db" if is_file else create_database(request.getfixturevalue("postgres"))
+    found = Database(url)
+    yield found
+    found.close()
