@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "view": ("view:view", "Browse episodes with their videos, labels and every model's curves, in your browser."),
     "serve": ("serve:serve", "Serve models to other processes and machines: scores, comparisons and live episodes."),
     "watch": ("watch:watch", "Score episodes as a robot writes them, with a live page, metrics and alarms."),
+    "annotate": ("annotate:annotate", "Label episodes in a browser: verify, compare and mark, alone or as a team."),
     "calibrate": ("calibrate:calibrate", "Calibrate a model on labelled episodes and set a success threshold."),
     "compare": ("compare:compare", "Compare the success rates of two policies with a model and a few labels."),
     "detect": ("detect:detect", "Say which episodes went wrong and when, with a promised share of false alarms."),

@@ -104,6 +104,17 @@ class Work:
                 found = db.execute(_assigned(person).where(ITEMS.c.id == item)).one()
         return _assignment(found)
 
+    def count_left(self, person: Person) -> dict[str, dict[str, int]]:
+        """Count, by kind, what this person has answered and what is left for them."""
+        mine = sa.select(ASSIGNMENTS.c.item).where(ASSIGNMENTS.c.person == person.id, ASSIGNMENTS.c.is_done)
+        opened = sa.select(ASSIGNMENTS.c.item).where(ASSIGNMENTS.c.person == person.id, ~ASSIGNMENTS.c.is_done)
+        is_done, is_opened = ITEMS.c.id.in_(mine), ITEMS.c.id.in_(opened)
+        is_left = sa.and_(~is_done, sa.or_(is_opened, _IS_OPEN, ITEMS.c.gold.is_not(None)))
+        count = [sa.func.sum(sa.case((condition, 1), else_=0)) for condition in (is_done, is_left)]
+        with self.database.begin() as db:
+            rows = db.execute(sa.select(ITEMS.c.kind, *count).group_by(ITEMS.c.kind).order_by(ITEMS.c.kind)).all()
+        return {kind: {"done": int(done), "left": int(left)} for kind, done, left in rows}
+
     def find(self, person: Person, item: int) -> Assignment:
         """Return an item of this person. Anybody else's does not exist for them."""
         with self.database.begin() as db:

@@ -1,0 +1,221 @@
+"""The annotation app: its routes. Pages are in `assets/people`."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import Response
+from fastapi.responses import JSONResponse, RedirectResponse
+
+from demerit.data.episode import Episode
+from demerit.data.labels import Outcome
+from demerit.data.store import MANIFEST, Store
+from demerit.data.taxonomy import kinds
+from demerit.errors import BadInput, DemeritError
+from demerit.use.annotate.work import Work, proposed_label, store_labels
+from demerit.use.people.accounts import Accounts, NotAllowed
+from demerit.use.people.database import Database
+from demerit.use.people.guard import ANYBODY, EVERYBODY, Asked, Guard, send_file, show, show_to
+from demerit.use.view.media import EpisodeMedia
+
+STORE_SECONDS = 0.5
+"""how long a label waits until it is in the dataset folder, at most"""
+ID = re.compile(r"[0-9a-f-]{36}")
+KIND_NAMES = {"verify": "Verify", "compare": "Compare", "mark": "Mark"}
+
+
+class AnnotateApp:
+    """What each path answers."""
+
+    def __init__(self, database: Database, cache: Path, names: Sequence[str] = (), is_secure: bool = False) -> None:
+        """Make the routes; `start` begins to write labels into the dataset folders.
+
+        Args:
+            database: where answers are kept.
+            cache: a folder for pictures and videos.
+            names: host names of this server.
+            is_secure: whether browsers reach it by HTTPS.
+        """
+        self.database, self.accounts, self.work = database, Accounts(database), Work(database)
+        self.media, self.guard = EpisodeMedia(cache), Guard(self.accounts, names, is_secure)
+        self._trouble = ""
+        self._is_ending, self._new = threading.Event(), threading.Event()
+        self._writer = threading.Thread(target=self._write_labels, daemon=True)
+        add = self.guard.add
+        add("GET", "/", EVERYBODY, self.home)
+        add("GET", "/login", ANYBODY, lambda asked: show("login.html.j2"))
+        add("POST", "/login", ANYBODY, self.log_in)
+        add("POST", "/logout", EVERYBODY, self.log_out)
+        add("GET", "/enter/{secret}", ANYBODY, lambda asked, secret: self.guard.enter(self.accounts.enter(secret)))
+        add("GET", "/join/{secret}", ANYBODY, self.show_invitation)
+        add("POST", "/join/{secret}", ANYBODY, self.join)
+        add("GET", "/work/{kind}", EVERYBODY, self.next_item)
+        add("GET", "/items/{item:int}", EVERYBODY, self.show_item)
+        add("GET", "/items/{item:int}/previous", EVERYBODY, self.previous)
+        add("PUT", "/items/{item:int}/draft", EVERYBODY, self.save_draft)
+        add("POST", "/items/{item:int}/answer", EVERYBODY, self.answer)
+        add("GET", "/items/{item:int}/{place:int}/{camera:int}.mp4", EVERYBODY, self.video)
+        add("GET", "/items/{item:int}/{place:int}/{camera:int}.jpg", EVERYBODY, self.picture)
+
+    def start(self) -> None:
+        """Write the labels that an earlier run did not get to, and go on writing new ones."""
+        self._writer.start()
+
+    def stop(self) -> None:
+        """Write what is waiting, and stop."""
+        self._is_ending.set()
+        self._new.set()
+        self._writer.join()
+
+    # Coming in
+
+    def log_in(self, asked: Asked) -> Response:
+        """Check name and password."""
+        form = asked.form()
+        address = asked.request.client.host if asked.request.client else ""
+        return self.guard.enter(self.accounts.log_in(form.get("name", ""), form.get("password", ""), address))
+
+    def log_out(self, asked: Asked) -> Response:
+        """End the session."""
+        self.accounts.log_out(asked.request.cookies["demerit_session"])
+        return RedirectResponse("/login", 303)
+
+    def show_invitation(self, asked: Asked, secret: str) -> Response:
+        """Ask for a pseudonym and a password."""
+        role, person = self.accounts.find_link(secret)
+        if person is not None:
+            raise NotAllowed(404, "This link is not an invitation.")
+        return show("join.html.j2", role=role, secret=secret, error="", name="")
+
+    def join(self, asked: Asked, secret: str) -> Response:
+        """Make an account."""
+        form = asked.form()
+        try:
+            return self.guard.enter(self.accounts.join(secret, form.get("name", ""), form.get("password", "")))
+        except BadInput as error:
+            role, _ = self.accounts.find_link(secret)
+            return show("join.html.j2", 400, role=role, secret=secret, error=str(error), name=form.get("name", ""))
+
+    # Work
+
+    def home(self, asked: Asked) -> Response:
+        """Show what there is to do."""
+        return show_to(asked.me, "home.html.j2", left=self.work.count_left(asked.me), trouble=self._trouble)
+
+    def next_item(self, asked: Asked, kind: str) -> Response:
+        """Go to the next item of a kind."""
+        if kind not in KIND_NAMES:
+            raise NotAllowed(404, f"There is no work called {kind!r}.")
+        found = self.work.next_item(asked.me, kind)
+        if found is None:
+            text = "Everything is answered, or others are at it."
+            return show_to(asked.me, "message.html.j2", title="Nothing left to do here", text=text)
+        return RedirectResponse(f"/items/{found.item}", 303)
+
+    def previous(self, asked: Asked, item: int) -> Response:
+        """Go back to what was answered before."""
+        self.work.find(asked.me, item)
+        found = self.work.previous(asked.me, item)
+        return RedirectResponse(f"/items/{item if found is None else found}", 303)
+
+    def show_item(self, asked: Asked, item: int) -> Response:
+        """Show an item: its videos, what is asked, the draft or the answer that was given."""
+        found = self.work.find(asked.me, item)
+        episodes = [self._episode(found.dataset, id) for id in found.shown]
+        proposed = proposed_label(episodes[0].outcomes) if found.kind == "verify" else None
+        facts = {
+            "item": item,
+            "kind": found.kind,
+            "instruction": episodes[0].instruction,
+            "episodes": [self._describe(item, place, episode) for place, episode in enumerate(episodes)],
+            "proposed": None if proposed is None else _describe_label(proposed),
+            "draft": found.draft,
+            "answer": self.work.newest_answer(asked.me, item),
+            "failures": [{"name": kind.name, "definition": kind.definition} for kind in kinds()],
+        }
+        rest = {"left": self.work.count_left(asked.me), "needs_break": self.work.needs_break(asked.me)}
+        return show_to(asked.me, f"{found.kind}.html.j2", facts=facts, name=KIND_NAMES[found.kind], **rest)
+
+    def save_draft(self, asked: Asked, item: int) -> Response:
+        """Keep an unfinished answer."""
+        self.work.save_draft(asked.me, item, asked.json())
+        return JSONResponse({})
+
+    def answer(self, asked: Asked, item: int) -> Response:
+        """Store an answer, and say what comes next. What a model thought of the episode is shown only now."""
+        sent = asked.json()
+        id, body, seconds = sent.get("id"), sent.get("body"), sent.get("seconds", 0)
+        if not isinstance(id, str) or not ID.fullmatch(id) or not isinstance(body, Mapping):
+            raise BadInput("answer", "an id (a UUID) and a body", f"{id!r} and {type(body).__name__}")
+        if not isinstance(seconds, int | float):
+            raise BadInput("seconds", "a number", repr(seconds))
+        found = self.work.find(asked.me, item)
+        episode = self._episode(found.dataset, found.episode)
+        self.work.answer(asked.me, item, str(uuid.UUID(id)), body, len(episode), seconds)
+        self._new.set()
+        proposed = proposed_label(episode.outcomes)
+        return JSONResponse({"next": f"/work/{found.kind}", "rationale": "" if proposed is None else proposed.note})
+
+    # Pictures and videos
+
+    def video(self, asked: Asked, item: int, place: int, camera: int) -> Response:
+        """Send a video of an item."""
+        return send_file(self.media.video(self._frames(asked, item, place, camera)).path, "video/mp4")
+
+    def picture(self, asked: Asked, item: int, place: int, camera: int) -> Response:
+        """Send the last frame of an item."""
+        return send_file(self.media.thumbnail(self._frames(asked, item, place, camera)), "image/jpeg")
+
+    def _frames(self, asked: Asked, item: int, place: int, camera: int) -> Any:
+        found = self.work.find(asked.me, item)
+        views = (
+            list(self._episode(found.dataset, found.shown[place]).views.values()) if place < len(found.shown) else []
+        )
+        if camera >= len(views):
+            raise NotAllowed(404, "This item has no such video.")
+        return views[camera]
+
+    def _describe(self, item: int, place: int, episode: Episode) -> dict[str, Any]:
+        cameras = [
+            {
+                "name": name,
+                "video": f"/items/{item}/{place}/{number}.mp4",
+                "times": self.media.video(view).times.tolist(),
+            }
+            for number, (name, view) in enumerate(episode.views.items())
+        ]
+        return {"frames": len(episode), "cameras": cameras}
+
+    def _episode(self, dataset: str, id: str) -> Episode:
+        return _find_episode(dataset, (Path(dataset) / MANIFEST).stat().st_mtime_ns, id)
+
+    # Labels
+
+    def _write_labels(self) -> None:
+        while True:
+            ends = self._is_ending.is_set()
+            self._new.clear()
+            try:
+                store_labels(self.database)
+                self._trouble = ""
+            except DemeritError as error:  # another program writes to the folder, or the disk is full: try again
+                self._trouble = f"Answers are kept, and not yet in the dataset: {error}"
+            if ends:
+                return
+            self._new.wait(60 if not self._trouble else 5)
+            self._is_ending.wait(STORE_SECONDS)
+
+
+@lru_cache(maxsize=256)
+def _find_episode(dataset: str, _changed: int, id: str) -> Episode:
+    return Store(dataset).episode(id)
+
+
+def _describe_label(label: Outcome) -> dict[str, Any]:
+    return {"success": label.success, "grade": label.grade, "progress": label.progress}

@@ -1,0 +1,136 @@
+"""The annotation app over real HTTP: coming in, answering, what others cannot see, what another site cannot do."""
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from demerit.data.store import Store
+from demerit.use.annotate.items import make_items
+from demerit.use.people.database import Database
+from fakes.people import PASSWORD, ServedApp, make_folder, run_app
+
+
+@pytest.fixture
+def served(database: Database, tmp_path: Path) -> Iterator[ServedApp]:
+    store = make_folder(tmp_path)
+    with run_app(database, tmp_path / "cache") as found:
+        found.app.work.add_items(make_items(store, ["verify", "compare", "mark"]), wanted=2)
+        yield found
+
+
+def test_an_answer_reaches_the_dataset_folder(served: ServedApp, tmp_path: Path) -> None:
+    me = served.enter_owner()
+    item = me.next_item("verify")
+    assert item is not None
+    answer = me.answer(item, verdict="correct", success=False, grade=1)
+    assert answer.status_code == 200 and answer.json()["rationale"] == "the cup stays on the table"
+    served.app.stop()  # writes what is waiting
+    labels = [
+        one for episode in Store(tmp_path / "set").episodes() for one in episode.outcomes if one.source == "human"
+    ]
+    assert [(one.by, one.grade) for one in labels] == [("me", 1)]
+
+
+def test_a_page_does_not_show_what_the_model_thought(served: ServedApp) -> None:
+    me = served.enter_owner()
+    item = me.next_item("verify")
+    page = me.get(f"/items/{item}")
+    assert page.status_code == 200 and "the cup stays" not in page.text and "lift the cup" in page.text
+
+
+def test_videos_come_in_parts(served: ServedApp) -> None:
+    me = served.enter_owner()
+    item = me.next_item("compare")
+    for place in (0, 1):
+        part = me.http.get(f"/items/{item}/{place}/0.mp4", headers={"range": "bytes=0-9"})
+        assert (part.status_code, len(part.content)) == (206, 10)
+        assert me.http.get(f"/items/{item}/{place}/0.jpg").content[:2] == b"\xff\xd8"
+    assert me.http.get(f"/items/{item}/2/0.mp4").status_code == 404
+    assert me.http.get(f"/items/{item}/0/7.mp4").status_code == 404
+
+
+def test_a_draft_is_there_after_a_reload_and_gone_after_the_answer(served: ServedApp) -> None:
+    me = served.enter_owner()
+    item = me.next_item("mark")
+    assert item is not None
+    me.send("PUT", f"/items/{item}/draft", points=[[1, 0.5]])
+    assert '"points": [[1, 0.5]]' in me.get(f"/items/{item}").text
+    me.answer(item, success=True)
+    assert '"draft": null' in me.get(f"/items/{item}").text
+
+
+def test_every_route_is_closed_to_strangers_and_to_raters_it_is_not_for(served: ServedApp) -> None:
+    owner, ada, stranger = served.enter_owner(), served.join_rater("Ada"), served.visit()
+    items = {kind: owner.next_item(kind) for kind in ("verify", "compare", "mark")}
+    for (method, path), roles in served.app.guard.roles.items():
+        if "anybody" in roles:
+            continue
+        for kind, item in items.items():
+            where = path.replace("{item:int}", str(item)).replace("{kind}", kind)
+            where = re.sub(r"\{\w+:int\}", "0", where)
+            refused = stranger.http.request(method, where, headers={"accept": "application/json"})
+            assert refused.status_code == 401, where
+            if "{item" in path:
+                assert ada.send(method, where, verdict="accept").status_code == 404, where
+            elif "rater" not in roles:
+                assert ada.send(method, where).status_code == 404, where
+
+
+def test_a_change_without_the_token_of_the_session_is_refused(served: ServedApp) -> None:
+    me = served.enter_owner()
+    item = me.next_item("verify")
+    sent = {"id": str(uuid.uuid4()), "body": {"verdict": "accept"}}
+    for headers in ({}, {"x-csrf": "guessed"}, {"x-csrf": me.csrf, "origin": "http://evil.example"}):
+        answer = me.http.post(f"/items/{item}/answer", json=sent, headers=headers)
+        assert answer.status_code == 403, headers
+    assert me.send("POST", f"/items/{item}/answer", **sent).status_code == 200
+
+
+def test_requests_to_a_foreign_host_name_are_refused(served: ServedApp) -> None:
+    assert httpx.get(f"{served.url}/login", headers={"host": "evil.example"}).status_code == 421
+    assert httpx.get(f"{served.url}/login", headers={"host": "localhost:1"}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["..%2f..%2ferrors.py", "layout.html.j2", "%2e%2e", "people.css%00", "nothing.js"])
+def test_static_files_are_only_those_for_browsers(served: ServedApp, name: str) -> None:
+    assert httpx.get(f"{served.url}/static/{name}").status_code == 404
+
+
+def test_pages_forbid_scripts_from_elsewhere(served: ServedApp) -> None:
+    me = served.enter_owner()
+    policy = me.get("/").headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "unsafe" not in policy
+
+
+def test_an_instruction_with_html_in_it_is_shown_as_text(database: Database, tmp_path: Path) -> None:
+    attack = "</script><img src=x onerror=alert(1)>{{7*7}}"
+    store = make_folder(tmp_path, instruction=attack)
+    with run_app(database, tmp_path / "cache") as served:
+        served.app.work.add_items(make_items(store, ["verify", "compare", "mark"]))
+        me = served.enter_owner()
+        for kind in ("verify", "compare", "mark"):
+            page = me.get(f"/items/{me.next_item(kind)}").text
+            assert "<img" not in page and "{{7*7}}" in page
+
+
+def test_a_wrong_password_and_a_taken_name_get_a_page(served: ServedApp) -> None:
+    served.join_rater("Ada")
+    other, link = served.visit(), served.app.accounts.make_link("rater")
+    assert other.post("/login", name="Ada", password="wrong").status_code == 403
+    taken = other.post(f"/join/{link}", name="Ada", password=PASSWORD)
+    assert taken.status_code == 400 and "Ada" in taken.text
+    assert other.post("/login", name="Ada", password=PASSWORD).status_code == 200
+
+
+def test_refused_answers_say_what_was_expected(served: ServedApp) -> None:
+    me = served.enter_owner()
+    item = me.next_item("verify")
+    assert item is not None
+    for sent in ({}, {"id": "1", "body": {}}, {"id": str(uuid.uuid4()), "body": []}):
+        assert me.send("POST", f"/items/{item}/answer", **sent).status_code == 400
+    refused = me.answer(item, verdict="perhaps")
+    assert refused.status_code == 400 and "accept" in refused.json()["error"]
