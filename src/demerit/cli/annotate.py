@@ -45,6 +45,7 @@ def annotate(
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of the certificate, PEM.")] = None,
     behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="A proxy in front does TLS.")] = False,
+    teach: Annotated[bool, typer.Option(help="Teach a model while you label, and ask what teaches most.")] = True,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
     instruction: InstructionOption = "",
     camera: CameraOption = None,
@@ -76,7 +77,8 @@ def annotate(
     found = Database(database or f"sqlite:///{stores[0].root / 'annotate.db'}")
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     is_secure = tls is not None or behind_proxy
-    app = AnnotateApp(found, stores[0].root / "browser", [public_name] if public_name else [], is_secure)
+    taught = [store.root for store in stores] if teach else []
+    app = AnnotateApp(found, stores[0].root / "browser", [public_name] if public_name else [], is_secure, taught)
     for store in stores:
         app.work.add_items(make_items(store, wanted, pairs), overlap)
     with PeopleServer(app.guard.app, host, port, tls, behind_proxy) as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import uuid
@@ -18,6 +19,7 @@ from demerit.data.labels import Outcome
 from demerit.data.store import MANIFEST, Store
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, DemeritError
+from demerit.use.annotate.teacher import Teacher
 from demerit.use.annotate.work import Work, proposed_label, store_labels
 from demerit.use.people.accounts import Accounts, NotAllowed
 from demerit.use.people.database import Database
@@ -33,7 +35,14 @@ KIND_NAMES = {"verify": "Verify", "compare": "Compare", "mark": "Mark"}
 class AnnotateApp:
     """What each path answers."""
 
-    def __init__(self, database: Database, cache: Path, names: Sequence[str] = (), is_secure: bool = False) -> None:
+    def __init__(
+        self,
+        database: Database,
+        cache: Path,
+        names: Sequence[str] = (),
+        is_secure: bool = False,
+        teach: Sequence[Path] = (),
+    ) -> None:
         """Make the routes; `start` begins to write labels into the dataset folders.
 
         Args:
@@ -41,9 +50,11 @@ class AnnotateApp:
             cache: a folder for pictures and videos.
             names: host names of this server.
             is_secure: whether browsers reach it by HTTPS.
+            teach: dataset folders that a model is taught from while people label.
         """
         self.database, self.accounts, self.work = database, Accounts(database), Work(database)
         self.media, self.guard = EpisodeMedia(cache), Guard(self.accounts, names, is_secure)
+        self.teachers = [Teacher(folder, self.work) for folder in teach]
         self._trouble = ""
         self._is_ending, self._new = threading.Event(), threading.Event()
         self._writer = threading.Thread(target=self._write_labels, daemon=True)
@@ -60,18 +71,26 @@ class AnnotateApp:
         add("GET", "/items/{item:int}/previous", EVERYBODY, self.previous)
         add("PUT", "/items/{item:int}/draft", EVERYBODY, self.save_draft)
         add("POST", "/items/{item:int}/answer", EVERYBODY, self.answer)
+        add("GET", "/items/{item:int}/curve", EVERYBODY, self.curve)
+        add("GET", "/teach", ["owner"], lambda asked: show_to(asked.me, "teach.html.j2", lessons=self._lessons()))
+        add("GET", "/teach/state", ["owner"], lambda asked: JSONResponse(self._lessons()))
         add("GET", "/items/{item:int}/{place:int}/{camera:int}.mp4", EVERYBODY, self.video)
         add("GET", "/items/{item:int}/{place:int}/{camera:int}.jpg", EVERYBODY, self.picture)
 
     def start(self) -> None:
         """Write the labels that an earlier run did not get to, and go on writing new ones."""
         self._writer.start()
+        for teacher in self.teachers:
+            teacher.start()
 
     def stop(self) -> None:
         """Write what is waiting, and stop."""
         self._is_ending.set()
         self._new.set()
-        self._writer.join()
+        if self._writer.is_alive():
+            self._writer.join()
+            for teacher in self.teachers:
+                teacher.stop()
 
     # Coming in
 
@@ -106,7 +125,9 @@ class AnnotateApp:
 
     def home(self, asked: Asked) -> Response:
         """Show what there is to do."""
-        return show_to(asked.me, "home.html.j2", left=self.work.count_left(asked.me), trouble=self._trouble)
+        lessons = self._lessons() if asked.me.is_owner else []
+        rest = {"trouble": self._trouble, "lessons": lessons}
+        return show_to(asked.me, "home.html.j2", left=self.work.count_left(asked.me), **rest)
 
     def next_item(self, asked: Asked, kind: str) -> Response:
         """Go to the next item of a kind."""
@@ -149,18 +170,30 @@ class AnnotateApp:
 
     def answer(self, asked: Asked, item: int) -> Response:
         """Store an answer, and say what comes next. What a model thought of the episode is shown only now."""
-        sent = asked.json()
+        found, sent = self.work.find(asked.me, item), asked.json()
         id, body, seconds = sent.get("id"), sent.get("body"), sent.get("seconds", 0)
         if not isinstance(id, str) or not ID.fullmatch(id) or not isinstance(body, Mapping):
             raise BadInput("answer", "an id (a UUID) and a body", f"{id!r} and {type(body).__name__}")
         if not isinstance(seconds, int | float):
             raise BadInput("seconds", "a number", repr(seconds))
-        found = self.work.find(asked.me, item)
         episode = self._episode(found.dataset, found.episode)
         self.work.answer(asked.me, item, str(uuid.UUID(id)), body, len(episode), seconds)
         self._new.set()
         proposed = proposed_label(episode.outcomes)
         return JSONResponse({"next": f"/work/{found.kind}", "rationale": "" if proposed is None else proposed.note})
+
+    def curve(self, asked: Asked, item: int) -> Response:
+        """Return what the taught model says of an item that this person has answered; before, it could sway them."""
+        found = self.work.find(asked.me, item)
+        teacher = next((one for one in self.teachers if str(one.dataset) == found.dataset), None)
+        if teacher is None or not found.is_done:
+            raise NotAllowed(404, "There is no model yet, or this item is not answered.")
+        reward = teacher.score(self._episode(found.dataset, found.episode))
+        known = [] if reward is None else zip(reward.at.tolist(), reward.value.tolist(), strict=True)
+        return JSONResponse({"points": [[at, value] for at, value in known if not math.isnan(value)]})
+
+    def _lessons(self) -> list[dict[str, Any]]:
+        return [{"dataset": teacher.dataset.name, **teacher.state()} for teacher in self.teachers]
 
     # Pictures and videos
 
@@ -202,7 +235,9 @@ class AnnotateApp:
             ends = self._is_ending.is_set()
             self._new.clear()
             try:
-                store_labels(self.database)
+                if store_labels(self.database):
+                    for teacher in self.teachers:
+                        teacher.notice()
                 self._trouble = ""
             except DemeritError as error:  # another program writes to the folder, or the disk is full: try again
                 self._trouble = f"Answers are kept, and not yet in the dataset: {error}"

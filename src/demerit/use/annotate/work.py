@@ -174,6 +174,21 @@ class Work:
         earlier = items[: items.index(item)] if item in items else items
         return earlier[-1] if earlier else None
 
+    def count_answers(self, dataset: str) -> int:
+        """Count the answers about episodes of a dataset that are in its folder."""
+        query = sa.select(sa.func.count()).select_from(ANSWERS).join(ITEMS)
+        with self.database.begin() as db:
+            return int(db.execute(query.where(ITEMS.c.dataset == dataset, ANSWERS.c.is_stored)).scalar_one())
+
+    def prefer(self, dataset: str, episodes: Sequence[str]) -> None:
+        """Let some episodes come next, in this order, after those that are urgent for another reason."""
+        usual = (ITEMS.c.dataset == dataset, ITEMS.c.kind != "compare", ITEMS.c.urgency < 1)
+        with self.database.begin() as db:
+            db.execute(sa.update(ITEMS).where(*usual).values(urgency=0.0))
+            for place, id in enumerate(episodes):
+                new = 1 - (place + 1) / (len(episodes) + 1)
+                db.execute(sa.update(ITEMS).where(*usual, ITEMS.c.episode == id).values(urgency=new))
+
     def needs_break(self, person: Person) -> bool:
         """Whether this person has worked long without a pause."""
         query = sa.select(ANSWERS.c.at).where(
