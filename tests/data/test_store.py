@@ -324,3 +324,16 @@ def test_a_writer_removes_only_files_that_demerit_writes(tmp_path: Path, make_ep
         writer.add(make_episode("a"))
     assert [name for name in (*ours, *theirs) if (store.root / name).exists()] == theirs
     assert Store(store.root).ids() == ["a"]
+
+
+def test_a_folder_that_gets_labels_between_opening_and_reading_is_read_with_them(
+    tmp_path: Path, make_episode: Callable[..., Episode]
+) -> None:
+    store = Store.create(tmp_path / "set", "set")
+    with store.writer() as writer:
+        writer.add(make_episode("one"))
+    opened = Store(tmp_path / "set")
+    for grade in (1, 2):
+        with Store(tmp_path / "set").writer() as writer:
+            writer.relabel({"one": [Outcome("human", grade=grade)]})
+    assert [episode.outcomes[0].grade for episode in opened.episodes()] == [2]

@@ -123,7 +123,8 @@ class Teacher:
         if self._is_ending:
             return None
         if self._process.returncode != 0:
-            return Lesson(answers, (error.strip().splitlines() or ["Teaching failed"])[-1])
+            failed = Lesson(answers, (error.strip().splitlines() or ["Teaching failed"])[-1].removeprefix("demerit: "))
+            return self.lesson or failed  # the next labels start another try
         facts = json.loads(said)
         chosen = [suggestion["episode"] for suggestion in facts["label next"]]
         self.work.prefer(str(self.dataset), chosen)
