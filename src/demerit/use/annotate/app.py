@@ -7,6 +7,7 @@ import re
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from demerit.data.store import MANIFEST, Store
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, DemeritError
 from demerit.use.annotate.teacher import Teacher
+from demerit.use.annotate.team import FIELDS, find_disagreements, measure_agreement, read_judgements, summarize_raters
 from demerit.use.annotate.work import Work, proposed_label, store_labels
 from demerit.use.people.accounts import Accounts, NotAllowed
 from demerit.use.people.database import Database
@@ -72,6 +74,12 @@ class AnnotateApp:
         add("PUT", "/items/{item:int}/draft", EVERYBODY, self.save_draft)
         add("POST", "/items/{item:int}/answer", EVERYBODY, self.answer)
         add("GET", "/items/{item:int}/curve", EVERYBODY, self.curve)
+        add("GET", "/team", ["owner"], self.show_team)
+        add("POST", "/team/invite", ["owner"], self.invite)
+        add("POST", "/team/{person:int}", ["owner"], self.set_active)
+        add("GET", "/disagreements", ["owner"], self.show_disagreements)
+        add("POST", "/disagreements/{item:int}", ["owner"], self.settle)
+        add("GET", "/audit", ["owner"], self.show_audit)
         add("GET", "/teach", ["owner"], lambda asked: show_to(asked.me, "teach.html.j2", lessons=self._lessons()))
         add("GET", "/teach/state", ["owner"], lambda asked: JSONResponse(self._lessons()))
         add("GET", "/items/{item:int}/{place:int}/{camera:int}.mp4", EVERYBODY, self.video)
@@ -194,6 +202,40 @@ class AnnotateApp:
 
     def _lessons(self) -> list[dict[str, Any]]:
         return [{"dataset": teacher.dataset.name, **teacher.state()} for teacher in self.teachers]
+
+    # The team
+
+    def show_team(self, asked: Asked, link: str = "") -> Response:
+        """Show who works here, how well, and how much they agree."""
+        judgements = read_judgements(self.database)
+        parts = {"raters": summarize_raters(judgements), "agreement": measure_agreement(judgements), "fields": FIELDS}
+        return show_to(asked.me, "team.html.j2", people=self.accounts.list_people(), link=link, **parts)
+
+    def invite(self, asked: Asked) -> Response:
+        """Make an invitation link. It is shown once: only its hash is stored."""
+        role: Any = asked.form().get("role", "rater")
+        return self.show_team(asked, f"{asked.request.base_url}join/{self.accounts.make_link(role, by=asked.me)}")
+
+    def set_active(self, asked: Asked, person: int) -> Response:
+        """Close or open an account."""
+        self.accounts.set_active(person, asked.form().get("active") == "yes", asked.me)
+        return RedirectResponse("/team", 303)
+
+    def show_disagreements(self, asked: Asked) -> Response:
+        """List what people answered differently."""
+        found = find_disagreements(read_judgements(self.database))
+        return show_to(asked.me, "disagreements.html.j2", found=found, fields=FIELDS)
+
+    def settle(self, asked: Asked, item: int) -> Response:
+        """Take an item that others disagree about: an owner's later answer counts first."""
+        self.work.take(asked.me, item)
+        return RedirectResponse(f"/items/{item}", 303)
+
+    def show_audit(self, asked: Asked) -> Response:
+        """Show who did what."""
+        times = ((datetime.fromtimestamp(row.at, UTC), row) for row in self.accounts.read_audit())
+        rows = [(time.isoformat(" ", "seconds")[:19], *row[1:]) for time, row in times]
+        return show_to(asked.me, "audit.html.j2", rows=rows)
 
     # Pictures and videos
 

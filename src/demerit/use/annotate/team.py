@@ -125,7 +125,9 @@ def find_disagreements(judgements: Sequence[Judgement]) -> list[Disagreement]:
             by_item.setdefault(one.item, []).append(one)
     found = []
     for item, answers in by_item.items():
-        fields = tuple(what for what in FIELDS if _differ([one.says[what] for one in answers if what in one.says], what))
+        fields = tuple(
+            what for what in FIELDS if _differ([one.says[what] for one in answers if what in one.says], what)
+        )
         if fields and not answers[-1].is_owner:
             first = answers[0]
             found.append(Disagreement(item, first.kind, first.episode, first.other, fields, tuple(answers)))

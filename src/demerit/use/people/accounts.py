@@ -12,7 +12,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from threading import Lock
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
 from argon2 import PasswordHasher
@@ -145,6 +145,18 @@ class Accounts:
         """End a session."""
         with self.database.begin() as db:
             db.execute(sa.delete(SESSIONS).where(SESSIONS.c.hash == _hash(secret)))
+
+    def list_people(self) -> list[sa.Row[Any]]:
+        """List everybody: id, name, role, is_active."""
+        with self.database.begin() as db:
+            return list(db.execute(sa.select(PEOPLE.c.id, PEOPLE.c.name, PEOPLE.c.role, PEOPLE.c.is_active)))
+
+    def read_audit(self, most: int = 300) -> list[sa.Row[Any]]:
+        """List what was done, newest first: at, name, action, detail."""
+        columns = (AUDIT.c.at, PEOPLE.c.name, AUDIT.c.action, AUDIT.c.detail)
+        query = sa.select(*columns).join(PEOPLE, isouter=True).order_by(AUDIT.c.id.desc()).limit(most)
+        with self.database.begin() as db:
+            return list(db.execute(query))
 
     def set_active(self, id: int, is_active: bool, by: Person) -> None:
         """Close or open an account. Its answers stay; its sessions end."""
