@@ -49,7 +49,7 @@ bench: $(READY)
 	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # Programs that some tests need and pip cannot install. Without root, the line to run is printed and those tests skip.
-PACKAGES := chromium libegl1 libopengl0 libgl1-mesa-dri
+PACKAGES := chromium libegl1 libopengl0 libgl1-mesa-dri postgresql
 
 packages:
 	@missing=""; for name in $(PACKAGES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
