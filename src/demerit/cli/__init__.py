@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve:serve", "Serve models to other processes and machines: scores, comparisons and live episodes."),
     "watch": ("watch:watch", "Score episodes as a robot writes them, with a live page, metrics and alarms."),
     "annotate": ("annotate:annotate", "Label episodes in a browser: verify, compare and mark, alone or as a team."),
+    "arena": ("arena:app", "Let sites compare hidden policies on their own robots."),
     "calibrate": ("calibrate:calibrate", "Calibrate a model on labelled episodes and set a success threshold."),
     "compare": ("compare:compare", "Compare the success rates of two policies with a model and a few labels."),
     "detect": ("detect:detect", "Say which episodes went wrong and when, with a promised share of false alarms."),

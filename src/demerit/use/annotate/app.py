@@ -25,11 +25,13 @@ from demerit.use.annotate.team import FIELDS, find_disagreements, measure_agreem
 from demerit.use.annotate.work import Work, proposed_label, store_labels
 from demerit.use.people.accounts import Accounts, NotAllowed
 from demerit.use.people.database import Database
-from demerit.use.people.guard import ANYBODY, EVERYBODY, Asked, Guard, send_file, show, show_to
+from demerit.use.people.entrance import Entrance
+from demerit.use.people.guard import Asked, Guard, send_file, show_to
 from demerit.use.view.media import EpisodeMedia
 
 STORE_SECONDS = 0.5
 """how long a label waits until it is in the dataset folder, at most"""
+EVERYBODY = ("owner", "rater")
 ID = re.compile(r"[0-9a-f-]{36}")
 KIND_NAMES = {"verify": "Verify", "compare": "Compare", "mark": "Mark"}
 
@@ -60,14 +62,9 @@ class AnnotateApp:
         self._trouble = ""
         self._is_ending, self._new = threading.Event(), threading.Event()
         self._writer = threading.Thread(target=self._write_labels, daemon=True)
+        Entrance(self.guard)
         add = self.guard.add
         add("GET", "/", EVERYBODY, self.home)
-        add("GET", "/login", ANYBODY, lambda asked: show("login.html.j2"))
-        add("POST", "/login", ANYBODY, self.log_in)
-        add("POST", "/logout", EVERYBODY, self.log_out)
-        add("GET", "/enter/{secret}", ANYBODY, lambda asked, secret: self.guard.enter(self.accounts.enter(secret)))
-        add("GET", "/join/{secret}", ANYBODY, self.show_invitation)
-        add("POST", "/join/{secret}", ANYBODY, self.join)
         add("GET", "/work/{kind}", EVERYBODY, self.next_item)
         add("GET", "/items/{item:int}", EVERYBODY, self.show_item)
         add("GET", "/items/{item:int}/previous", EVERYBODY, self.previous)
@@ -99,35 +96,6 @@ class AnnotateApp:
             self._writer.join()
             for teacher in self.teachers:
                 teacher.stop()
-
-    # Coming in
-
-    def log_in(self, asked: Asked) -> Response:
-        """Check name and password."""
-        form = asked.form()
-        address = asked.request.client.host if asked.request.client else ""
-        return self.guard.enter(self.accounts.log_in(form.get("name", ""), form.get("password", ""), address))
-
-    def log_out(self, asked: Asked) -> Response:
-        """End the session."""
-        self.accounts.log_out(asked.request.cookies["demerit_session"])
-        return RedirectResponse("/login", 303)
-
-    def show_invitation(self, asked: Asked, secret: str) -> Response:
-        """Ask for a pseudonym and a password."""
-        role, person = self.accounts.find_link(secret)
-        if person is not None:
-            raise NotAllowed(404, "This link is not an invitation.")
-        return show("join.html.j2", role=role, secret=secret, error="", name="")
-
-    def join(self, asked: Asked, secret: str) -> Response:
-        """Make an account."""
-        form = asked.form()
-        try:
-            return self.guard.enter(self.accounts.join(secret, form.get("name", ""), form.get("password", "")))
-        except BadInput as error:
-            role, _ = self.accounts.find_link(secret)
-            return show("join.html.j2", 400, role=role, secret=secret, error=str(error), name=form.get("name", ""))
 
     # Work
 

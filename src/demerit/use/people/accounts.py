@@ -21,8 +21,8 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 from demerit.errors import BadInput
 from demerit.use.people.database import AUDIT, LINKS, PEOPLE, SESSIONS, Database
 
-Role = Literal["owner", "rater"]
-"""owners see and manage everything; raters see what is assigned to them"""
+Role = Literal["owner", "rater", "site"]
+"""owners see and manage everything; raters see what is assigned to them, sites of an arena their own trials"""
 LINK_SECONDS, SESSION_SECONDS = 7 * 24 * 3600.0, 30 * 24 * 3600.0
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 10, 200
 NAME = re.compile(r"[\w][\w .-]{0,58}[\w]|\w")

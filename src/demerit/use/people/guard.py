@@ -32,7 +32,7 @@ from demerit.use.people.accounts import Accounts, NotAllowed, Person
 
 ANYBODY = ("anybody",)
 """the role of routes that need no session"""
-EVERYBODY = ("owner", "rater")
+LOGGED_IN = ("owner", "rater", "site")
 COOKIE = "demerit_session"
 MOST_BYTES = 8_000_000
 """largest body of a request, except uploads"""

@@ -1,0 +1,94 @@
+// A site's trial: files are sent in pieces until they have arrived, whatever the network does.
+
+const csrf = document.querySelector("meta[name=csrf]").content;
+const trial = document.getElementById("trial");
+const { id, piece } = trial.dataset;
+const status = document.getElementById("status");
+const say = (text) => { status.textContent = text; };
+const sleep = (seconds) => new Promise((resolve) => {
+  setTimeout(resolve, seconds * 1000);
+  addEventListener("online", resolve, { once: true });
+});
+
+async function send(method, path, body, isRaw = false) {
+  const answer = await fetch(path, {
+    method, body: isRaw ? body : JSON.stringify(body),
+    headers: { "x-csrf": csrf, "accept": "application/json", "content-type": isRaw ? "application/octet-stream" : "application/json" },
+  });
+  const found = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw Object.assign(new Error(found.error || `The server answered ${answer.status}.`), { status: answer.status });
+  return found;
+}
+
+/** Send a file; go on where an earlier try stopped. Only a refusal ends it. */
+async function upload(box, file) {
+  const bar = box.querySelector("progress"), said = box.querySelector(".said");
+  const { part, camera } = box.dataset;
+  for (let tries = 0; ; tries++) {
+    try {
+      let state = await send("POST", `/trials/${id}/uploads`, { part, camera, size: file.size });
+      while (!state.is_complete) {
+        bar.value = state.received / file.size;
+        said.textContent = `${Math.floor(100 * bar.value)}%`;
+        const next = file.slice(state.received, state.received + Number(piece));
+        state = { ...state, ...await send("PUT", `/uploads/${state.id}/${state.received}`, next, true) };
+        tries = 0;
+      }
+      bar.value = 1;
+      said.textContent = "arrived";
+      return;
+    } catch (error) {
+      if (error.status && error.status < 500) { said.textContent = error.message; return; }
+      const wait = Math.min(20, 1 + tries * 2);
+      said.textContent = `no connection, trying again in ${wait} s`;
+      await sleep(wait);
+    }
+  }
+}
+
+for (const box of document.querySelectorAll(".upload")) {
+  const input = box.querySelector("input");
+  input.onchange = async () => { if (input.files[0]) { input.disabled = true; await upload(box, input.files[0]); input.disabled = false; } };
+}
+
+async function step(path, body) {
+  try {
+    say("Saving…");
+    await send("POST", `/trials/${id}/${path}`, body);
+    location.reload();
+  } catch (error) {
+    say(error.status ? error.message : "No connection: nothing is lost, try again.");
+    status.focus();
+  }
+}
+
+document.getElementById("describe")?.addEventListener("click", () => step("describe", {
+  instruction: document.getElementById("instruction").value,
+  checklist: [...document.querySelectorAll("input[name=safety]")].map((box) => box.checked),
+}));
+document.getElementById("reset")?.addEventListener("click", () => step("reset", {}));
+document.querySelector("[data-reload]")?.addEventListener("click", () => location.reload());
+
+const form = document.getElementById("judgement");
+if (form) {
+  const key = `demerit judgement ${id}`; // what was typed survives a reload
+  const kept = JSON.parse(localStorage.getItem(key) ?? "{}");
+  for (const field of form.elements) {
+    if (!(field.name in kept)) continue;
+    if (field.type === "radio") field.checked = kept[field.name] === field.value; else field.value = kept[field.name];
+  }
+  const show = () => { for (const slider of form.querySelectorAll("input[type=range]")) slider.nextElementSibling.value = `${slider.value}%`; };
+  form.oninput = () => { show(); localStorage.setItem(key, JSON.stringify(Object.fromEntries(new FormData(form)))); };
+  show();
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    const given = Object.fromEntries(new FormData(form));
+    await step("judge", {
+      verdict: given.verdict, feedback: given.feedback,
+      first_success: given.first_success === "true", second_success: given.second_success === "true",
+      first_progress: Number(given.first_progress) / 100, second_progress: Number(given.second_progress) / 100,
+    });
+    localStorage.removeItem(key);
+  };
+}
+document.body.dataset.ready = "true";
