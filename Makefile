@@ -8,7 +8,9 @@ READY := $(VENV)/.ready
 LEROBOT := .venv-lerobot
 LEROBOT_INSTALL := $(LEROBOT)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-lerobot fuzz check bench clean packages
+RERUN := .venv-rerun
+
+.PHONY: help demo test test-slow test-lerobot test-rerun fuzz check bench clean packages
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +18,7 @@ help:
 	@echo "make test       run the tests (about 6 minutes on two cores)"
 	@echo "make test-slow  run the slow tests: kill loops, browser, README commands"
 	@echo "make test-lerobot  LeRobot itself opens and trains on what demerit writes (an environment of its own, 1.6 GB)"
+	@echo "make test-rerun  Rerun itself verifies what demerit writes (an environment of its own, 1.1 GB)"
 	@echo "make fuzz       run the property tests with random examples; new failures become explicit examples"
 	@echo "make check      style, types and import direction"
 	@echo "make bench      run every benchmark in full (minutes to hours; some need a GPU)"
@@ -35,6 +38,9 @@ test-slow: $(READY) packages
 
 test-lerobot: $(LEROBOT)/.ready
 	OMP_NUM_THREADS=1 $(LEROBOT)/bin/python -W ignore -m pytest -q -n 0 -W default tests/lerobot $(TESTS)
+
+test-rerun: $(RERUN)/.ready
+	OMP_NUM_THREADS=1 $(RERUN)/bin/python -m pytest -q -n 0 tests/rerun $(TESTS)
 
 fuzz: $(READY)
 	DEMERIT_TEST_PROFILE=fuzz $(PYTEST) -m "not slow" $$(grep -rl "from hypothesis" tests --include='test_*.py')
@@ -84,5 +90,13 @@ $(LEROBOT)/.ready: pyproject.toml
 	$(LEROBOT_INSTALL) -e . hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
 
+# Rerun's first run asks about analytics and the next may hang.
+$(RERUN)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(RERUN)
+	$(RERUN)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[rerun]' hypothesis \
+	  pytest pytest-timeout pytest-xdist
+	$(RERUN)/bin/rerun analytics disable
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(LEROBOT) demo
+	rm -rf $(VENV) $(LEROBOT) $(RERUN) demo

@@ -30,7 +30,7 @@ SAVE_NOTHING = frozenset({"inspect", "export", "leaderboard", "check", "list"})
 COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("data:import_", "Import a dataset into a demerit folder and list every problem found in it."),
     "inspect": ("data:inspect", "Show what a dataset contains: episodes, hours, instructions, labels, problems."),
-    "export": ("data:export", "Write a dataset as LeRobot v3.0."),
+    "export": ("data:export", "Write a dataset as LeRobot v3.0, or as a file for the Rerun viewer."),
     "teach": ("teach:teach", "Teach a model your task from a few labelled episodes."),
     "score": ("models:score", "Score every episode of a dataset. Run it again to resume."),
     "rewards": ("rewards:app", "Write a model's rewards where trainers read them."),

@@ -31,7 +31,10 @@ from demerit.data.formats import open_dataset
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.importing import import_dataset
 from demerit.data.summary import DatasetSummary, summarize
-from demerit.errors import BadInput
+from demerit.errors import BadInput, UnknownName
+from demerit.use.view.rerun_file import write_rerun
+
+EXPORT_FORMATS = ("lerobot", "rerun")
 
 
 def import_(
@@ -120,21 +123,34 @@ def inspect(
 
 def export(
     dataset: DatasetArgument,
-    dest: Annotated[Path, typer.Argument(help="The LeRobot v3.0 folder to create; it must not exist.")],
+    dest: Annotated[Path, typer.Argument(help="The LeRobot v3.0 folder or Rerun file to create; it must not exist.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="lerobot, or rerun with the rewards stored.")] = "lerobot",
     fps: Annotated[
         float | None, typer.Option(help="Frame rate; required if recordings differ (default: that of the recordings).")
     ] = None,
     camera: CameraOption = None,
     options: SourceOptions = None,
 ) -> None:
-    """Write a dataset as LeRobot v3.0.
+    """Write a dataset as LeRobot v3.0, or as a file for the Rerun viewer.
 
     [bold]Examples[/bold]
 
       demerit export my_set my_set_lerobot
       demerit export my_set my_set_lerobot --fps 10
+      demerit export my_set my_set.rrd --to rerun
     """
     reader = open_dataset(dataset, camera=camera, **reader_options(options, False))
+    if to not in EXPORT_FORMATS:
+        raise UnknownName("export format", to, EXPORT_FORMATS)
+    if to == "rerun":
+        if fps is not None:
+            raise BadInput("--fps", "none with --to rerun, which keeps the times of the recordings", fps)
+        with bar("writing", reader.expected()) as shown:
+            models = write_rerun(reader, dest, shown.update)
+        said = f"{count_episodes(len(reader))} for Rerun, rewards of {', '.join(models) or 'no model'}"
+        out.print(f"[bold]{escape(str(dest))}[/bold]: {escape(said)}")
+        print_problems(reader.problems.rows())
+        return
     written = 0
     with bar("writing", reader.expected()) as shown:
 

@@ -1,6 +1,7 @@
 """What the page of `demerit view` shows, as data."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from demerit.models.protocol import example_card
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import rewards_folder, scored_fingerprint
 from demerit.use.view.index import STALENESS, ViewIndex
+from fakes.command import demerit_here, error_sentence
 from fakes.tiny_video import put_video, write_lines
 from fakes.viewed_dataset import EVIL, LENGTH, make_viewed
 
@@ -115,3 +117,12 @@ def test_rewards_from_elsewhere(dataset: Dataset, tmp_path: Path) -> None:
     rewards_folder(dataset, "eager").rename(tmp_path / "elsewhere")
     names = [model.name for model in ViewIndex(dataset, [tmp_path / "elsewhere"]).models]
     assert names == ["careful", "elsewhere", "clock"]
+
+
+def test_export_without_rerun_names_the_extra(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rerun", None)
+    sentence = error_sentence(demerit_here("export", tmp_path / "set", tmp_path / "a.rrd", "--to", "rerun"))
+    assert "demerit[rerun]" in sentence and not (tmp_path / "a.rrd").exists()
+    error_sentence(demerit_here("export", tmp_path / "set", tmp_path / "a.rrd", "--to", "rosbag"))

@@ -123,13 +123,13 @@ class ViewIndex:
         """`extra` are folders of rewards beside those next to the dataset."""
         self.dataset, self.is_replaced = dataset, False
         self.columns = _episode_columns(dataset)
-        self._places = {id: place for place, id in enumerate(self.columns["id"])}
+        self.places = {id: place for place, id in enumerate(self.columns["id"])}
         self.models: list[StoredCurves] = []
         self.problems: list[str] = []
         beside = rewards_folder(dataset, "x").parent
         for root in [*sorted(path.parent for path in beside.glob(f"*/{MANIFEST}")), *extra]:
             try:
-                self.models.append(StoredCurves(root, self._places))
+                self.models.append(StoredCurves(root, self.places))
             except StoreError as error:
                 self.problems.append(str(error))
         self.models.sort(key=lambda model: (model.card.name in CONTROLS, model.name))
@@ -157,18 +157,18 @@ class ViewIndex:
         """
         found: list[dict[int, int]] = [{} for _ in self.models]
         for episode in self.dataset if self.models else ():
-            place = self._places.get(episode.id)
+            place = self.places.get(episode.id)
             if self.is_replaced:
                 break
             if place is not None:
-                for stale, why in zip(found, self._staleness(episode, place), strict=True):
+                for stale, why in zip(found, self.staleness(episode, place), strict=True):
                     stale.update({place: why} if why else {})
         return found
 
     def episode_json(self, place: int) -> Json:
         """Return an episode with its labels, events and every model's curve."""
         episode = self.dataset[place]
-        rewards, stale = [model.reward(place) for model in self.models], self._staleness(episode, place)
+        rewards, stale = [model.reward(place) for model in self.models], self.staleness(episode, place)
         notes = []
         for model, reward, why in zip(self.models, rewards, stale, strict=True):
             missing = NOT_SCORED if reward is None else reward.why_missing
@@ -187,7 +187,8 @@ class ViewIndex:
             "notes": notes,
         }
 
-    def _staleness(self, episode: Episode, place: int) -> list[int]:
+    def staleness(self, episode: Episode, place: int) -> list[int]:
+        """Return a number of `STALENESS` for each model."""
         now: dict[bool, str] = {}
         for card in (model.card for model in self.models):
             if card.reads_signals not in now:
