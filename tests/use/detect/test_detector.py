@@ -16,7 +16,7 @@ from demerit.errors import BadInput
 from demerit.models.protocol import example_card
 from demerit.use.detect import Detection, Detector, calibrate_detector, measure_detections
 from demerit.use.detect.calibrate import find_usual, make_schedule
-from demerit.use.detect.detector import ALL, Schedule, hold_levels
+from demerit.use.detect.detector import ALL, EpisodeFollower, Schedule, hold_levels
 from demerit.use.detect.labels import label_detections
 from demerit.use.detect.measure import CountedShare
 from fakes.lamp_env import EpisodeLamp, LampModel
@@ -52,7 +52,8 @@ def test_the_largest_distance_behind_is_computed_as_defined() -> None:
     (reward,) = LampModel().score([dark])
     schedule = detector.schedules[ALL]
     levels = [LampModel().score([dark])[0].value[t] for t in range(9)]
-    behind = [schedule.usual[t] - level for t, level in enumerate(levels)]
+    best = [max(levels[: t + 1]) for t in range(9)]
+    behind = [max(schedule.usual[t], best[t]) - level for t, level in enumerate(levels)]
     behind[-1] = max(behind[-1], schedule.end - levels[-1])
     found = detector.judge(reward, 9, "light it")
     assert found.behind == pytest.approx(max(behind), abs=1e-6)
@@ -80,18 +81,22 @@ def test_the_promise_holds_on_new_successes_whatever_the_size(count: int) -> Non
         rng = np.random.default_rng(seed)
         curves = [np.clip(np.cumsum(rng.normal(0.08, 0.1, 15)), 0, 1) for _ in range(count + 60)]
         schedule = make_schedule(curves[:count], 0.05, None)
-        largest = [
-            max(schedule.behind(t, level, t == 14) for t, level in enumerate(curve.tolist()))
-            for curve in curves[count:]
-        ]
+        largest = []
+        for curve in curves[count:]:
+            follower = EpisodeFollower(schedule)
+            largest.append(max(follower.find_behind(t, x, t == 14) for t, x in enumerate(curve.tolist())))
         shares.append(np.mean(np.array(largest) >= schedule.threshold))
     assert 0.02 <= np.mean(shares) <= 0.055
 
 
-def test_an_episode_that_ends_too_early_is_behind_only_at_its_end() -> None:
+def test_behind_is_measured_from_the_usual_level_the_own_best_and_the_end() -> None:
     schedule = Schedule((0.0, 0.1, 0.5), 0.9, 0.5, 20)
-    assert schedule.behind(1, 0.1) == 0.0 and schedule.behind(1, 0.1, is_last=True) == pytest.approx(0.8)
-    assert schedule.behind(99, 0.4) == pytest.approx(0.1)  # beyond all successes: as at the last frame
+    assert EpisodeFollower(schedule).find_behind(1, 0.1) == 0.0
+    assert EpisodeFollower(schedule).find_behind(1, 0.1, is_last=True) == pytest.approx(0.8)
+    assert EpisodeFollower(schedule).find_behind(99, 0.4) == pytest.approx(0.1)  # beyond all: as at the last frame
+    falling = EpisodeFollower(schedule)
+    found = [falling.find_behind(t, level) for t, level in enumerate([0.0, 0.8, math.nan, 0.2])]
+    assert found == pytest.approx([0.0, 0.0, math.nan, 0.6], nan_ok=True)
 
 
 def test_live_alarms_are_those_of_the_whole_episode() -> None:

@@ -14,7 +14,7 @@ from demerit.errors import BadInput
 from demerit.evaluate.metrics.success import affordable_risk, conformal_threshold, failures_needed
 from demerit.models.protocol import ModelCard
 from demerit.training.selection import LabelSelection
-from demerit.use.detect.detector import ALL, Detector, Floats, Schedule, hold_levels
+from demerit.use.detect.detector import ALL, Detector, EpisodeFollower, Floats, Schedule, hold_levels
 
 USUAL = 0.2
 """share of successes that are below the usual level, at each frame"""
@@ -97,16 +97,16 @@ def make_schedule(successes: Sequence[Floats], false_alarms: float, confidence: 
     table = np.array([np.pad(one, (0, longest - len(one)), mode="edge") for one in successes])
     largest = []
     for i, own in enumerate(successes):
-        usual, end = find_usual(np.delete(table, i, axis=0))
-        largest.append(np.nanmax([*(usual[: len(own)] - own), end - own[-1]]))
-    usual, end = find_usual(table)
+        follower = EpisodeFollower(Schedule(*find_usual(np.delete(table, i, axis=0))))
+        last = len(own) - 1
+        largest.append(np.nanmax([follower.find_behind(t, x, t == last) for t, x in enumerate(own.tolist())]))
     bound = conformal_threshold(largest, false_alarms, confidence)
-    return Schedule(tuple(usual.tolist()), end, bound.threshold, bound.n)
+    return Schedule(*find_usual(table), bound.threshold, bound.n)
 
 
-def find_usual(table: Floats) -> tuple[Floats, float]:
+def find_usual(table: Floats) -> tuple[tuple[float, ...], float]:
     """Return the usual level at each frame, and at the end; a frame that no success has a value for has level 0."""
     usual = np.zeros(table.shape[1])
     known = ~np.isnan(table).all(axis=0)
     usual[known] = np.nanquantile(table[:, known], USUAL, axis=0)
-    return usual, float(np.quantile(table[:, -1], END))
+    return tuple(usual.tolist()), float(np.quantile(table[:, -1], END))

@@ -2,8 +2,9 @@
 
     level(t)    the value, put on 0 to 1; where the model gives a probability of success, the mean of both
     usual(t)    the level that four of five successes have reached at frame t; a success keeps its last level
-    behind(t)   usual(t) - level(t); at the last frame of an episode that is over, at least end - level(t), where `end`
-                is the median of the levels at which successes end
+    best(t)     the highest level of the episode itself, up to frame t
+    behind(t)   the higher of usual(t) and best(t), minus level(t). At the last frame of an episode that is over, `end`
+                counts as usual if it is higher: the median of the levels at which successes end
 
 The alarm is at the first frame where `behind` reaches the threshold. A share of at most `false_alarms` of successes
 reaches it anywhere: it is a conformal bound on the largest `behind` of whole episodes.
@@ -46,8 +47,8 @@ class Schedule:
     """by frame; later frames have the last one's"""
     end: float
     """at the last frame of an episode"""
-    threshold: float
-    successes: int
+    threshold: float = math.inf
+    successes: int = 0
     """that it was calibrated on"""
 
     def __post_init__(self) -> None:
@@ -55,10 +56,19 @@ class Schedule:
         if not self.usual:
             raise BadInput("usual", "a level per frame", "none")
 
-    def behind(self, frame: int, level: float, is_last: bool = False) -> float:
-        """Return how far a level is behind the usual one at a frame."""
-        usual = self.usual[min(frame, len(self.usual) - 1)]
-        return (max(usual, self.end) if is_last else usual) - level
+
+@dataclass(eq=False)
+class EpisodeFollower:
+    """Follows the levels of one episode."""
+
+    schedule: Schedule
+    best: float = -math.inf
+
+    def find_behind(self, frame: int, level: float, is_last: bool = False) -> float:
+        """Take the level of the next frame; return how far it is behind; NaN = it has no level."""
+        self.best = self.best if math.isnan(level) else max(self.best, level)
+        usual = self.schedule.usual[min(frame, len(self.schedule.usual) - 1)]
+        return max(usual, self.best, self.schedule.end if is_last else -math.inf) - level
 
 
 @dataclass(frozen=True)
@@ -174,15 +184,18 @@ class Detector:
         schedule = self.schedule(instruction)
         if not reward.scored:
             return Detection(reward.episode, None, math.nan, schedule.threshold, why_missing=reward.why_missing)
-        levels = hold_levels(reward, length, self.low, self.high)
-        behind = [schedule.behind(t, level, t == length - 1) for t, level in enumerate(levels.tolist())]
+        levels, follower = hold_levels(reward, length, self.low, self.high), EpisodeFollower(schedule)
+        behind = [follower.find_behind(t, level, t == length - 1) for t, level in enumerate(levels.tolist())]
         frame = next((t for t, number in enumerate(behind) if number >= schedule.threshold), None)
         return Detection(reward.episode, frame, float(np.nanmax(behind)), schedule.threshold)
 
-    def find_behind(self, answer: LiveReward, frame: int, instruction: str, is_last: bool = False) -> float:
-        """Return how far the newest frame of a live episode is behind."""
-        level = float(find_level(answer.value, answer.success, self.low, self.high))
-        return self.schedule(instruction).behind(frame, level, is_last)
+    def follow(self, instruction: str) -> EpisodeFollower:
+        """Follow the levels of one episode."""
+        return EpisodeFollower(self.schedule(instruction))
+
+    def find_level(self, answer: LiveReward) -> float:
+        """Return the level of a live frame."""
+        return float(find_level(answer.value, answer.success, self.low, self.high))
 
     def judge_episode(self, episode: Episode, reward: Reward) -> Detection:
         """Judge an episode by its reward, with the second of the alarm where the video's times can be read."""
@@ -202,8 +215,7 @@ class LiveDetection:
     """A live episode."""
 
     def __init__(self, detector: Detector, live: LiveEpisode, instruction: str) -> None:
-        self._detector, self._live, self._instruction = detector, live, instruction
-        self._threshold = detector.schedule(instruction).threshold
+        self._detector, self._live, self._follower = detector, live, detector.follow(instruction)
         self.last: LiveStep | None = None
         """what the newest step returned"""
         self.alarm_at: int | None = None
@@ -220,10 +232,11 @@ class LiveDetection:
         return self._take(self.last.frame, self.last.answer, True)
 
     def _take(self, frame: int, answer: LiveReward, is_last: bool) -> LiveStep:
-        behind = self._detector.find_behind(answer, frame, self._instruction, is_last)
-        if self.alarm_at is None and behind >= self._threshold:
+        behind = self._follower.find_behind(frame, self._detector.find_level(answer), is_last)
+        threshold = self._follower.schedule.threshold
+        if self.alarm_at is None and behind >= threshold:
             self.alarm_at = frame
-        self.last = LiveStep(self.alarm_at is not None, frame, behind, self._threshold, answer)
+        self.last = LiveStep(self.alarm_at is not None, frame, behind, threshold, answer)
         return self.last
 
 

@@ -80,7 +80,8 @@ def find_failure_threshold(
     Args: as `find_success_threshold`; successes count.
     """
     loaded = load(model)
-    scored = ((episode, _live_reward(loaded, episode, stride)) for episode in episodes)
+    some = (one for one in episodes if any(label.success for label in one.outcomes))
+    scored = ((one, _live_reward(loaded, one, stride)) for one in some)
     selection = LabelSelection(use_test_split=use_test_split)
     return calibrate_detector(scored, loaded.card, loaded.card.name, risk, confidence, seen_by(loaded), selection)
 
@@ -88,7 +89,7 @@ def find_failure_threshold(
 def follow_episode(model: RewardModel, episode: Episode, stride: int = 1) -> list[LiveReward]:
     """Show an episode to a model as an environment does: frames 0, stride ... and the last. Return its answers."""
     names = list(model.looks_at(episode)) if isinstance(model, Prepares) else [episode.main_camera]
-    at = looks(episode, stride).tolist()
+    at = choose_looks(episode, stride).tolist()
     views = {name: episode.views[name].take(at) for name in names}
     watch = EpisodeWatch(model, [episode.instruction], RewardScheme())
     shown = [{name: view[i] for name, view in views.items()} for i in range(len(at))]
@@ -101,11 +102,15 @@ def _live_reward(model: RewardModel, episode: Episode, stride: int) -> Reward:
     successes = [answer.success for answer in answers if answer.success is not None]
     success = np.array(successes, np.float32) if len(successes) == len(answers) else None
     return Reward(
-        model.card.name, episode.id, looks(episode, stride), np.array([a.value for a in answers], np.float32), success
+        model.card.name,
+        episode.id,
+        choose_looks(episode, stride),
+        np.array([a.value for a in answers], np.float32),
+        success,
     )
 
 
-def looks(episode: Episode, stride: int) -> npt.NDArray[np.int32]:
+def choose_looks(episode: Episode, stride: int) -> npt.NDArray[np.int32]:
     """Return the frames that a model is shown."""
     return np.array(sorted({*range(0, len(episode), stride), len(episode) - 1}), dtype=np.int32)
 

@@ -68,6 +68,8 @@ class EpisodeWatch:
         instruction = self.instructions[stage]
         self._stage, self._highest, self._seen = stage, -math.inf, 0
         self._streaks = {"success": 0, "failure": 0}
+        failure = self.scheme.failure
+        self._follower = failure.follow(instruction) if isinstance(failure, Detector) else None
         self._live: LiveEpisode = (
             self.model.start(instruction)
             if isinstance(self.model, Online)
@@ -95,8 +97,9 @@ class EpisodeWatch:
     def _is_reached(self, end: Literal["success", "failure"], answer: LiveReward) -> bool:
         threshold = self.scheme.success if end == "success" else self.scheme.failure
         if isinstance(threshold, Detector):
-            task, frame = self.instructions[self._stage], self._seen * self.scheme.stride
-            return threshold.find_behind(answer, frame, task) >= threshold.schedule(task).threshold
+            assert self._follower is not None
+            level, frame = threshold.find_level(answer), self._seen * self.scheme.stride
+            return self._follower.find_behind(frame, level) >= self._follower.schedule.threshold
         self._streaks[end] = self._streaks[end] + 1 if reaches(threshold, answer, self._highest) else 0
         return self._streaks[end] >= (threshold.in_a_row if isinstance(threshold, EpisodeThreshold) else 1)
 

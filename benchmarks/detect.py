@@ -1,0 +1,177 @@
+"""Does a detector of failures keep its promise, and how many failures does it find how soon? On unseen seeds.
+
+    python benchmarks/detect.py DATASET --curves FILE [--promise 0.05] [--parts 3] [--no-reader]
+    python benchmarks/detect.py --small        (drawn episodes, in seconds)
+
+DATASET holds simulated episodes (`demerit simulate`). For each task, a third of the seeds teaches a model, which scores
+the others; then another third teaches. FILE keeps the scores: a second run only measures. Then half of the scored
+seeds, of all tasks together, calibrates one detector and the other half is tested, in `--deals` ways.
+
+    false alarms   share of successes with an alarm, all frames of an episode together
+    found          share of failures with an alarm
+    delay          median from the moment of failure to the alarm, as a share of the episode; early ones are negative
+    AUROC          of the largest distance behind, a failure against a success
+
+`clock`, `length`, a jerk heuristic (third difference of the states) and the fall of the taught value below its highest
+go through the same detector.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from demerit.data.dataset import Dataset, ListReader
+from demerit.data.episode import Episode
+from demerit.data.formats import open_dataset
+from demerit.data.reward import Reward
+from demerit.evaluate.metrics.success import auroc
+from demerit.models.baselines import Clock, Length
+from demerit.models.protocol import example_card
+from demerit.training.selection import LabelSelection
+from demerit.training.teach import TeachConfig, teach
+from demerit.use.detect import Detection, calibrate_detector, measure_detections
+from fakes.drawn_sample import make_sample
+
+Judged = list[tuple[Episode, Detection]]
+CARD = example_card(name="taught")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", nargs="?")
+    parser.add_argument("--curves", type=Path, help="file of the scores, made if it is missing")
+    parser.add_argument("--promise", type=float, default=0.05)
+    parser.add_argument("--parts", type=int, default=3, help="parts of the seeds; each teaches once")
+    parser.add_argument("--deals", type=int, default=60)
+    parser.add_argument("--no-reader", action="store_true")
+    parser.add_argument("--small", action="store_true", help="drawn episodes, a promise of 0.4")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        if given.small:
+            given.dataset, given.promise, given.no_reader = str(make_sample(Path(temporary) / "drawn")), 0.4, True
+        elif not given.dataset:
+            parser.error("DATASET or --small")
+        episodes = [one for one in open_dataset(given.dataset) if one.outcome and one.outcome.success is not None]
+        curves = given.curves or Path(temporary) / "curves.json"
+        if not curves.exists():
+            rows = [row for fold in range(given.parts) for row in score_fold(episodes, fold, given)]
+            curves.write_text(json.dumps(rows))
+        report(episodes, json.loads(curves.read_text()), given)
+
+
+def seed_of(episode: Episode) -> int:
+    return int(episode.origin.tags.get("seed", sum(episode.id.encode())))
+
+
+def task_of(episode: Episode) -> str:
+    return episode.origin.tags.get("task", "all")
+
+
+def score_fold(episodes: list[Episode], fold: int, given: argparse.Namespace) -> list[dict[str, object]]:
+    """Teach every task on one part of its seeds; return the scores of all others."""
+    found: list[dict[str, object]] = []
+    for task in sorted({task_of(one) for one in episodes}):
+        mine = [one for one in episodes if task_of(one) == task]
+        part = {seed: place % given.parts for place, seed in enumerate(sorted({seed_of(one) for one in mine}))}
+        lesson = Dataset(ListReader("lesson", [one for one in mine if part[seed_of(one)] == fold]), "")
+        config = TeachConfig(reader=not given.no_reader)
+        model = teach(lesson, workers=0, use_test_split=True, config=config).model
+        for one in mine:
+            if part[seed_of(one)] != fold:
+                (reward,) = model.score([one])
+                assert reward.success is not None, reward
+                scores = {"value": reward.value.tolist(), "success": reward.success.tolist()}
+                found.append({"fold": fold, "episode": one.id, "at": reward.at.tolist(), **scores})
+    return found
+
+
+def report(episodes: Sequence[Episode], rows: list[dict[str, object]], given: argparse.Namespace) -> None:
+    by_id = {one.id: one for one in episodes}
+    folds: dict[int, list[tuple[Episode, Reward]]] = {}
+    for row in rows:
+        episode = by_id[str(row["episode"])]
+        arrays = [np.array(row[name], np.float32) for name in ("at", "value", "success")]
+        folds.setdefault(int(str(row["fold"])), []).append((episode, Reward("taught", episode.id, *arrays)))
+    print(f"promised: at most {given.promise:.1%} of successes have an alarm\n")
+    print("| values of | false alarms | found | delay | early | AUROC |\n|---|---|---|---|---|---|")
+    table: list[Judged] = []
+    for name, made in SIGNALS.items():
+        changed = {fold: [(one, made(one, reward)) for one, reward in pairs] for fold, pairs in folds.items()}
+        ways = deal(changed, given)
+        table = table or ways
+        print(f"| {name} | {describe(ways)} |")
+    print("\n| task | false alarms | found | delay | early | AUROC | F1 |\n|---|---|---|---|---|---|---|")
+    scores = []
+    for task in sorted({task_of(one) for one in episodes}):
+        ways = [[row for row in way if task_of(row[0]) == task] for way in table]
+        scores.append(measure_detections(row for way in ways for row in way).f1)
+        print(f"| {task} | {describe(ways)} | {scores[-1]:.2f} |")
+    print(f"\nmean F1 over tasks: {np.nanmean(scores):.2f}")
+
+
+def deal(folds: dict[int, list[tuple[Episode, Reward]]], given: argparse.Namespace) -> list[Judged]:
+    """Calibrate on half of the seeds and judge the other half, in many ways."""
+    rng = np.random.default_rng(0)
+    selection = LabelSelection(use_test_split=True)
+    ways = []
+    for number in range(given.deals):
+        pairs = folds[number % len(folds)]
+        seeds = rng.permutation(sorted({seed_of(one) for one, _ in pairs}))
+        inside = set(seeds[: len(seeds) // 2].tolist())
+        known = [pair for pair in pairs if seed_of(pair[0]) in inside]
+        detector = calibrate_detector(known, CARD, "taught", given.promise, selection=selection)
+        ways.append([(one, detector.judge_episode(one, r)) for one, r in pairs if seed_of(one) not in inside])
+    return ways
+
+
+def describe(ways: Sequence[Judged]) -> str:
+    """False alarms, failures found, delay and early alarms of all ways together; AUROC as their mean."""
+    figures = measure_detections(row for way in ways for row in way)
+    areas = []
+    for way in ways:
+        labels = [one.outcome.success for one, _ in way if one.outcome is not None]
+        if len(set(labels)) > 1:
+            areas.append(auroc([-found.behind for _, found in way], np.array(labels, dtype=float)).measure().value)
+    delay = "- | -" if math.isnan(figures.delay_share) else f"{figures.delay_share:+.0%} | {figures.early.value:.0%}"
+    shares = f"{figures.false_alarms.value:.1%} | {figures.found.value:.1%}"
+    return f"{shares} | {delay} | {np.mean(areas):.3f}" if areas else f"{shares} | {delay} | -"
+
+
+def by_clock(episode: Episode, _: Reward) -> Reward:
+    return Clock().score([episode])[0]
+
+
+def by_length(episode: Episode, _: Reward) -> Reward:
+    return Length().score([episode])[0]
+
+
+def by_jerk(episode: Episode, reward: Reward) -> Reward:
+    states = np.asarray(episode.signals.get("state", np.zeros((len(episode), 1))), dtype=np.float64)
+    jerk = np.concatenate([np.zeros(3), np.linalg.norm(np.diff(states, n=3, axis=0), axis=1)])[: len(states)]
+    return Reward("jerk", reward.episode, np.arange(len(states)), (1 / (1 + 10 * jerk)).astype(np.float32))
+
+
+def by_fall(_: Episode, reward: Reward) -> Reward:
+    fall = np.maximum.accumulate(reward.value) - reward.value
+    return Reward("fall", reward.episode, reward.at, 1 - fall)
+
+
+SIGNALS = {
+    "the taught model": lambda _, reward: reward,
+    "its fall below its highest": by_fall,
+    "clock": by_clock,
+    "length": by_length,
+    "jerk": by_jerk,
+}
+
+if __name__ == "__main__":
+    main()
