@@ -129,9 +129,13 @@ class RayCluster:
         if _answers(self._head, 2):
             self._heard = time.monotonic()
         elif time.monotonic() - self._heard > HEAD_SECONDS:
-            self.is_lost = True
-            host, port = self._head
-            raise RemoteError(f"{host}:{port}", 0, "the Ray head is gone. What was done is saved: run again to resume")
+            raise self.lose()
+
+    def lose(self) -> RemoteError:
+        """Give the head up; return the error."""
+        self.is_lost = True
+        host, port = self._head
+        return RemoteError(f"{host}:{port}", 0, "the Ray head is gone. What was done is saved: run again to resume")
 
     def count_actors(self, needs: ActorNeeds) -> int:
         """Return how many actors to start; raise BadInput if they do not fit."""
@@ -242,6 +246,8 @@ def work_on_ray(
     crew = _Crew(cluster, make_work, iter(items), needs, batch, group_seconds)
     try:
         yield from crew.run()
+    except ConnectionError as gone:  # Ray's client gave up
+        raise cluster.lose() from gone
     finally:
         crew.stop()
 
@@ -347,7 +353,8 @@ class _Crew(Generic[ItemT]):
             raise DemeritError(error)
         self.deaths_in_a_row = 0
         if group is not None:
-            member.size = self._resize(member.size, len(group.items) / max(seconds, 1e-6))
+            rate = len(group.items) / max(seconds, 1e-6)
+            member.size = choose_size(member.size, rate, self.batch, self.seconds)
             yield group.items, answer
         self.idle.append(member)
         self._hand_out()
@@ -363,10 +370,11 @@ class _Crew(Generic[ItemT]):
             )
         self._add_member()
 
-    def _resize(self, size: int, items_per_second: float) -> int:
-        """Return a size that takes the wanted time, at most four times the last one."""
-        wanted = min(items_per_second * self.seconds, 4 * size, MOST_ITEMS)
-        return max(int(wanted) // self.batch, 1) * self.batch
+
+def choose_size(size: int, items_per_second: float, batch: int, seconds: float) -> int:
+    """Return how many items an actor gets next: work for `seconds`, in batches, at most four times the last `size`."""
+    wanted = min(items_per_second * seconds, 4 * size, MOST_ITEMS)
+    return max(int(wanted) // batch, 1) * batch
 
 
 # --- scoring
