@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +20,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from demerit.data.formats import open_dataset
+from demerit.data.store import Store
 from demerit.errors import BadEpisode, BadInput, DemeritError, RemoteError
 from demerit.models import load_model
 from demerit.models.protocol import example_card
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, ScoreProgress, score, scored_fingerprint
+from demerit.negatives.sim.job import simulate
+from demerit.negatives.sim.rollout import EpisodeSpec
 from demerit.use import on_ray
 from demerit.use.on_ray import DIED, RayCluster, RayScorer
+from demerit.use.simulate_on_ray import simulate_on_ray
 from fakes.command import demerit_here, error_sentence
 from fakes.processes import running
 
@@ -94,6 +99,8 @@ DRIVER = """
 import functools, json, os, sys
 import ray
 from demerit.cli import models
+from demerit.negatives.sim.job import simulate
+from demerit.negatives.sim.rollout import EpisodeSpec
 from demerit.use import on_ray
 on_ray.HEAD_SECONDS = 2
 models.RayScorer = functools.partial(on_ray.RayScorer, group_seconds=0)
@@ -230,6 +237,19 @@ def test_what_does_not_fit_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPa
     with pytest.raises(DemeritError, match=socket.gethostname()):
         next(SCORER(job, iter(stranger), lambda *_: None))
     assert not bench.log.exists()
+
+
+@pytest.mark.slow
+def test_simulated_episodes_are_those_of_the_plain_job(tmp_path: Path, plan: Path) -> None:
+    pytest.importorskip("metaworld")
+    specs = [EpisodeSpec("reach", behaviour, 3, "plain", 32) for behaviour in ("expert", "undo", "random")]
+    simulate(tmp_path / "plain", specs, workers=1)
+    progress = simulate(tmp_path / "ray", specs, simulator=partial(simulate_on_ray, actors=2))
+    assert (progress.made, progress.kept) == (3, 0)
+    pairs = zip(Store(tmp_path / "plain").episodes(), Store(tmp_path / "ray").episodes(), strict=True)
+    for alone, on_cluster in pairs:
+        assert (alone.id, alone.fingerprint(True)) == (on_cluster.id, on_cluster.fingerprint(True))
+    assert simulate(tmp_path / "ray", specs, simulator=partial(simulate_on_ray, on="ray://nowhere")).kept == 3
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -9,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from demerit.cli.bars import bar, out
+from demerit.cli.options import ActorsOption, OnOption
 from demerit.data.episode import count_episodes
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.sim.arena import SETTINGS, Setting
@@ -18,6 +20,7 @@ from demerit.negatives.sim.rollout import USUAL_SIZE, EpisodeSpec
 from demerit.negatives.sim.splits import BENCHMARK, FETCH_BENCHMARK, SPLITS, plan
 from demerit.negatives.sim.tasks import SAWYER, all_tasks
 from demerit.negatives.sim.tasks import tasks as metaworld_tasks
+from demerit.use.simulate_on_ray import simulate_on_ray
 
 
 def simulate(
@@ -43,6 +46,8 @@ def simulate(
     split: Annotated[str, typer.Option(metavar="train|validation|test|all", help="Its split.")] = "test",
     workers: Annotated[int | None, typer.Option(help="Number of processes (default: number of cores).")] = None,
     size: Annotated[int, typer.Option(help="Image width and height in pixels.")] = USUAL_SIZE,
+    on: OnOption = "",
+    actors: ActorsOption = None,
 ) -> None:
     """Simulate successes and failures with measured labels.
 
@@ -52,13 +57,17 @@ def simulate(
       demerit simulate other-robot --tasks fetch-pick,fetch-push,fetch-reach,fetch-slide --episodes 5
       demerit simulate plain --setting plain --behaviours expert
       demerit simulate bench-test --benchmark metaworld-bad@1 --split test
+      demerit simulate /shared/bad --episodes 100 --on ray
     """
     if benchmark is not None:
         specs = _benchmark_specs(benchmark, split, size)
     else:
         specs = _specs(tasks, behaviours, range(seed, seed + episodes), setting, size)
+    if actors is not None and not on:
+        raise BadInput("--actors", "--on ray with it", "no --on")
+    simulator = partial(simulate_on_ray, on=on, actors=actors) if on else None
     with bar("simulating", len(specs)) as shown:
-        progress = run_simulation(dest, specs, workers, lambda progress: shown.update(progress.seen))
+        progress = run_simulation(dest, specs, workers, lambda progress: shown.update(progress.seen), simulator)
     kept = f", {progress.kept} from an earlier run" if progress.kept else ""
     out.print(
         f"[bold]{escape(str(dest))}[/bold]: {count_episodes(progress.made)} simulated, "

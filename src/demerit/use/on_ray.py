@@ -48,7 +48,7 @@ MOST_DEATHS = 2
 """after this many deaths a group is split, and an item alone is given up"""
 MOST_DEATHS_IN_A_ROW = 5
 """without any answer; twice the number of actors if that is more"""
-DIED = "the Ray worker that scored it died, again and again"
+DIED = "Ray workers died on it"
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -232,6 +232,7 @@ def work_on_ray(
     needs: ActorNeeds,
     batch: int = 1,
     group_seconds: float = GROUP_SECONDS,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[list[ItemT], Any]]:
     """Yield (items, answer) for all items, in any order; the answer is None for an item on which actors died.
 
@@ -242,8 +243,9 @@ def work_on_ray(
         needs: what an actor takes.
         batch: groups are multiples of this (the last one may be smaller).
         group_seconds: how long an actor should work on a group; 0 = one batch at a time.
+        env: more environment variables of the actors.
     """
-    crew = _Crew(cluster, make_work, iter(items), needs, batch, group_seconds)
+    crew = _Crew(cluster, make_work, iter(items), needs, batch, group_seconds, env or {})
     try:
         yield from crew.run()
     except ConnectionError as gone:  # Ray's client gave up
@@ -261,6 +263,7 @@ class _Crew(Generic[ItemT]):
         needs: ActorNeeds,
         batch: int,
         seconds: float,
+        env: Mapping[str, str],
     ) -> None:
         self.cluster, self.ray, self.make_work, self.items, self.batch = cluster, cluster.ray, make_work, items, batch
         self.count = count = cluster.count_actors(needs)
@@ -269,7 +272,7 @@ class _Crew(Generic[ItemT]):
             num_cpus=needs.cpus,
             num_gpus=needs.gpus,
             scheduling_strategy="DEFAULT" if needs.gpus else "SPREAD",
-            runtime_env={"env_vars": {name: os.environ[name] for name in SHARED if name in os.environ}},
+            runtime_env={"env_vars": {name: os.environ[name] for name in SHARED if name in os.environ} | dict(env)},
         )
         self.members: set[_Member] = set()
         self.placing: dict[Any, _Member] = {}

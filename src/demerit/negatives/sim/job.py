@@ -6,8 +6,10 @@ import os
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -33,6 +35,8 @@ from demerit.negatives.sim.tasks import task
 
 CHUNK = 16
 """episodes sent to a worker at once: mostly of one task, as building a model takes half an episode's time"""
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
+"""one process per core: threads inside them only add waiting"""
 CLEAR_GAP = 0.4
 """a difference in final progress that makes one of two failures better"""
 NOT_NEARLY = 0.8
@@ -60,11 +64,16 @@ class SimulateProgress:
         return self.made + self.kept + self.not_applicable.total()
 
 
+EpisodeSimulator = Callable[[Sequence[EpisodeSpec], Path], Generator[tuple[str, Episode | str], None, None]]
+"""takes specs and the folder of videos; yields (id, episode or error) in any order"""
+
+
 def simulate(
     dest: str | Path,
     specs: Sequence[EpisodeSpec],
     workers: int | None = None,
     on_progress: Callable[[SimulateProgress], None] = lambda progress: None,
+    simulator: EpisodeSimulator | None = None,
 ) -> SimulateProgress:
     """Simulate episodes into a dataset folder. Run it again to resume.
 
@@ -73,6 +82,7 @@ def simulate(
         specs: what to simulate; `demerit.negatives.sim.splits.plan` lists the benchmark's episodes.
         workers: number of processes; None = number of cores.
         on_progress: called after every episode.
+        simulator: who simulates; None = worker processes here.
     """
     workers = workers if workers is not None else os.cpu_count() or 1
     if workers < 1:
@@ -87,7 +97,8 @@ def simulate(
     with store.writer() as writer:
         todo = _select_todo(specs, writer, progress)
         on_progress(progress)
-        for episode in _simulate_all(todo, make_folder(store.root / "videos"), workers):
+        answers = (simulator or partial(simulate_here, workers=workers))(todo, make_folder(store.root / "videos"))
+        for episode in _in_order(todo, answers):
             writer.add(episode)
             progress.made += 1
             progress.successes += bool(episode.outcome and episode.outcome.success)
@@ -158,42 +169,62 @@ def _add_preferences(root: Path) -> int:
     return len(preferences)
 
 
-def _simulate_all(specs: Sequence[EpisodeSpec], videos: Path, workers: int) -> Iterator[Episode]:
-    """Yield the episodes in the order of the specs."""
+def simulate_here(
+    specs: Sequence[EpisodeSpec], videos: Path, workers: int
+) -> Generator[tuple[str, Episode | str], None, None]:
+    """Yield (id, episode or error) in any order, from worker processes."""
     call = f"from demerit.negatives.sim.job import simulate_worker; simulate_worker({{pipe}}, {str(videos)!r})"
-    # One process per core: threads inside them only add waiting.
-    env = {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     crew = min(workers, len(specs))
     queue = min(CHUNK, -(-len(specs) // max(crew, 1)))
-    finished: dict[str, Episode] = {}
-    with WorkerPool(call, crew, env=env, refill=0, queue=queue) as pool:
+    with WorkerPool(call, crew, env=ENVIRONMENT, refill=0, queue=queue) as pool:
         pool.submit((spec.id, spec) for spec in specs)
+        while True:
+            for id, answer in pool.receive():
+                yield id, f"a process that died twice ({answer})" if isinstance(answer, WorkerDeath) else answer
+
+
+def _in_order(
+    specs: Sequence[EpisodeSpec], answers: Generator[tuple[str, Episode | str], None, None]
+) -> Iterator[Episode]:
+    """Yield the episodes in the order of the specs; raise BadEpisode at an error."""
+    finished: dict[str, Episode] = {}
+    with closing(answers):
         for spec in specs:
             while spec.id not in finished:
-                for id, answer in pool.receive():
-                    if isinstance(answer, WorkerDeath):
-                        raise BadEpisode(id, "a finished simulation", f"a process that died twice ({answer})")
-                    if isinstance(answer, str):
-                        raise BadEpisode(id, "a finished simulation", answer)
-                    finished[id] = answer
+                id, answer = next(answers)
+                if isinstance(answer, str):
+                    raise BadEpisode(id, "a finished simulation", answer)
+                finished[id] = answer
             yield finished.pop(spec.id)
+
+
+class SimulatingProcess:
+    """Simulates one episode after the other; the scene stays while the task does."""
+
+    def __init__(self, videos: Path) -> None:
+        """Write videos into this folder."""
+        self.videos = videos
+        self.renderer: SceneRenderer | None = None
+
+    def __call__(self, spec: EpisodeSpec) -> Episode | str:
+        """Return the episode, or why there is none."""
+        try:
+            if self.renderer is None or (self.renderer.arena.task.name, self.renderer.size) != (spec.task, spec.size):
+                self.close()
+                self.renderer = SceneRenderer(open_arena(task(spec.task)), spec.size)
+            return record(rollout(spec, self.renderer.arena, self.renderer), self.videos / video_name(spec))
+        except (DemeritError, ArithmeticError, ValueError, RuntimeError, MemoryError) as error:
+            return str(error) or type(error).__name__
+
+    def close(self) -> None:
+        """Free the scene."""
+        if self.renderer is not None:
+            self.renderer.close()
+            self.renderer = None
 
 
 def simulate_worker(pipe: int, videos: str) -> None:
     """Run a simulating process."""
-    renderer: SceneRenderer | None = None
-
-    def answer(spec: EpisodeSpec) -> Episode | str:
-        nonlocal renderer
-        try:
-            if renderer is None or (renderer.arena.task.name, renderer.size) != (spec.task, spec.size):
-                if renderer is not None:
-                    renderer.close()
-                renderer = SceneRenderer(open_arena(task(spec.task)), spec.size)
-            return record(rollout(spec, renderer.arena, renderer), Path(videos) / video_name(spec))
-        except (DemeritError, ArithmeticError, ValueError, RuntimeError, MemoryError) as error:
-            return str(error) or type(error).__name__
-
-    serve_tasks(pipe, answer)
-    if renderer is not None:
-        renderer.close()
+    simulating = SimulatingProcess(Path(videos))
+    serve_tasks(pipe, simulating)
+    simulating.close()
