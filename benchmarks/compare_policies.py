@@ -1,11 +1,11 @@
 """Do the intervals of `demerit compare` hold, and how much narrower are they than those of the labels alone?
 
     python benchmarks/compare_policies.py
-    python benchmarks/compare_policies.py --data STORE --rewards FOLDER     (a model's real predictions as well)
+    python benchmarks/compare_policies.py --data STORE --rewards FOLDER     (a model's real predictions)
     python benchmarks/compare_policies.py --small
 
 Simulated: two policies with known success rates, N episodes of each, n labels of each chosen at random, and models of
-several kinds; with --data, also the stored predictions of a real one (`demerit score STORE --out FOLDER`), drawn from
+several kinds; with --data, stored predictions of a real one instead (`demerit score STORE --out FOLDER`), drawn from
 the dataset's successes and failures. Coverage is the share of 95% intervals of the difference that hold the true one,
 over six pairs of rates; width is the mean width over that of Newcombe's interval for the labels alone. `plain PPI++` is
 the textbook interval (normal, tuned lambda, nothing for few labels). The last table asks how often equal policies are
@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--rewards", default="", help="its rewards, a folder")
     given = parser.parse_args()
     if given.data:
+        MODELS.clear()
         MODELS["real predictions"] = draw_from(given.data, given.rewards)
     runs = 20 if given.small else given.runs
     print(f"{given.episodes} episodes of each policy, {runs} runs per row\n")
@@ -147,7 +148,7 @@ def main() -> None:
             span = f"{np.mean(cover):.1%} | {min(cover):.1%} | {max(cover):.1%} | {min(plain):.1%}"
             print(f"| {model} | {n} | {span} | {np.mean(width) / np.mean(alone):.2f} |", flush=True)
     print("\n| model | equal, called different at 100 labels | at any of 10, 20 ... 100 |\n|---|---|---|")
-    for model in ("good", "useless"):
+    for model in MODELS.keys() & {"good", "useless", "real predictions"}:
         once, ever = look_again(model, given.episodes, runs)
         print(f"| {model} | {once:.1%} | {ever:.1%} |")
 

@@ -210,7 +210,7 @@ def test_the_command_decides_and_says_so(folders: Path) -> None:
     assert [one["labels"] for one in facts["policies"]] == [12, 12]
     assert (facts["labels_needed"], facts["to_label"]) == (None, [])
     text = demerit_here("compare", "new", "old", "--model", "clock", cwd=folders).stdout
-    assert text.splitlines()[0].startswith("new is better: 96% vs 19%, difference 77 (95%: ")
+    assert text.splitlines()[0].startswith("new is better: 96% vs 19%, difference 77 points (95%: ")
 
 
 def test_a_sheet_leads_from_no_label_to_a_decision(folders: Path) -> None:

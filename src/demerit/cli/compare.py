@@ -90,13 +90,13 @@ def compare(
         _print_json(result, policies, needed, chosen, notes)
         return
     out.print(f"[bold]{escape(_verdict(result, policies))}[/bold]")
-    table = Table("policy", "success, %", "by labels alone, %", "labels", "episodes")
+    table = Table("policy", "success", "by labels alone", "labels", "episodes")
     for one, rate in zip(policies, (result.a, result.b), strict=True):
-        cells = str(rate.interval) if result.has_enough else "–", str(rate.by_labels) if rate.labels else "–"
+        cells = rate.interval.show("%") if result.has_enough else "–", rate.by_labels.show("%") if rate.labels else "–"
         table.add_row(escape(one.name), *cells, str(rate.labels), str(rate.episodes))
     print_table(table)
     if result.has_enough:
-        out.print(f"Difference by labels alone: {result.by_labels} points.")
+        out.print(f"Difference by labels alone: {result.by_labels.show(' points')}.")
     if not result.sign:
         where = "" if sheet is None or needed is None else f" They are in {sheet}: write yes or no, and run this again."
         out.print(escape(_advise(result, policies, needed) + where))
@@ -136,10 +136,10 @@ def _verdict(result: PolicyComparison, policies: Policies) -> str:
     (a, b), gap = policies, result.difference
     rates = [f"{100 * one.interval.value:.0f}%" for one in (result.a, result.b)]
     if not result.sign:
-        return f"Not decided: {b.name} {rates[1]}, {a.name} {rates[0]}, difference {gap} points."
+        return f"Not decided: {b.name} {rates[1]}, {a.name} {rates[0]}, difference {gap.show(' points')}."
     if result.sign < 0:
         a, b, rates, gap = b, a, rates[::-1], RateInterval(-gap.value, -gap.high, -gap.low)
-    return f"{b.name} is better: {rates[1]} vs {rates[0]}, difference {gap} points, decided."
+    return f"{b.name} is better: {rates[1]} vs {rates[0]}, difference {gap.show(' points')}, decided."
 
 
 def _advise(result: PolicyComparison, policies: Policies, needed: tuple[int, int] | None) -> str:

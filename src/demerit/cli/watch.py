@@ -188,7 +188,7 @@ def _print_summary(watcher: Watcher, window: int, as_json: bool) -> None:
         return
     out.print(f"{count_episodes(len(state.rows))}, {state.scored} scored now, {len(state.waiting)} waiting.")
     if judged:
-        out.print(f"Success: {rate}%, of {judged}.")
+        out.print(f"Success: {rate.show('%')}, of {judged}.")
     if picks:
         out.print(escape(f"Of these {len(rows)}, watch these {len(picks)}: {', '.join(row.id for row in picks)}"))
     for id, reason in state.waiting:

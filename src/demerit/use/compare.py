@@ -57,9 +57,10 @@ class RateInterval:
         half = Z95 * math.sqrt(variance)
         return cls(*(min(max(end, least), 1.0) for end in (value, value - half, value + half)))
 
-    def __str__(self) -> str:
+    def show(self, unit: str) -> str:
+        """Return `71% (95%: 62 to 79)`; the unit may be `%` or ` points`."""
         value, low, high = (f"{100 * end:.0f}".replace("-", "−") for end in (self.value, self.low, self.high))
-        return f"{value} (95%: {low} to {high})"
+        return f"{value}{unit} (95%: {low} to {high})"
 
 
 def wilson(successes: float, count: int) -> RateInterval:
