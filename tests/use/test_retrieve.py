@@ -117,16 +117,21 @@ def test_ranks_are_those_of_the_network(folder: Path, tmp_path: Path, engine: En
     assert np.array_equal(np.argsort(scores), np.argsort(ranks)) and abs(scores.mean()) < 1e-6
 
 
+def discriminate(rows: np.ndarray, shown: np.ndarray) -> np.ndarray:
+    """Fisher's discriminant once more, window by window, in standard deviations."""
+    mean, cov = np.mean(rows, axis=0), np.cov(rows.T, bias=True)
+    direction = np.linalg.inv(cov + np.trace(cov) / 6 * np.eye(6)) @ (shown.mean(axis=0) - mean)
+    raw = np.array([direction @ (row - mean) for row in rows])
+    return np.asarray((raw - raw.mean()) / raw.std())
+
+
 def test_examples_are_scored_by_the_formula() -> None:
     rng = np.random.default_rng(0)
     vectors, shown = rng.normal(size=(50, 8, 6)).astype(np.float16), rng.normal(size=(3, 8, 6)).astype(np.float16)
     windows = replace(make_windows([[i, i + 1] for i in range(50)]), vectors=vectors)
-    x = [[float(row[7][k]) - float(row[0][k]) for k in range(6)] for row in vectors]
-    mean, cov = np.mean(x, axis=0), np.cov(np.array(x).T, bias=True)
-    wanted = np.mean([row[7].astype(float) - row[0].astype(float) for row in shown], axis=0)
-    direction = np.linalg.inv(cov + np.trace(cov) / 6 * np.eye(6)) @ (wanted - mean)
-    raw = np.array([direction @ (row - mean) for row in np.array(x)])
-    assert np.allclose(score_by_examples(windows, shown), (raw - raw.mean()) / raw.std(), atol=1e-3)
+    x, y = vectors.astype(float), shown.astype(float)
+    both = discriminate(x.mean(axis=1), y.mean(axis=1)) + discriminate(x[:, 7] - x[:, 0], y[:, 7] - y[:, 0])
+    assert np.allclose(score_by_examples(windows, shown), both / both.std(), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -243,3 +248,13 @@ def test_a_recording_that_changed_is_read_again(folder: Path, tmp_path: Path) ->
     (place / "b.mp4").write_bytes((folder / "right-2.mp4").read_bytes())
     (best,) = find(place, *shown)
     assert best["episode"] == "b" and best["seconds"][0] <= 2.5 <= best["seconds"][1]
+
+
+def test_a_dataset_that_cannot_be_written_to_needs_another_place(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "play"
+    place.mkdir()
+    (place / "a.mp4").write_bytes((folder / "back.mp4").read_bytes())
+    (tmp_path / "play.demerit").write_text("in the way")
+    assert "play.demerit" in error_sentence(demerit_here("retrieve", WORDS, place, "--seconds", 1))
+    said = demerit_here("retrieve", WORDS, place, "--seconds", 1, "--index", tmp_path / "index")
+    assert said.returncode == 0 and list((tmp_path / "index").rglob("*.npz"))

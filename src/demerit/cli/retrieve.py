@@ -27,7 +27,7 @@ from demerit.data.frames import short_hash
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.compact.engine import Engine
-from demerit.use.retrieve.index import PlayWindows, WindowPlan, index_folder, index_windows
+from demerit.use.retrieve.index import WindowPlan, index_folder, index_windows
 from demerit.use.retrieve.search import (
     PlaySegment,
     merge_hits,
@@ -62,6 +62,9 @@ def retrieve(
     stride: Annotated[
         float | None, typer.Option(metavar="S", help="From a window to the next (half a window).")
     ] = None,
+    index: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the index (default: next to the dataset).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the segments as JSON, and nothing else.")] = False,
     camera: CameraOption = None,
     options: SourceOptions = None,
@@ -81,7 +84,7 @@ def retrieve(
         check_free(dest)
     plan, say = WindowPlan(seconds, seconds / 2 if stride is None else stride), err if as_json else out
     engine = Engine.load_shipped()
-    if engine.text_vector(instruction) is None:
+    if not examples and engine.text_vector(instruction) is None:
         raise BadInput("instruction", "text with a known word", repr(instruction))
     source = open_dataset(dataset, camera=camera, **reader_options(options, trust_pickles=False))
     loaded = load_model(model) if model else None
@@ -89,12 +92,19 @@ def retrieve(
         raise BadInput(
             f"--model {model}", "values that can be compared between episodes", "values of each episode alone"
         )
-    shown = _read_examples(instruction, open_dataset(examples), engine) if examples else None
-    if shown is not None:
+    shown = None
+    if examples:
+        teacher, whole = open_dataset(examples), WindowPlan(math.inf, 1.0)
+        picked = Dataset.from_episodes(pick_examples_of(instruction, teacher), teacher.name)
+        shown = index_windows(picked, whole, engine, index_folder(teacher, whole, engine, index))
         lasts = median(float(one.main.times()[-1]) for one in shown.episodes)
         if not 1 / FITS < lasts / seconds < FITS:
             say.print(f"[yellow]The examples last {lasts:.1f} s and a window {seconds:g} s[/yellow]: see --seconds")
-    windows = _read_windows(source, plan, engine)
+    folder = index_folder(source, plan, engine, index)
+    with bar("reading recordings", source.expected()) as counter:
+        windows = index_windows(
+            source, plan, engine, folder, lambda done, count: counter.update(done, f"{count} windows")
+        )
     print_problems([row for row in source.problems.rows() if row["problem"] != NO_INSTRUCTION], say)
     for id, why in windows.problems.items():
         say.print(f"[yellow]not searched[/yellow]: {escape(shorten(f'{id}: {why}'))}")
@@ -103,7 +113,7 @@ def retrieve(
     segments = merge_hits(windows, scores, top if loaded is None else top * CANDIDATES)
     spent = time.monotonic() - started
     if loaded is not None:
-        folder = index_folder(source, plan, engine) / "rewards" / short_hash(instruction.encode())[:12]
+        folder = folder / "rewards" / short_hash(instruction.encode())[:12]
         cut = Dataset.from_episodes([one.cut(instruction) for one in segments], source.name)
         scored = score_with_bar(cut, loaded, folder / safe_name(loaded.card.name), say)
         segments = _order_by_gain(segments, scored, say)[:top]
@@ -115,20 +125,10 @@ def retrieve(
     by = f"{len(shown)} examples" if shown is not None else "its words alone"
     out.print(f"{len(segments)} segments of {len(windows)} windows by {by} in {spent:.1f} s")
     _print_segments(segments)
+    if shown is None and loaded is None:
+        out.print("Words find only tasks like those that the network was trained on: check some, or give --examples")
     if dest is not None:
         out.print(escape(f"Segments as episodes: {dest}"))
-
-
-def _read_windows(dataset: Dataset, plan: WindowPlan, engine: Engine) -> PlayWindows:
-    with bar("reading recordings", dataset.expected()) as shown:
-        return index_windows(dataset, plan, engine, None, lambda done, count: shown.update(done, f"{count} windows"))
-
-
-def _read_examples(instruction: str, dataset: Dataset, engine: Engine) -> PlayWindows:
-    """Index the examples, each as one window, next to their dataset."""
-    plan = WindowPlan(math.inf, 1.0)
-    found = Dataset.from_episodes(pick_examples_of(instruction, dataset), dataset.name)
-    return index_windows(found, plan, engine, index_folder(dataset, plan, engine))
 
 
 def _order_by_gain(segments: list[PlaySegment], scored: ScoredDataset, say: Console) -> list[PlaySegment]:

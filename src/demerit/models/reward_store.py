@@ -66,7 +66,8 @@ class RewardStore:
                 root.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(
-                    root, f"rewards cannot be written there ({error.strerror}); choose another place with --out"
+                    root,
+                    f"rewards cannot be written there ({error.strerror}); choose another place (--out or --rewards)",
                 ) from error
             facts = {"model": card.name, "card": asdict(card), **header}
             with lock_folder(root):

@@ -75,21 +75,21 @@ class PlayWindows:
         return len(self.owner)
 
 
-def index_folder(dataset: Dataset, plan: WindowPlan, engine: Engine) -> Path:
-    """Return the folder of the index: next to the dataset, inside a demerit folder."""
+def index_folder(dataset: Dataset, plan: WindowPlan, engine: Engine, home: Path | None = None) -> Path:
+    """Return the folder of the index: in `home`, or next to the dataset (inside a demerit folder)."""
     name = f"{plan.seconds:g}s-{plan.stride:g}s-{engine.hash[:12]}"
-    return rewards_folder(dataset, "any").parents[1] / "windows" / name
+    return (home or rewards_folder(dataset, "any").parents[1] / "windows") / name
 
 
 def index_windows(
     dataset: Dataset,
     plan: WindowPlan,
     engine: Engine,
-    folder: Path | None = None,
+    folder: Path,
     on_progress: Callable[[int, int], None] = lambda recordings, windows: None,
 ) -> PlayWindows:
     """Read what is not indexed yet, and load the index."""
-    folder = make_folder(index_folder(dataset, plan, engine) if folder is None else folder)
+    make_folder(folder)
     episodes, spans, vectors, problems = list[Episode](), list[Indices](), list[Vectors](), dict[str, str]()
     count = 0
     with ThreadPoolExecutor(engine.threads) as pool:

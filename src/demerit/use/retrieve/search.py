@@ -62,19 +62,30 @@ def score_by_text(windows: PlayWindows, engine: Engine, instruction: str) -> Flo
 
 
 def score_by_examples(windows: PlayWindows, examples: Vectors) -> Floats:
-    """Rank windows by what changes from their first to their last frame, as it does in the examples (n, 8, columns).
+    """Rank windows by how they look and what changes in them, as in the examples (n, 8, columns).
 
-        x = change of a window, m and C = mean and covariance over all windows, d columns
-        score = (x - m) . (C + tr(C)/d I)^-1 (mean over the examples - m)
+        x = mean of a window's frames, or last minus first; m and C = mean and covariance over all windows, d columns
+        s(x) = (x - m) . (C + tr(C)/d I)^-1 (mean over the examples - m), in standard deviations
+        score = s(mean) + s(change)
 
-    This is Fisher's discriminant of the examples against all windows, of which few show the task.
+    s is Fisher's discriminant of the examples against all windows, of which few show the task.
     """
-    change, wanted = _change(windows.vectors), _change(examples).mean(axis=0)
-    mean = change.mean(axis=0)
-    change -= mean
-    covariance = change.T @ change / len(change)
+    pairs = zip(_summarize(windows.vectors), _summarize(examples), strict=True)
+    return _standardize(np.sum([_discriminate(x, shown.mean(axis=0)) for x, shown in pairs], axis=0))
+
+
+def _discriminate(x: npt.NDArray[np.float32], wanted: npt.NDArray[np.float32]) -> Floats:
+    mean = x.mean(axis=0)
+    centred = x - mean
+    covariance = centred.T @ centred / len(x)
     ridge = max(float(np.trace(covariance)) / len(covariance), 1e-9) * np.eye(len(covariance))
-    return _standardize(change @ np.linalg.solve(covariance + ridge, wanted - mean))
+    return _standardize(centred @ np.linalg.solve(covariance + ridge, wanted - mean))
+
+
+def _summarize(vectors: Vectors) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return the mean of the frames, and the last minus the first."""
+    change = vectors[:, -1].astype(np.float32) - vectors[:, 0].astype(np.float32)
+    return vectors.mean(axis=1, dtype=np.float32), change
 
 
 def pick_examples_of(instruction: str, dataset: Dataset) -> list[Episode]:
@@ -127,10 +138,6 @@ def write_segments(segments: Sequence[PlaySegment], instruction: str, dataset: D
         import_dataset(view, folder)
         facts = [segment.as_dict() for segment in segments]
         write_json(folder / SEGMENTS, {"source": dataset.address, "instruction": instruction, "segments": facts})
-
-
-def _change(vectors: Vectors) -> npt.NDArray[np.float32]:
-    return vectors[:, -1].astype(np.float32) - vectors[:, 0].astype(np.float32)
 
 
 def _standardize(scores: npt.NDArray[Any]) -> Floats:
