@@ -33,6 +33,7 @@ from demerit.data.dataset import Dataset, ListReader
 from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.reward import Reward
+from demerit.evaluate.metrics.bootstrap import Resampling
 from demerit.evaluate.metrics.success import auroc
 from demerit.models.baselines import Clock, Length
 from demerit.models.protocol import example_card
@@ -129,7 +130,9 @@ def deal(folds: dict[int, list[tuple[Episode, Reward]]], given: argparse.Namespa
         inside = set(seeds[: len(seeds) // 2].tolist())
         known = [pair for pair in pairs if seed_of(pair[0]) in inside]
         detector = calibrate_detector(known, CARD, "taught", given.promise, selection=selection)
-        ways.append([(one, detector.judge_episode(one, r)) for one, r in pairs if seed_of(one) not in inside])
+        ways.append(
+            [(one, detector.judge(r, len(one), one.instruction)) for one, r in pairs if seed_of(one) not in inside]
+        )
     return ways
 
 
@@ -140,7 +143,8 @@ def describe(ways: Sequence[Judged]) -> str:
     for way in ways:
         labels = [one.outcome.success for one, _ in way if one.outcome is not None]
         if len(set(labels)) > 1:
-            areas.append(auroc([-found.behind for _, found in way], np.array(labels, dtype=float)).measure().value)
+            area = auroc([-found.behind for _, found in way], np.array(labels, dtype=float))
+            areas.append(area.measure(Resampling(resamples=1)).value)
     delay = "- | -" if math.isnan(figures.delay_share) else f"{figures.delay_share:+.0%} | {figures.early.value:.0%}"
     shares = f"{figures.false_alarms.value:.1%} | {figures.found.value:.1%}"
     return f"{shares} | {delay} | {np.mean(areas):.3f}" if areas else f"{shares} | {delay} | -"

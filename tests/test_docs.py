@@ -107,3 +107,15 @@ def test_written_rewards_are_what_the_page_says(tmp_path: Path) -> None:
         [sys.executable, "-c", found["python"]], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert run.stdout == found["text"], run.stderr
+
+
+@pytest.mark.slow
+def test_the_detection_page_runs(tmp_path: Path) -> None:
+    found = dict(blocks("detect.md"))
+    for line in found["bash"].splitlines():
+        said = demerit_here(*line.split()[1:], cwd=tmp_path)
+        assert said.returncode == 0, said.stderr
+    run = subprocess.run(
+        [sys.executable, "-c", found["python"]], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "went wrong at frame 1" in run.stdout, run.stderr

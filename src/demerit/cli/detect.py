@@ -25,12 +25,13 @@ from demerit.data.seen import seen_by
 from demerit.data.store import Store
 from demerit.errors import BadInput
 from demerit.models import load_model
+from demerit.registry import load_attribute
 from demerit.training.selection import LabelSelection
 from demerit.use.detect import Detection, DetectionFigures, Detector, calibrate_detector, measure_detections
 from demerit.use.detect.labels import label_detections
 
 MOST_ROWS = 40
-COLUMNS = ("episode", "alarm", "frame", "seconds", "behind", "threshold", "why_missing")
+COLUMNS = ("episode", "alarm", "frame", "seconds", "kind", "behind", "threshold", "why_missing")
 
 
 def detect(
@@ -51,6 +52,9 @@ def detect(
     ] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a line per episode.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    kinds: Annotated[
+        bool, typer.Option("--kinds", help="Ask the chat model at DEMERIT_CHAT_URL for the kind of each failure found.")
+    ] = False,
     write_labels: Annotated[
         bool, typer.Option("--write-labels", help="Write alarms as labels of the source `model` (a demerit folder).")
     ] = False,
@@ -85,6 +89,8 @@ def detect(
         found.save(out_file)
     scored = score_with_bar(opened, loaded, say=say)
     judged = [(episode, found.judge_episode(episode, reward)) for episode, reward in scored]
+    if kinds:
+        judged = load_attribute("demerit.use.detect.kinds:ask_kinds", "demerit detect --kinds")(judged)
     figures = measure_detections(judged, found.seen | seen_by(loaded))
     rows = [{name: _plain(getattr(one, name)) for name in COLUMNS} for _, one in judged]
     if csv_file is not None:
@@ -108,10 +114,11 @@ def _print(judged: Sequence[tuple[Episode, Detection]], figures: DetectionFigure
     alarms = [one for _, one in judged if one.alarm]
     missing = [one for _, one in judged if one.alarm is None]
     out.print(f"[bold]{len(alarms)} of {len(judged)} episodes went wrong[/bold]")
-    table = Table("episode", "at frame", "second", "behind")
+    table = Table("episode", "at frame", "second", "behind", *(["kind"] if any(one.kind for one in alarms) else []))
     for one in sorted(alarms, key=lambda one: -one.behind)[:MOST_ROWS]:
         seconds = "" if one.seconds is None else f"{one.seconds:.1f}"
-        table.add_row(escape(shorten(one.episode)), str(one.frame), seconds, f"{one.behind:.2f}")
+        kind = [one.kind] if len(table.columns) > len(("episode", "frame", "second", "behind")) else []
+        table.add_row(escape(shorten(one.episode)), str(one.frame), seconds, f"{one.behind:.2f}", *kind)
     if alarms:
         print_table(table)
     if len(alarms) > MOST_ROWS:
@@ -126,6 +133,8 @@ def _print(judged: Sequence[tuple[Episode, Detection]], figures: DetectionFigure
     if figures.early.n:
         delay = f"{figures.delay:+.0f} frames, {figures.delay_share:+.0%} of the episode"
         out.print(f"  from the marked failure to the alarm: median {delay}; {figures.early.value:.0%} came before it")
+    if figures.kinds.n:
+        out.print(f"  the kind of failure is the labelled one in {figures.kinds}")
     if figures.not_counted:
         out.print(f"  {figures.not_counted} episodes do not count: learned from, or calibrated on")
 

@@ -2,6 +2,8 @@
 
 detector.py    the statistic, the detector and its file, live episodes
 calibrate.py   a detector from successes that the model has not learned from
+kinds.py       what kind of failure it was, by a chat model
+labels.py      alarms as labels
 measure.py     false alarms, failures found and delays, where labels say so
 """
 

@@ -105,8 +105,6 @@ def make_schedule(successes: Sequence[Floats], false_alarms: float, confidence: 
 
 
 def find_usual(table: Floats) -> tuple[tuple[float, ...], float]:
-    """Return the usual level at each frame, and at the end; a frame that no success has a value for has level 0."""
-    usual = np.zeros(table.shape[1])
-    known = ~np.isnan(table).all(axis=0)
-    usual[known] = np.nanquantile(table[:, known], USUAL, axis=0)
-    return tuple(usual.tolist()), float(np.quantile(table[:, -1], END))
+    """Return the usual level at each frame, and at the end; before its first value, a success has level 0."""
+    known = np.nan_to_num(table)
+    return tuple(np.quantile(known, USUAL, axis=0).tolist()), float(np.quantile(known[:, -1], END))

@@ -11,7 +11,7 @@ from demerit.data.store import Store
 from demerit.use.detect.detector import Detection
 
 UNKNOWN = "unknown"
-"""the kind of an event that a detector found"""
+"""the kind of an event where no chat model named it"""
 
 
 def label_detections(folder: Path, judged: Iterable[tuple[Episode, Detection]], model: str) -> None:
@@ -22,7 +22,7 @@ def label_detections(folder: Path, judged: Iterable[tuple[Episode, Detection]], 
         kept = [outcome for outcome in episode.outcomes if (outcome.source, outcome.by) != ("model", by)]
         if one.frame is not None:
             note = f"behind {one.behind:.3g}, threshold {one.threshold:.3g}"
-            event = Event(UNKNOWN, one.frame, len(episode) - 1, note)
+            event = Event(one.kind or UNKNOWN, one.frame, len(episode) - 1, note)
             kept.append(Outcome("model", events=(event,), by=by))
         if kept != list(episode.outcomes):
             labels[episode.id] = kept
