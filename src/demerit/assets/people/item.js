@@ -144,12 +144,13 @@ async function submit() {
   isSending = true;
   try {
     const answer = await sendAnswer(facts.item, bodyOf(), (performance.now() - started) / 1000, say);
+    isSending = false; // or leaving the page would ask whether to leave
     finish(answer);
   } catch (error) {
+    isSending = false;
     say(error.message);
     status.focus();
   }
-  isSending = false;
 }
 
 function finish(answer) {

@@ -12,11 +12,13 @@ export function frameAt(times, time) {
   return low;
 }
 
-/** A time at which a browser shows exactly this frame: the middle of its time on the screen. */
-export function middleOf(times, frame) {
-  const last = times.length - 1;
-  const gap = frame < last ? times[frame + 1] - times[frame] : last > 0 ? times[last] - times[last - 1] : 0.1;
-  return times[frame] + gap / 2;
+/**
+ * A time at which a browser shows exactly this frame: shortly after it appears. The middle of its time on the screen would do
+ * at a constant rate, but where frames last differently Chromium estimates how long one lasts and may show the next.
+ */
+export function timeOf(times, frame) {
+  const gap = frame + 1 < times.length ? times[frame + 1] - times[frame] : 0.01;
+  return times[frame] + Math.min(gap / 2, 0.004);
 }
 
 export class Stage extends EventTarget {
@@ -41,7 +43,7 @@ export class Stage extends EventTarget {
     this.pause();
     this.#arrive(Math.max(0, Math.min(this.frames - 1, Math.round(frame))));
     const time = this.leader.times[this.frame];
-    for (const { element, times } of this.videos) element.currentTime = middleOf(times, frameAt(times, time));
+    for (const { element, times } of this.videos) element.currentTime = timeOf(times, frameAt(times, time));
   }
 
   step(count) { this.show(this.frame + count); }
@@ -80,7 +82,7 @@ export class Stage extends EventTarget {
     this.#arrive(frameAt(this.leader.times, time));
     for (const { element, times } of this.videos.slice(1)) {
       const end = times.at(-1);
-      if (time >= end) { if (!element.paused) { element.pause(); element.currentTime = middleOf(times, times.length - 1); } }
+      if (time >= end) { if (!element.paused) { element.pause(); element.currentTime = timeOf(times, times.length - 1); } }
       else if (Math.abs(element.currentTime - time) > LATE * this.speed) element.currentTime = time;
     }
     requestAnimationFrame(() => this.#follow());

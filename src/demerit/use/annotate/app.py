@@ -155,7 +155,7 @@ class AnnotateApp:
         episode = self._episode(found.dataset, found.episode)
         self.work.answer(asked.me, item, str(uuid.UUID(id)), body, len(episode), seconds)
         self._new.set()
-        proposed = proposed_label(episode.outcomes)
+        proposed = proposed_label(episode.outcomes) if found.kind == "verify" else None
         return JSONResponse({"next": f"/work/{found.kind}", "rationale": "" if proposed is None else proposed.note})
 
     def curve(self, asked: Asked, item: int) -> Response:

@@ -80,7 +80,11 @@ class EpisodeMedia:
 
 
 def plays_as_it_is(frames: Frames) -> bool:
-    """Whether the frames are a whole mp4 file, in order, in a codec that browsers play, from time 0 on."""
+    """Whether the frames are a whole mp4 file, in order, in a codec that browsers play, from time 0 on.
+
+    Not with B-frames at a varying rate: the file then says wrong how long each frame lasts, and Chromium shows the next
+    frame after some seeks.
+    """
     clip = frames.source
     if frames.indices is not None or not isinstance(clip, VideoClip) or clip.rotate:
         return False
@@ -90,7 +94,9 @@ def plays_as_it_is(frames: Frames) -> bool:
         return False
     with open_video(clip.path, fresh=False) as (container, stream):
         is_mp4, context = "mp4" in container.format.name, stream.codec_context
-        return is_mp4 and context.codec.canonical_name in BROWSER_CODECS and context.pix_fmt in BROWSER_PIXELS
+        is_exact = not context.has_b_frames or np.ptp(np.diff(index.pts)) <= 1
+        plays = context.codec.canonical_name in BROWSER_CODECS and context.pix_fmt in BROWSER_PIXELS
+        return bool(is_mp4 and is_exact and plays)
 
 
 def video_times(frames: Frames) -> Times:

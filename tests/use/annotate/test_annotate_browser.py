@@ -1,0 +1,287 @@
+"""The annotation pages in a real browser: exact frames, keys alone, drafts, lost connections, hostile texts, axe."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demerit.data.episode import Episode
+from demerit.data.store import Store
+from demerit.data.video import Encoding, write_video
+from demerit.use.annotate.items import make_items
+from demerit.use.annotate.work import NewItem
+from demerit.use.people.database import Database
+from fakes.people import ServedApp, make_folder, run_app
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("no Chromium on this machine: apt-get install chromium", allow_module_level=True)
+driver = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install playwright")
+pytestmark = pytest.mark.slow
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
+BITS = 10
+RARE_KEYS = Encoding(gop=250, options={"crf": "20", "preset": "veryfast", "bf": "3"})
+MANY_KEYS = Encoding(gop=2, options={"crf": "20", "preset": "veryfast", "bf": "0"})
+AV1 = Encoding("libsvtav1", gop=120, options={"crf": "30", "preset": "10"})
+READ = """(frame) => new Promise((resolve) => {
+  const { stage } = window.demerit, video = stage.leader.element;
+  const read = () => {
+    const canvas = new OffscreenCanvas(160, 64), pen = canvas.getContext('2d');
+    pen.drawImage(video, 0, 0, 160, 64);
+    let number = 0;
+    for (let bit = 0; bit < 10; bit++) number = 2 * number + (pen.getImageData(16 * bit + 8, 32, 1, 1).data[0] > 127);
+    resolve(number);
+  };
+  video.addEventListener('seeked', () => requestAnimationFrame(() => requestAnimationFrame(read)), { once: true });
+  stage.show(frame);
+})"""
+Visit = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with driver.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedApp]:
+    database = Database(f"sqlite:///{tmp_path}/work.db")
+    with run_app(database, tmp_path / "cache") as found:
+        yield found
+    database.close()
+
+
+@pytest.fixture
+def visit(browser: Any, served: ServedApp) -> Iterator[Visit]:
+    """Open the app as its owner; an error in a page or a request elsewhere fails the test."""
+    problems: list[str] = []
+    contexts = []
+
+    def visit(path: str = "/", viewport: dict[str, int] = DESKTOP) -> Any:
+        context = browser.new_context(viewport=viewport)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on(
+            "request", lambda one: problems.append(one.url) if not one.url.startswith((served.url, "data:")) else None
+        )
+        page.on("pageerror", lambda error: problems.append(f"page error: {error}"))
+        link = served.app.accounts.make_link("owner", served.app.accounts.ensure_owner("me"))
+        page.goto(f"{served.url}/enter/{link}")
+        page.goto(served.url + path)
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert not problems
+
+
+def wait_until(page: Any, expression: str) -> None:
+    """Wait until an expression is true. Playwright's own way needs eval, which the pages forbid."""
+    for _ in range(600):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(f"never true: {expression}")
+
+
+def open_item(page: Any, served: ServedApp, kind: str) -> int:
+    page.goto(f"{served.url}/work/{kind}")
+    page.wait_for_selector("body[data-ready]")
+    return int(page.url.rpartition("/")[2])
+
+
+def write_numbered(path: Path, frames: int, encoding: Encoding, is_steady: bool = False) -> None:
+    """Write a video whose frames show their number as black and white bars."""
+    steps = np.random.default_rng(0).choice([0.05] if is_steady else [0.02, 0.04, 0.1], frames)
+
+    def draw() -> Iterator[np.ndarray]:
+        for number in range(frames):
+            bars = [255 * (number >> (BITS - 1 - bit) & 1) for bit in range(BITS)]
+            yield np.repeat(np.repeat(np.uint8(bars), 16)[None, :, None], 64, axis=0).repeat(3, axis=2)
+
+    write_video(path, draw(), encoding=encoding, times=(np.cumsum(steps) - steps[0]).tolist())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "is_steady"),
+    [(RARE_KEYS, True), (RARE_KEYS, False), (MANY_KEYS, False), (AV1, False)],
+    ids=["a key frame in 250 with B-frames", "the same at a varying rate", "a key frame in 2", "AV1"],
+)
+def test_every_seek_shows_exactly_the_frame_that_was_asked_for(
+    served: ServedApp, visit: Visit, tmp_path: Path, encoding: Encoding, is_steady: bool
+) -> None:
+    frames = 600
+    write_numbered(tmp_path / "numbered.mp4", frames, encoding, is_steady)
+    store = Store.create(tmp_path / "set", "set")
+    with store.writer() as writer:
+        writer.add(Episode.from_video(tmp_path / "numbered.mp4", "count", "numbered"))
+    served.app.work.add_items([NewItem("mark", str(store.root), "numbered")])
+    page = visit()
+    open_item(page, served, "mark")
+    asked = np.random.default_rng(1).integers(0, frames, 250).tolist()  # four videos: 1,000 seeks
+    shown = [page.evaluate(READ, frame) for frame in asked]
+    assert [pair for pair in zip(asked, shown, strict=True) if pair[0] != pair[1]] == []
+
+
+def test_keys_alone_label_an_episode_of_each_kind(served: ServedApp, visit: Visit, tmp_path: Path) -> None:
+    store = make_folder(tmp_path, count=2)
+    served.app.work.add_items(make_items(store, ["verify", "compare", "mark"]))
+    page = visit()
+    strokes = {
+        "verify": ["2", "x", "Enter"],
+        "compare": ["1", "Enter"],
+        "mark": ["0", "End", "3", "f", "f", "x", "Enter"],
+    }
+    for kind, keys in strokes.items():
+        item = open_item(page, served, kind)
+        for key in keys[:-1]:
+            page.keyboard.press(key)
+        with page.expect_response(f"**/items/{item}/answer") as answer:
+            page.keyboard.press(keys[-1])
+        assert answer.value.status == 200
+    served.app.stop()
+    humans = [one for episode in Store(store.root).episodes() for one in episode.outcomes if one.source == "human"]
+    assert any(one.grade == 2 and one.success is False for one in humans)
+    marked = next(one for one in humans if one.curve is not None)
+    assert marked.curve[0] == 0 and marked.curve[-1] == np.float32(0.3) and marked.events[0].first == 7
+    assert [one.verdict in ("a", "b") for one in Store(store.root).preferences()] == [True]
+
+
+def test_one_key_accepts_and_then_the_model_speaks(served: ServedApp, visit: Visit, tmp_path: Path) -> None:
+    served.app.work.add_items(make_items(make_folder(tmp_path), ["verify"]))
+    page = visit()
+    open_item(page, served, "verify")
+    assert not page.is_visible("#rationale")
+    page.keyboard.press("a")
+    page.wait_for_selector("#rationale:not([hidden])")
+    assert "stays on the table" in page.inner_text("#rationale blockquote")
+    first = page.url
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "/items/" in url and url != first)
+
+
+def test_a_draft_survives_a_reload_and_a_lost_connection(served: ServedApp, visit: Visit, tmp_path: Path) -> None:
+    served.app.work.add_items(make_items(make_folder(tmp_path), ["mark"]))
+    page = visit()
+    item = open_item(page, served, "mark")
+    page.keyboard.press("End")
+    page.keyboard.press("5")
+    wait_until(page, "document.getElementById('status').textContent === 'Draft saved.'")
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    page.context.set_offline(True)
+    page.keyboard.press("s")
+    page.keyboard.press("Enter")
+    wait_until(page, "document.getElementById('status').textContent.startsWith('Not saved yet')")
+    page.context.set_offline(False)
+    page.wait_for_url(lambda url: not url.endswith(f"/items/{item}"))
+    owner = next(one for one in served.app.accounts.list_people())
+    with served.app.database.begin() as db:
+        (body,) = db.exec_driver_sql(f"SELECT body FROM answers WHERE item = {item} AND person = {owner.id}").scalars()
+    found = json.loads(body)
+    assert found["points"] == [[7, 0.5]] and found["success"] is True
+
+
+def test_undo_takes_back_the_last_mark(served: ServedApp, visit: Visit, tmp_path: Path) -> None:
+    served.app.work.add_items(make_items(make_folder(tmp_path), ["mark"]))
+    page = visit()
+    open_item(page, served, "mark")
+    for key in ("4", "ArrowRight", "8", "f"):
+        page.keyboard.press(key)
+    assert page.inner_text("#events li").startswith("wrong object")
+    page.keyboard.press("z")
+    page.keyboard.press("z")
+    assert page.locator("#events li").count() == 0
+    assert page.evaluate("JSON.parse(localStorage.getItem(`demerit draft ${demerit.facts.item}`)).points") == [[0, 0.4]]
+
+
+def test_recording_while_it_plays_paints_the_slider_over_time(served: ServedApp, visit: Visit, tmp_path: Path) -> None:
+    served.app.work.add_items(make_items(make_folder(tmp_path, count=1, frames=40), ["mark"]))
+    page = visit()
+    open_item(page, served, "mark")
+    page.evaluate("demerit.stage.addEventListener('frame', () => { document.getElementById('progress').value = "
+                  "String(100 * demerit.stage.frame / 39); })")  # fmt: skip
+    page.keyboard.press("p")
+    wait_until(page, "!demerit.stage.isPlaying && demerit.stage.frame === 39")
+    points = page.evaluate("JSON.parse(localStorage.getItem(`demerit draft ${demerit.facts.item}`)).points")
+    at, progress = np.array(points).T
+    assert set(range(2, 39)) <= set(at.tolist())
+    assert np.abs(progress - at / 39).mean() < 0.05
+
+
+def test_two_cameras_stay_in_step(served: ServedApp, visit: Visit, tmp_path: Path) -> None:
+    for camera in ("left", "right"):
+        write_numbered(tmp_path / f"{camera}.mp4", 200, MANY_KEYS)
+    one = Episode.from_video(tmp_path / "left.mp4", "count", "both")
+    other = Episode.from_video(tmp_path / "right.mp4", "count", "other")
+    store = Store.create(tmp_path / "set", "set")
+    with store.writer() as writer:
+        writer.add(Episode("both", "count", {"left": one.main, "right": other.main}))
+    served.app.work.add_items([NewItem("mark", str(store.root), "both")])
+    page = visit()
+    open_item(page, served, "mark")
+    page.keyboard.press(" ")
+    wait_until(page, "demerit.stage.frame > 80")
+    page.keyboard.press(" ")
+    times = page.evaluate("demerit.stage.videos.map(({ element }) => element.currentTime)")
+    assert times[0] == times[1] > 1
+
+
+def test_hostile_texts_do_not_run(served: ServedApp, visit: Visit, tmp_path: Path) -> None:
+    attack = "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\"'{{7*7}}"
+    served.app.work.add_items(make_items(make_folder(tmp_path, instruction=attack), ["verify", "compare", "mark"]))
+    page = visit()
+    for kind in ("verify", "compare", "mark"):
+        item = open_item(page, served, kind)
+        assert page.inner_text("h1").strip() == attack and page.evaluate("window.ran") is None
+        page.fill("#note", attack)
+        wait_until(page, "document.getElementById('status').textContent === 'Draft saved.'")
+        page.goto(f"{served.url}/items/{item}")
+        page.wait_for_selector("body[data-ready]")
+        assert page.input_value("#note") == attack and page.evaluate("window.ran") is None
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_pages_fit_the_screen_and_axe_finds_nothing_serious(
+    served: ServedApp, visit: Visit, tmp_path: Path, viewport: dict[str, int]
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="no axe: pip install axe-playwright-python"
+    )
+    served.app.work.add_items(make_items(make_folder(tmp_path), ["verify", "compare", "mark"]), wanted=2)
+    rater = served.join_rater("Ada")
+    item = rater.next_item("verify")
+    assert item is not None
+    rater.answer(item, verdict="correct", grade=5)
+    page = visit(viewport=viewport)
+    for path in (
+        "/",
+        "/login",
+        "/team",
+        "/disagreements",
+        "/audit",
+        "/teach",
+        "/work/verify",
+        "/work/compare",
+        "/work/mark",
+    ):
+        page.goto(served.url + path)
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= viewport["width"], path
+        serious = [
+            (found["id"], found["nodes"][0]["html"])
+            for found in axe.Axe().run(page).response["violations"]
+            if found["impact"] in ("serious", "critical")
+        ]
+        assert not serious, path
