@@ -44,7 +44,7 @@ def test_an_alarm_is_an_exit_code(runs: Path) -> None:
 
 
 def test_a_detector_judges_with_its_own_model(runs: Path, tmp_path: Path) -> None:
-    schedule = Schedule(usual=(0.0, 0.0, 0.6), end=0.6, threshold=-0.2, successes=20)
+    schedule = Schedule(usual=(0.0, 0.0, 0.9), end=0.9, threshold=0.1, successes=20)
     card = load_model("clock").card
     Detector("clock", card.hash(), 0.0, 1.0, True, 0.05, None, {"": schedule}).save(tmp_path / "detector.json")
     words = ("watch", runs, "--once", "--json", "--detector", tmp_path / "detector.json")

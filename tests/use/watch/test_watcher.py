@@ -238,9 +238,9 @@ def test_a_demerit_folder_grows_and_its_own_rewards_are_no_change(tmp_path: Path
 
 
 def make_detector(behind: float) -> Detector:
-    """A detector that expects the level 0 at first, 0.6 from frame 2 on, and minds being so far behind."""
+    """A detector that expects the level 0 at first, 0.9 from frame 2 on, and minds being so far behind."""
     card = load_model("clock").card
-    schedule = Schedule(usual=(0.0, 0.0, 0.6), end=0.6, threshold=behind, successes=20)
+    schedule = Schedule(usual=(0.0, 0.0, 0.9), end=0.9, threshold=behind, successes=20)
     return Detector("clock", card.hash(), 0.0, 1.0, True, 0.05, None, {"": schedule})
 
 
@@ -254,9 +254,9 @@ def test_success_is_said_by_the_detector_the_threshold_or_the_model(tmp_path: Pa
 
     assert judge().success is None  # a clock says nothing about success
     assert (judge(threshold=0.9).success, judge(threshold=1.1).success) == (True, False)
-    found = judge(detector=make_detector(-0.2), threshold=0.9)  # the clock is at 0.75 in frame 2
+    found = judge(detector=make_detector(0.1), threshold=0.9)  # the clock is at 0.75 in frame 2
     assert (found.success, found.frame) == (False, 2)
-    found = judge(detector=make_detector(0.1), threshold=1.1)
+    found = judge(detector=make_detector(0.5), threshold=1.1)
     assert (found.success, found.frame) == (True, None)
 
 
