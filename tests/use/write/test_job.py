@@ -126,6 +126,21 @@ def test_dropped_episodes_leave_a_dataset_numbered_from_0(source: Path, tmp_path
         np.testing.assert_array_equal(got, kept[place])
 
 
+def test_rewards_of_another_model_replace_those_of_the_source(source: Path, tmp_path: Path) -> None:
+    put(source, tmp_path / "first", "lerobot")
+    path = next((tmp_path / "first/meta/episodes").glob("*/*"))  # as newer versions of LeRobot write it
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("stats/next.reward/q01", table["stats/next.reward/min"]), path)
+    dark = ByPlace(lambda i, t: i == 1, "by-place-2")
+    put(tmp_path / "first", tmp_path / "second", "lerobot", dark, RewardRecipe(("drop-episode",), rule="final"))
+    data = rows_of(tmp_path / "second")
+    assert sum(data["next.reward"]) == pytest.approx(sum(true_value(i, LENGTHS[i] - 1) for i in (0, 2, 3)))
+    stats = json.loads((tmp_path / "second/meta/stats.json").read_text())
+    assert stats["next.reward"]["min"] == [0.0] and stats["next.reward"]["count"] == [18]
+    assert [one.name for one in (tmp_path / "second/meta").glob("returns*")] == ["returns_by-place-2.parquet"]
+    assert "stats/next.reward/q01" not in columns(next((tmp_path / "second/meta/episodes").glob("*/*")))
+
+
 def test_a_sidecar_has_what_lerobot_and_rlinf_read(source: Path, tmp_path: Path) -> None:
     written = put(source, tmp_path / "side", "sidecar", recipe=RewardRecipe(gamma=0.5, n=3), tag="mine")
     names = ["sample_weights.parquet", "sarm_progress.parquet", "meta/returns_mine.parquet"]

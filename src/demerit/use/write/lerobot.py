@@ -76,7 +76,7 @@ def write_linked(
             if found != rows:
                 raise BadInput(str(info.root / place), f"{rows} rows of the scored episodes", found)
         for path in [*(info.root / "meta").iterdir(), info.root / "README.md"]:
-            if path.is_file() and path.name not in ("info.json", "stats.json"):
+            if path.is_file() and not path.name.startswith(("info.json", "stats.json", "returns")):
                 shutil.copyfile(path, partial / path.relative_to(info.root))
         write_json(partial / "meta/stats.json", renumber.stats(info.root, partial))
         write_json(partial / "meta/info.json", renumber.info(info))
@@ -144,17 +144,20 @@ class _Renumbering:
         old = table.column("episode_index").to_numpy()
         table, places = self._keep(table, old)
         first = self.frames.spans.starts[places]
-        moves = {"episode_index": places - old[self.new[old] >= 0], "index": self.shift[places]}
-        for name, values in (("episode_index", places), ("dataset_from_index", first)):
+        ends = first + self.frames.spans.lengths[places]
+        for name, values in {"episode_index": places, "dataset_from_index": first, "dataset_to_index": ends}.items():
             table = _set(table, name, pa.array(values))
-        table = _set(table, "dataset_to_index", pa.array(first + self.frames.spans.lengths[places]))
-        for key, shift in moves.items():
-            for name in [name for name in table.column_names if name.startswith(f"stats/{key}/")]:
-                if name.rpartition("/")[2] not in ("std", "count"):
-                    moved = [
-                        [x + move for x in cell] for cell, move in zip(table[name].to_pylist(), shift, strict=True)
-                    ]
-                    table = _set(table, name, pa.array(moved, table[name].type))
+        moves = {"episode_index": places - old[self.new[old] >= 0], "index": self.shift[places]}
+        for name in table.column_names:
+            _, _, rest = name.partition("stats/")
+            key, _, measure = rest.rpartition("/")
+            if key in moves and measure not in ("std", "count"):
+                cells = zip(table[name].to_pylist(), moves[key], strict=True)
+                table = _set(
+                    table, name, pa.array([[x + move for x in cell] for cell, move in cells], table[name].type)
+                )
+            elif key == REWARD:
+                table = table.drop_columns(name)
         measured = [Moments.of(self.frames.of(self.frames.reward, place)).measures("float32") or {} for place in places]
         for name in MEASURES:
             kind = pa.list_(pa.int64() if name == "count" else pa.float64())
@@ -184,7 +187,7 @@ class _Renumbering:
         if self.frames.dropped:
             paths = sorted((partial / "meta/episodes").glob("*/*.parquet"))
             table = pa.concat_tables([pq.read_table(path) for path in paths], promote_options="default")
-            whole = {key: _aggregate(table, key, measures) for key, measures in whole.items()}
+            whole = {key: _aggregate(table, key, measures) for key, measures in whole.items() if key != REWARD}
         measured = Moments.of(self.frames.reward).measures("float32")
         return {**whole, **({} if measured is None else {REWARD: measured})}
 
