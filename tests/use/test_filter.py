@@ -187,6 +187,7 @@ def test_the_page_has_as_many_pictures_as_asked_dropped_ones_first(folder: Path)
         ((*MODEL, "--keep-best", "0.5"), "--keep-best"),
         ((*MODEL, "--keep-best", "120%"), "--keep-best"),
         ((*MODEL, "--keep-best", "0"), "--keep-best"),
+        ((*MODEL, "--min-final", 0.5, "--per-task"), "--per-task"),
         ((*MODEL, "--success", "people"), "--success"),
         (("--drop-kinds", "spil"), "Did you mean 'spill'"),
         (("--rule", "absent.yaml"), "absent.yaml"),

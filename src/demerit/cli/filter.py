@@ -107,6 +107,8 @@ def filter_(
     """
     _check_choice("--success", success, ("", "model", "labels"))
     _check_choice("--unscored", unscored, ("keep", "drop", "fail"))
+    if per_task and keep_best is None:
+        raise BadInput("--per-task", "--keep-best with it", "none")
     if dest is None and not dry_run:
         raise BadInput("DEST", "the view to create, or --dry-run", "nothing")
     if dest is not None:

@@ -97,25 +97,20 @@ class FilterOutcome:
         unclear = (one for one in self.decisions if one.undecided and not one.reasons)
         return Counter((next(iter(one.undecided.values())), one.kept) for one in unclear)
 
-    def lerobot_indices(self) -> tuple[list[int], list[int]] | None:
-        """Return LeRobot's indices of the kept and the dropped episodes; None for another dataset."""
-        found = [LEROBOT_ID.search(one.score.id) for one in self.decisions]
-        if not all(found):
-            return None
-        pairs = [(int(match[1]), one.kept) for match, one in zip(found, self.decisions, strict=True) if match]
-        return sorted(index for index, kept in pairs if kept), sorted(index for index, kept in pairs if not kept)
-
     def as_dict(self) -> dict[str, Any]:
-        """Return counts and ids as plain values."""
+        """Return counts, and LeRobot's episode indices (None for another dataset), as plain values."""
         unclear = [{"reason": why, "kept": kept, "episodes": n} for (why, kept), n in self.undecided().most_common()]
-        indices = self.lerobot_indices()
+        found = [(LEROBOT_ID.search(one.score.id), one.kept) for one in self.decisions]
+        indices: dict[str, list[int]] = {"kept": [], "dropped": []}
+        for match, kept in found:
+            indices["kept" if kept else "dropped"] += [int(match[1])] if match else []
         return {
             "episodes": len(self.decisions),
             "kept": len(self.kept),
             "dropped": len(self.decisions) - len(self.kept),
             "dropped_by": self.dropped_by(),
             "undecided": unclear,
-            "lerobot": None if indices is None else dict(zip(("kept", "dropped"), indices, strict=True)),
+            "lerobot": indices if all(match for match, _ in found) else None,
         }
 
 
