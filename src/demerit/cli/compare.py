@@ -146,7 +146,9 @@ def _advise(result: PolicyComparison, policies: Policies, needed: tuple[int, int
     if needed is None:
         count = result.episodes_needed()
         many = f"more than {MANY}" if count > MANY else f"about {math.ceil(count)}"
-        return f"Labelling all would probably not decide it: record {many} episodes of each policy, or call it a tie."
+        is_all = all(one.labels == one.episodes for one in (result.a, result.b))
+        why = "Every episode has a label" if is_all else "Labelling all would probably not decide it"
+        return f"{why}: record {many} episodes of each policy, or call it a tie."
     parts = " and ".join(f"{count} of {one.name}" for count, one in zip(needed, policies, strict=True))
     begin = f"Label about {sum(needed)} more (decides with 80%, if the difference is as estimated)"
     how = "chosen at random (labels of the odd ones alone would bend the rate)"
