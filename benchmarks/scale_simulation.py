@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import pickle
 import shutil
 import tempfile
 import time
@@ -184,6 +185,25 @@ def compare_with_ray(episodes: int, actors: int, read: float, write: float) -> N
     print(f"real: {episodes} episodes on {actors} actors in {real:.1f} s; simulated {told:.1f} s ({real / told:.3f})")
 
 
+def print_sizes(frames: int = 200, episodes: int = 512) -> None:
+    """Print what travels and what is stored, per episode, with noisy values for every frame."""
+    rng, at = np.random.default_rng(0), np.arange(frames)
+    values = np.clip(np.linspace(0, 1, frames) + rng.normal(0, 0.05, (episodes, frames)), 0, 1).astype(np.float32)
+    with tempfile.TemporaryDirectory() as name:
+        model, path = Clock(), Path(name) / "v.mp4"
+        write_video(path, np.zeros((8, 32, 32, 3), np.uint8))
+        sent = [
+            (Episode.from_video(path, "put the cup on the plate", f"episode-{i}"), "0" * 32) for i in range(episodes)
+        ]
+        rewards = [Reward("clock", f"episode-{i}", at, values[i], values[i] ** 2) for i in range(episodes)]
+        with RewardStore.open_or_create(Path(name) / "r", model.card, {}).writer(model.card) as writer:
+            writer.commit([(reward, f"{i:032x}") for i, reward in enumerate(rewards)])
+        stored = sum(part.stat().st_size for part in Path(name, "r", "rewards").iterdir())
+    sizes = [len(pickle.dumps(sent)), len(pickle.dumps(rewards)), stored]
+    there, back, kept = (size / episodes / 1e3 for size in sizes)
+    print(f"per episode of {frames} frames: {there:.2f} kB to the actor, {back:.2f} kB back, {kept:.2f} kB on disk")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="20,000 episodes on 8 actors")
@@ -198,6 +218,7 @@ def main() -> None:
         f"driver: {read * 1e3:.2f} ms to read and fingerprint an episode, {write * 1e3:.1f} ms to write a group of 48"
     )
     print(f"it can feed {1 / (read + write / 48):.0f} episodes a second")
+    print_sizes()
     if given.real:
         compare_with_ray(2000, 2, read, write)
     quiet = Cluster(episodes, actors, given.rate, read=read, write=write)
