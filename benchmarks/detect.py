@@ -34,7 +34,7 @@ from demerit.data.episode import Episode
 from demerit.data.formats import open_dataset
 from demerit.data.reward import Reward
 from demerit.evaluate.metrics.bootstrap import Resampling
-from demerit.evaluate.metrics.success import auroc
+from demerit.evaluate.metrics.success import auroc, failures_needed
 from demerit.models.baselines import Clock, Length
 from demerit.models.protocol import example_card
 from demerit.training.selection import LabelSelection
@@ -43,6 +43,7 @@ from demerit.use.detect import Detection, calibrate_detector, measure_detections
 from fakes.drawn_sample import make_sample
 
 Judged = list[tuple[Episode, Detection]]
+Folds = dict[int, list[tuple[Episode, Reward]]]
 CARD = example_card(name="taught")
 
 
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--curves", type=Path, help="file of the scores, made if it is missing")
     parser.add_argument("--promise", type=float, default=0.05)
     parser.add_argument("--parts", type=int, default=3, help="parts of the seeds; each teaches once")
-    parser.add_argument("--deals", type=int, default=60)
+    parser.add_argument("--deals", type=int, default=150)
     parser.add_argument("--no-reader", action="store_true")
     parser.add_argument("--small", action="store_true", help="drawn episodes, a promise of 0.4")
     given = parser.parse_args()
@@ -97,7 +98,7 @@ def score_fold(episodes: list[Episode], fold: int, given: argparse.Namespace) ->
 
 def report(episodes: Sequence[Episode], rows: list[dict[str, object]], given: argparse.Namespace) -> None:
     by_id = {one.id: one for one in episodes}
-    folds: dict[int, list[tuple[Episode, Reward]]] = {}
+    folds: Folds = {}
     for row in rows:
         episode = by_id[str(row["episode"])]
         arrays = [np.array(row[name], np.float32) for name in ("at", "value", "success")]
@@ -109,7 +110,9 @@ def report(episodes: Sequence[Episode], rows: list[dict[str, object]], given: ar
         changed = {fold: [(one, made(one, reward)) for one, reward in pairs] for fold, pairs in folds.items()}
         ways = deal(changed, given)
         table = table or ways
-        print(f"| {name} | {describe(ways)} |")
+        print(f"| {name} | {describe(ways)} |", flush=True)
+    for most in (19, 39) if not given.small else ():
+        print(f"| the taught model, {most} calibration successes | {describe(deal(folds, given, most))} |")
     print("\n| task | false alarms | found | delay | early | AUROC | F1 |\n|---|---|---|---|---|---|---|")
     scores = []
     for task in sorted({task_of(one) for one in episodes}):
@@ -119,8 +122,8 @@ def report(episodes: Sequence[Episode], rows: list[dict[str, object]], given: ar
     print(f"\nmean F1 over tasks: {np.nanmean(scores):.2f}")
 
 
-def deal(folds: dict[int, list[tuple[Episode, Reward]]], given: argparse.Namespace) -> list[Judged]:
-    """Calibrate on half of the seeds and judge the other half, in many ways."""
+def deal(folds: Folds, given: argparse.Namespace, most: int | None = None) -> list[Judged]:
+    """Calibrate on half of the seeds, or on `most` successes of them, and judge the other half, in many ways."""
     rng = np.random.default_rng(0)
     selection = LabelSelection(use_test_split=True)
     ways = []
@@ -128,7 +131,10 @@ def deal(folds: dict[int, list[tuple[Episode, Reward]]], given: argparse.Namespa
         pairs = folds[number % len(folds)]
         seeds = rng.permutation(sorted({seed_of(one) for one, _ in pairs}))
         inside = set(seeds[: len(seeds) // 2].tolist())
-        known = [pair for pair in pairs if seed_of(pair[0]) in inside]
+        known = [(one, r) for one, r in pairs if seed_of(one) in inside and one.outcome and one.outcome.success]
+        known = [known[i] for i in rng.permutation(len(known))[:most]]
+        if len(known) < failures_needed(given.promise):  # only with --small
+            continue
         detector = calibrate_detector(known, CARD, "taught", given.promise, selection=selection)
         ways.append(
             [(one, detector.judge(r, len(one), one.instruction)) for one, r in pairs if seed_of(one) not in inside]
@@ -145,7 +151,7 @@ def describe(ways: Sequence[Judged]) -> str:
         if len(set(labels)) > 1:
             area = auroc([-found.behind for _, found in way], np.array(labels, dtype=float))
             areas.append(area.measure(Resampling(resamples=1)).value)
-    delay = "- | -" if math.isnan(figures.delay_share) else f"{figures.delay_share:+.0%} | {figures.early.value:.0%}"
+    delay = "- | -" if math.isnan(figures.delay_share) else f"{figures.delay_share:+.1%} | {figures.early.value:.0%}"
     shares = f"{figures.false_alarms.value:.1%} | {figures.found.value:.1%}"
     return f"{shares} | {delay} | {np.mean(areas):.3f}" if areas else f"{shares} | {delay} | -"
 

@@ -147,6 +147,12 @@ def test_too_few_successes_say_how_many_are_needed_and_which_did_not_count() -> 
     assert sure.value.expected == "45 or more"
 
 
+def test_two_successes_are_the_least_whatever_is_promised() -> None:
+    with pytest.raises(BadInput):
+        calibrate(rises(1, 0), 0.9)
+    assert calibrate(rises(2, 0), 0.9).schedules[ALL].successes == 2
+
+
 def test_models_whose_values_cannot_be_compared_are_refused() -> None:
     for card in (example_card(low=None), example_card(comparable=False)):
         with pytest.raises(BadInput):

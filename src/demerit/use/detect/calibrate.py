@@ -16,6 +16,8 @@ from demerit.models.protocol import ModelCard
 from demerit.training.selection import LabelSelection
 from demerit.use.detect.detector import ALL, Detector, EpisodeFollower, Floats, Schedule, hold_levels
 
+FEWEST = 2
+"""successes: each is compared with the others"""
 USUAL = 0.2
 """share of successes that are below the usual level, at each frame"""
 END = 0.5
@@ -47,7 +49,7 @@ def calibrate_detector(
     """
     selection = selection or LabelSelection()
     low, high = check_card(card)
-    needed = failures_needed(false_alarms, confidence)
+    needed = max(FEWEST, failures_needed(false_alarms, confidence))
     found: dict[str, list[Floats]] = {ALL: []}
     taken: list[Episode] = []
     not_used = {"that the model learned from": 0, "unscored": 0}
