@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from demerit.data.episode import Episode
 from demerit.data.video import write_video
-from demerit.use.people.database import Database
 from fakes.drawn_sample import make_sample
 from fakes.paths import SHARED
-from fakes.postgres import create_database, find_programs, run_server
 
 # `make test` draws the same examples on every machine. `make fuzz` draws new ones.
 SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
@@ -68,6 +67,8 @@ def make_episode(make_video: Callable[..., Path]) -> Callable[..., Episode]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of a PostgreSQL server of this test process."""
+    from fakes.postgres import find_programs, run_server  # not in the environments of LeRobot and Rerun
+
     programs = find_programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
@@ -76,8 +77,11 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """An empty database for people's work, of each kind."""
+    from demerit.use.people.database import Database
+    from fakes.postgres import create_database
+
     is_file = request.param == "sqlite"
     url = f"sqlite:///{tmp_path}/work.db" if is_file else create_database(request.getfixturevalue("postgres"))
     found = Database(url)
