@@ -18,6 +18,7 @@ from demerit.data.reward import Reward
 from demerit.data.store import Store
 from demerit.data.video import VideoClip
 from demerit.errors import BadEpisode, BadInput, BadReward
+from demerit.models import reward_store
 from demerit.models.baselines import Clock
 from demerit.models.protocol import ModelCard, example_card
 from demerit.models.reward_store import RewardStore
@@ -199,3 +200,13 @@ def test_a_reward_is_found_by_its_id(sample: Path, tmp_path: Path) -> None:
     with pytest.raises(BadEpisode) as wrong:
         store[f"{id}x"]
     assert repr(id) in str(wrong.value.got)
+
+
+def test_a_long_job_keeps_few_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_store, "MOST_OPEN_PARTS", 10)
+    card, store = Clock().card, RewardStore.open_or_create(tmp_path, Clock().card, {})
+    with store.writer(card) as writer:
+        for number in range(25):
+            writer.commit([(Reward("clock", str(number), np.array([0]), np.array([1.0], np.float32)), "f")])
+            assert len(list((tmp_path / "rewards").iterdir())) <= 11
+    assert [reward.episode for reward in RewardStore(tmp_path)] == [str(number) for number in range(25)]
