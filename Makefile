@@ -37,7 +37,7 @@ test-slow: $(READY) packages
 	$(PYTEST) -m slow $(TESTS)
 
 test-lerobot: $(LEROBOT)/.ready
-	OMP_NUM_THREADS=1 $(LEROBOT)/bin/python -W ignore -m pytest -q -n 0 -W default tests/lerobot $(TESTS)
+	OMP_NUM_THREADS=1 $(LEROBOT)/bin/python -W ignore -m pytest -q -n 0 --noconftest -W default tests/lerobot $(TESTS)
 
 test-rerun: $(RERUN)/.ready
 	OMP_NUM_THREADS=1 $(RERUN)/bin/python -m pytest -q -n 0 tests/rerun $(TESTS)
@@ -87,7 +87,7 @@ $(LEROBOT)/.ready: pyproject.toml
 	  'packaging<26' draccus==0.10.0 'accelerate>=1.10,<2' jsonlines einops termcolor imageio pyserial deepdiff \
 	  'gymnasium<2' diffusers==0.35.2
 	$(LEROBOT_INSTALL) --no-deps lerobot==0.4.4 torchvision==0.25.0
-	$(LEROBOT_INSTALL) -e . hypothesis pytest pytest-timeout pytest-xdist
+	$(LEROBOT_INSTALL) -e . pytest pytest-timeout pytest-xdist
 	touch $@
 
 # Rerun's first run asks about analytics and the next may hang.

@@ -16,6 +16,7 @@ from demerit.use.write.frames import RewardRecipe
 from demerit.use.write.job import write_rewards
 from demerit.use.write.tables import read_weights
 from fakes.command import demerit
+from fakes.drawn_sample import make_sample
 from fakes.written_rewards import LENGTHS, ByPlace, scored, true_value, write_source
 
 torch = pytest.importorskip("torch", reason="LeRobot's environment: make test-lerobot")
@@ -94,7 +95,8 @@ def test_it_opens_a_dataset_with_dropped_episodes(source: Path, tmp_path: Path) 
     assert open_itself(tmp_path / "new").meta.stats["action"]["count"].tolist() == [len(kept)]
 
 
-def test_it_opens_what_export_and_one_step_writing_make(sample: Path, tmp_path: Path) -> None:
+def test_it_opens_what_export_and_one_step_writing_make(tmp_path: Path) -> None:
+    sample = make_sample(tmp_path / "blocks")
     assert demerit("export", sample, tmp_path / "plain", "--fps", 10).returncode == 0
     run = demerit(
         "rewards", "write", sample, "-m", "clock", "--fps", 10, "-o", tmp_path / "new", "--rewards", tmp_path / "r"
