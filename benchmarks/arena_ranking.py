@@ -8,8 +8,9 @@ the differences of all pairs are compared at 95%: `rank_policies` (sites left ou
 formula in use elsewhere (no order effect, inverse Hessian, normal), which takes all pairs as independent.
 
 The truth is the difference of the mean strengths. With strong taste the fit estimates something smaller, the log-odds
-of the average verdict; the column "of the average verdict" takes that as the truth. A board whose comparisons do not
-link all policies is drawn again.
+of the average verdict; the column "of the average verdict" takes that as the truth. "Ranks" is the share of policies
+whose true rank is in its range, "rank of the best" that of boards whose best policy may be the first, and "without
+Holm" the same if each difference were tested alone. A board that does not link all policies is drawn again.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ def main() -> None:
     print(f"{boards} boards per row; coverage in %, ± twice its standard error over boards\n")
     print(
         "| sites | taste sd | design | over sites | of the average verdict | half width | Hessian | half width "
-        "| order effect | ranks | ranks without Holm | intervals known |"
+        "| order effect | ranks | rank of the best | without Holm | intervals known |"
     )
-    print("|---" * 12 + "|")
+    print("|---" * 13 + "|")
     for design in DESIGNS:
         rng = np.random.default_rng(
             [given.seed, design.sites, int(10 * design.taste), design.unequal, design.each, int(100 * design.spread)]
         )
         rows = np.array([measure_board(design, rng) for _ in range(boards)])
-        over, verdict, half, hessian, hessian_half, order, ranks, unadjusted, known = rows.T
+        over, verdict, half, hessian, hessian_half, order, ranks, best, unadjusted, known = rows.T
         cells = [
             cover(over),
             cover(verdict),
@@ -93,7 +94,7 @@ def main() -> None:
             cover(hessian),
             f"{np.median(hessian_half):.2f}",
         ]
-        cells += [cover(order), cover(ranks), cover(unadjusted), f"{known.mean():.0%}"]
+        cells += [cover(order), cover(ranks), cover(best), cover(unadjusted), f"{known.mean():.0%}"]
         print("|", " | ".join([str(design.sites), str(design.taste), str(design), *cells]), "|", flush=True)
 
 
@@ -131,8 +132,9 @@ def measure_board(design: ArenaDesign, rng: np.random.Generator) -> tuple[float,
 
     order = ranking.order_effect
     rank = 1 + (strengths[None, :] > strengths[:, None]).sum(axis=1)
-    inside = [row.ranks[0] <= rank[place[row.policy]] <= row.ranks[1] for row in ranking.standings if row.ranks]
-    above, below = np.bincount(b[low > 0], minlength=POLICIES), np.bincount(a[low > 0], minlength=POLICIES)
+    ranges = {place[row.policy]: row.ranks for row in ranking.standings if row.ranks}
+    inside = {i: low <= rank[i] <= high for i, (low, high) in ranges.items()}
+    best = int(strengths.argmax())
     return (
         share(strengths),
         share(average),
@@ -140,8 +142,9 @@ def measure_board(design: ArenaDesign, rng: np.random.Generator) -> tuple[float,
         float((off <= 1.96 * error).mean()),
         float(1.96 * np.median(error)),
         np.nan if np.isnan(order.low) else float(order.low <= ORDER <= order.high),
-        float(np.mean(inside)),
-        float(((1 + above <= rank) & (rank <= POLICIES - below)).mean()),
+        float(np.mean(list(inside.values()))),
+        float(inside[best]),
+        float(not (low[b == best] > 0).any()),
         len(gaps) / len(LEFT),
     )
 
