@@ -3,9 +3,10 @@
     python benchmarks/arena_ranking.py [--boards 1000] [--seed 0]        (--small: in seconds)
 
 A board: 8 policies with strengths from a normal distribution (sd 1), 600 pairs in random order, an order effect of 0.3,
-about a fifth ties. Each site adds its own taste to each strength: normal, with the sd of the row. Two intervals of
-the differences of all pairs are compared at 95%: `rank_policies` (sites left out one at a time, Student's t), and the
-formula in use elsewhere (no order effect, inverse Hessian, normal), which takes all pairs as independent.
+about a fifth ties. Each site adds its own taste to each strength: normal, with the sd of the row. Three intervals of
+the differences of all pairs are compared at 95%: `rank_policies` (sites left out one at a time, Student's t); the
+sandwich estimate over sites with the factor S / (S - 1) and Student's t; and the inverse Hessian with the normal
+distribution, which takes all pairs as independent. The last two come from a fit without the order effect.
 
 The truth is the difference of the mean strengths. With strong taste the fit estimates something smaller, the log-odds
 of the average verdict; the column "of the average verdict" takes that as the truth. "Ranks" is the share of policies
@@ -27,11 +28,13 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.evaluate.metrics.policy_ranking import (
+    ANGLES,
     ComparisonTable,
     PairedComparison,
     count_comparisons,
     fit_davidson,
     rank_policies,
+    student_mass,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -77,20 +80,21 @@ def main() -> None:
     boards = 4 if given.small else given.boards
     print(f"{boards} boards per row; coverage in %, ± twice its standard error over boards\n")
     print(
-        "| sites | taste sd | design | over sites | of the average verdict | half width | Hessian | half width "
+        "| sites | taste sd | design | over sites | of the average verdict | half width | sandwich | Hessian | half width "
         "| order effect | ranks | rank of the best | without Holm | intervals known |"
     )
-    print("|---" * 13 + "|")
+    print("|---" * 14 + "|")
     for design in DESIGNS:
         rng = np.random.default_rng(
             [given.seed, design.sites, int(10 * design.taste), design.unequal, design.each, int(100 * design.spread)]
         )
         rows = np.array([measure_board(design, rng) for _ in range(boards)])
-        over, verdict, half, hessian, hessian_half, order, ranks, best, unadjusted, known = rows.T
+        over, verdict, half, sandwich, hessian, hessian_half, order, ranks, best, unadjusted, known = rows.T
         cells = [
             cover(over),
             cover(verdict),
             f"{np.nanmedian(half):.2f}",
+            cover(sandwich),
             cover(hessian),
             f"{np.median(hessian_half):.2f}",
         ]
@@ -125,8 +129,12 @@ def measure_board(design: ArenaDesign, rng: np.random.Generator) -> tuple[float,
 
     information = plain.informations.sum(axis=0)
     information[:POLICIES, :POLICIES] += 1.0
-    variance = np.linalg.inv(information)
-    error = np.sqrt(variance[LEFT, LEFT] + variance[RIGHT, RIGHT] - 2 * variance[LEFT, RIGHT])
+    inverse = np.linalg.inv(information)
+    contrasts = np.eye(len(inverse))[LEFT] - np.eye(len(inverse))[RIGHT]
+    error = np.sqrt(((contrasts @ inverse) * contrasts).sum(axis=1))
+    moved = contrasts @ inverse @ plain.scores.T
+    sandwich = np.sqrt(design.sites / (design.sites - 1) * (moved**2).sum(axis=1))
+    t = (design.sites - 1) ** 0.5 * np.tan(np.interp(0.95, student_mass(design.sites - 1), ANGLES))
     gap = plain.estimates[:POLICIES] - strengths
     off = np.abs(gap[LEFT] - gap[RIGHT])
 
@@ -139,6 +147,7 @@ def measure_board(design: ArenaDesign, rng: np.random.Generator) -> tuple[float,
         share(strengths),
         share(average),
         float(np.median(high - low) / 2) if gaps else np.nan,
+        float((off <= t * sandwich).mean()),
         float((off <= 1.96 * error).mean()),
         float(1.96 * np.median(error)),
         np.nan if np.isnan(order.low) else float(order.low <= ORDER <= order.high),
