@@ -80,8 +80,8 @@ def main() -> None:
     boards = 4 if given.small else given.boards
     print(f"{boards} boards per row; coverage in %, ± twice its standard error over boards\n")
     print(
-        "| sites | taste sd | design | over sites | of the average verdict | half width | sandwich | Hessian | half width "
-        "| order effect | ranks | rank of the best | without Holm | intervals known |"
+        "| sites | taste sd | design | over sites | of the average verdict | half width | sandwich | Hessian "
+        "| half width | order effect | ranks | rank of the best | without Holm | intervals known |"
     )
     print("|---" * 14 + "|")
     for design in DESIGNS:
