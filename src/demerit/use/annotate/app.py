@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 
 from demerit.data.episode import Episode
 from demerit.data.labels import Outcome
-from demerit.data.store import MANIFEST, Store
+from demerit.data.store import Store
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, DemeritError
 from demerit.use.annotate.teacher import Teacher
@@ -58,6 +59,7 @@ class AnnotateApp:
         """
         self.database, self.accounts, self.work = database, Accounts(database), Work(database)
         self.media, self.guard = EpisodeMedia(cache), Guard(self.accounts, names, is_secure)
+        self._times = lru_cache(maxsize=1024)(self._find_times)
         self.teachers = [Teacher(folder, self.work) for folder in teach]
         self._trouble = ""
         self._is_ending, self._new = threading.Event(), threading.Event()
@@ -130,7 +132,7 @@ class AnnotateApp:
             "item": item,
             "kind": found.kind,
             "instruction": episodes[0].instruction,
-            "episodes": [self._describe(item, place, episode) for place, episode in enumerate(episodes)],
+            "episodes": [self._describe(item, place, found.dataset, id) for place, id in enumerate(found.shown)],
             "proposed": None if proposed is None else _describe_label(proposed),
             "draft": found.draft,
             "answer": self.work.newest_answer(asked.me, item),
@@ -202,7 +204,7 @@ class AnnotateApp:
     def show_audit(self, asked: Asked) -> Response:
         """Show who did what."""
         times = ((datetime.fromtimestamp(row.at, UTC), row) for row in self.accounts.read_audit())
-        rows = [(time.isoformat(" ", "seconds")[:19], *row[1:]) for time, row in times]
+        rows = [(at.isoformat(" ", "seconds")[:19], *row[1:]) for at, row in times]
         return show_to(asked.me, "audit.html.j2", rows=rows)
 
     # Pictures and videos
@@ -224,19 +226,20 @@ class AnnotateApp:
             raise NotAllowed(404, "This item has no such video.")
         return views[camera]
 
-    def _describe(self, item: int, place: int, episode: Episode) -> dict[str, Any]:
+    def _describe(self, item: int, place: int, dataset: str, id: str) -> dict[str, Any]:
+        times = self._times(dataset, id, _minute())
         cameras = [
-            {
-                "name": name,
-                "video": f"/items/{item}/{place}/{number}.mp4",
-                "times": self.media.video(view).times.tolist(),
-            }
-            for number, (name, view) in enumerate(episode.views.items())
+            {"name": name, "video": f"/items/{item}/{place}/{number}.mp4", "times": shown}
+            for number, (name, shown) in enumerate(times.items())
         ]
-        return {"frames": len(episode), "cameras": cameras}
+        return {"frames": len(self._episode(dataset, id)), "cameras": cameras}
+
+    def _find_times(self, dataset: str, id: str, _: int) -> dict[str, list[float]]:
+        views = self._episode(dataset, id).views
+        return {name: self.media.video(view).times.tolist() for name, view in views.items()}
 
     def _episode(self, dataset: str, id: str) -> Episode:
-        return _find_episode(dataset, (Path(dataset) / MANIFEST).stat().st_mtime_ns, id)
+        return _find_episode(dataset, id, _minute())
 
     # Labels
 
@@ -257,8 +260,13 @@ class AnnotateApp:
             self._is_ending.wait(STORE_SECONDS)
 
 
-@lru_cache(maxsize=256)
-def _find_episode(dataset: str, _changed: int, id: str) -> Episode:
+def _minute() -> int:
+    """Number the minutes: what is read of a dataset folder is kept so long, because each label changes the folder."""
+    return int(time.time() // 60)
+
+
+@lru_cache(maxsize=1024)
+def _find_episode(dataset: str, id: str, _: int) -> Episode:
     return Store(dataset).episode(id)
 
 

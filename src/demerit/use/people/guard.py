@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -26,6 +27,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from demerit.errors import BadInput, DemeritError
 from demerit.use.people.accounts import Accounts, NotAllowed, Person
@@ -203,6 +205,7 @@ class PeopleServer:
 
     def wait(self) -> None:
         """Wait until Ctrl-C or SIGTERM; the server runs in its thread."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: what is waiting is written
         with suppress(KeyboardInterrupt):
             while self._thread.is_alive():
                 self._thread.join(0.5)
@@ -255,10 +258,13 @@ def _send_static(asked: Asked, name: str) -> Response:
 
 async def _read_body(request: Request) -> bytes:
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise NotAllowed(413, f"Expected at most {MOST_BYTES} bytes.")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_BYTES:
+                raise NotAllowed(413, f"Expected at most {MOST_BYTES} bytes.")
+    except ClientDisconnect:
+        raise NotAllowed(400, "The request ended early.") from None
     return bytes(body)
 
 
