@@ -4,6 +4,9 @@ import re
 import shlex
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,3 +122,50 @@ def test_the_detection_page_runs(tmp_path: Path) -> None:
         [sys.executable, "-c", found["python"]], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert "went wrong at frame 1" in run.stdout, run.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_annotate_run(tmp_path: Path) -> None:
+    first, second = (block for language, block in blocks("annotate.md") if language == "bash")
+    for line in first.splitlines():
+        command = line.split("#")[0].split()[1:]
+        if command[-1] != "&":
+            assert demerit_here(*command, cwd=tmp_path).returncode == 0
+    with run_demerit(*command[:-1], "--no-teach", "--port", "0", cwd=tmp_path) as (server, said):
+        link = re.search(r"http://\S+/enter/\S+", said)
+        assert link is not None
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(link[0], timeout=30) as answer:
+            assert b"/work/verify" in answer.read()
+    assert server.returncode == 0
+    taught = demerit_here(*second.split()[1:], "--no-reader", cwd=tmp_path)
+    assert taught.returncode == 0 and (tmp_path / "my-model").is_dir(), taught.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_arena_run(tmp_path: Path) -> None:
+    found = dict(blocks("arena.md"))
+    (tmp_path / "policies.yaml").write_text(found["yaml"])
+    serve, *rest = (line.split("#")[0].split()[1:] for line in found["bash"].splitlines())
+    with run_demerit(*serve[:-1], "--port", "0", cwd=tmp_path) as (server, said):
+        address = re.search(r"Results: (\S+)", said)
+        assert address is not None
+        with urllib.request.urlopen(address[1], timeout=30) as answer:
+            assert b"No trial" in answer.read()
+    assert server.returncode == 0
+    for command in rest:
+        done = demerit_here(*command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def run_demerit(*arguments: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a command until the block ends; yield it and the line with its address. It ends by SIGTERM."""
+    command = [sys.executable, "-m", "demerit", *arguments]
+    with subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, next(line for line in process.stdout if "http" in line)
+        finally:
+            process.terminate()
+            process.wait(60)

@@ -34,6 +34,9 @@ def annotate(
     name: Annotated[str, typer.Option(metavar="NAME", help="Your pseudonym; labels carry it.")] = "me",
     overlap: Annotated[int, typer.Option(metavar="N", min=1, help="People who answer each item.")] = 1,
     pairs: Annotated[int | None, typer.Option(metavar="N", help="Comparisons (default: one per episode).")] = None,
+    gold: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Episodes with a person's label that check raters.")
+    ] = 0,
     database: Annotated[
         str, typer.Option(metavar="URL", help="postgresql://... for a team (default: a file beside the first dataset).")
     ] = "",
@@ -80,7 +83,7 @@ def annotate(
     taught = [store.root for store in stores] if teach else []
     app = AnnotateApp(found, stores[0].root / "browser", [public_name] if public_name else [], is_secure, taught)
     for store in stores:
-        app.work.add_items(make_items(store, wanted, pairs), overlap)
+        app.work.add_items(make_items(store, wanted, pairs, gold), overlap)
     with PeopleServer(app.guard.app, host, port, tls, behind_proxy) as server:
         app.start()
         link = f"{server.url}/enter/{app.accounts.make_link('owner', app.accounts.ensure_owner(name))}"

@@ -16,9 +16,11 @@ from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.errors import BadInput
 from demerit.use.annotate import work as module
+from demerit.use.annotate.items import make_items
 from demerit.use.annotate.work import NewItem, Work, store_labels
 from demerit.use.people.accounts import Accounts, NotAllowed, Person
 from demerit.use.people.database import ANSWERS, ASSIGNMENTS, Database
+from fakes.people import make_folder
 
 ACCEPT = {"verdict": "accept"}
 
@@ -286,3 +288,24 @@ def test_a_break_is_due_after_long_work_and_not_after_a_pause(
         due.append(work.needs_break(ada))
         answer(work, ada, item.item, ACCEPT)
     assert due.index(True) == 51 and due[51:55] == [True] * 4 and due[55:] == [False, False]
+
+
+def test_gold_items_are_episodes_that_a_person_has_labelled(tmp_path: Path) -> None:
+    store = make_folder(tmp_path)
+    with store.writer() as writer:
+        labels = {f"e{i}": [Outcome("human", success=i > 1, grade=i + 1, by="Eve")] for i in range(3)}
+        writer.relabel(labels)
+    items = list(make_items(Store(store.root), ["verify", "mark"], gold=2))
+    assert [(one.kind, one.episode, one.gold) for one in items] == [
+        ("verify", "e0", {"success": False, "grade": 1}),
+        ("verify", "e1", {"success": False, "grade": 2}),
+        ("verify", "e3", None),
+        ("mark", "e3", None),
+    ]
+
+
+def test_every_pair_is_asked_once_and_every_episode_is_in_one(tmp_path: Path) -> None:
+    store = make_folder(tmp_path, count=6)
+    pairs = [(one.episode, one.other) for one in make_items(store, ["compare"])]
+    assert len(set(pairs)) == len(pairs) == 6 and all(a < b for a, b in pairs)
+    assert {id for pair in pairs for id in pair} == {f"e{i}" for i in range(6)}

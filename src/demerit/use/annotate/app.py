@@ -31,7 +31,7 @@ from demerit.use.people.guard import Asked, Guard, send_file, show_to
 from demerit.use.view.media import EpisodeMedia
 
 STORE_SECONDS = 0.5
-"""how long a label waits until it is in the dataset folder, at most"""
+"""how long a label waits until it is in the dataset folder; longer where writing it takes long"""
 EVERYBODY = ("owner", "rater")
 ID = re.compile(r"[0-9a-f-]{36}")
 KIND_NAMES = {"verify": "Verify", "compare": "Compare", "mark": "Mark"}
@@ -245,7 +245,7 @@ class AnnotateApp:
 
     def _write_labels(self) -> None:
         while True:
-            ends = self._is_ending.is_set()
+            ends, began = self._is_ending.is_set(), time.monotonic()
             self._new.clear()
             try:
                 if store_labels(self.database):
@@ -256,8 +256,9 @@ class AnnotateApp:
                 self._trouble = f"Answers are kept, and not yet in the dataset: {error}"
             if ends:
                 return
+            took = time.monotonic() - began
             self._new.wait(60 if not self._trouble else 5)
-            self._is_ending.wait(STORE_SECONDS)
+            self._is_ending.wait(max(STORE_SECONDS, 9 * took))  # a large folder takes a tenth of the time at most
 
 
 def _minute() -> int:

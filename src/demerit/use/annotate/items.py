@@ -33,18 +33,26 @@ def open_folder(dataset: Dataset, on_progress: object = None) -> Store:
     return Store(folder)
 
 
-def make_items(store: Store, kinds: Sequence[str], pairs: int | None = None, seed: int = 0) -> Iterator[NewItem]:
+def make_items(
+    store: Store, kinds: Sequence[str], pairs: int | None = None, gold: int = 0, seed: int = 0
+) -> Iterator[NewItem]:
     """List what to ask: each episode that no person has labelled, and pairs of episodes of one instruction.
 
     Args:
         store: the dataset folder.
         kinds: verify, compare and mark, or some of them.
         pairs: how many comparisons; None = as many as there are episodes.
+        gold: how many episodes that a person has labelled are asked again, to check raters.
         seed: of the choice of pairs.
     """
     folder, episodes = str(store.root), list(store.episodes())
     for episode in episodes:
-        if any(label.source == "human" for label in episode.outcomes):
+        known = next((label for label in episode.outcomes if label.source == "human"), None)
+        if known is not None:
+            facts = {name: getattr(known, name) for name in ("success", "grade") if getattr(known, name) is not None}
+            if gold > 0 and facts and "verify" in kinds:
+                gold -= 1
+                yield NewItem("verify", folder, episode.id, gold=facts)
             continue
         if "verify" in kinds:
             yield NewItem("verify", folder, episode.id, urgency=_urgency(episode))

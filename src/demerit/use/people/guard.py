@@ -189,7 +189,8 @@ class PeopleServer:
             raise BadInput("address", "one that is free", f"{host}:{port} ({error.strerror})") from error
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if tls else 'http'}://{shown}:{self._socket.getsockname()[1]}"
-        options: dict[str, Any] = {"proxy_headers": behind_proxy, "forwarded_allow_ips": "*" if behind_proxy else None}
+        options: dict[str, Any] = {"timeout_graceful_shutdown": 5}
+        options |= {"proxy_headers": behind_proxy, "forwarded_allow_ips": "*" if behind_proxy else None}
         options |= {} if tls is None else {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])}
         try:
             config = uvicorn.Config(app, log_level="warning", access_log=False, **options)
