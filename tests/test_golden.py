@@ -27,7 +27,10 @@ PROSE = (
     *("*claim", "*measure.note", "*verdicts.*", "*warnings.*", "*advice.*", "*notes.*", "*calibration.note"),
     *("*text", "*title", "*promise", "*outcomes.*.events.*.note", "*preferences.*.why"),
 )
-ADDED = ("reads_signals", "familiar*", "answer", "doubtful labels", "reader", "read_every", "large")
+ADDED = (
+    *("reads_signals", "familiar*", "answer", "doubtful labels", "reader", "read_every", "large"),
+    *("action", "goal"),  # signals of simulated episodes
+)
 MACHINE = tuple(f"environment.{name}" for name in ("demerit", "python", "platform", "numpy", "date"))
 # With few tasks, recordings are resampled now, and paraphrases of one task are one task.
 RESAMPLED = (
