@@ -1,6 +1,7 @@
 """Fixtures that many tests use."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,3 +88,17 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     found = Database(url)
     yield found
     found.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, driven by Playwright; tests that use it are slow ones."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    driver = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install playwright")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with driver.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=program, args=flags)
+        yield opened
+        opened.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import webbrowser
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,8 +17,17 @@ from demerit.cli.options import (
     reader_options,
     split_names,
 )
+from demerit.cli.people_options import (
+    HostOption,
+    PortOption,
+    ProxyOption,
+    PublicNameOption,
+    TlsCertOption,
+    TlsKeyOption,
+    read_tls,
+)
 from demerit.data.formats import open_parts
-from demerit.errors import BadInput, UnknownName
+from demerit.errors import UnknownName
 from demerit.use.annotate.app import KIND_NAMES, AnnotateApp
 from demerit.use.annotate.items import make_items, open_folder
 from demerit.use.people.database import Database
@@ -40,14 +48,12 @@ def annotate(
     database: Annotated[
         str, typer.Option(metavar="URL", help="postgresql://... for a team (default: a file beside the first dataset).")
     ] = "",
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 = a free one.")] = 8300,
-    public_name: Annotated[
-        str, typer.Option(metavar="HOST", help="The host name that people type, e.g. label.my-lab.org.")
-    ] = "",
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of the certificate, PEM.")] = None,
-    behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="A proxy in front does TLS.")] = False,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8300,
+    public_name: PublicNameOption = "",
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    behind_proxy: ProxyOption = False,
     teach: Annotated[bool, typer.Option(help="Teach a model while you label, and ask what teaches most.")] = True,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
     instruction: InstructionOption = "",
@@ -69,8 +75,7 @@ def annotate(
     for task in wanted:
         if task not in KIND_NAMES:
             raise UnknownName("task", task, KIND_NAMES)
-    if (tls_cert is None) != (tls_key is None):
-        raise BadInput("--tls-cert and --tls-key", "both or neither", "one")
+    tls = read_tls(tls_cert, tls_key)
     parts = open_parts(datasets, camera=camera, **reader_options(options, False, instruction))
     stores = []
     for part in parts:
@@ -78,7 +83,6 @@ def annotate(
             stores.append(open_folder(part, shown.update))
         print_problems(part.problems.rows())
     found = Database(database or f"sqlite:///{stores[0].root / 'annotate.db'}")
-    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     is_secure = tls is not None or behind_proxy
     taught = [store.root for store in stores] if teach else []
     app = AnnotateApp(found, stores[0].root / "browser", [public_name] if public_name else [], is_secure, taught)

@@ -14,6 +14,15 @@ from rich.table import Table
 
 from demerit.cli import LazyGroup, make_app
 from demerit.cli.bars import out, print_table
+from demerit.cli.people_options import (
+    HostOption,
+    PortOption,
+    ProxyOption,
+    PublicNameOption,
+    TlsCertOption,
+    TlsKeyOption,
+    read_tls,
+)
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.use.arena.app import ArenaApp
@@ -60,12 +69,12 @@ def serve(
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Your name as the owner.")] = "owner",
     database: DatabaseOption = "",
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 = a free one.")] = 8400,
-    public_name: Annotated[str, typer.Option(metavar="HOST", help="The host name that people type.")] = "",
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of the certificate, PEM.")] = None,
-    behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="A proxy in front does TLS.")] = False,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8400,
+    public_name: PublicNameOption = "",
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    behind_proxy: ProxyOption = False,
 ) -> None:
     """Run an arena: sites compare hidden policies on their own robots.
 
@@ -74,11 +83,9 @@ def serve(
       demerit arena serve my_arena --policies policies.yaml
       demerit arena serve my_arena --policies policies.yaml --model default --host 0.0.0.0 --behind-proxy
     """
-    if (tls_cert is None) != (tls_key is None):
-        raise BadInput("--tls-cert and --tls-key", "both or neither", "one")
+    tls = read_tls(tls_cert, tls_key)
     known = _read_policies(policies)
     found = _open(folder, database)
-    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     names, is_secure = [public_name] if public_name else [], tls is not None or behind_proxy
     arena = ArenaApp(found, folder / "uploads", [load_model(one) for one in model or ()], names, is_secure)
     arena.trials.set_policies(known)

@@ -1,6 +1,5 @@
 """The report page in a real browser: it plays, seeks, sorts and filters, without errors and without requests."""
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,13 +25,8 @@ from fakes.fake_network import FakeNetwork
 from fakes.named_values import Named
 from fakes.page_fixture import make_large_report, make_report, shading_frames
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("no Chromium on this machine: apt-get install chromium", allow_module_level=True)
-driver = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install playwright")
 pytestmark = pytest.mark.slow
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "device_scale_factor": 2}
 EVIL = "</script><script>window.evil = 1</script><img src=x onerror='window.evil = 2'>"
 CONTRAST = """(selector) => {
@@ -65,14 +59,6 @@ LOADED = "document.getElementById('player-video').readyState >= 2"
 
 Made = tuple[Report, dict[str, Frames]]
 Visit = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with driver.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

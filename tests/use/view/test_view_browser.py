@@ -1,6 +1,5 @@
 """The page of `demerit view` in a real browser: filters, keys, exact frames, hostile texts, missing videos."""
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,26 +13,13 @@ from demerit.use.view.page import EpisodeViewer
 from demerit.use.view.server import LocalServer
 from fakes.viewed_dataset import EVIL, LENGTH, make_viewed
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("no Chromium on this machine: apt-get install chromium", allow_module_level=True)
-driver = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install playwright")
 pytestmark = pytest.mark.slow
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 GREY = """() => { const video = document.getElementById('player-video');
   const canvas = new OffscreenCanvas(8, 8); const pen = canvas.getContext('2d');
   pen.drawImage(video, 0, 0, 8, 8); return pen.getImageData(4, 4, 1, 1).data[0]; }"""
 LOADED = "document.getElementById('player-video').readyState >= 2 && !document.getElementById('player-video').seeking"
 Visit = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with driver.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

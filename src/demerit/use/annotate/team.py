@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-import sqlalchemy as sa
-
 from demerit.evaluate.metrics.bootstrap import Measure
 from demerit.evaluate.metrics.rater_agreement import cohen_kappa, krippendorff_alpha
-from demerit.use.people.database import ANSWERS, ASSIGNMENTS, ITEMS, PEOPLE, Database
+from demerit.use.annotate.work import read_newest_answers
+from demerit.use.people.database import Database
 
 FIELDS: Mapping[str, tuple[str, str]] = {
     "success": ("Success or failure", "nominal"),
@@ -66,16 +65,9 @@ class Disagreement:
 
 def read_judgements(database: Database) -> list[Judgement]:
     """Read the newest answer of each person to each item, oldest first."""
-    newest = sa.select(sa.func.max(ANSWERS.c.number)).group_by(ANSWERS.c.item, ANSWERS.c.person)
-    mine = sa.and_(ASSIGNMENTS.c.item == ANSWERS.c.item, ASSIGNMENTS.c.person == ANSWERS.c.person)
-    columns = (ITEMS.c.id, ITEMS.c.kind, ITEMS.c.episode, ITEMS.c.other, ITEMS.c.gold, PEOPLE.c.name, PEOPLE.c.role)
-    query = sa.select(*columns, ANSWERS.c.body, ANSWERS.c.seconds, ASSIGNMENTS.c.swapped)
-    query = query.select_from(ANSWERS).join(ITEMS).join(PEOPLE).join(ASSIGNMENTS, mine)
-    with database.begin() as db:
-        rows = db.execute(query.where(ANSWERS.c.number.in_(newest)).order_by(ANSWERS.c.number)).all()
     return [
         Judgement(
-            row.id,
+            row.item,
             row.kind,
             row.episode,
             row.other,
@@ -86,7 +78,7 @@ def read_judgements(database: Database) -> list[Judgement]:
             row.body.get("note", ""),
             row.gold,
         )
-        for row in rows
+        for row in read_newest_answers(database)
     ]
 
 

@@ -273,7 +273,8 @@ def store_labels(database: Database) -> int:
 
 
 def _write_labels(database: Database, dataset: str, episodes: set[str], pairs: set[tuple[str, str]]) -> None:
-    store, current = Store(Path(dataset)), _current_answers(database, dataset)
+    store = Store(Path(dataset))
+    current = [row for row in read_newest_answers(database) if row.dataset == dataset and row.gold is None]
     outcomes, tags = {}, {}
     for id in sorted(episodes):
         episode = store.episode(id)
@@ -303,15 +304,15 @@ def _preference(row: sa.Row[Any]) -> Preference | None:
     return preference_of(row.name, answer, row.episode, row.other, bool(row.swapped))
 
 
-def _current_answers(database: Database, dataset: str) -> list[sa.Row[Any]]:
-    """Return the newest answer of each person to each item of a dataset, oldest first."""
+def read_newest_answers(database: Database) -> list[sa.Row[Any]]:
+    """Return the newest answer of each person to each item, oldest first, with the item and the person."""
     newest = sa.select(sa.func.max(ANSWERS.c.number)).group_by(ANSWERS.c.item, ANSWERS.c.person)
     mine = sa.and_(ASSIGNMENTS.c.item == ANSWERS.c.item, ASSIGNMENTS.c.person == ANSWERS.c.person)
-    columns = (ANSWERS.c.number, ANSWERS.c.body, PEOPLE.c.name, *_KEY, ASSIGNMENTS.c.swapped)
-    query = sa.select(*columns).join(ITEMS, ITEMS.c.id == ANSWERS.c.item).join(PEOPLE).join(ASSIGNMENTS, mine)
-    chosen = query.where(ANSWERS.c.number.in_(newest), ITEMS.c.dataset == dataset, ITEMS.c.gold.is_(None))
+    answer = (ANSWERS.c.number, ANSWERS.c.item, ANSWERS.c.body, ANSWERS.c.seconds, ASSIGNMENTS.c.swapped)
+    query = sa.select(*answer, *_KEY, ITEMS.c.gold, PEOPLE.c.name, PEOPLE.c.role).select_from(ANSWERS)
+    query = query.join(ITEMS).join(PEOPLE).join(ASSIGNMENTS, mine).where(ANSWERS.c.number.in_(newest))
     with database.begin() as db:
-        return list(db.execute(chosen.order_by(ANSWERS.c.number)))
+        return list(db.execute(query.order_by(ANSWERS.c.number)))
 
 
 def proposed_label(outcomes: Sequence[Outcome]) -> Outcome | None:
