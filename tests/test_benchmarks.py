@@ -17,7 +17,8 @@ EXTRAS = (
 SCRIPTS = sorted(path for path in (REPO / "benchmarks").glob("*.py") if not path.stem.startswith("_"))
 
 
-RUN = [pytest.param(path, marks=pytest.mark.slow) if path.stem == "roboreward_recipe" else path for path in SCRIPTS]
+SLOW = "annotate detect offline_rl ray_score roboreward_recipe".split()
+RUN = [pytest.param(path, marks=pytest.mark.slow) if path.stem in SLOW else path for path in SCRIPTS]
 
 
 @pytest.mark.parametrize("script", RUN, ids=lambda path: path.stem)
