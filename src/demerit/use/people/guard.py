@@ -183,12 +183,6 @@ class PeopleServer:
         """
         if not _is_loopback(host) and tls is None and not behind_proxy:
             raise BadInput(f"host {host}", "--tls-cert and --tls-key, or --behind-proxy if a proxy does TLS", "neither")
-        try:
-            self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except OSError as error:
-            raise BadInput("address", "one that is free", f"{host}:{port} ({error.strerror})") from error
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"{'https' if tls else 'http'}://{shown}:{self._socket.getsockname()[1]}"
         options: dict[str, Any] = {"timeout_graceful_shutdown": 5}
         options |= {"proxy_headers": behind_proxy, "forwarded_allow_ips": "*" if behind_proxy else None}
         options |= {} if tls is None else {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])}
@@ -197,6 +191,12 @@ class PeopleServer:
             config.load()
         except OSError as error:
             raise BadInput("--tls-cert, --tls-key", "a certificate and its key in PEM files", error) from error
+        try:
+            self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError as error:
+            raise BadInput("address", "one that is free", f"{host}:{port} ({error.strerror})") from error
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if tls else 'http'}://{shown}:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self.run, daemon=True)
 
