@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class ArenaApp:
         self.database, self.accounts = database, Accounts(database)
         self.trials, self.models = Trials(database, folder), models
         self.guard = Guard(self.accounts, names, is_secure)
+        self._compute = lru_cache(maxsize=1)(lambda version: compute_results(make_dump(self.trials)))
         self._new, self._is_ending = threading.Event(), False
         self._scorer = threading.Thread(target=self._score_trials, daemon=True)
         Entrance(self.guard)
@@ -101,7 +103,7 @@ class ArenaApp:
 
     def home(self, asked: Asked) -> Response:
         """Show the results."""
-        results = compute_results(make_dump(self.trials))
+        results = self._compute(self.trials.version())
         if asked.person is None:
             return show("arena.html.j2", results=results)
         return show_to(asked.person, "arena.html.j2", results=results)

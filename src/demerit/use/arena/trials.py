@@ -15,10 +15,10 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from demerit.errors import BadInput
-from demerit.use.arena.tables import POLICIES, TRIALS
+from demerit.use.arena.tables import MODEL_SCORES, POLICIES, TRIALS
 from demerit.use.arena.uploads import Uploads
 from demerit.use.people.accounts import NotAllowed, Person, record
-from demerit.use.people.database import PEOPLE, Database
+from demerit.use.people.database import AUDIT, PEOPLE, Database
 
 Step = Literal["describe", "first", "reset", "second", "judge", "done"]
 LONGEST_TEXT = 4000
@@ -133,6 +133,13 @@ class Trials:
         query = query.join(second, TRIALS.c.second == second.c.id).where(TRIALS.c.ended.is_not(None))
         with self.database.begin() as db:
             return list(db.execute(query.order_by(TRIALS.c.ended, TRIALS.c.id)))
+
+    def version(self) -> tuple[int, int, int]:
+        """Return numbers that differ whenever the results may differ; every change of a trial is in the log."""
+        numbers = (sa.func.max(AUDIT.c.id), sa.func.count(MODEL_SCORES.c.trial), sa.func.count(POLICIES.c.id))
+        with self.database.begin() as db:
+            found = [db.execute(sa.select(number)).scalar() or 0 for number in numbers]
+        return found[0], found[1], found[2]
 
     def policies(self) -> list[str]:
         """Return the names of all policies."""
