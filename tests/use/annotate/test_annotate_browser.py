@@ -191,7 +191,7 @@ def test_undo_takes_back_the_last_mark(served: ServedApp, visit: Visit, tmp_path
     page.keyboard.press("z")
     page.keyboard.press("z")
     assert page.locator("#events li").count() == 0
-    assert page.evaluate("JSON.parse(localStorage.getItem(`demerit draft ${demerit.facts.item}`)).points") == [[0, 0.4]]
+    assert page.evaluate("JSON.parse(localStorage.getItem(`demerit draft ${demerit.facts.key}`)).points") == [[0, 0.4]]
 
 
 def test_recording_while_it_plays_paints_the_slider_over_time(served: ServedApp, visit: Visit, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_recording_while_it_plays_paints_the_slider_over_time(served: ServedApp,
                   "String(100 * demerit.stage.frame / 39); })")  # fmt: skip
     page.keyboard.press("p")
     wait_until(page, "!demerit.stage.isPlaying && demerit.stage.frame === 39")
-    points = page.evaluate("JSON.parse(localStorage.getItem(`demerit draft ${demerit.facts.item}`)).points")
+    points = page.evaluate("JSON.parse(localStorage.getItem(`demerit draft ${demerit.facts.key}`)).points")
     at, progress = np.array(points).T
     assert set(range(2, 39)) <= set(at.tolist())
     assert np.abs(progress - at / 39).mean() < 0.05

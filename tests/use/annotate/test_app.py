@@ -1,17 +1,21 @@
 """The annotation app over real HTTP: coming in, answering, what others cannot see, what another site cannot do."""
 
 import re
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
 from demerit.data.store import Store
 from demerit.use.annotate.items import make_items
+from demerit.use.annotate.work import NewItem
 from demerit.use.people.database import Database
 from fakes.people import PASSWORD, ServedApp, make_folder, run_app
+from fakes.postgres import create_database
 
 
 @pytest.fixture
@@ -134,3 +138,94 @@ def test_refused_answers_say_what_was_expected(served: ServedApp) -> None:
         assert me.send("POST", f"/items/{item}/answer", **sent).status_code == 400
     refused = me.answer(item, verdict="perhaps")
     assert refused.status_code == 400 and "accept" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("note", "seconds"), [('"\\u0000"', "1"), ('"\\ud800"', "1"), ('"fine"', "NaN"), ('"fine"', "1" + 400 * "0")]
+)
+def test_what_no_database_can_hold_is_refused_and_stops_nobody_else(
+    served: ServedApp, tmp_path: Path, note: str, seconds: str
+) -> None:
+    me = served.enter_owner()
+    item = me.next_item("verify")
+    assert item is not None
+    body = f'{{"verdict": "correct", "grade": 1, "note": {note}}}'
+    sent = f'{{"id": "{uuid.uuid4()}", "body": {body}, "seconds": {seconds}}}'
+    headers = {"x-csrf": me.csrf, "accept": "application/json"}
+    assert me.http.post(f"/items/{item}/answer", content=sent, headers=headers).status_code == 400
+    assert me.http.put(f"/items/{item}/draft", content=f'{{"note": {note}, "x": NaN}}', headers=headers).is_client_error
+    assert me.answer(item, verdict="correct", grade=2).status_code == 200
+    served.app.stop()
+    labels = [one for episode in Store(tmp_path / "set").episodes() for one in episode.outcomes]
+    assert [one.grade for one in labels if one.source == "human"] == [2]
+
+
+@pytest.mark.parametrize("path", ["/items/99999999999999999999", "/enter/%00", "/join/%ff", "/static/%00.js"])
+def test_strange_addresses_are_refused(served: ServedApp, path: str) -> None:
+    assert served.enter_owner().get(path).is_client_error
+
+
+def test_a_host_that_is_no_host_is_refused(served: ServedApp) -> None:
+    assert served.visit().http.get("/login", headers={"host": "[::1"}).status_code == 421
+
+
+def test_an_answer_is_sent_again_when_the_database_was_away(postgres: str, tmp_path: Path) -> None:
+    url = create_database(postgres)
+    store, database = make_folder(tmp_path), Database(url)
+    with run_app(database, tmp_path / "cache") as served, psycopg.connect(postgres, autocommit=True) as admin:
+        served.app.work.add_items(make_items(store, ["verify"]))
+        me = served.enter_owner()
+        item, name = me.next_item("verify"), url.rpartition("/")[2]
+        sent = {"id": str(uuid.uuid4()), "body": {"verdict": "correct", "grade": 2}, "seconds": 1}
+        admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        refused = [me.send("POST", f"/items/{item}/answer", **sent), me.get("/")]
+        admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        assert [one.status_code for one in refused] == [503, 503]
+        assert me.send("POST", f"/items/{item}/answer", **sent).status_code == 200
+    database.close()
+    labels = [one for episode in Store(store.root).episodes() for one in episode.outcomes if one.source == "human"]
+    assert [one.grade for one in labels] == [2]
+
+
+def test_labels_are_written_after_an_error_nobody_thought_of(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_failed = threading.Event()
+
+    def fail(_: Database) -> int:
+        monkeypatch.undo()
+        has_failed.set()
+        raise RuntimeError("a disk of glass")
+
+    store = make_folder(tmp_path)
+    monkeypatch.setattr("demerit.use.annotate.app.store_labels", fail)
+    with run_app(database, tmp_path / "cache") as served:
+        served.app.work.add_items(make_items(store, ["verify"]))
+        assert has_failed.wait(10)
+        me = served.enter_owner()
+        item = me.next_item("verify")
+        assert item is not None and me.answer(item, verdict="correct", grade=3).status_code == 200
+    labels = [one for episode in Store(store.root).episodes() for one in episode.outcomes if one.source == "human"]
+    assert [one.grade for one in labels] == [3]
+
+
+@pytest.mark.parametrize("kind", ["verify", "mark"])
+def test_a_recording_that_cannot_be_shown_does_not_hold_up_its_rater(
+    database: Database, tmp_path: Path, kind: str
+) -> None:
+    store = make_folder(tmp_path, count=2)
+    (tmp_path / "0.mp4").write_bytes((tmp_path / "0.mp4").read_bytes()[:300])
+    with run_app(database, tmp_path / "cache") as served:
+        served.app.work.add_items([NewItem(kind, str(store.root), id, urgency=-i) for i, id in enumerate(("e0", "e1"))])
+        me = served.enter_owner()
+        item = me.next_item(kind)
+        assert item is not None
+        page = me.get(f"/items/{item}")
+        assert page.status_code == 200 and "<video" not in page.text
+        body = {"verdict": "reject"} if kind == "verify" else {}
+        assert me.answer(item, **body, note="it does not play").status_code == 200
+        other = me.next_item(kind)
+        assert other is not None and other != item and "<video" in me.get(f"/items/{other}").text
+    humans = [one for episode in Store(store.root).episodes() for one in episode.outcomes if one.source == "human"]
+    assert humans == []

@@ -40,16 +40,25 @@ async function upload(box, file) {
     } catch (error) {
       if (error.status && error.status < 500) { said.textContent = error.message; return; }
       const wait = Math.min(20, 1 + tries * 2);
-      said.textContent = `no connection, trying again in ${wait} s`;
+      said.textContent = `${error.status ? error.message : "no connection"}, trying again in ${wait} s`;
       await sleep(wait);
     }
   }
 }
 
+let uploading = 0;
 for (const box of document.querySelectorAll(".upload")) {
   const input = box.querySelector("input");
-  input.onchange = async () => { if (input.files[0]) { input.disabled = true; await upload(box, input.files[0]); input.disabled = false; } };
+  input.onchange = async () => {
+    if (!input.files[0]) return;
+    input.disabled = true;
+    uploading++;
+    await upload(box, input.files[0]);
+    uploading--;
+    input.disabled = false;
+  };
 }
+addEventListener("beforeunload", (event) => { if (uploading) event.preventDefault(); });
 
 async function step(path, body) {
   try {
@@ -62,12 +71,23 @@ async function step(path, body) {
   }
 }
 
+const task = document.getElementById("instruction");
+if (task) {
+  const key = `demerit task ${id}`; // survives a reload
+  task.value ||= localStorage.getItem(key) ?? "";
+  task.oninput = () => localStorage.setItem(key, task.value);
+}
 document.getElementById("describe")?.addEventListener("click", () => step("describe", {
-  instruction: document.getElementById("instruction").value,
+  instruction: task.value,
   checklist: [...document.querySelectorAll("input[name=safety]")].map((box) => box.checked),
 }));
 document.getElementById("reset")?.addEventListener("click", () => step("reset", {}));
-document.querySelector("[data-reload]")?.addEventListener("click", () => location.reload());
+document.querySelector("[data-reload]")?.addEventListener("click", () => {
+  const main = document.querySelector(".upload[data-camera=left] progress");
+  if (uploading) say("Wait until everything has arrived.");
+  else if (main.value < 1) say("The video of the main camera has not arrived yet: choose it above.");
+  else location.reload();
+});
 
 const form = document.getElementById("judgement");
 if (form) {

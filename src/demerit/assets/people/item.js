@@ -16,7 +16,7 @@ const stage = new Stage($$("video").map((element) => {
   return { element, times: facts.episodes[place].cameras[camera].times };
 }));
 const timeline = new Timeline($("#timeline"), stage.frames, (frame) => stage.show(frame));
-const draft = new Draft(facts.item, say);
+const draft = new Draft(facts, say);
 
 // What the person has said so far. Everything on the page is drawn from it.
 const empty = { verdict: null, success: null, grade: null, progress: null, kinds: [], note: "", points: [], events: [] };
@@ -143,7 +143,7 @@ async function submit() {
   if (isSending) return;
   isSending = true;
   try {
-    const answer = await sendAnswer(facts.item, bodyOf(), (performance.now() - started) / 1000, say);
+    const answer = await sendAnswer(facts, bodyOf(), (performance.now() - started) / 1000, say);
     isSending = false; // or leaving the page would ask whether to leave
     finish(answer);
   } catch (error) {
@@ -249,5 +249,5 @@ if (facts.answer) showModel();
 draw();
 stage.show(0);
 document.body.dataset.ready = "true";
-sendLeftOver(facts.item, say).then((answer) => { if (answer) finish(answer); }, (error) => say(error.message));
+sendLeftOver(facts, say).then((answer) => { if (answer) finish(answer); }, (error) => say(error.message));
 window.demerit = { stage, facts }; // for tests and the curious

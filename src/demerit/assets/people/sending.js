@@ -14,31 +14,32 @@ async function send(method, path, body) {
   return found;
 }
 
-const key = (item) => `demerit answer ${item}`;
+// By person and episode, not by number: another dataset may be served at this address tomorrow.
+const keyOf = ({ key }) => `demerit answer ${key}`;
 
 /** Send an answer until it is stored; `say` tells the person what is going on. Refusals are thrown. */
-export async function sendAnswer(item, body, seconds, say) {
+export async function sendAnswer(facts, body, seconds, say) {
   const sent = { id: crypto.randomUUID(), body, seconds };
-  localStorage.setItem(key(item), JSON.stringify(sent));
-  return await sendUntilStored(item, sent, say);
+  localStorage.setItem(keyOf(facts), JSON.stringify(sent));
+  return await sendUntilStored(facts, sent, say);
 }
 
 /** Send what an earlier visit to this item could not. */
-export async function sendLeftOver(item, say) {
-  const left = localStorage.getItem(key(item));
-  return left ? await sendUntilStored(item, JSON.parse(left), say) : null;
+export async function sendLeftOver(facts, say) {
+  const left = localStorage.getItem(keyOf(facts));
+  return left ? await sendUntilStored(facts, JSON.parse(left), say) : null;
 }
 
-async function sendUntilStored(item, sent, say) {
+async function sendUntilStored(facts, sent, say) {
   for (let tries = 0; ; tries++) {
     try {
       say("Saving…");
-      const answer = await send("POST", `/items/${item}/answer`, sent);
-      localStorage.removeItem(key(item));
+      const answer = await send("POST", `/items/${facts.item}/answer`, sent);
+      localStorage.removeItem(keyOf(facts));
       say("Saved.");
       return answer;
     } catch (error) {
-      if (error.status && error.status < 500) { localStorage.removeItem(key(item)); throw error; }
+      if (error.status && error.status < 500) { localStorage.removeItem(keyOf(facts)); throw error; }
       const wait = WAIT[Math.min(tries, WAIT.length - 1)];
       say(`Not saved yet (${error.status ? error.message : "no connection"}): trying again in ${wait} s. Your answer is kept in this browser.`);
       await new Promise((resolve) => { setTimeout(resolve, wait * 1000); addEventListener("online", resolve, { once: true }); });
@@ -48,9 +49,9 @@ async function sendUntilStored(item, sent, say) {
 
 /** Keep an unfinished answer: at once in this browser, soon on the server. */
 export class Draft {
-  constructor(item, say) { this.item = item; this.say = say; this.timer = 0; }
+  constructor({ item, key }, say) { this.item = item; this.key = key; this.say = say; this.timer = 0; }
 
-  get #key() { return `demerit draft ${this.item}`; }
+  get #key() { return `demerit draft ${this.key}`; }
 
   /** What is kept: in this browser if it has something, else what the server sent. */
   read(fromServer) {

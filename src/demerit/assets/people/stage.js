@@ -25,7 +25,8 @@ export class Stage extends EventTarget {
   /** videos: [{element, times}]; sends "frame" when another frame is shown and "play" when it starts or stops. */
   constructor(videos) {
     super();
-    this.leader = videos.reduce((longest, one) => (one.times.at(-1) > longest.times.at(-1) ? one : longest));
+    const nothing = { element: document.createElement("video"), times: [0] }; // no video can be shown
+    this.leader = !videos.length ? nothing : videos.reduce((longest, one) => (one.times.at(-1) > longest.times.at(-1) ? one : longest));
     this.videos = [this.leader, ...videos.filter((one) => one !== this.leader)];
     this.frames = this.leader.times.length;
     this.frame = 0;

@@ -17,13 +17,14 @@ from fastapi import Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from demerit.data.episode import Episode
+from demerit.data.frames import short_hash
 from demerit.data.labels import Outcome
 from demerit.data.store import Store
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, DemeritError
 from demerit.use.annotate.teacher import Teacher
 from demerit.use.annotate.team import FIELDS, find_disagreements, measure_agreement, read_judgements, summarize_raters
-from demerit.use.annotate.work import Work, proposed_label, store_labels
+from demerit.use.annotate.work import Work, count_frames, proposed_label, store_labels
 from demerit.use.people.accounts import Accounts, NotAllowed
 from demerit.use.people.database import Database
 from demerit.use.people.entrance import Entrance
@@ -33,7 +34,9 @@ from demerit.use.view.media import EpisodeMedia
 STORE_SECONDS = 0.5
 """how long a label waits until it is in the dataset folder; longer where writing it takes long"""
 EVERYBODY = ("owner", "rater")
-ID = re.compile(r"[0-9a-f-]{36}")
+LONGEST = 1e9
+"""seconds of an answer; more is no time"""
+ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 KIND_NAMES = {"verify": "Verify", "compare": "Compare", "mark": "Mark"}
 
 
@@ -130,6 +133,7 @@ class AnnotateApp:
         proposed = proposed_label(episodes[0].outcomes) if found.kind == "verify" else None
         facts = {
             "item": item,
+            "key": short_hash(*(part.encode() for part in (found.kind, found.dataset, *found.shown, asked.me.name))),
             "kind": found.kind,
             "instruction": episodes[0].instruction,
             "episodes": [self._describe(item, place, found.dataset, id) for place, id in enumerate(found.shown)],
@@ -152,10 +156,10 @@ class AnnotateApp:
         id, body, seconds = sent.get("id"), sent.get("body"), sent.get("seconds", 0)
         if not isinstance(id, str) or not ID.fullmatch(id) or not isinstance(body, Mapping):
             raise BadInput("answer", "an id (a UUID) and a body", f"{id!r} and {type(body).__name__}")
-        if not isinstance(seconds, int | float):
-            raise BadInput("seconds", "a number", repr(seconds))
+        if not isinstance(seconds, int | float) or abs(seconds) > LONGEST:
+            raise BadInput("seconds", "a number of seconds", str(seconds)[:40])
         episode = self._episode(found.dataset, found.episode)
-        self.work.answer(asked.me, item, str(uuid.UUID(id)), body, len(episode), seconds)
+        self.work.answer(asked.me, item, str(uuid.UUID(id)), body, count_frames(episode), seconds)
         self._new.set()
         proposed = proposed_label(episode.outcomes) if found.kind == "verify" else None
         return JSONResponse({"next": f"/work/{found.kind}", "rationale": "" if proposed is None else proposed.note})
@@ -231,12 +235,19 @@ class AnnotateApp:
         cameras = [
             {"name": name, "video": f"/items/{item}/{place}/{number}.mp4", "times": shown}
             for number, (name, shown) in enumerate(times.items())
+            if shown
         ]
-        return {"frames": len(self._episode(dataset, id)), "cameras": cameras}
+        return {"cameras": cameras}
 
     def _find_times(self, dataset: str, id: str, _: int) -> dict[str, list[float]]:
-        views = self._episode(dataset, id).views
-        return {name: self.media.video(view).times.tolist() for name, view in views.items()}
+        """Find when each frame of each camera is on the screen; nothing for a video that cannot be shown."""
+        found: dict[str, list[float]] = {}
+        for name, view in self._episode(dataset, id).views.items():
+            try:
+                found[name] = self.media.video(view).times.tolist()
+            except DemeritError:
+                found[name] = []
+        return found
 
     def _episode(self, dataset: str, id: str) -> Episode:
         return _find_episode(dataset, id, _minute())
@@ -248,12 +259,12 @@ class AnnotateApp:
             ends, began = self._is_ending.is_set(), time.monotonic()
             self._new.clear()
             try:
-                if store_labels(self.database):
-                    for teacher in self.teachers:
-                        teacher.notice()
+                store_labels(self.database)
                 self._trouble = ""
-            except DemeritError as error:  # another program writes to the folder, or the disk is full: try again
+            except Exception as error:  # a busy folder, a full disk, no database: answers wait, and this goes on
                 self._trouble = f"Answers are kept, and not yet in the dataset: {error}"
+            for teacher in self.teachers:
+                teacher.notice()
             if ends:
                 return
             took = time.monotonic() - began

@@ -60,8 +60,13 @@ class MarkAnswer:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.success is None and not self.points and not self.events:
-            raise BadInput("a mark", "a success, progress or an event", "none of them")
+        if not self.says_something and not self.note.strip():
+            raise BadInput("a mark", "a success, progress, an event, or a note that says why not", "none of them")
+
+    @property
+    def says_something(self) -> bool:
+        """Whether it becomes a label."""
+        return self.success is not None or bool(self.points or self.events)
 
 
 Answer: TypeAlias = VerifyAnswer | CompareAnswer | MarkAnswer
@@ -120,7 +125,7 @@ def outcome_of(name: str, answers: Sequence[Answer], proposed: Outcome | None, f
             elif answer.verdict == "correct":
                 facts |= {"success": answer.success, "grade": answer.grade, "progress": answer.progress}
             facts["note"] = "; ".join(filter(None, [*answer.kinds, answer.note.strip()]))
-        elif isinstance(answer, MarkAnswer):
+        elif isinstance(answer, MarkAnswer) and answer.says_something:
             facts |= {"events": answer.events} | ({} if answer.success is None else {"success": answer.success})
             curve[:] = np.nan
             for frame, progress in answer.points:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from demerit.errors import DemeritError
 from demerit.models import RewardModel, load_model
 from demerit.models.loading import DESCRIPTION
 from demerit.use.annotate.work import Work
+from demerit.use.people.database import DatabaseAway
 
 EVERY = 3
 """answers after which a model is taught again"""
@@ -103,12 +105,13 @@ class Teacher:
             self._wake.clear()
             if self._is_ending:
                 return
-            answers = self.work.count_answers(str(self.dataset))
-            if answers >= self._answers + EVERY:
-                self._answers, self.is_teaching = answers, True
-                self.lesson = self._teach(answers) or self.lesson
-                self.is_teaching = False
-                self._wake.set()  # labels may have come in the meantime
+            with suppress(DatabaseAway):  # the next answer wakes it again
+                answers = self.work.count_answers(str(self.dataset))
+                if answers >= self._answers + EVERY:
+                    self._answers, self.is_teaching = answers, True
+                    self.lesson = self._teach(answers) or self.lesson
+                    self._wake.set()  # labels may have come in the meantime
+            self.is_teaching = False
 
     def _teach(self, answers: int) -> Lesson | None:
         command = [sys.executable, "-m", "demerit", "teach", f"demerit:{self.dataset}", "-o", str(self.folder)]

@@ -12,9 +12,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from demerit.data.episode import Episode
 from demerit.data.labels import Outcome, Preference, most_trusted
 from demerit.data.store import Store, preference_row
-from demerit.errors import BadInput
+from demerit.errors import BadInput, DemeritError
 from demerit.use.annotate.labels import Answer, CompareAnswer, outcome_of, preference_of, read_answer, write_answer
 from demerit.use.people.accounts import NotAllowed, Person, record
 from demerit.use.people.database import ANSWERS, ASSIGNMENTS, ITEMS, PEOPLE, Database
@@ -261,29 +262,48 @@ def store_labels(database: Database) -> int:
     waiting = sa.select(*columns).join(ITEMS).where(~ANSWERS.c.is_stored, ITEMS.c.gold.is_(None))
     with database.begin() as db:
         rows = db.execute(waiting.order_by(ITEMS.c.dataset, ANSWERS.c.number)).all()
+    failed: dict[str, DemeritError] = {}
     for dataset, group in groupby(rows, key=lambda row: row.dataset):
         found = list(group)
         episodes = {row.episode for row in found if row.kind != "compare"}
         pairs = {(row.episode, row.other) for row in found if row.kind == "compare"}
-        _write_labels(database, dataset, episodes, pairs)
-        numbers = [row.number for row in found]
+        waiting_for = _write_labels(database, dataset, episodes, pairs)
+        failed |= waiting_for
+        numbers = [row.number for row in found if row.kind == "compare" or row.episode not in waiting_for]
         with database.begin() as db:
             db.execute(sa.update(ANSWERS).where(ANSWERS.c.number.in_(numbers)).values(is_stored=True))
+    if failed:
+        raise next(iter(failed.values()))
     return len(rows)
 
 
-def _write_labels(database: Database, dataset: str, episodes: set[str], pairs: set[tuple[str, str]]) -> None:
+def count_frames(episode: Episode) -> int:
+    """Return the length of an episode; 0 if its recording cannot be read."""
+    try:
+        return len(episode)
+    except DemeritError:
+        return 0
+
+
+def _write_labels(
+    database: Database, dataset: str, episodes: set[str], pairs: set[tuple[str, str]]
+) -> dict[str, DemeritError]:
+    """Write the labels of some episodes; return those that must wait, e.g. because their recording is gone."""
     store = Store(Path(dataset))
     current = [row for row in read_newest_answers(database) if row.dataset == dataset and row.gold is None]
-    outcomes, tags = {}, {}
+    outcomes, tags, failed = {}, {}, dict[str, DemeritError]()
     for id in sorted(episodes):
         episode = store.episode(id)
         rows = [row for row in current if row.episode == id and row.kind != "compare"]
-        proposed, by = proposed_label(episode.outcomes), dict[str, list[Answer]]()
-        for row in rows:
-            by.setdefault(row.name, []).append(read_answer(row.kind, row.body, len(episode)))
+        proposed, by, frames = proposed_label(episode.outcomes), dict[str, list[Answer]](), count_frames(episode)
+        try:
+            for row in rows:
+                by.setdefault(row.name, []).append(read_answer(row.kind, row.body, frames))
+        except DemeritError as error:
+            failed[id] = error
+            continue
         last_first = sorted(by, key=lambda name: -max(row.number for row in rows if row.name == name))
-        made = [outcome_of(name, by[name], proposed, len(episode)) for name in last_first]
+        made = [outcome_of(name, by[name], proposed, frames) for name in last_first]
         kept = [one for one in episode.outcomes if not (one.source == "human" and one.by in by)]
         outcomes[id] = [*filter(None, made), *kept]
         if any(made) and episode.origin.tags.get(CHECK) == "due":
@@ -296,6 +316,7 @@ def _write_labels(database: Database, dataset: str, episodes: set[str], pairs: s
         writer.relabel(outcomes)
         changed = {} if not pairs else {"preferences": [preference_row(one) for one in (*kept_rows, *new_rows) if one]}
         writer.update(tags, **changed)
+    return failed
 
 
 def _preference(row: sa.Row[Any]) -> Preference | None:

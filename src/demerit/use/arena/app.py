@@ -29,11 +29,13 @@ from demerit.use.arena.tables import MODEL_SCORES
 from demerit.use.arena.trials import Trial, Trials
 from demerit.use.arena.uploads import CAMERAS, LARGEST_PIECE
 from demerit.use.people.accounts import Accounts, NotAllowed
-from demerit.use.people.database import Database
+from demerit.use.people.database import Database, DatabaseAway
 from demerit.use.people.entrance import Entrance
 from demerit.use.people.guard import ANYBODY, Asked, Guard, send_file, show, show_to
 
 SITES, OWNERS = ("site",), ("owner",)
+LOOK_AGAIN = 60.0
+"""seconds until trials are looked at again without a new one"""
 LARGEST_MESSAGE = 64_000_000
 """of a robot or a policy, in bytes"""
 CHECKLIST = (
@@ -222,16 +224,17 @@ class ArenaApp:
 
     def _score_trials(self) -> None:
         while True:
-            self._new.wait()
+            self._new.wait(LOOK_AGAIN)
             self._new.clear()
             if self._is_ending:
                 return
-            for row in self.trials.rows():
-                for model in self.models:
-                    for part in ("first", "second"):
-                        if self._is_ending:
-                            return
-                        self._score(row, part, model)
+            with suppress(DatabaseAway):
+                for row in self.trials.rows():
+                    for model in self.models:
+                        for part in ("first", "second"):
+                            if self._is_ending:
+                                return
+                            self._score(row, part, model)
 
     def _score(self, row: sa.Row[Any], part: str, model: RewardModel) -> None:
         key = {"trial": row.id, "part": part, "model": model.card.name}

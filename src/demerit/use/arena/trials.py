@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import random
 import time
 import uuid
@@ -157,7 +158,7 @@ class Trials:
         if row.verdict == "tie" and row.first_success != row.second_success:
             found.append("a tie of a success and a failure")
         videos = [self.uploads.path(row.id, part) for part in ("first", "second")]
-        if videos[0] and videos[1] and videos[0].read_bytes() == videos[1].read_bytes():
+        if videos[0] and videos[1] and filecmp.cmp(videos[0], videos[1], shallow=False):
             found.append("both rollouts are the same file")
         return found
 

@@ -91,6 +91,12 @@ ANSWERS = sa.Table(
 )
 
 
+class DatabaseAway(StoreError):
+    """The database does not answer now. What was asked for can be asked for again."""
+
+    status = 503
+
+
 class Database:
     """A database that is open. Every `begin` is one transaction: all of it happens, or nothing."""
 
@@ -125,8 +131,14 @@ class Database:
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
         """Run a transaction; it is durable when the block ends, and undone when it raises."""
-        with self._engine.begin() as connection:
-            yield connection
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+            reason = str(getattr(error, "orig", error)).strip()
+            raise DatabaseAway(self.name, f"the database cannot be used now ({reason})") from error
+        except (sa.exc.DataError, OverflowError) as error:
+            raise BadInput("request", "values that a database can hold", type(error).__name__) from error
 
     def queue_up(self, db: sa.Connection) -> None:
         """Let one transaction after the other go on from here. With SQLite all of them do."""

@@ -67,11 +67,13 @@ class Asked:
     def json(self) -> Mapping[str, Any]:
         """Read the body as a JSON object."""
         try:
-            found = json.loads(self.body)
-        except ValueError as error:
+            found = json.loads(self.body, parse_constant=_refuse)
+            text = json.dumps(found, ensure_ascii=False)
+            text.encode()  # half a character cannot be stored
+        except (ValueError, RecursionError) as error:
             raise BadInput("request", "JSON", error) from error
-        if not isinstance(found, dict):
-            raise BadInput("request", "a JSON object", type(found).__name__)
+        if not isinstance(found, dict) or "\\u0000" in text:
+            raise BadInput("request", "a JSON object without null characters", type(found).__name__)
         return found
 
     def form(self) -> Mapping[str, str]:
@@ -136,7 +138,7 @@ class Guard:
     def _check_change(self, asked: Asked) -> None:
         """Refuse a change that another site's page may have sent."""
         request, origin = asked.request, asked.request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
             raise NotAllowed(403, "This was sent by a page of another site.")
         if asked.person is None:
             return
@@ -145,7 +147,7 @@ class Guard:
             raise NotAllowed(403, "This page is from an earlier session: reload it.")
 
     async def _check_host(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        host = _host_of(request.headers.get("host", ""))
         if host not in self._names and not _is_address(host):
             return JSONResponse({"error": f"expected a request to this server's name, got {host!r}"}, 421)
         response = await answer(request)
@@ -267,6 +269,17 @@ async def _read_body(request: Request) -> bytes:
     except ClientDisconnect:
         raise NotAllowed(400, "The request ended early.") from None
     return bytes(body)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _host_of(given: str) -> str:
+    try:
+        return urlsplit(f"//{given}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _is_address(host: str) -> bool:
