@@ -44,7 +44,10 @@ def test_three_raters_disagree_and_the_owner_settles_it(served: ServedApp, tmp_p
     assert 0 < agreement["grade"].value < 1 and agreement["grade"].n == 4
 
     me = served.enter_owner()
-    assert "e1" in me.get("/disagreements").text and "Krippendorff" in me.get("/team").text
+    assert (
+        "success or failure: failure; grade: 1" in me.get("/disagreements").text
+        and "Krippendorff" in me.get("/team").text
+    )
     settled = me.post(f"/disagreements/{found.item}")
     assert str(settled.url).endswith(f"/items/{found.item}")
     assert me.answer(found.item, verdict="correct", grade=5, success=True).status_code == 200

@@ -1,4 +1,4 @@
-"""A site's trial in a real browser: from the invitation to the ranking, over cut connections, on a desktop and a phone."""
+"""A site's trial in a real browser: from the invitation to the ranking, over cut connections; axe."""
 
 import re
 from collections.abc import Callable, Iterator

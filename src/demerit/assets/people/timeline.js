@@ -18,7 +18,9 @@ export class Timeline {
     canvas.addEventListener("pointerdown", (event) => { isDown = true; canvas.setPointerCapture(event.pointerId); act(event); });
     canvas.addEventListener("pointermove", (event) => { if (isDown) act(event); });
     canvas.addEventListener("pointerup", () => { isDown = false; });
-    new ResizeObserver(() => this.last && this.draw(...this.last)).observe(canvas);
+    const again = () => this.last && this.draw(...this.last);
+    new ResizeObserver(again).observe(canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   }
 
   draw(frame, points, events) {
