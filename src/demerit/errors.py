@@ -114,7 +114,7 @@ class UnscoredFrames(DemeritError):
         self.model, self.frames, self.episodes, self.of = model, frames, episodes, of
         super().__init__(
             f"Model {model!r} gave no value to {frames} frames in {episodes} of {of} episodes, "
-            f"e.g. {_shorten(example)}. Choose: --unscored interpolate, drop-episode or weight-zero."
+            f"e.g. {_shorten(example).removesuffix('.')}. Choose: --unscored interpolate, drop-episode or weight-zero."
         )
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,18 @@ def test_it_finds_what_stays_dark_and_saves_the_detector(work: Path) -> None:
     assert Detector.load(work / "d.json").false_alarms == 0.1
 
 
+def test_a_broken_video_is_listed_and_the_others_are_judged(work: Path, tmp_path: Path) -> None:
+    shutil.copytree(work / "known", tmp_path / "known")
+    for name in ("ok3", "ok7"):  # torn, and empty
+        (tmp_path / "known" / f"{name}.mp4").write_bytes(b"torn" * (name == "ok3"))
+    arguments = ["detect", "known", "--model", "change", "--calibrate", "known", "--false-alarms", "0.1", "--json"]
+    said = demerit_here(*arguments, cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    rows = {row["episode"]: row for row in json.loads(said.stdout)["episodes"]}
+    assert rows["ok3"]["alarm"] is None and "ok3.mp4" in rows["ok3"]["why_missing"]
+    assert sum(row["alarm"] is not None for row in rows.values()) == 10
+
+
 def test_episodes_that_calibrated_it_do_not_measure_it(work: Path) -> None:
     arguments = ["detect", "known", "--model", "change", "--calibrate", "known", "--false-alarms", "0.1", "--json"]
     figures = json.loads(demerit_here(*arguments, cwd=work).stdout)["figures"]
@@ -63,6 +76,8 @@ def test_bad_input_is_one_sentence_and_writes_nothing(work: Path) -> None:
         ["new", "--model", "change", "--calibrate", "known", "--detector", "d.json"],
         ["new", "--model", "change", "--calibrate", "known", "--write-labels"],
         ["new", "--detector", "nothing.json"],
+        ["new", "--model", "change", "--calibrate", "known", "--false-alarms", "0"],
+        ["new", "--model", "change", "--calibrate", "known", "--false-alarms", "nan"],
     ):
         said = demerit_here("detect", *arguments, cwd=work)
         assert said.returncode == 1 and said.stderr.startswith("demerit: ") and "Traceback" not in said.stderr

@@ -71,6 +71,8 @@ def test_references_between_episodes_are_kept() -> None:
 def test_distinct_names() -> None:
     assert distinct_names(["videos:/a/runs", "videos:/b/runs", "lerobot:/c"]) == ["a/runs", "b/runs", "c"]
     assert distinct_names(["videos:/runs", "videos:/x/runs"]) == ["runs", "x/runs"]
+    with pytest.raises(BadInput, match="/runs"):
+        distinct_names(["videos:/x", "videos:/runs", "videos:/runs"])
 
 
 def test_an_instruction_fills_gaps_only(runs: Path) -> None:

@@ -177,6 +177,13 @@ def test_a_sheet_keeps_what_was_written_in_it(tmp_path: Path) -> None:
         ["b", "2", "", ""],
     ]
     assert read_sheet(sheet) == {("a", "1, or one"): True, ("b", "2"): None}
+    sheet.write_text("")
+    extend_sheet(sheet, [("b", "2", "/v/2.mp4")])
+    assert read_sheet(sheet) == {("b", "2"): None}
+    sheet.write_text("hello\n")
+    with pytest.raises(BadInput):
+        extend_sheet(sheet, [("b", "2", "/v/2.mp4")])
+    assert sheet.read_text() == "hello\n"
     sheet.write_text("policy,episode,success\na,1,perhaps\n")
     with pytest.raises(BadInput):
         read_sheet(sheet)
@@ -223,7 +230,12 @@ def test_a_sheet_leads_from_no_label_to_a_decision(folders: Path) -> None:
     assert len(rows) == 21 and all(Path(row[2]).is_file() for row in rows[1:])
     filled = [[*row[:3], "yes" if row[0] == "new" else "no"] for row in rows[1:]]
     (folders / "sheet.csv").write_text("\n".join(",".join(row) for row in [rows[0], *filled]))
-    assert json.loads(demerit_here(*words, cwd=folders).stdout)["better"] == "new"
+    again = json.loads(demerit_here(*words, cwd=folders).stdout)
+    assert (again["better"], again["notes"]) == ("new", [])
+    with (folders / "sheet.csv").open("a") as file:
+        file.write("\nolder,0,,yes\n")
+    (note,) = json.loads(demerit_here(*words, cwd=folders).stdout)["notes"]
+    assert "older 0" in note
 
 
 def test_one_dataset_is_split_by_a_tag(folders: Path) -> None:
@@ -248,6 +260,7 @@ def test_one_dataset_is_split_by_a_tag(folders: Path) -> None:
         ["old", "new", "--sheet", "old/0.mp4"],
         ["old", "new", "--sheet", "old/labels.csv"],
         ["old", "absent"],
+        ["old", "./old", "--model", "clock"],
     ],
 )
 def test_bad_input_is_one_sentence(folders: Path, words: list[str]) -> None:

@@ -212,7 +212,6 @@ def test_segments_of_arrays_are_refused_and_leave_nothing(tmp_path: Path) -> Non
     [
         ("", ()),
         ("日本", ()),
-        (WORDS, ("--top", 0)),
         (WORDS, ("--seconds", 0)),
         (WORDS, ("--seconds", 1, "--stride", 2)),
         (WORDS, ("--seconds", "nan")),
@@ -223,6 +222,12 @@ def test_segments_of_arrays_are_refused_and_leave_nothing(tmp_path: Path) -> Non
 )
 def test_bad_input_is_a_sentence(folder: Path, words: str, options: tuple[object, ...]) -> None:
     error_sentence(demerit_here("retrieve", words, folder, *options))
+
+
+def test_a_bad_number_of_segments_is_told_before_anything_is_read(folder: Path, tmp_path: Path) -> None:
+    words = ("retrieve", WORDS, folder, "--top", 0, "--index", tmp_path / "index")
+    assert "--top" in error_sentence(demerit_here(*words))
+    assert not (tmp_path / "index").exists()
 
 
 def test_a_damaged_index_and_an_unreadable_recording_are_told(folder: Path, tmp_path: Path) -> None:

@@ -84,6 +84,9 @@ def compare(
     needed = None if result.sign else result.labels_needed()
     chosen = [row for one, count in zip(policies, needed or (0, 0), strict=True) for row in one.choose(count)]
     notes = _note(result, policies, seen_by(loaded).complete)
+    counted = {(one.name, id) for one in policies for id in one.ids}
+    if unused := [row for row, label in rows.items() if label is not None and row not in counted]:
+        notes.append(f"{sheet}: {len(unused)} labels are of no episode that counts, e.g. {' '.join(unused[0])}")
     if sheet is not None and chosen:
         extend_sheet(sheet, [row for row in chosen if row[:2] not in rows])
     if as_json:
@@ -98,7 +101,8 @@ def compare(
     if result.has_enough:
         out.print(f"Difference by labels alone: {result.by_labels.show(' points')}.")
     if not result.sign:
-        where = "" if sheet is None or needed is None else f" They are in {sheet}: write yes or no, and run this again."
+        filled = f"They are in {sheet}: write yes or no, and run this again."
+        where = "" if needed is None else " --sheet labels.csv lists them." if sheet is None else f" {filled}"
         out.print(escape(_advise(result, policies, needed) + where))
     for note in notes:
         out.print(f"  [yellow]note[/yellow] {escape(note)}")

@@ -80,6 +80,8 @@ def retrieve(
       demerit retrieve "open the drawer" play found --examples drawers --top 50 --seconds 6
       demerit retrieve "open the drawer" play --model ./my-model --json
     """
+    if top < 1:
+        raise BadInput("--top", "1 or more", top)
     if dest is not None:
         check_free(dest)
     plan, say = WindowPlan(seconds, seconds / 2 if stride is None else stride), err if as_json else out

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from demerit.data.dataset import DatasetReader, Problem, Record
 from demerit.data.episode import Episode, safe_name
+from demerit.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def distinct_names(addresses: Sequence[str]) -> list[str]:
     ['a/runs', 'b/runs', 'c']
     """
     paths = [PurePath(address.partition(":")[2]).parts for address in addresses]
+    if twice := next((address for address, path in zip(addresses, paths, strict=True) if paths.count(path) > 1), None):
+        raise BadInput("datasets", "different ones", f"{twice} twice")
     names = []
     for path in paths:
         lengths = range(1, len(path) + 1)

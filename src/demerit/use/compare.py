@@ -41,6 +41,7 @@ FEWEST, FIRST = 5, 10
 ODD = NormalDist().inv_cdf(0.995)
 """standard errors between labelled and other episodes beyond which their random choice is doubted"""
 SHEET = ["policy", "episode", "video", "success"]
+NEEDED = frozenset(SHEET) - {"video"}
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def read_sheet(path: Path) -> dict[tuple[str, str], bool | None]:
     found: dict[tuple[str, str], bool | None] = {}
     for row in read_rows(path) if path.exists() else ():
         cells: Mapping[str, object] = row.fields if isinstance(row, LabelRow) else {}
-        if not isinstance(row, LabelRow) or not {"policy", "episode", "success"} <= set(cells):
+        if not isinstance(row, LabelRow) or not NEEDED <= set(cells):
             where = row.where if isinstance(row, LabelRow) else row.detail
             raise BadInput(str(path), f"a row with the columns {', '.join(SHEET)}", where)
         found[str(cells["policy"]), str(cells["episode"])] = read_success(row.where, cells["success"])
@@ -237,8 +238,10 @@ def read_sheet(path: Path) -> dict[tuple[str, str], bool | None]:
 
 def extend_sheet(path: Path, rows: Iterable[tuple[str, str, str]]) -> None:
     """Append rows to fill in (policy, episode, video) to a sheet; what is in it stays as it is."""
-    text = path.read_text("utf-8-sig") if path.exists() else ",".join(SHEET) + "\n"
+    text = (path.read_text("utf-8-sig") if path.exists() else "").lstrip() or ",".join(SHEET) + "\n"
     header = next(csv.reader(text.splitlines()[:1]))
+    if not NEEDED <= set(header):
+        raise BadInput(str(path), f"the columns {', '.join(SHEET)}", ", ".join(header))
     with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         file.write(text if text.endswith("\n") else text + "\n")
         table = csv.DictWriter(file, header, extrasaction="ignore", lineterminator="\n")

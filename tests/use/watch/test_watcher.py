@@ -190,6 +190,18 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (watcher.state.problem, watcher.state.scored, rows_on_disk(watcher)) == ("", 1, 1)
 
 
+def test_a_full_disk_names_the_folder_of_the_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "runs" / "a.mp4")
+    watcher = make_watcher(tmp_path / "runs", out=tmp_path / "small")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(PartWriter, "commit", fail)
+    watcher.look()
+    assert watcher.state.problem.startswith(str(tmp_path / "small"))
+
+
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     put(tmp_path / "runs" / "a.mp4")
     (tmp_path / "file").write_text("in the way")
@@ -254,6 +266,8 @@ def test_success_is_said_by_the_detector_the_threshold_or_the_model(tmp_path: Pa
 
     assert judge().success is None  # a clock says nothing about success
     assert (judge(threshold=0.9).success, judge(threshold=1.1).success) == (True, False)
+    with pytest.raises(BadInput, match="--threshold"):
+        judge(threshold=float("nan"))
     found = judge(detector=make_detector(0.1), threshold=0.9)  # the clock is at 0.75 in frame 2
     assert (found.success, found.frame) == (False, 2)
     found = judge(detector=make_detector(0.5), threshold=1.1)

@@ -79,6 +79,8 @@ def test_nothing_scored_is_an_error(rule: str) -> None:
         {"advantage": "gae"},
         {"gamma": 1.5},
         {"gamma": NAN},
+        {"success_from": NAN},
+        {"success_from": 50.0},
         {"n": 0},
         {"penalty": -1.0},
         {"kappa": NAN},

@@ -49,6 +49,8 @@ def calibrate_detector(
     """
     selection = selection or LabelSelection()
     low, high = check_card(card)
+    if not 0 < false_alarms < 1:
+        raise BadInput("--false-alarms", "a share between 0 and 1", false_alarms)
     needed = max(FEWEST, failures_needed(false_alarms, confidence))
     found: dict[str, list[Floats]] = {ALL: []}
     taken: list[Episode] = []
@@ -57,10 +59,10 @@ def calibrate_detector(
         episode = selection.take(original)
         if episode is None or episode.outcome is None or episode.outcome.success is not True:
             continue
-        if learned_from is not None and learned_from.has(original):
-            not_used["that the model learned from"] += 1
-        elif not reward.scored:
+        if not reward.scored:
             not_used["unscored"] += 1
+        elif learned_from is not None and learned_from.has(original):
+            not_used["that the model learned from"] += 1
         else:
             levels = hold_levels(reward, len(episode), low, high)
             taken.append(original)

@@ -199,7 +199,7 @@ class Detector:
 
     def judge_episode(self, episode: Episode, reward: Reward) -> Detection:
         """Judge an episode by its reward, with the second of the alarm where the video's times can be read."""
-        found = self.judge(reward, len(episode), episode.instruction)
+        found = self.judge(reward, len(episode) if reward.scored else 0, episode.instruction)
         return found if found.frame is None else replace(found, seconds=float(episode.main.times()[found.frame]))
 
     def start(self, instruction: str, model: RewardModel | None = None) -> LiveDetection:

@@ -105,8 +105,6 @@ def pick_examples_of(instruction: str, dataset: Dataset) -> list[Episode]:
 
 def merge_hits(windows: PlayWindows, scores: Floats, top: int) -> list[PlaySegment]:
     """Return the best segments, best first. A hit that overlaps a better one extends it, up to twice its length."""
-    if top < 1:
-        raise BadInput("--top", "a number, 1 or more", top)
     found: list[PlaySegment] = []
     by_owner: dict[int, list[int]] = {}
     lengths: list[int] = []

@@ -121,6 +121,8 @@ class Watcher:
         self.root = Path(rest if colon and kind in SOURCES else address).expanduser().resolve()
         if not self.root.is_dir():
             raise BadInput(str(self.root), "an existing folder", "something else" if self.root.exists() else "none")
+        if threshold is not None and not math.isfinite(threshold):
+            raise BadInput("--threshold", "a finite number", threshold)
         self.address, self.model, self.state, self.episodes = address, model, WatchState(), list[Episode]()
         self._open, self._out, self._detector, self._threshold = open_dataset, out, detector, threshold
         self._settle, self._patience, self._now, self._on_scored = settle, patience, now, on_scored
@@ -138,8 +140,9 @@ class Watcher:
         try:
             return self._look()
         except (DemeritError, OSError) as error:
+            where = getattr(error, "filename", None) or self.folder or self.root
+            text = str(error) if isinstance(error, DemeritError) else f"{where}: {error.strerror}"
             self._dataset = None  # open it again
-            text = str(error) if isinstance(error, DemeritError) else f"{error.filename or self.root}: {error.strerror}"
             self.state = replace(self.state, problem=text, failures=self.state.failures + 1)
             return 0
 

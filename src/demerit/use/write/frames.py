@@ -68,6 +68,8 @@ class RewardRecipe:
                 raise BadInput(what, f"one of {', '.join(get_args(known))}", repr(given))
         if not 0 <= self.gamma <= 1:
             raise BadInput("--gamma", "a number from 0 to 1", self.gamma)
+        if self.success_from is not None and not 0 <= self.success_from <= 1:
+            raise BadInput("--success-from", "a probability from 0 to 1", self.success_from)
         if self.n < 1:
             raise BadInput("--ahead", "1 frame or more", self.n)
         if not (0 <= self.penalty < float("inf") and 0 <= self.kappa < float("inf")):
