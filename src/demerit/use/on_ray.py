@@ -21,6 +21,7 @@ from importlib import import_module
 from itertools import chain, islice
 from math import inf
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -57,6 +58,8 @@ QUIET = {
 SHARED = ("PYTHONPATH", "OPENBLAS_NUM_THREADS")
 """environment variables that actors get from the driver"""
 OBJECT_STORE = 100 * 2**20
+LONGEST_FOLDER = 30
+"""of temporary files: Ray adds 70 characters, and the path of a socket has 107 at most"""
 ItemT = TypeVar("ItemT")
 
 
@@ -108,6 +111,8 @@ class RayCluster:
         if self.address is None:
             os.environ.setdefault("RAY_worker_niceness", "0")  # as the same work without Ray; the default is 15
             options |= {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+            if len(gettempdir()) > LONGEST_FOLDER:
+                options["_temp_dir"] = "/tmp/ray"
         else:
             self._head = _split(self.address)
             if not _answers(self._head, CONNECT_SECONDS):
