@@ -14,7 +14,7 @@ from demerit.data.video import Encoding, write_video
 from demerit.use.annotate.items import make_items
 from demerit.use.annotate.work import NewItem
 from demerit.use.people.database import Database
-from fakes.people import ServedApp, make_folder, run_app
+from fakes.people import PASSWORD, ServedApp, make_folder, run_app
 
 pytestmark = pytest.mark.slow
 
@@ -192,6 +192,24 @@ def test_undo_takes_back_the_last_mark(served: ServedApp, visit: Visit, tmp_path
     page.keyboard.press("z")
     assert page.locator("#events li").count() == 0
     assert page.evaluate("JSON.parse(localStorage.getItem(`demerit draft ${demerit.facts.key}`)).points") == [[0, 0.4]]
+
+
+def test_a_draft_in_the_browser_is_only_for_the_person_who_typed_it(
+    served: ServedApp, visit: Visit, tmp_path: Path
+) -> None:
+    served.app.work.add_items(make_items(make_folder(tmp_path, count=1), ["mark"]), wanted=2)
+    page = visit()
+    item = open_item(page, served, "mark")
+    page.context.set_offline(True)
+    page.fill("#note", "mine")
+    wait_until(page, "document.getElementById('status').textContent.startsWith('No connection')")
+    page.context.set_offline(False)
+    page.goto(f"{served.url}/join/{served.app.accounts.make_link('rater')}")
+    page.fill("input[name=name]", "Ada")
+    page.fill("input[name=password]", PASSWORD)
+    page.click("main button")
+    page.wait_for_url(f"{served.url}/")
+    assert open_item(page, served, "mark") == item and page.input_value("#note") == ""
 
 
 def test_recording_while_it_plays_paints_the_slider_over_time(served: ServedApp, visit: Visit, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from demerit.data.store import Store
+from demerit.errors import StoreError
 from demerit.use.annotate.items import make_items
 from demerit.use.annotate.work import NewItem
 from demerit.use.people.database import Database
@@ -182,6 +183,7 @@ def test_an_answer_is_sent_again_when_the_database_was_away(postgres: str, tmp_p
         refused = [me.send("POST", f"/items/{item}/answer", **sent), me.get("/")]
         admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         assert [one.status_code for one in refused] == [503, 503]
+        assert not any(name in one.text or "127.0.0.1" in one.text for one in refused)
         assert me.send("POST", f"/items/{item}/answer", **sent).status_code == 200
     database.close()
     labels = [one for episode in Store(store.root).episodes() for one in episode.outcomes if one.source == "human"]
@@ -229,3 +231,31 @@ def test_a_recording_that_cannot_be_shown_does_not_hold_up_its_rater(
         assert other is not None and other != item and "<video" in me.get(f"/items/{other}").text
     humans = [one for episode in Store(store.root).episodes() for one in episode.outcomes if one.source == "human"]
     assert humans == []
+
+
+def test_folders_of_the_machine_are_named_to_owners_alone(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_failed = threading.Event()
+
+    def fail(_: Database) -> int:
+        has_failed.set()
+        raise StoreError("/a/folder", "it is read-only")
+
+    monkeypatch.setattr("demerit.use.annotate.app.store_labels", fail)
+    with run_app(database, tmp_path / "cache") as served:
+        owner, rater = served.enter_owner(), served.join_rater("Ada")
+        assert has_failed.wait(10)
+        assert "/a/folder" in owner.get("/").text
+        seen = rater.get("/").text
+        assert "Answers are kept" in seen and "/a/folder" not in seen
+
+
+def test_somebody_who_is_logged_in_can_come_in_as_somebody_else(served: ServedApp) -> None:
+    browser, link = served.enter_owner(), served.app.accounts.make_link("rater")
+    form = {"name": "Ada", "password": PASSWORD}
+    assert browser.http.post(f"/join/{link}", data=form).status_code == 303
+    assert "Ada" in browser.get("/").text
+    assert browser.http.post("/login", data=form).status_code == 303
+    foreign = {"origin": "https://evil.example"}
+    assert browser.http.post("/login", data=form, headers=foreign).status_code == 403

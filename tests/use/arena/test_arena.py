@@ -292,6 +292,8 @@ def test_doubtful_trials_are_shown_to_the_owner(arena: Arena) -> None:
     doubts = arena.app.trials.doubts(row)
     assert any("opposite" in doubt for doubt in doubts) and any("seconds" in doubt for doubt in doubts)
     assert "opposite" in arena.owner().get("/check").text
+    run_trial(arena, arena.site("Lab B"), {**JUDGEMENT, "first_progress": 0.3})
+    assert any("less than half" in doubt for doubt in arena.app.trials.doubts(arena.app.trials.rows()[1]))
 
 
 def test_the_relay_reaches_the_policy_whose_turn_it_is_and_no_other(arena: Arena) -> None:

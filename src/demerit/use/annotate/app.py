@@ -34,6 +34,7 @@ from demerit.use.view.media import EpisodeMedia
 STORE_SECONDS = 0.5
 """how long a label waits until it is in the dataset folder; longer where writing it takes long"""
 EVERYBODY = ("owner", "rater")
+KEPT = "Answers are kept, and not yet in the dataset"
 LONGEST = 1e9
 """seconds of an answer; more is no time"""
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -107,7 +108,8 @@ class AnnotateApp:
     def home(self, asked: Asked) -> Response:
         """Show what there is to do."""
         lessons = self._lessons() if asked.me.is_owner else []
-        rest = {"trouble": self._trouble, "lessons": lessons}
+        trouble = self._trouble if asked.me.is_owner else self._trouble and KEPT  # names folders of this machine
+        rest = {"trouble": trouble, "lessons": lessons}
         return show_to(asked.me, "home.html.j2", left=self.work.count_left(asked.me), **rest)
 
     def next_item(self, asked: Asked, kind: str) -> Response:
@@ -262,7 +264,7 @@ class AnnotateApp:
                 store_labels(self.database)
                 self._trouble = ""
             except Exception as error:  # a busy folder, a full disk, no database: answers wait, and this goes on
-                self._trouble = f"Answers are kept, and not yet in the dataset: {error}"
+                self._trouble = f"{KEPT}: {error}"
             for teacher in self.teachers:
                 teacher.notice()
             if ends:

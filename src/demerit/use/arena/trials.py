@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from demerit.errors import BadInput
 from demerit.use.arena.tables import MODEL_SCORES, POLICIES, TRIALS
-from demerit.use.arena.uploads import Uploads
+from demerit.use.arena.uploads import PARTS, Uploads
 from demerit.use.people.accounts import NotAllowed, Person, record
 from demerit.use.people.database import AUDIT, PEOPLE, Database
 
@@ -25,7 +25,7 @@ Step = Literal["describe", "first", "reset", "second", "judge", "done"]
 LONGEST_TEXT = 4000
 FASTEST = 60.0
 """seconds; nobody runs two rollouts and judges them in less"""
-CONTRADICTION = 0.3
+HALF, CONTRADICTION = 0.5, 0.3
 """partial scores that differ by more, against the preference, are looked at"""
 
 
@@ -157,6 +157,8 @@ class Trials:
             found.append("the scores say the opposite of the preference")
         if row.verdict == "tie" and row.first_success != row.second_success:
             found.append("a tie of a success and a failure")
+        if any(getattr(row, f"{part}_success") and getattr(row, f"{part}_progress") < HALF for part in PARTS[1:]):
+            found.append("a success with less than half done")
         videos = [self.uploads.path(row.id, part) for part in ("first", "second")]
         if videos[0] and videos[1] and filecmp.cmp(videos[0], videos[1], shallow=False):
             found.append("both rollouts are the same file")

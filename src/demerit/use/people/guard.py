@@ -31,6 +31,7 @@ from starlette.requests import ClientDisconnect
 
 from demerit.errors import BadInput, DemeritError
 from demerit.use.people.accounts import Accounts, NotAllowed, Person
+from demerit.use.people.database import DatabaseAway
 
 ANYBODY = ("anybody",)
 """the role of routes that need no session"""
@@ -118,7 +119,7 @@ class Guard:
             body = b"" if method == "GET" else await _read_body(request)
             asked = Asked(person, request, body)
             if method != "GET":
-                self._check_change(asked)
+                self._check_change(asked, ANYBODY[0] not in roles)
             return await run_in_threadpool(partial(answer, asked, **request.path_params))
 
         self.app.add_route(path, run, methods=[method])
@@ -135,12 +136,12 @@ class Guard:
         secret = request.cookies.get(COOKIE, "")
         return self.accounts.find(secret) if secret else None
 
-    def _check_change(self, asked: Asked) -> None:
+    def _check_change(self, asked: Asked, needs_token: bool) -> None:
         """Refuse a change that another site's page may have sent."""
         request, origin = asked.request, asked.request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
             raise NotAllowed(403, "This was sent by a page of another site.")
-        if asked.person is None:
+        if asked.person is None or not needs_token:  # to come in as somebody else needs no token
             return
         given = request.headers.get("x-csrf") or asked.form().get("csrf", "")
         if not hmac.compare_digest(given.encode(), asked.person.csrf.encode()):
@@ -158,6 +159,8 @@ class Guard:
     async def _on_error(self, request: Request, error: Exception) -> Response:
         status = getattr(error, "status", getattr(error, "status_code", 400))
         sentence = error.detail if isinstance(error, HTTPException) else str(error)
+        if isinstance(error, DatabaseAway):
+            sentence = "The database does not answer now: try again soon."  # its address is nobody's business
         if "text/html" in request.headers.get("accept", ""):
             return show("message.html.j2", status, title="This did not work", text=sentence)
         return JSONResponse({"error": sentence}, status)
