@@ -32,7 +32,8 @@ READ = """(frame) => new Promise((resolve) => {
     for (let bit = 0; bit < 10; bit++) number = 2 * number + (pen.getImageData(16 * bit + 8, 32, 1, 1).data[0] > 127);
     resolve(number);
   };
-  video.addEventListener('seeked', () => requestAnimationFrame(() => requestAnimationFrame(read)), { once: true });
+  if (stage.frame === frame) { read(); return; }
+  video.requestVideoFrameCallback(read); // when the new frame is on the screen: 'seeked' can come before
   stage.show(frame);
 })"""
 Visit = Callable[..., Any]
