@@ -160,7 +160,7 @@ class Guard:
         status = getattr(error, "status", getattr(error, "status_code", 400))
         sentence = error.detail if isinstance(error, HTTPException) else str(error)
         if isinstance(error, DatabaseAway):
-            sentence = "The database does not answer now: try again soon."  # its address is nobody's business
+            sentence = "The database cannot be used now: try again soon."  # its address is nobody's business
         if "text/html" in request.headers.get("accept", ""):
             return show("message.html.j2", status, title="This did not work", text=sentence)
         return JSONResponse({"error": sentence}, status)
