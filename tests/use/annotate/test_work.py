@@ -5,6 +5,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from demerit.data.episode import Episode
 from demerit.data.labels import Outcome, Preference
 from demerit.data.store import Store
 from demerit.data.video import write_video
-from demerit.errors import BadInput
+from demerit.errors import BadInput, StoreBusy
 from demerit.use.annotate import work as module
 from demerit.use.annotate.items import make_items
+from demerit.use.annotate.labels import outcome_of
 from demerit.use.annotate.work import NewItem, Work, store_labels
 from demerit.use.people.accounts import Accounts, NotAllowed, Person
 from demerit.use.people.database import ANSWERS, ASSIGNMENTS, Database
@@ -309,3 +311,24 @@ def test_every_pair_is_asked_once_and_every_episode_is_in_one(tmp_path: Path) ->
     pairs = [(one.episode, one.other) for one in make_items(store, ["compare"])]
     assert len(set(pairs)) == len(pairs) == 6 and all(a < b for a, b in pairs)
     assert {id for pair in pairs for id in pair} == {f"e{i}" for i in range(6)}
+
+
+def test_no_other_program_writes_between_reading_labels_and_writing_them(
+    database: Database, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, ada = Work(database), make_person(database, "Ada")
+    add_items(work, folder, 1)
+    item = work.next_item(ada, "verify")
+    assert item is not None
+    answer(work, ada, item.item, ACCEPT)
+    tried = []
+
+    def write_meanwhile(*given: Any) -> Outcome | None:
+        with pytest.raises(StoreBusy), Store(folder).writer():
+            pass
+        tried.append(True)
+        return outcome_of(*given)
+
+    monkeypatch.setattr(module, "outcome_of", write_meanwhile)
+    store_labels(database)
+    assert tried == [True]

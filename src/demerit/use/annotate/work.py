@@ -289,9 +289,25 @@ def _write_labels(
     database: Database, dataset: str, episodes: set[str], pairs: set[tuple[str, str]]
 ) -> dict[str, DemeritError]:
     """Write the labels of some episodes; return those that must wait, e.g. because their recording is gone."""
-    store = Store(Path(dataset))
     current = [row for row in read_newest_answers(database) if row.dataset == dataset and row.gold is None]
-    outcomes, tags, failed = {}, {}, dict[str, DemeritError]()
+    about = [row for row in current if (row.episode, row.other) in pairs]
+    answered = {(row.episode, row.other, row.name) for row in about}
+    new_rows = [_preference(row) for row in about]
+    with Store(Path(dataset)).writer() as writer:
+        store = Store(Path(dataset))  # read under the lock: what another program adds meanwhile would be lost
+        outcomes, tags, failed = _gather_labels(store, current, episodes)
+        writer.relabel(outcomes)
+        kept = [one for one in store.preferences() if (one.a, one.b, one.by) not in answered or one.source != "human"]
+        changed = {} if not pairs else {"preferences": [preference_row(one) for one in (*kept, *new_rows) if one]}
+        writer.update(tags, **changed)
+    return failed
+
+
+def _gather_labels(
+    store: Store, current: Sequence[sa.Row[Any]], episodes: set[str]
+) -> tuple[dict[str, list[Outcome]], dict[str, dict[str, Any]], dict[str, DemeritError]]:
+    """Return new labels and tags of some episodes, and why others must wait."""
+    outcomes, tags, failed = dict[str, list[Outcome]](), dict[str, dict[str, Any]](), dict[str, DemeritError]()
     for id in sorted(episodes):
         episode = store.episode(id)
         rows = [row for row in current if row.episode == id and row.kind != "compare"]
@@ -308,15 +324,7 @@ def _write_labels(
         outcomes[id] = [*filter(None, made), *kept]
         if any(made) and episode.origin.tags.get(CHECK) == "due":
             tags[id] = {"tags": [*({**episode.origin.tags, CHECK: "done"}).items()]}
-    about = [row for row in current if (row.episode, row.other) in pairs]
-    answered = {(row.episode, row.other, row.name) for row in about}
-    kept_rows = [one for one in store.preferences() if (one.a, one.b, one.by) not in answered or one.source != "human"]
-    new_rows = [_preference(row) for row in about]
-    with store.writer() as writer:
-        writer.relabel(outcomes)
-        changed = {} if not pairs else {"preferences": [preference_row(one) for one in (*kept_rows, *new_rows) if one]}
-        writer.update(tags, **changed)
-    return failed
+    return outcomes, tags, failed
 
 
 def _preference(row: sa.Row[Any]) -> Preference | None:
