@@ -15,7 +15,7 @@ RERUN := .venv-rerun
 
 help:
 	@echo "make demo       teach a model on part of the shipped sample, score the rest, write a report"
-	@echo "make test       run the tests (about 6 minutes on two cores)"
+	@echo "make test       run the tests (about 14 minutes on two cores)"
 	@echo "make test-slow  run the slow tests: kill loops, browser, README commands"
 	@echo "make test-lerobot  LeRobot itself opens and trains on what demerit writes (an environment of its own, 1.6 GB)"
 	@echo "make test-rerun  Rerun itself verifies what demerit writes (an environment of its own, 1.1 GB)"
@@ -25,7 +25,10 @@ help:
 	@echo "make clean      remove the virtual environment and the demo"
 
 demo: $(CORE)
-	$(BIN)/demerit demo demo
+	@echo "Teaching and scoring the sample (about a minute on two cores) ..."
+	@$(BIN)/demerit demo demo
+	@echo
+	@echo "demerit is installed in $(VENV). Call it as $(BIN)/demerit, or first: . $(BIN)/activate"
 
 # One test process per core, each with one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0
@@ -69,15 +72,18 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "demerit needs Python 3.11 to 3.13, and this is %d.%d. Try: make PYTHON=python3.12" % v)'
-	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e .
-	touch $(CORE)
+	@echo "Creating the virtual environment $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@echo "Installing demerit and what it needs, a minute or two (no torch, no CUDA) ..."
+	@$(INSTALL) -e .
+	@touch $(CORE)
 
 # torch is installed first: an unpinned torch would download gigabytes of CUDA packages.
 $(READY): $(CORE)
-	$(INSTALL) torch==2.13.0
-	$(INSTALL) -e '.[dev]'
-	touch $(READY)
+	@echo "Installing torch and everything that the tests need, some minutes ..."
+	@$(INSTALL) torch==2.13.0
+	@$(INSTALL) -e '.[dev]'
+	@touch $(READY)
 
 # LeRobot's own ranges, but for torch. Without --no-deps, torchvision and lerobot pull gigabytes of CUDA.
 $(LEROBOT)/.ready: pyproject.toml

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from demerit.data.episode import Episode
-from demerit.data.instructions import objects
+from demerit.data.episode import Episode, objects
 from fakes.chat_server import Request
 from fakes.relabel_author import parse_request, verdict
 

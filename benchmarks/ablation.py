@@ -1,13 +1,13 @@
-"""What counterfactuals and clips add (RoboReward's table 3): trained with both, without the one, without the other.
+"""What counterfactuals and clips add (RoboReward's table 3): trained with both, without one of them, without both.
 
 demerit relabel successes corpus --clips 2,3,4 --keep-originals                # or: demerit build-corpus
 python benchmarks/ablation.py corpus --out runs --model rewind --seeds 0 1 2   # on the corpus's own test split
 python benchmarks/ablation.py corpus --out runs --test other_set               # on other episodes
 python benchmarks/ablation.py --small                       # the shipped sample: only shows that the script runs
 
-Trains each variant with every seed (`demerit train compact`, or another with --model), then measures the final values:
-over-reward rate, AUROC and the error in grades. Intervals are over tasks, with the mean over seeds in each resample.
-The seeds of a variant share its prepared corpus and, with `rewind`, the features of its frames.
+Trains each variant with every seed (`tools/train_compact`, or `demerit train` with another --model), then measures the
+final values: over-reward rate, AUROC and the error in grades. Intervals are over tasks, with the mean over seeds in
+each resample. The seeds of a variant share its prepared corpus and, with `rewind`, the features of its frames.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ VARIANTS = {
     "full": (),
     "without counterfactuals": ("counterfactual",),
     "without clips": ("clip",),
+    "without both": ("counterfactual", "clip"),
 }
 SMALL = {"compact": ["steps=2", "groups=1", "clips=2", "frames=4"], "rewind": ["steps=2", "clips=2", "frames=4"]}
 BATCH = 8
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("corpus", nargs="?", help="a dataset with the splits train and test")
     parser.add_argument("--out", type=Path, help="folder of the runs; the same command resumes (default: temporary)")
     parser.add_argument("--test", help="measure on these episodes instead of the corpus's test split")
-    parser.add_argument("--model", default="compact", help="what demerit train trains")
+    parser.add_argument("--model", default="compact", help="compact, or what demerit train trains")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="changes of the recipe")
     parser.add_argument("--option", action="append", default=[], help="further words for demerit train, one at a time")
@@ -67,17 +68,23 @@ def train(given: argparse.Namespace, folder: Path, seed: int, without: tuple[str
     for features in folder.glob("seed-*/run/features-*.npy"):
         if not (out / "run" / features.name).exists():
             (out / "run" / features.name).hardlink_to(features)
-    command = [sys.executable, "-c", "from demerit.cli import main; main()", "train", given.model, "-o", str(out)]
-    command += ["--data", f"corpus={given.corpus}", "--corpus", str(folder / "corpus")]
+    trainer = ["-c", "from demerit.cli import main; main()", "train", given.model]
+    if given.model == "compact":
+        trainer = [str(Path(__file__).parents[1] / "tools" / "train_compact")]
+    command = [sys.executable, *trainer, "-o", str(out)]
+    command += ["--data", f"corpus={given.corpus}", "--prepared", str(folder / "corpus")]
     for change in (*given.set, f"seed={seed}", f"without={json.dumps(without)}"):
         command += ["--set", change]
     subprocess.run([*command, *given.option], check=True, stdout=sys.stderr)
-    return str(out / "network") if (out / "network").exists() else f"{given.model}:path={out / 'model'}"
+    if (out / "network").exists():
+        return str(out / "network")
+    how = ",how=decode" if given.model == "roboreward" else ""  # the whole number that it writes, as in the paper
+    return f"{given.model}:path={out / 'model'}{how}"
 
 
 def print_table(models: dict[tuple[str, int], str], given: argparse.Namespace) -> None:
     """Score the test episodes with every model and print each variant's measures, and their differences to `full`."""
-    from demerit.evaluate.benchmarks.data import labels_of
+    from demerit.evaluate.benchmarks.scores import labels_of
     from demerit.evaluate.metrics import Resampling
     from demerit.evaluate.metrics.bootstrap import by_row_if_alone, percentiles, replicates, values_of
     from demerit.evaluate.metrics.grades import grade_by_range, grade_error
@@ -90,22 +97,23 @@ def print_table(models: dict[tuple[str, int], str], given: argparse.Namespace) -
     grades = np.array([np.nan if row.grade is None else float(row.grade) for row in labels])
     grades = np.where(np.isnan(grades), grade_by_range(ends, 0.0, 1.0), grades)
     known: dict[str, np.ndarray] = {}
-    finals = {key: score(address, episodes, known) for key, address in models.items()}
+    answers = {key: score(address, episodes, known) for key, address in models.items()}
+    finals = {key: final for key, (final, _) in answers.items()}
     scored = ~np.isnan(np.stack(list(finals.values()))).any(axis=0)
     tasks = [row.task for row, kept in zip(labels, scored, strict=True) if kept]
     how = Resampling(resamples=100 if given.small else RESAMPLES, alone="rows")  # one task: over its episodes
     measures = {
-        "over-reward rate": lambda values: over_reward(values, success[scored], clusters=tasks),
-        "AUROC": lambda values: auroc(values, success[scored], clusters=tasks),
-        "error in grades": lambda values: grade_error(
-            grade_by_range(np.clip(values, 0, 1), 0.0, 1.0), grades[scored], clusters=tasks
+        "over-reward rate": lambda key: over_reward(finals[key][scored], success[scored], clusters=tasks),
+        "AUROC": lambda key: auroc(finals[key][scored], success[scored], clusters=tasks),
+        "error in grades": lambda key: grade_error(
+            grade_by_range(finals[key][scored], *answers[key][1]), grades[scored], clusters=tasks
         ),
     }
     counted = f"{int(scored.sum())} of {len(episodes)} test episodes scored by all, {len(set(tasks))} tasks"
     print(f"{counted}, {len(given.seeds)} seeds\n\n| variant | measure | mean | 95% interval | full minus it |")
     print("| --- " * 5 + "|")
     for measure, tally_of in measures.items():
-        tallies = {key: tally_of(values[scored]) for key, values in finals.items()}
+        tallies = {key: tally_of(key) for key in finals}
         first = next(iter(tallies.values()))
         if not first.n:
             print(f"| all | {measure} | undefined: {first.note or 'no labels'} | | |")
@@ -126,26 +134,32 @@ def print_table(models: dict[tuple[str, int], str], given: argparse.Namespace) -
 
 def test_episodes(given: argparse.Namespace) -> list:
     """Read the episodes to measure on, with labels of the chosen sources."""
-    from demerit.cli.options import parse_sources
+    from demerit.cli.bundles import parse_sources
+    from demerit.data.episode import NOT_A_MODEL
     from demerit.data.formats import open_dataset
-    from demerit.data.labels import NOT_A_MODEL, select_labels
-    from demerit.data.splits import normalize_split
+    from demerit.data.splits import LabelSelection, normalize_split
 
-    sources = parse_sources(given.label_sources, NOT_A_MODEL)
+    selection = LabelSelection(parse_sources(given.label_sources, NOT_A_MODEL), use_test_split=True)
     found = [
-        replace(episode, outcomes=select_labels(episode.outcomes, sources))
+        taken
         for episode in open_dataset(given.test or given.corpus)
-        if given.test or normalize_split(episode.origin.split) == "test"
+        if (given.test or normalize_split(episode.origin.split) == "test") and (taken := selection.take(episode))
     ]
+    left_out = " ".join(selection.describe_checks())
     if not found:
-        raise SystemExit(f"{given.corpus}: expected episodes of a test split (or --test), got none")
+        raise SystemExit(f"{given.corpus}: expected episodes of a test split (or --test), got none. {left_out}")
+    if left_out:
+        print(left_out)
     return found
 
 
-def score(address: str, episodes: list, known: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the final value of every episode; NaN where it is unscored. ReWiNDs share `known` features by video."""
+def score(address: str, episodes: list, known: dict[str, np.ndarray]) -> tuple[np.ndarray, tuple[float, float]]:
+    """Return every episode's final value, NaN where it is unscored, and the range of such values on the model's card.
+
+    ReWiNDs share `known` features by video.
+    """
     from demerit.data.frames import Frames
-    from demerit.data.seen import seen_by
+    from demerit.data.splits import seen_by
     from demerit.models import load_model
     from demerit.models.rewind import ReWiND
 
@@ -164,7 +178,8 @@ def score(address: str, episodes: list, known: dict[str, np.ndarray]) -> np.ndar
         model._reader.features = take
     hidden = [replace(episode, outcomes=()) for episode in episodes]
     starts = range(0, len(hidden), BATCH)
-    return np.array([reward.final for at in starts for reward in model.score(hidden[at : at + BATCH])])
+    finals = np.array([reward.final for at in starts for reward in model.score(hidden[at : at + BATCH])])
+    return finals, (model.card.low, model.card.high)
 
 
 def write_small(folder: Path) -> Path:

@@ -152,7 +152,7 @@ def kill_while_answering(folder: Path, kills: int) -> str:
 
 
 def cut_uploads(folder: Path, cuts: int) -> str:
-    (folder / "policies.yaml").write_text("a:\nb:\n")
+    (folder / "policies.yaml").write_text("a: maple\nb: tulip\n")
     app, rng = (
         AppProcess("arena", "serve", str(folder / "arena"), "--policies", str(folder / "policies.yaml")),
         random.Random(1),

@@ -25,7 +25,6 @@ from demerit.training.teach import TeachConfig
 from demerit.training.teach.data import TeachLabel, label_of, targets_of
 from demerit.training.teach.features import (
     EmbeddedEpisode,
-    FeatureCache,
     FeatureSpec,
     common_cameras,
     extract_features,
@@ -41,7 +40,7 @@ class Lesson:
     def __init__(self, episodes: list[demerit.Episode], cache: Path) -> None:
         flagged = [episode for episode in episodes if label_of(episode).verdict is not None]
         self.spec = FeatureSpec(Engine.load_shipped(), common_cameras(flagged), 1, TeachConfig())
-        found = extract_features(flagged, self.spec, FeatureCache(cache, self.spec), workers=2)
+        found = extract_features(flagged, self.spec, cache, workers=2)
         embedded = [one for one in found if isinstance(one, EmbeddedEpisode)]
         self.flag = np.array([bool(label_of(one.episode).verdict) for one in embedded])
         self.x = [self.spec.features(one) for one in embedded]

@@ -24,7 +24,7 @@ from decode import scene
 from demerit.data.formats import open_dataset
 from demerit.data.video import write_video
 from demerit.models.compact import Compact, Engine
-from demerit.models.compact.resize import resize_square
+from demerit.models.compact.engine import resize_square
 from demerit.models.score import ScoreJob, score
 
 SIZES = {"240x320": (240, 320), "128x128": (128, 128)}

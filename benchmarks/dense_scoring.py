@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from _vlm_networks import TASK, WordTokenizer, network_config, random_weights, time_best
+from demerit.models.vlm.backbone import TokenBudget
 from demerit.models.vlm.config import TextShape, VisionShape, VLMShape
 from demerit.models.vlm.network import VLMNetwork, transformers_network
 from demerit.models.vlm.prefix_tree import PackedTree, pack, shared_tree, windows
@@ -43,7 +44,6 @@ from demerit.models.vlm.robometer import (
     expected_heads,
     image_size,
 )
-from demerit.models.vlm.token_budget import TokenBudget
 from fakes.vlm_reference import RobometerReference
 
 COPY_RATE = 4.3e12

@@ -19,14 +19,14 @@ import numpy as np
 
 import demerit
 from demerit.data.dataset import Dataset
-from demerit.data.labels import Outcome
+from demerit.data.episode import Outcome
+from demerit.data.splits import LabelSelection
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import auroc
 from demerit.models.compact import Engine
-from demerit.training.selection import LabelSelection
 from demerit.training.teach import TeachConfig
 from demerit.training.teach.data import gather_data, label_of
-from demerit.training.teach.features import FeatureCache, FeatureSpec, common_cameras, extract_features
+from demerit.training.teach.features import FeatureSpec, common_cameras, extract_features
 from demerit.training.teach.training_set import build_training_set
 from demerit.training.teach.validate import CrossValidation, cross_validate
 
@@ -50,7 +50,7 @@ def final_values(episodes: list[demerit.Episode], seed: int, cache: Path) -> tup
     """Return the held-out final value of each episode, and its flag."""
     data = gather_data(Dataset.from_episodes(episodes), selection=LabelSelection(use_test_split=True))
     spec = FeatureSpec(Engine.load_shipped(), common_cameras(episodes), 1, TeachConfig(seed=seed))
-    embedded = list(extract_features(data.taught, spec, FeatureCache(cache, spec), workers=2))
+    embedded = list(extract_features(data.taught, spec, cache, workers=2))
     training_set, skipped = build_training_set(data, spec, embedded)
     assert not skipped, skipped
     found = CrossValidation(np.full(len(training_set), -1))

@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.negatives.job import make_negatives

@@ -43,14 +43,15 @@ from typing import Any
 import numpy as np
 
 import demerit
+from demerit.data.arrays import Floats
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.files import make_folder, write_atomic
-from demerit.evaluate.metrics.bootstrap import Comparison, Floats, compare, mean_tally
+from demerit.evaluate.metrics.bootstrap import Comparison, compare, mean_tally
 from demerit.evaluate.metrics.success import auroc
 from demerit.models.reward_store import RewardStore
-from demerit.use.scored import score_missing
-from demerit.use.write.formulas import EpisodeSpans, reward_steps, weigh_samples
+from demerit.models.score import score_missing
+from demerit.use.write.frames import EpisodeSpans, reward_steps, weigh_samples
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "rl"))
 

@@ -30,12 +30,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from demerit.data.episode import safe_name
 from demerit.data.formats import open_dataset
-from demerit.evaluate.metrics.success import failures_needed, false_positive_rate
+from demerit.data.splits import LabelSelection
+from demerit.decide.threshold import failures_needed
+from demerit.evaluate.metrics.success import false_positive_rate
 from demerit.models import load_model
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, score
-from demerit.training.calibration.fit import CalibrationExample, fit, labelled_episodes, make_examples
-from demerit.training.selection import LabelSelection
+from demerit.training.calibration import CalibrationExample, fit, labelled_episodes, make_examples
 from fakes.drawn_sample import make_sample
 
 Split = Callable[[np.random.Generator], tuple[list[CalibrationExample], list[CalibrationExample]]]

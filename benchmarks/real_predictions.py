@@ -20,7 +20,7 @@ import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.video import write_video
-from demerit.evaluate.benchmarks.data import SHUFFLED, frame_order
+from demerit.evaluate.benchmarks.scores import SHUFFLED, frame_order
 from demerit.evaluate.metrics import Measure, Tally, compare
 from demerit.evaluate.metrics.bootstrap import mean_tally
 from demerit.evaluate.metrics.ranking import (

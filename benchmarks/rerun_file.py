@@ -20,17 +20,16 @@ from pathlib import Path
 import numpy as np
 
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Event, Outcome
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
-from demerit.data.labels import Event, Outcome
 from demerit.data.reward import Reward
 from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.models.protocol import example_card
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import rewards_folder, scored_fingerprint
-from demerit.use.view.rerun_file import write_rerun
+from demerit.use.rerun_file import write_rerun
 
 FRAMES, MODELS = 300, ("careful", "eager", "clock")
 

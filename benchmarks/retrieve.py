@@ -29,8 +29,15 @@ from demerit.data.formats import open_dataset
 from demerit.data.video import write_video
 from demerit.models.compact import Engine
 from demerit.training.teach import TeachConfig
-from demerit.use.retrieve.index import PlayWindows, WindowPlan, index_windows
-from demerit.use.retrieve.search import PlaySegment, merge_hits, score_by_examples, score_by_text
+from demerit.use.retrieve import (
+    PlaySegment,
+    PlayWindows,
+    WindowPlan,
+    index_windows,
+    merge_hits,
+    score_by_examples,
+    score_by_text,
+)
 
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
 JOINED, EXAMPLES, TOP, CANDIDATES, MANY = 12, 10, 20, 60, 10_000

@@ -30,8 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.frames import spread
-from demerit.models.compact.engine import WORDS, Engine, shipped_folder
-from demerit.models.compact.text import TextEncoder
+from demerit.models.compact.engine import WORDS, Engine, TextEncoder, shipped_folder
 from demerit.training.prepared import CorpusRow
 from demerit.training.rewind import RewindTrainConfig
 
@@ -57,7 +56,7 @@ class Cached:
     def load(cls, *paths: str | Path) -> Cached:
         parts = [np.load(path) for path in paths]
         features = np.concatenate([part["features"] for part in parts])
-        rows = [CorpusRow.from_json(row) for part in parts for row in json.loads(str(part["rows"]))]
+        rows = [CorpusRow.from_dict(row) for part in parts for row in json.loads(str(part["rows"]))]
         pairs = [tuple(pair) for part in parts for pair in json.loads(str(part["pairs"]))]
         return cls(features, place_rows(rows), pairs)
 
@@ -77,8 +76,8 @@ def save_features(store: str, out: Path, network: Path | None, demonstrations: b
     from demerit.data.formats import open_dataset
     from demerit.models.compact.model import Compact
     from demerit.negatives.sim.splits import matched_pairs
-    from demerit.training.compact.corpus import CompactCorpusPlan
     from demerit.training.prepared import CorpusPart
+    from demerit.training.rewind.data import CompactCorpusPlan
 
     engine = Engine.load(network or shipped_folder())
     model, plan = Compact(engine=engine), CompactCorpusPlan(engine.info.size)
@@ -96,7 +95,7 @@ def save_features(store: str, out: Path, network: Path | None, demonstrations: b
     np.savez(
         out,
         features=np.concatenate(features),
-        rows=json.dumps([row.to_json() for row in rows]),
+        rows=json.dumps([row.as_dict() for row in rows]),
         pairs=json.dumps(pairs),
     )
 

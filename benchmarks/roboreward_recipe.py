@@ -45,8 +45,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from demerit.data.formats import open_dataset
-from demerit.data.seen import SeenEpisodes
-from demerit.data.splits import normalize_split, task_of
+from demerit.data.splits import SeenEpisodes, normalize_split, task_of
 from demerit.training.vlm.checkpoints import EMBEDDING
 from fakes.chat_server import ScriptedServer
 from fakes.tiny_vlm import ROWS, tiny_checkpoint
@@ -157,8 +156,8 @@ def main(given: argparse.Namespace) -> None:
         describe_training(given.out)
         check_splits(model, corpus, test)
         named = f"roboreward:path={model},fps={FPS},device={given.device}"
-        words = ["--model", named, "--out", given.out / "report", "--as-recorded", "--embed", 0]
-        run("bench", "own", "--data", test, *words, "--resamples", 100 if given.small else 10_000)
+        words = ["--model", named, "--out", given.out / "report", "--set", "as-recorded=true", "--set", "embed=0"]
+        run("bench", "own", "--data", test, *words, "--set", f"resamples={100 if given.small else 10_000}")
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.files import lock_folder
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.data.parts import PartWriter
 from demerit.data.store import EPISODES, FORMAT_NAME, MANIFEST, SCHEMAS, Store, episode_row
 from demerit.data.video import write_video

@@ -30,16 +30,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from demerit.data.dataset import Dataset, ListReader
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Outcome
 from demerit.data.formats import open_dataset
-from demerit.data.labels import Outcome
-from demerit.evaluate.metrics.success import conformal_threshold
+from demerit.decide.interval import Share
+from demerit.decide.threshold import conformal_threshold, highest_kept
 from demerit.models.taught.features import load_network
 from demerit.models.taught.model import TaughtModel
 from demerit.training.teach import TeachConfig, teach
 from demerit.training.teach.features import (
     EmbeddedEpisode,
-    FeatureCache,
     FeatureSpec,
     UnreadableEpisode,
     extract_features,
@@ -106,7 +105,7 @@ def follow_fold(episodes: list[Episode], fold: int, work: Path) -> list[Followed
     assert model.config.stride == 1, "live, it follows every frame"
     spec = FeatureSpec(load_network(None), model.config.cameras, 1, config)
     rest = [one for one in episodes if part[seed_of(one)] != fold]
-    return [follow(model, spec, one) for one in extract_features(rest, spec, FeatureCache(work, spec), workers=0)]
+    return [follow(model, spec, one) for one in extract_features(rest, spec, work, workers=0)]
 
 
 def follow(model: TaughtModel, spec: FeatureSpec, embedded: EmbeddedEpisode | UnreadableEpisode) -> Followed:
@@ -126,7 +125,6 @@ def describe(episode: Episode, value: np.ndarray, probability: np.ndarray) -> Fo
 
 
 def highest(one: Followed, by: str, in_a_row: int) -> float:
-    from demerit.use.gym.thresholds import highest_kept  # gymnasium is an extra
 
     return highest_kept(getattr(one, by), in_a_row)
 
@@ -149,7 +147,7 @@ class Rule:
         if self.fixed is not None:
             return self.fixed
         tops = [highest(one, self.by, self.in_a_row) for one in pool if is_failure(one)]
-        return conformal_threshold(tops, risk, self.confidence).threshold
+        return conformal_threshold(tops, risk, self.confidence).at
 
 
 RULES = [
@@ -202,17 +200,11 @@ def summary(ends: list[tuple[Followed, int | None]]) -> str:
     found = [(one, end) for one, end in ends if one.success and end is not None]
     early = [end < one.done for one, end in found if one.done is not None]
     late = [end - one.done for one, end in found if one.done is not None and end >= one.done]
-    low, high = wilson(sum(failures), len(failures))
-    share = f"{np.mean(failures):.1%} of {len(failures)} ({low:.1%} to {high:.1%})"
+    rate = Share.count(sum(failures), len(failures))
+    share = f"{rate.value:.1%} of {rate.n} ({rate.low:.1%} to {rate.high:.1%})"
     count = sum(one.success for one, _ in ends)
     told = f"{np.mean(early):.0%} | {np.median(late):.0f}" if early and late else "- | -"
     return f"{share} | {len(found) / count:.0%} of {count} | {told}"
-
-
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    z, share = 1.96, hits / n
-    middle, spread = share + z * z / (2 * n), z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
-    return (middle - spread) / (1 + z * z / n), (middle + spread) / (1 + z * z / n)
 
 
 def deal(fold: list[Followed], seeds: set[int]) -> tuple[list[Followed], list[Followed]]:

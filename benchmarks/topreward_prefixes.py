@@ -28,11 +28,11 @@ import torch
 from _vlm_networks import TASK, WordTokenizer, network_config, random_weights, time_best
 from demerit.models.by_time import TimedClip
 from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.images import VideoBounds
 from demerit.models.vlm.network import VLMNetwork, transformers_network
 from demerit.models.vlm.prefix_tree import separate_tree
-from demerit.models.vlm.prefixes import OPENING, PrefixScorer
+from demerit.models.vlm.prefixes import OPENING, PAIR, PrefixScorer, encode_pairs, frame_pairs, video_pieces
 from demerit.models.vlm.prompt import TokenBlock, build_blocks, load_prompts
-from demerit.models.vlm.video import PAIR, VideoBounds, encode_pairs, frame_pairs, video_pieces
 from fakes.vlm_reference import PrefixReference
 
 

@@ -41,16 +41,14 @@ from accelerate import Accelerator
 
 from _vlm_networks import WordTokenizer, network_config, random_weights
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.data.video import VideoClip, write_video
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.robometer import expected_heads
 from demerit.training.prepared import CorpusPart, PreparedCorpus, prepare
 from demerit.training.vlm.checkpoints import VLMStart, choose_dtype
-from demerit.training.vlm.config import RobometerTrainConfig
-from demerit.training.vlm.corpus import VLMCorpusPlan
+from demerit.training.vlm.config import RobometerTrainConfig, VLMCorpusPlan
 from demerit.training.vlm.fit import VLMProgress, VLMTrainer
 
 TASKS = ("pick up the red mug and put it on the plate", "close the top drawer of the cabinet")

@@ -1,11 +1,14 @@
 """Is `demerit teach` right when it says "trust it"? Lessons of 3 to 20 successes and as many failures, and the rest.
 
     python benchmarks/trust.py DATASET [DATASET ...] [--draws 5] [--cache DIR] [--rows FILE]
-    python benchmarks/trust.py --small
+    python benchmarks/trust.py DATASET [DATASET ...] --flips [--draws 20] [--camera NAME] [--cache DIR] [--rows FILE]
+    python benchmarks/trust.py --small [--flips]
 
 Every task of every dataset is taught from the flags of k successes and k failures, drawn at random; the AUROC on the
 episodes that were not taught is the truth. A lesson with shuffled labels stands for a camera that cannot see it. With
---rows, lessons that are in the file are not repeated. `--small` uses the sample that comes with demerit.
+--rows, lessons that are in the file are not repeated. With --flips, 0, 1 or 2 of the ten labels of a 5 + 5 lesson are
+flipped, and the labels that the report would name are counted, by today's rule and by the one before. `--small` uses
+the sample that comes with demerit.
 """
 
 from __future__ import annotations
@@ -16,24 +19,29 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import demerit
+from demerit.data.arrays import Floats
 from demerit.data.dataset import Dataset
-from demerit.data.labels import Outcome
+from demerit.data.episode import Outcome
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import auroc
 from demerit.models.compact import Engine
 from demerit.training.teach import TeachConfig, TeachOutcome
-from demerit.training.teach.data import label_of
-from demerit.training.teach.features import EmbeddedEpisode, FeatureCache, FeatureSpec, extract_features
+from demerit.training.teach.data import TeachData, TeachLabel, label_of
+from demerit.training.teach.features import EmbeddedEpisode, FeatureSpec, common_cameras, extract_features
+from demerit.training.teach.training_set import MOST_DOUBTFUL, build_training_set, doubt_labels
 from demerit.training.teach.trust import GOOD
+from demerit.training.teach.validate import CrossValidation, cross_validate
 
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
 SIZES, SHUFFLED_FROM, FEWEST_LEFT = (3, 5, 10, 20), 10, 4
+FLIPS, FLIPPED_EACH = (0, 1, 2), 5
 Row = dict[str, Any]
 
 
@@ -84,7 +92,7 @@ def measure_rest(outcome: TeachOutcome, rest: list[demerit.Episode], cache: Path
     config, head = outcome.model.config, outcome.model.head
     spec = FeatureSpec(Engine.load_shipped(), config.cameras, config.stride, TeachConfig())
     final, success = [], []
-    for embedded in extract_features(rest, spec, FeatureCache(cache, spec), 0):
+    for embedded in extract_features(rest, spec, cache, 0):
         if isinstance(embedded, EmbeddedEpisode):
             final.append(float(head.value(head.outputs(spec.features(embedded)[-1:], "")[-1])))
             success.append(flag_of(embedded.episode))
@@ -108,6 +116,65 @@ def run_lessons(addresses: list[str], sizes: tuple[int, ...], draws: int, cache:
                         with rows.open("a") as file:
                             file.write(json.dumps({"task": task, **row}) + "\n")
                         yield {"task": task, **row}
+
+
+def name_before(values: Floats, success: Floats) -> list[int]:
+    """The labels that were named until 2026-11-17: beyond the median of the other label, with five of each."""
+    good, bad = values[success == 1], values[success == 0]
+    if min(len(good), len(bad)) < FLIPPED_EACH or np.median(good) <= np.median(bad):
+        return []
+    beyond = np.where(success == 1, np.median(bad) - values, values - np.median(good))
+    return [int(i) for i in np.argsort(-beyond)[:MOST_DOUBTFUL] if beyond[i] >= 0]
+
+
+def flip_labels(lesson: list[EmbeddedEpisode], spec: FeatureSpec, flips: int, rng: np.random.Generator) -> Row:
+    """Teach a lesson with some labels flipped, and count the labels named and the flipped ones among them."""
+    success = np.array([float(flag_of(one.episode)) for one in lesson])
+    wrong = rng.permutation(len(lesson))[:flips]
+    success[wrong] = 1 - success[wrong]
+    labels = {one.id: TeachLabel(success=bool(flag)) for one, flag in zip(lesson, success, strict=True)}
+    data = TeachData("lesson", "lesson", tuple(one.episode for one in lesson), labels, (), ())
+    training_set, _ = build_training_set(data, spec, lesson)
+    held_out = CrossValidation(np.full(len(lesson), -1))
+    cross_validate(training_set, held_out)
+    head, ids = training_set.fit(), [one.id for one in lesson]
+    values = np.array([float(head.value(held_out.outputs[i])[-1]) for i in range(len(lesson))])
+    named = [ids.index(id) for id in doubt_labels(values, training_set.success, training_set.copies, ids)]
+    before = name_before(values, training_set.success)
+    counts = {
+        name: [len(some), len(set(some) & set(wrong.tolist()))] for name, some in (("now", named), ("before", before))
+    }
+    return {"flips": flips, **counts}
+
+
+def run_flips(addresses: list[str], draws: int, camera: str, cache: Path, rows: Path) -> None:
+    """Print how often labels are named, and how often rightly, by task and number of flipped labels."""
+    known = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
+    done = {(row["task"], row["draw"], row["flips"]) for row in known}
+    tasks = {task: found for address in addresses for task, found in split_tasks(address).items()}
+    for task, episodes in tasks.items():
+        cameras = (camera,) if camera in episodes[0].views else common_cameras(episodes)
+        spec = FeatureSpec(Engine.load_shipped(), cameras, 1, TeachConfig(reader=False))
+        embedded = [one for one in extract_features(episodes, spec, cache, 0) if isinstance(one, EmbeddedEpisode)]
+        sides = [[one for one in embedded if flag_of(one.episode) is flag] for flag in (True, False)]
+        for draw, flips in product(range(draws), FLIPS):
+            rng = np.random.default_rng([draw, FLIPPED_EACH])
+            lesson = [side[i] for side in sides for i in rng.permutation(len(side))[:FLIPPED_EACH]]
+            if (task, draw, flips) not in done:
+                known.append({"task": task, "draw": draw, **flip_labels(lesson, spec, flips, rng)})
+                with rows.open("a") as file:
+                    file.write(json.dumps(known[-1]) + "\n")
+    print(
+        "| task | rule | lessons | " + " | ".join(f"{flips} flipped: speaks, right of named" for flips in FLIPS) + " |"
+    )
+    print("|---|---|---|" + "---|" * len(FLIPS))
+    for task, rule in product([*tasks, "all"], ("before", "now")):
+        some = [row for row in known if task in ("all", row["task"])]
+        cells = []
+        for flips in FLIPS:
+            counts = np.array([row[rule] for row in some if row["flips"] == flips])
+            cells.append(f"{(counts[:, 0] > 0).sum()}, {counts[:, 1].sum()} of {counts[:, 0].sum()}")
+        print(f"| {task} | {rule} | {len(some)} | {' | '.join(cells)} |")
 
 
 def share(part: int, whole: int) -> str:
@@ -157,11 +224,17 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--cache", type=Path, help="folder for features")
     parser.add_argument("--rows", type=Path, help="file with a line per lesson")
+    parser.add_argument("--flips", action="store_true", help="flip labels, and count which are named")
+    parser.add_argument("--camera", default="", help="with --flips, the only camera to use (default: all)")
     parser.add_argument("--small", action="store_true", help="the shipped sample, one draw")
     given = parser.parse_args()
     addresses, draws = ([str(SAMPLE)], 1) if given.small else (given.datasets, given.draws)
     with tempfile.TemporaryDirectory() as folder:
         cache, rows = given.cache or Path(folder) / "cache", given.rows or Path(folder) / "rows.jsonl"
+        cache.mkdir(parents=True, exist_ok=True)
+        if given.flips:
+            run_flips(addresses, draws, given.camera, cache, rows)
+            return
         sizes = SIZES[:2] if given.small else SIZES
         print_tables(list(run_lessons(addresses, sizes, draws, cache, rows)))
 

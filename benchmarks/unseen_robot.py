@@ -1,13 +1,17 @@
 """How well teaching works on a robot or camera that the shipped network has never seen.
 
-    python benchmarks/unseen_robot.py DATASET [DATASET ...] [--each 5,15] [--draws 4] [--labels flags|all]
+    python benchmarks/unseen_robot.py DATASET [DATASET ...] [--each 5,15] [--draws 4] [--labels flags|all] [--no-reader]
+        [--tower none] [--filters]
     python benchmarks/unseen_robot.py --small
     python benchmarks/unseen_robot.py --draw FIGURE.png NAME=OUTPUT [NAME=OUTPUT ...]
 
 For each draw, k successes and k failures are taught and all other episodes of the same task are tested: AUROC of
 the final values for the closed form, the reader, and the one that `teach` chooses by left-out episodes; the same for
-the controls. With `--labels all` (curves, where a dataset has them) also the mean distance of the value to the true
-progress, and the share of failures above the median success. `--draw` makes a figure of saved outputs.
+the controls, and the shares of successes and of failures above one half. With `--labels all` (curves, where a dataset
+has them) also the mean distance of the value to the true progress, and the share of failures above the median success.
+With `--filters` also causal filters in time over the values of the closed form: AUROC of the filtered final value,
+mean distance between neighbouring frames, and delay (the shift in frames at which the curve fits the unfiltered best).
+`--draw` makes a figure of saved outputs.
 """
 
 from __future__ import annotations
@@ -17,23 +21,24 @@ import re
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 import demerit
-from demerit.data.instructions import normalize_instruction
+from demerit.data.arrays import Floats
+from demerit.data.episode import normalize_instruction
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import auroc
-from demerit.models.compact import Engine
-from demerit.models.taught.reader import Reader
+from demerit.models.taught.features import SHIPPED_TOWER, Reader, Tower, load_network
 from demerit.training.teach import TeachConfig
 from demerit.training.teach.data import TeachData, TeachLabel, label_of
 from demerit.training.teach.features import (
     EmbeddedEpisode,
-    FeatureCache,
     FeatureSpec,
     common_cameras,
     extract_features,
@@ -43,6 +48,8 @@ from demerit.training.teach.training_set import build_training_set
 
 WIDE, HIGH, LOWEST = 1500, 640, 0.5
 STYLES = ("best control", "#9aa1ab"), ("without torch", "#7aa6c2"), ("with the extra train", "#1f6f8b")
+FURTHEST = 8
+"""longest delay looked for, in frames"""
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
 
 
@@ -50,18 +57,42 @@ def area(values: list[float], flags: list[bool]) -> float:
     return auroc(np.array(values), np.array(flags, dtype=float)).measure(Resampling(resamples=1)).value
 
 
+def median_of(count: int) -> Callable[[Floats], Floats]:
+    """A running median of the last frames; at the start, of those there are."""
+    return lambda value: np.array([np.median(value[max(0, i + 1 - count) : i + 1]) for i in range(len(value))])
+
+
+def mean_of(share: float) -> Callable[[Floats], Floats]:
+    """An exponential mean, in which the newest frame counts `share`."""
+    return lambda value: np.array(list(accumulate(value.tolist(), lambda old, new: old + share * (new - old))))
+
+
+FILTERS: dict[str, Callable[[Floats], Floats]] = {
+    "none": lambda value: value,
+    "median of 3": median_of(3),
+    "median of 5": median_of(5),
+    "exponential 1/2": mean_of(1 / 2),
+    "exponential 1/4": mean_of(1 / 4),
+}
+
+
+def find_delay(filtered: Floats, value: Floats) -> int:
+    """The shift at which a filtered curve fits best."""
+    apart = [np.abs(filtered[FURTHEST:] - value[FURTHEST - by : len(value) - by]).mean() for by in range(FURTHEST)]
+    return int(np.argmin(apart))
+
+
 class Lesson:
     """The episodes of one instruction: features, images and labels."""
 
-    def __init__(
-        self, episodes: list[demerit.Episode], cache: Path, labels: str, cameras: tuple[str, ...], small: bool
-    ) -> None:
-        self.small = small
-        network, config = Engine.load_shipped(), TeachConfig()
+    def __init__(self, episodes: list[demerit.Episode], cache: Path, given: argparse.Namespace) -> None:
+        self.small, self.filters, labels = given.small, given.filters, given.labels
+        cameras = tuple(name for name in given.cameras.split(",") if name)
+        network, config = load_network(None, Tower.load(given.tower)), TeachConfig(reader=not given.no_reader)
         names = cameras or common_cameras(episodes)
         # as many images as a lesson of ten episodes keeps
         self.spec = FeatureSpec(network, names, 1, config, images_to_keep(network, config, 10 * len(names)))
-        found = extract_features(episodes, self.spec, FeatureCache(cache, self.spec), workers=2)
+        found = extract_features(episodes, self.spec, cache, workers=2)
         self.episodes = [one for one in found if isinstance(one, EmbeddedEpisode)]
         known = [label_of(one.episode) for one in self.episodes]
         self.labels = [TeachLabel(success=one.verdict) if labels == "flags" else one for one in known]
@@ -69,10 +100,6 @@ class Lesson:
         self.flags = np.array([bool(one.verdict) for one in known])
 
     def measure_draw(self, each: int, draw: int) -> dict[str, float]:
-        from demerit.training.teach import torch_reader  # torch is an extra
-
-        if self.small:
-            torch_reader.STEPS = (4, 0, 4)
         rng = np.random.default_rng([draw, each])
         taught = np.concatenate([rng.permutation(np.flatnonzero(self.flags == flag))[:each] for flag in (True, False)])
         tested = np.setdiff1d(np.arange(len(self.flags)), taught)
@@ -81,28 +108,47 @@ class Lesson:
         data = TeachData("lesson", "lesson", tuple(one.episode for one in episodes), labels, (), ())
         started = time.perf_counter()
         plain, _ = build_training_set(data, self.spec, episodes)
-        content, read = torch_reader.teach_reader(plain)
-        chosen = replace(plain, read=read).fit()
-        seconds = time.perf_counter() - started
-        heads = {"closed form": plain.fit(), "mean": replace(chosen, mix=0.5), "reader": replace(chosen, mix=1.0)}
-        heads["chosen"] = chosen
-        reader, found = Reader(content, Path("reader")), defaultdict(list)
+        chosen, reader = plain.fit(), None
+        heads = {"closed form": chosen}
+        if self.spec.config.reader:
+            from demerit.training.teach import torch_reader  # torch is an extra
+
+            if self.small:
+                torch_reader.STEPS = (4, 0, 4)
+            content, read = torch_reader.teach_reader(plain)
+            chosen, reader = replace(plain, read=read).fit(), Reader(content, Path("reader"))
+            heads |= {"mean": replace(chosen, mix=0.5), "reader": replace(chosen, mix=1.0), "chosen": chosen}
+        seconds, found = time.perf_counter() - started, defaultdict(list)
         flags = [bool(self.flags[i]) for i in tested]
-        distances = defaultdict(list)
+        distances, steps = defaultdict(list), defaultdict(list)
         for i in tested:
             one, x = self.episodes[i], self.spec.features(self.episodes[i])
-            kept = np.mean([reader(images, images[0]) for images in one.images.values()], axis=0)
-            rows = np.arange(len(x)) if self.curves[i] is not None else np.array([len(x) - 1])
-            said = np.stack([np.interp(rows, one.kept, column) for column in kept.T], axis=1)
+            needs_all = self.filters or self.curves[i] is not None
+            rows = np.arange(len(x)) if needs_all else np.array([len(x) - 1])
+            said = None
+            if reader is not None:
+                kept = np.mean([reader(images, images[0]) for images in one.images.values()], axis=0)
+                said = np.stack([np.interp(rows, one.kept, column) for column in kept.T], axis=1)
             for name, head in heads.items():
                 value = head.value(head.outputs(x[rows], "", said))
                 found[name].append(float(value[-1]))
                 if self.curves[i] is not None:
                     distances[name].append(float(np.abs(value - self.curves[i][one.at]).mean()))
+            if self.filters:
+                value = heads["closed form"].value(heads["closed form"].outputs(x, ""))
+                for name, smooth in FILTERS.items():
+                    filtered = smooth(value)
+                    found[f"filter {name}"].append(float(filtered[-1]))
+                    steps[f"step, {name}"].append(float(np.abs(np.diff(filtered)).mean()))
+                    steps[f"delay, {name}"].append(float(find_delay(filtered, value)))
             for control in one.controls:
                 found[control.model].append(control.final)
             found["length"].append(float(one.length))
         table = {f"AUROC, {name}": area(values, flags) for name, values in found.items()}
+        table |= {name: float(np.mean(values)) for name, values in steps.items()}
+        final = np.array(found["chosen" if reader is not None else "closed form"])
+        table["successes above 0.5"] = float((final[np.array(flags)] > 0.5).mean())
+        table["failures above 0.5"] = float((final[~np.array(flags)] > 0.5).mean())
         for name, values in distances.items():
             table[f"MAE, {name}"] = float(np.mean(values))
             ends = np.array(found[name])
@@ -156,6 +202,11 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=4)
     parser.add_argument("--labels", choices=("flags", "all"), default="flags")
     parser.add_argument("--cameras", default="", help="cameras to use, e.g. main (default: all)")
+    parser.add_argument(
+        "--tower", default=SHIPPED_TOWER, help="the second tower, as in demerit teach: droid, none, FILE"
+    )
+    parser.add_argument("--no-reader", action="store_true", help="the closed form alone, without torch")
+    parser.add_argument("--filters", action="store_true", help="measure filters in time, too")
     parser.add_argument("--cache", type=Path, help="a folder for features; kept")
     parser.add_argument("--draw", type=Path, metavar="FIGURE", help="draw saved outputs, NAME=FILE each")
     parser.add_argument("--small", action="store_true", help="the shipped sample, one draw")
@@ -176,8 +227,7 @@ def main() -> None:
                     task = "all" if given.small else episode.origin.tags.get("task", words)
                     tasks[task].append(episode)
             for task, episodes in tasks.items():
-                cameras = tuple(name for name in given.cameras.split(",") if name)
-                lesson = Lesson(episodes, given.cache or Path(folder), given.labels, cameras, given.small)
+                lesson = Lesson(episodes, given.cache or Path(folder), given)
                 for each in sizes:
                     if min(lesson.flags.sum(), (~lesson.flags).sum()) < each + 3:
                         continue
@@ -188,11 +238,13 @@ def main() -> None:
                     for name in rows[0]:
                         table[f"{each}+{each}"][name].append([row[name] for row in rows])
     for size, measures in table.items():
-        print(f"\n| {size}, {len(measures['seconds'])} tasks, {draws} draws | mean | standard error |\n|---|---|---|")
+        print(f"\n| {size}, {len(measures['seconds'])} tasks, {draws} draws | mean | standard error | worst tenth |")
+        print("|---|---|---|---|")
         for name, values in measures.items():
             by_task = np.mean(values, axis=1)
             error = by_task.std(ddof=1) / np.sqrt(len(by_task)) if len(by_task) > 1 else np.std(values) / draws**0.5
-            print(f"| {name} | {by_task.mean():.3f} | {error:.3f} |")
+            worst = np.mean([np.sort(rows)[: max(1, len(rows) // 10)].mean() for rows in values])
+            print(f"| {name} | {by_task.mean():.3f} | {error:.3f} | {worst:.3f} |")
 
 
 if __name__ == "__main__":

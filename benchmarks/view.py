@@ -21,18 +21,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Event, Outcome
 from demerit.data.files import lock_folder
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
-from demerit.data.labels import Event, Outcome
 from demerit.data.parts import PartWriter
 from demerit.data.store import EPISODES, FORMAT_NAME, MANIFEST, SCHEMAS, Store, episode_row
 from demerit.data.video import write_video
 from demerit.models.protocol import example_card
 from demerit.models.reward_store import REWARDS, RewardStore
-from demerit.use.view.page import EpisodeViewer
-from demerit.use.view.server import LocalServer
+from demerit.use.view import ViewIndex, view_app
+from demerit.web.media import EpisodeMedia
+from demerit.web.server import WebServer
 
 ROUNDS, FRAMES, MODELS = 7, 100, ("careful", "eager", "clock")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -92,8 +92,11 @@ def main() -> None:
         root = Path(folder) / "set"
         fill(root, count)
         start = time.perf_counter()
-        viewer = EpisodeViewer(lambda: open_dataset(str(root)), Path(folder) / "cache")
-        with LocalServer(viewer.routes()) as server:
+
+        def open_index() -> ViewIndex:
+            return ViewIndex(open_dataset(str(root)))
+
+        with WebServer(view_app(open_index(), open_index, EpisodeMedia(Path(folder) / "cache"))) as server:
             print(f"{count:,} episodes, {len(MODELS)} models: server ready after {time.perf_counter() - start:.2f} s")
             for path in ("/index.json", "/episodes/7.json", "/media/7.jpg", "/media/7.mp4", "/stale.json"):
                 start = time.perf_counter()

@@ -31,8 +31,8 @@ from demerit.models.taught.head import TaughtHead
 from demerit.negatives.sim.splits import matched_pairs
 from demerit.training.teach import TeachConfig
 from demerit.training.teach.data import FrameTargets, TeachLabel, start_targets, targets_of
-from demerit.training.teach.features import EmbeddedEpisode, FeatureCache, FeatureSpec, extract_features
-from demerit.training.teach.fit import FitExample, PreferencePair, fit_head
+from demerit.training.teach.features import EmbeddedEpisode, FeatureSpec, extract_features
+from demerit.training.teach.fit import FitExample, fit_head
 
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
 BUDGETS = (2, 4, 8, 16, 40)
@@ -115,7 +115,7 @@ def load_recordings(address: str, cache: Path) -> tuple[list[Recording], list[de
     episodes = [e for e in demerit.open_dataset(address) if e.outcome is not None and e.outcome.curve is not None]
     spec = FeatureSpec(Engine.load_shipped(), (episodes[0].main_camera,), 1, TeachConfig())
     found, layout = [], None
-    for embedded in extract_features(episodes, spec, FeatureCache(cache, spec), workers=2):
+    for embedded in extract_features(episodes, spec, cache, workers=2):
         assert isinstance(embedded, EmbeddedEpisode), embedded
         layout = layout or spec.layout(embedded)
         episode, frames = embedded.episode, np.arange(embedded.length)
@@ -189,7 +189,7 @@ def fit_lesson(draw: Draw, lesson: Lesson, layout: FeatureLayout) -> TaughtHead 
     pairs = []
     if lesson.label == "preferences":
         sides = [[i for i, one in enumerate(taught) if one.success == side] for side in (True, False)]
-        pairs = [PreferencePair(a, b) for a, b in itertools.product(*sides)]
+        pairs = [(a, b, False) for a, b in itertools.product(*sides)]
     return fit_head(examples, config, pairs=pairs, layout=None if lesson.cues else layout)
 
 

@@ -30,12 +30,12 @@ def main() -> None:
     more: list[str] = []
     if options.small:
         benchmark, store = "own", str(files("demerit") / "assets" / "sample")
-        more = ["--limit", "6", "--resamples", "50", "--workers", "0"]
+        more = ["--limit", "6", "--set", "resamples=50", "--workers", "0"]
     with tempfile.TemporaryDirectory() as temporary:
         out = options.out or Path(temporary)
         command = [sys.executable, "-c", "from demerit.cli import main; main()", "bench", benchmark, "--data", store]
         subprocess.run(
-            [*command, "--model", "default", "--as-recorded", "--out", str(out), *more],
+            [*command, "--model", "default", "--set", "as-recorded=true", "--out", str(out), *more],
             check=True,
             stdout=subprocess.DEVNULL,
         )

@@ -1,7 +1,6 @@
 """Fixtures that many tests use."""
 
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from demerit.data.episode import Episode
 from demerit.data.video import write_video
 from fakes.drawn_sample import make_sample
-from fakes.paths import SHARED
+from fakes.paths import SHARED, find_chromium
 
 # `make test` draws the same examples on every machine. `make fuzz` draws new ones.
 SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
@@ -80,7 +79,7 @@ def postgres() -> Iterator[str]:
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """An empty database for people's work, of each kind."""
-    from demerit.use.people.database import Database
+    from demerit.people.database import Database
     from fakes.postgres import create_database
 
     is_file = request.param == "sqlite"
@@ -93,7 +92,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium, driven by Playwright; tests that use it are slow ones."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    program = find_chromium()
     if program is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
     driver = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install playwright")

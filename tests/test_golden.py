@@ -27,7 +27,10 @@ PROSE = (
     *("*claim", "*measure.note", "*verdicts.*", "*warnings.*", "*advice.*", "*notes.*", "*calibration.note"),
     *("*text", "*title", "*promise", "*outcomes.*.events.*.note", "*preferences.*.why"),
 )
-ADDED = ("reads_signals", "familiar*", "answer", "doubtful labels", "reader", "read_every", "large")
+ADDED = (
+    *("reads_signals", "familiar*", "answer", "doubtful labels", "reader", "read_every", "large", "caution", "flagged"),
+    *("unfinished", "second_tower"),
+)
 MACHINE = tuple(f"environment.{name}" for name in ("demerit", "python", "platform", "numpy", "date"))
 # With few tasks, recordings are resampled now, and paraphrases of one task are one task.
 RESAMPLED = (
@@ -75,7 +78,7 @@ def differences(before: Any, now: Any, but: tuple[str, ...] = (), at: str = "") 
 
 
 def leave_out_added(now: Any) -> Any:
-    """Leave out what earlier versions lack: familiarity, the answer of a lesson, whether a model reads signals."""
+    """Leave out what earlier versions lack: familiarity, a lesson's answer and weights, cautions, reading signals."""
     if isinstance(now, dict):
         return {
             key: leave_out_added(value)

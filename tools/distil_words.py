@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demerit.data.instructions import plain_words
+from demerit.data.arrays import Floats32
+from demerit.data.episode import plain_words
 from demerit.errors import BadInput, DemeritError, MissingExtra
-from demerit.models.compact.text import (
+from demerit.models.compact.engine import (
     HEADS,
     MOST_PIECES,
     PARTS,
@@ -31,7 +32,6 @@ from demerit.models.compact.text import (
     SPAN,
     WEIGHTS,
     WIDTH,
-    Floats,
     TextEncoder,
     save_text_encoder,
     split_word,
@@ -61,7 +61,7 @@ ABOUT = {
 class PieceVocabulary:
     """The tower's pieces and the teacher's vector of each."""
 
-    def __init__(self, pieces: list[str], alone: Floats) -> None:
+    def __init__(self, pieces: list[str], alone: Floats32) -> None:
         """Number the pieces."""
         self.pieces, self.alone = pieces, alone
         self._index = {piece: i for i, piece in enumerate(pieces)}
@@ -77,8 +77,8 @@ class DistillationSet:
     """Pieces of each sentence, target vectors (n, WIDTH), and whether sentence and meaning are known (n, 2)."""
 
     cut: list[list[int]]
-    wanted: Floats
-    known: Floats
+    wanted: Floats32
+    known: Floats32
 
 
 def instructions(path: Path) -> list[str]:
@@ -133,7 +133,7 @@ def _frame_tokens(ids: list[int]) -> list[int]:
     return [101, *ids, 102]  # [CLS] and [SEP] of BERT's vocabulary
 
 
-def prepare(teacher: MiniLM, words: PieceVocabulary, real: Sequence[str]) -> tuple[DistillationSet, Floats]:
+def prepare(teacher: MiniLM, words: PieceVocabulary, real: Sequence[str]) -> tuple[DistillationSet, Floats32]:
     """Return the training set, and the initial vectors of the pieces (the teacher's, projected and weighted)."""
     grammar = Grammar([one for one in words.pieces if len(one) > 3 and one.isalpha() and one not in THINGS], SEED)
     drawn = [grammar.sentence() for _ in range(TAUGHT + DRAWN)]
@@ -163,19 +163,19 @@ def prepare(teacher: MiniLM, words: PieceVocabulary, real: Sequence[str]) -> tup
     return DistillationSet(cut, wanted, known), first
 
 
-def _principal_parts(vectors: Floats) -> Floats:
+def _principal_parts(vectors: Floats32) -> Floats32:
     """Project phrases onto their 30 principal components, with a mean square of 1."""
     centred = vectors - vectors.mean(axis=0)
     basis = np.linalg.eigh((centred.T @ centred).astype(np.float64))[1][:, ::-1][:, :30]
     return _normalise((centred @ basis).astype(np.float32)) * np.float32(np.sqrt(30))
 
 
-def _normalise(rows: Floats) -> Floats:
-    unit: Floats = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+def _normalise(rows: Floats32) -> Floats32:
+    unit: Floats32 = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
     return unit
 
 
-def fit(lesson: DistillationSet, first: Floats) -> tuple[Floats, dict[str, Floats]]:
+def fit(lesson: DistillationSet, first: Floats32) -> tuple[Floats32, dict[str, Floats32]]:
     """Train the vectors of the pieces and the network's weights."""
     import torch
 
@@ -280,10 +280,10 @@ def _plain_words_of(texts: Sequence[str]) -> list[str]:
     return [word for text in texts for word in plain_words(text) if re.fullmatch("[a-z]{2,}", word)]
 
 
-def _static(words: PieceVocabulary, first: Floats) -> dict[str, Encoder]:
+def _static(words: PieceVocabulary, first: Floats32) -> dict[str, Encoder]:
     """Return the baselines: plain and weighted means of the teacher's vectors of the pieces."""
 
-    def mean_of(table: Floats) -> Encoder:
+    def mean_of(table: Floats32) -> Encoder:
         return lambda texts: np.stack([table[words.cut(text)].mean(axis=0) for text in texts])
 
     return {"plain mean": mean_of(words.alone), "weighted mean": mean_of(first)}

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from demerit.data.episode import Episode
-from demerit.data.labels import Event
+from demerit.data.episode import Episode, Event
 from demerit.data.store import Store
 from demerit.data.taxonomy import kinds
 

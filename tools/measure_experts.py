@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from demerit.negatives.sim.arena import Arena, StepFacts, silence_warnings
-from demerit.negatives.sim.behaviours import Ending, Finisher
+from demerit.negatives.sim.behaviours import Ending
 from demerit.negatives.sim.rollout import open_arena
 from demerit.negatives.sim.tasks import Task, all_tasks
 
@@ -24,7 +24,6 @@ LONGEST = 260
 CHECK_EVERY = 4
 LINGER = 12
 """steps that the expert continues after success"""
-RETREAT = Ending("retreat", 0, (0.0,) * 6, ())
 MARGIN_SHARE, MARGIN = 1.25, 20.0
 """limits are a quarter and 20 N above the largest force of any expert"""
 
@@ -70,9 +69,10 @@ def _trial(arena: Arena, seed: int) -> Trial:
             if first is not None and step >= first + LINGER:
                 break
     lasted = arena.succeeded(facts)
-    finisher = Finisher(RETREAT, facts.hand, arena.home, float(action[3]), np.zeros(3))
+    ending = Ending("retreat", 0, np.zeros(6), np.zeros((6, 3)))
+    ending.start(arena.home, float(action[3]), np.zeros(3))
     for _ in range(90):
-        facts = arena.step(finisher.act(facts.hand))
+        facts = arena.step(ending.act(facts.hand))
     forces = (max(getattr(facts, name) for facts in seen) for name in ("object_force", "scene_force"))
     return Trial(first, lasted, arena.succeeded(facts), *forces)
 

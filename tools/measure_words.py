@@ -12,9 +12,10 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from demerit.models.compact.text import PARTS, WIDTH, Floats, TextEncoder
+from demerit.data.arrays import Floats32
+from demerit.models.compact.engine import PARTS, WIDTH, TextEncoder
 
-Encoder = Callable[[Sequence[str]], Floats]
+Encoder = Callable[[Sequence[str]], Floats32]
 
 # None of these is in the grammar's own lists.
 THINGS = "helmet trumpet camera statue rocket ladder crayon pumpkin lantern violin".split()
@@ -42,7 +43,7 @@ def report(
 ) -> str:
     """Return the table: one row per group and encoder."""
 
-    def tower(texts: Sequence[str]) -> Floats:
+    def tower(texts: Sequence[str]) -> Floats32:
         found = [words.vector(text) for text in texts]
         return np.stack([np.zeros(WIDTH, np.float32) if vector is None else vector for vector in found])
 
@@ -63,14 +64,14 @@ def report(
     return "\n".join(lines)
 
 
-def cosines(vectors: Floats) -> Floats:
+def cosines(vectors: Floats32) -> Floats32:
     """Return the cosine of each row with each other row."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
-    similarity: Floats = unit @ unit.T
+    similarity: Floats32 = unit @ unit.T
     return similarity
 
 
-def agreement(truth: Floats, found: Floats) -> tuple[float, float, float]:
+def agreement(truth: Floats32, found: Floats32) -> tuple[float, float, float]:
     """Return the correlation of all cosines, and how often the nearest row is the same or in the nearest five."""
     pairs = np.triu_indices(len(truth), 1)
     correlation = float(np.corrcoef(truth[pairs], found[pairs])[0, 1])
@@ -79,7 +80,7 @@ def agreement(truth: Floats, found: Floats) -> tuple[float, float, float]:
     return correlation, same, float(np.mean((best[:, :5] == five[:, None]).any(axis=1)))
 
 
-def _order(similarity: Floats) -> npt.NDArray[np.intp]:
+def _order(similarity: Floats32) -> npt.NDArray[np.intp]:
     others = similarity.copy()
     np.fill_diagonal(others, -np.inf)
     return np.argsort(-others, axis=1, kind="stable")

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from demerit.errors import BadInput
-from demerit.models.compact.text import split_word
+from demerit.models.compact.engine import split_word
 
 _TOKEN = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+|[^\w\s]|_")
 BATCH = 512

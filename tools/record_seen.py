@@ -3,7 +3,7 @@
     python tools/record_seen.py DROID ROBOARENA
 
 The two folders hold the videos that it was trained on. The simulated episodes follow from their seeds: the train split
-of metaworld-bad@1 and the two further commands in `demerit train compact --help`. The numbers of episodes must be
+of metaworld-bad@1 and the two further commands in `python tools/train_compact --help`. The numbers of episodes must be
 those of training.json.
 """
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from demerit.data.episode import Episode
-from demerit.data.seen import SEEN, SeenEpisodes, hash_simulated
+from demerit.data.splits import SEEN, SeenEpisodes, hash_simulated
 from demerit.models.compact.engine import shipped_folder
 from demerit.negatives.sim.splits import HELD_OUT_BEHAVIOURS, HELD_OUT_TASKS, _others, plan
 from demerit.negatives.sim.tasks import tasks

@@ -13,10 +13,9 @@ import numpy as np
 
 import demerit
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.files import write_json
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.ranking import spearman
 from demerit.evaluate.metrics.success import auroc
@@ -24,7 +23,7 @@ from demerit.negatives.sim.behaviours import BEHAVIOURS
 from demerit.negatives.sim.job import simulate
 from demerit.negatives.sim.measure import progress
 from demerit.negatives.sim.rollout import EpisodeSpec
-from demerit.negatives.sim.splits import FETCH_CLASSES
+from demerit.negatives.sim.splits import OTHER_BEHAVIOURS
 from demerit.negatives.sim.tasks import task
 from demerit.training.teach import TeachConfig, teach
 from demerit.use.gym import find_success_threshold
@@ -82,7 +81,7 @@ def is_done(episode: Episode) -> bool:
 
 def make_episodes(folder: Path, name: str, small: bool, workers: int) -> list[Episode]:
     """Simulate the expert, as often behaviours that go wrong, and half as often a robot that explores."""
-    others = [other for other in FETCH_CLASSES if not BEHAVIOURS.factory(other).why_not(task(name))]  # type: ignore[attr-defined]
+    others = [other for other in (*OTHER_BEHAVIOURS, "idle") if not BEHAVIOURS.factory(other).why_not(task(name))]  # type: ignore[attr-defined]
     each = 4 if small else 36
     specs = [
         EpisodeSpec(name, behaviour, first + number, "plain")

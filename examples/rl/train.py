@@ -22,7 +22,7 @@ import demerit
 from demerit.data.files import make_folder, write_json
 from demerit.data.video import encode_clip
 from demerit.negatives.sim.measure import progress
-from demerit.use.gym import EpisodeThreshold, RewardEnv
+from demerit.use.gym import RewardEnv, Threshold
 from prepare import TASKS, lessons
 from robot import FRAMES, STRIDE, TaskEnv
 
@@ -80,7 +80,7 @@ def make_env(case: Case, out: Path) -> gymnasium.Env[Any, Any]:
     if case.reward == CLOCK:
         return ClockEnv(env)
     facts = json.loads((out / "models" / "quality.json").read_text())[case.lesson]
-    success = EpisodeThreshold(**facts["threshold"]) if case.reward == BINARY else None
+    success = Threshold(**facts["threshold"]) if case.reward == BINARY else None
     model = demerit.load_model(str(out / "models" / case.lesson))
     watched = RewardEnv(env, model, env.words, levels=case.reward, success=success, stride=STRIDE)
     if case.reward == FIVE:  # 1 to 5 becomes 0 to 1, like the others

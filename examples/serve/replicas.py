@@ -1,6 +1,6 @@
 """Several replicas of a reward server behind one address, on a Ray cluster.
 
-    pip install 'demerit[serve]' 'ray[serve]'
+    pip install -e '.[serve]' 'ray[serve]'
     python examples/serve/replicas.py default --replicas 2 --port 8000
     demerit score my_set --model http://127.0.0.1:8000
 
@@ -20,8 +20,8 @@ from typing import Any
 from ray import serve
 
 from demerit.models import load_model
-from demerit.use.serve.requests import ServeLimits
 from demerit.use.serve.server import RewardApp
+from demerit.web.uploads import ServeLimits
 
 
 def make_application(names: list[str], replicas: int, cpus: float, gpus: float, token: str | None) -> Any:

@@ -34,6 +34,8 @@ from pathlib import Path
 
 WRITE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
 """errno values that mean a file cannot be written"""
+TORCH = frozenset({"train", "vlm", "vlm-train"})
+"""extras that install torch"""
 
 
 class DemeritError(Exception):
@@ -74,7 +76,11 @@ class MissingExtra(DemeritError):
     def __init__(self, feature: str, extra: str) -> None:
         """`extra` is the extra to install."""
         self.feature, self.extra = feature, extra
-        super().__init__(f"{feature} needs an extra that is not installed: pip install 'demerit[{extra}]'")
+        first = " Install a CPU build of torch first, else pip downloads gigabytes of CUDA." if extra in TORCH else ""
+        super().__init__(
+            f"{feature} needs the extra {extra!r}: pip install -e '.[{extra}]' in a clone, or "
+            f"pip install 'demerit[{extra}] @ git+URL' (docs/install.md).{first}"
+        )
 
 
 class BadInput(DemeritError):

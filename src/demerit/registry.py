@@ -30,10 +30,7 @@ EXTRA_OF_MODULE = {
     "accelerate": "vlm-train",
     "openai": "chat",
     "pydantic": "chat",
-    "starlette": "serve",
     "fastapi": "serve",
-    "uvicorn": "serve",
-    "prometheus_client": "serve",
     "sqlalchemy": "annotate",
     "psycopg": "annotate",
     "argon2": "annotate",
@@ -42,6 +39,9 @@ EXTRA_OF_MODULE = {
     "gymnasium": "gym",
     "minari": "minari",
     "ray": "ray",
+    "rosbags": "ros",
+    "mcap": "ros",
+    "zstandard": "ros",
 }
 
 
@@ -93,16 +93,19 @@ class Registry:
         return self._found
 
 
-def load_attribute(address: str, feature: str) -> Callable[..., Any]:
-    """Import `module:attribute`; a missing optional dependency is named with its install line."""
+def load_attribute(address: str, feature: str, extra: str = "") -> Callable[..., Any]:
+    """Import `module:attribute`; a missing optional dependency is named with its install line.
+
+    `extra` is the one to install where several have that dependency; by default the first of them.
+    """
     module, _, attribute = address.partition(":")
     try:
         loaded: Any = importlib.import_module(module)
     except ModuleNotFoundError as missing:
-        extra = EXTRA_OF_MODULE.get((missing.name or "").partition(".")[0])
-        if extra is None:
+        first = EXTRA_OF_MODULE.get((missing.name or "").partition(".")[0])
+        if first is None:
             raise
-        raise MissingExtra(feature[0].upper() + feature[1:], extra) from missing
+        raise MissingExtra(feature[0].upper() + feature[1:], extra or first) from missing
     for part in attribute.split("."):
         loaded = getattr(loaded, part)
     factory: Callable[..., Any] = loaded

@@ -7,7 +7,7 @@ from fakes.command import demerit, demerit_here, error_sentence
 
 
 def test_bench_on_a_folder_of_videos_and_again_without_the_models(sample: Path, tmp_path: Path) -> None:
-    quick = ("--workers", "0", "--resamples", "50", "--embed", "1")
+    quick = ("--workers", "0", "--set", "resamples=50", "--set", "embed=1")
     done = demerit("bench", "own", "--data", sample, "--model", "clock", "--out", "here", *quick, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "own@1: 15 episodes, 3 tasks" in done.stdout and "here/report.json" in done.stdout
@@ -34,7 +34,18 @@ def test_mistakes_are_one_sentence_and_benchmarks_are_listed(tmp_path: Path) -> 
 
 
 def test_a_second_bench_keeps_the_first_report(sample: Path, tmp_path: Path) -> None:
-    quick = ("--workers", "0", "--resamples", "50", "--embed", "0", "--out", "here", "--as-recorded")
+    quick = (
+        "--workers",
+        "0",
+        "--set",
+        "resamples=50",
+        "--set",
+        "embed=0",
+        "--out",
+        "here",
+        "--set",
+        "as-recorded=true",
+    )
 
     def bench(*more: object) -> str:
         done = demerit_here("bench", "own", "--data", sample, *quick, *more, cwd=tmp_path)
@@ -57,6 +68,6 @@ def test_a_second_bench_keeps_the_first_report(sample: Path, tmp_path: Path) -> 
     assert (tmp_path / "here" / "report.json").read_text() == "damaged"
     assert "report-3.json" in reports()
     (tmp_path / "here" / "report.json").write_bytes(first)
-    done = demerit_here("leaderboard", "here", cwd=tmp_path)
+    done = demerit_here("bench", "--leaderboard", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "3 reports" in done.stdout

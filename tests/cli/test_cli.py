@@ -2,13 +2,13 @@
 
 import inspect
 import json
+import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,9 +17,10 @@ import typer
 from PIL import Image
 
 from demerit.cli import COMMANDS, load_command
-from demerit.cli.train import TrainGroup
+from demerit.cli.people import ArenaGroup
+from demerit.cli.renamed import translate_words
 from demerit.data.formats import open_dataset
-from demerit.registry import load_attribute
+from demerit.registry import EXTRA_OF_MODULE, load_attribute
 from fakes.command import COMMAND, demerit, demerit_here, error_sentence
 from fakes.processes import running
 
@@ -30,10 +31,12 @@ def folder(tmp_path: Path, sample: Path) -> Path:
     return tmp_path
 
 
-TRAINED = ("compact", "robometer", "roboreward", "rewind")
+ARENA = {f"arena {name}": entry for name, entry in ArenaGroup.table.items()}
+LEAVES = {name: entry for name, entry in COMMANDS.items() if name != "arena"} | ARENA
+"""every command that does something: its address and help line"""
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), *(["train", what] for what in TRAINED)])
+@pytest.mark.parametrize("command", [[], ["arena"], *(name.split() for name in LEAVES)])
 def test_help_has_examples(command: list[str]) -> None:
     run = demerit_here(*command, "--help")
     assert run.returncode == 0
@@ -43,13 +46,27 @@ def test_help_has_examples(command: list[str]) -> None:
     assert not re.search(r"<bool>|<list\[|…", run.stdout)
 
 
-@pytest.mark.parametrize(("table", "name"), [(table, name) for table in (COMMANDS, TrainGroup.table) for name in table])
-def test_examples_have_options_that_exist(table: Mapping[str, tuple[str, str]], name: str) -> None:
-    text = inspect.getdoc(load_attribute(f"demerit.cli.{table[name][0]}", name)) or ""
-    lines = re.findall(r"^ +demerit (.*?)(?: {2,}[(\[].*)?$", text.partition("Examples")[2], flags=re.M)
-    for words in map(shlex.split, lines):
-        known, rest = (TrainGroup.table, words[1:]) if words[0] == "train" else (COMMANDS, words)
-        load_command(known, rest[0]).make_context(rest[0], rest[1:])  # raises for what does not exist
+def examples(name: str) -> list[list[str]]:
+    """The command lines in the help of a command."""
+    address = (LEAVES | COMMANDS)[name][0]
+    command = load_attribute(f"demerit.cli.{address}", name)
+    text = command.info.help if isinstance(command, typer.Typer) else inspect.getdoc(command)
+    lines = re.findall(r"^ +demerit (.*?)(?: {2,}[(\[].*)?$", str(text).partition("Examples")[2], flags=re.M)
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", [*LEAVES, "arena"])
+def test_examples_have_options_that_exist(name: str) -> None:
+    lines = examples(name)
+    assert lines
+    for words in lines:
+        table, rest = (ArenaGroup.table, words[1:]) if words[0] == "arena" else (COMMANDS, words)
+        load_command(table, rest[0]).make_context(rest[0], rest[1:])  # raises for what does not exist
+
+
+def test_an_example_with_an_option_that_does_not_exist_is_found() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        load_command(ArenaGroup.table, "results").make_context("results", ["my_arena", "--nothing"])
 
 
 def test_version() -> None:
@@ -66,7 +83,7 @@ def test_python_runs_the_package() -> None:
     ("arguments", "meant"),
     [
         (["scor", "blocks"], "score"),
-        (["train", "compct"], "compact"),
+        (["arena", "reslts"], "results"),
         (["score", "blocks", "--modle", "clock"], "--model"),
         (["bench", "own", "--dta", "blocks"], "--data"),
     ],
@@ -76,20 +93,95 @@ def test_a_typo_names_the_nearest(arguments: list[str], meant: str) -> None:
     assert run.returncode == 2 and meant in run.stderr.partition("Error")[2]
 
 
-@pytest.mark.parametrize(("table", "name"), [(table, name) for table in (COMMANDS, TrainGroup.table) for name in table])
-def test_docstring_begins_with_the_help_line(table: Mapping[str, tuple[str, str]], name: str) -> None:
-    address, line = table[name]
+@pytest.mark.parametrize("name", [*LEAVES, "arena"])
+def test_docstring_begins_with_the_help_line(name: str) -> None:
+    address, line = (LEAVES | COMMANDS)[name]
     command = load_attribute(f"demerit.cli.{address}", f"demerit {name}")
     text = command.info.help if isinstance(command, typer.Typer) else inspect.getdoc(command)
     assert str(text).splitlines()[0] == line
 
 
-def test_commands_are_listed_in_order() -> None:
-    listed = re.findall(r"^│ ([a-z-]+) ", demerit("--help").stdout, flags=re.M)
-    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
-    alone = demerit("train")
-    shown = alone.stdout + alone.stderr
-    assert tuple(re.findall(r"^│ ([a-z]+) ", shown, flags=re.M)) == TRAINED
+def test_commands_are_listed_in_five_panels_with_a_line_each() -> None:
+    with_width = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    run = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True, env=with_width)
+    assert re.findall(r"^╭─ (\w+)", run.stdout, flags=re.M) == ["Options", "Start", "Data", "Models", "Measure", "Use"]
+    listed = run.stdout.partition("╭─ Start")[2]
+    lines = re.findall(r"^│ ([a-z-]+) +(.*?) +│$", listed, flags=re.M)
+    assert lines == [(name, line) for name, (_, line) in COMMANDS.items()]
+    assert listed.count("\n│ ") == len(COMMANDS)
+
+
+MODULES = sorted(EXTRA_OF_MODULE.keys() - {"pydantic"})  # which some versions of typer need
+WITHOUT_EXTRAS = f"""
+import sys
+for name in {MODULES}:
+    sys.modules[name] = None  # as if it were not installed
+from demerit.cli import app, main
+"""
+
+
+def test_help_needs_no_extra() -> None:
+    asked = [[*name.split(), "--help"] for name in (*LEAVES, "arena")]
+    code = f"{WITHOUT_EXTRAS}\nfor words in {asked}:\n    print(app(words, 'demerit', standalone_mode=False))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("Usage: ") == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["annotate", "blocks"], "annotate"),
+        (["serve", "clock"], "serve"),
+        (["arena", "results", "nothing"], "annotate"),
+        (["train", "rewind", "-o", "m", "--data", "a=blocks"], "train"),
+        (["train", "robometer", "-o", "m", "--data", "a=blocks"], "vlm-train"),
+        (["score", "blocks", "--on", "ray"], "ray"),
+        (["simulate", "s", "--tasks", "fetch-push"], "sim"),
+    ],
+)
+def test_a_missing_extra_names_its_install_line(folder: Path, arguments: list[str], extra: str) -> None:
+    command = [sys.executable, "-c", f"{WITHOUT_EXTRAS}\nmain()", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert f"pip install -e '.[{extra}]'" in error_sentence(run)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("materialize a b", "export --to mp4 a b"),
+        ("rewards write a -m clock -o b --gamma 0.9", "export a -m clock --set gamma=0.9 b"),
+        ("rewards write a --to npz", "export --model default a --to npz"),
+        ("label a safe.yaml", "score a --write-labels --model rule:safe.yaml"),
+        ("leaderboard a b --out site", "bench --leaderboard a b --out site"),
+        (
+            "score a --strict --trust-pickles --out=r",
+            "score a --with strict=true --with trust-pickles=true --rewards r",
+        ),
+        ("teach a -o b --cameras top,wrist", "teach a -o b --camera top --camera wrist"),
+        ("detect a --false-alarms 0.1", "detect a --risk 0.1"),
+        ("filter a b --pictures 9 --strict", "filter a b --with strict=true"),
+        ("label --help", "score --help"),
+    ],
+)
+def test_old_spellings_work_and_say_the_new_one(old: str, new: str) -> None:
+    sentences: list[str] = []
+    assert translate_words(old.split(), sentences.append) == new.split()
+    assert sentences and all(sentence.count("\n") == 0 for sentence in sentences)
+
+
+def test_todays_spelling_is_left_alone() -> None:
+    for name in LEAVES:
+        for words in examples(name):
+            assert translate_words(words, pytest.fail) == words
+    hidden = ["score", "a", "--", "--strict"]
+    assert translate_words(hidden, pytest.fail) == hidden
+
+
+def test_an_old_command_says_its_new_name_on_stderr(folder: Path) -> None:
+    run = demerit_here("materialize", "blocks", "videos", cwd=folder)
+    assert run.returncode == 0 and "is now: demerit export --to mp4 blocks videos" in run.stderr
+    assert "15 episodes as mp4" in run.stdout
 
 
 def test_import_inspect_score(folder: Path) -> None:
@@ -136,7 +228,7 @@ def test_all_names_are_checked_before_anything_is_loaded(folder: Path, monkeypat
     monkeypatch.syspath_prepend(folder)
     for models, words in ((("costly:model", "clokc"), "'clock'"), (("clock", "costly:Other"), "two called 'clock'")):
         options = [part for name in models for part in ("--model", name)]
-        assert words in error_sentence(demerit_here("score", "blocks", *options, "--out", "r", cwd=folder))
+        assert words in error_sentence(demerit_here("score", "blocks", *options, "--rewards", "r", cwd=folder))
     assert not (folder / "r").exists()
 
 
@@ -183,7 +275,10 @@ def test_text_from_data_never_controls_the_terminal(folder: Path) -> None:
         ["inspect", name],
         ["inspect", "blocks", "--episode", name, "--sheet", "x"],
     ]
-    commands += [["score", "blocks", "--model", "clock", "--out", f"{name}/r"], ["export", "blocks", f"{name}/robot"]]
+    commands += [
+        ["score", "blocks", "--model", "clock", "--rewards", f"{name}/r"],
+        ["export", "blocks", f"{name}/robot"],
+    ]
     commands += [["negatives", f"{name}/set", f"{name}/n"]]
     for command in commands:
         run = demerit_here(*command, cwd=folder)
@@ -197,7 +292,7 @@ def test_text_from_data_never_controls_the_terminal(folder: Path) -> None:
 
 def test_a_huge_text_is_cut(folder: Path) -> None:
     (folder / "blocks/labels.jsonl").write_text(json.dumps({"file": "success-0", "instruction": "x" * 100_000}) + "\n")
-    for command in (["inspect", "blocks"], ["score", "blocks", "--model", "clock", "--out", "r"]):
+    for command in (["inspect", "blocks"], ["score", "blocks", "--model", "clock", "--rewards", "r"]):
         run = demerit_here(*command, cwd=folder)
         assert run.returncode == 0 and len(run.stdout + run.stderr) < 10_000
 
@@ -267,8 +362,8 @@ FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)); 
 
 def test_a_full_disk_is_one_sentence(folder: Path) -> None:
     """A limit on the file size stands in for a full disk."""
-    commands = (["train", "compact", "-o", "t", "--data", "x=blocks", "--prepare-only"], ["import", "blocks", "n"])
-    for command in (*commands, ["score", "blocks", "--model", "change", "--out", "r"]):
+    commands = (["train", "rewind", "-o", "t", "--data", "x=blocks", "--prepare-only"], ["import", "blocks", "n"])
+    for command in (*commands, ["score", "blocks", "--model", "change", "--rewards", "r"]):
         # -B: or half a compiled module stays behind for others
         python = [sys.executable, "-B", "-c", FULL, *command]
         run = subprocess.run(python, cwd=folder, capture_output=True, text=True, check=False)
@@ -286,7 +381,7 @@ def test_a_warning_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch
         "    return Clock()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    run = demerit("score", "blocks", "--model", "slow:model", "--out", "r", cwd=folder)
+    run = demerit("score", "blocks", "--model", "slow:model", "--rewards", "r", cwd=folder)
     assert run.stderr.count("demerit: This takes long.\n") == 1 and "slow.py" not in run.stderr
 
 
@@ -294,7 +389,7 @@ def test_a_warning_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch
     ("place", "command"),
     [
         ("demerit.cli.load_attribute", ["score", "blocks"]),
-        ("demerit.cli.release.make_release", ["release", "blocks", "out", "--format", "lerobot", "--licence", "MIT"]),
+        ("demerit.cli.release.make_release", ["release", "blocks", "out", "--to", "lerobot", "--licence", "MIT"]),
     ],
 )
 def test_an_interruption_that_saves_nothing_does_not_promise_to_resume(

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,8 @@ def test_the_page_has_strips_a_table_and_videos(made: tuple[Path, str]) -> None:
     page = (made[0] / "report" / "report.html").read_text("utf-8")
     assert page.count('class="reel"') == 4
     assert 'href="../taught/report.html"' in page
-    assert 'tag good">trust' in page
+    answer = run_demo(made[0]).answer
+    assert ('tag good">trust' in page) == answer.is_trusted
     assert len(re.findall(r'id="clip-\d+"', page)) == 16
     assert not re.findall(r'(?:src|href)="https?:', page)
 
@@ -78,7 +80,17 @@ def test_a_copy_of_a_finished_demo_is_finished(made: tuple[Path, str], tmp_path:
     shutil.copytree(made[0], tmp_path / "moved")
     result = run_demo(tmp_path / "moved")
     assert not result.seconds
-    assert describe_demo(result.report, result.taught_report).trusted == "taught"
+    assert result.answer.title in describe_demo(result.report, result.taught_report, result.answer).text
+
+
+def test_the_demo_trusts_the_taught_model_only_if_its_own_report_does(made: tuple[Path, str]) -> None:
+    result = run_demo(made[0])
+    assert result.answer.headline in (made[0] / "taught" / "report.html").read_text("utf-8")
+    assert " ".join(result.answer.title.split()) in " ".join(made[1].split())
+    assert ("✓ trust" in made[1]) == result.answer.is_trusted
+    for kind, trusted in (("trust it", "taught"), ("label more", "")):
+        answer = replace(result.answer, kind=kind)
+        assert describe_demo(result.report, result.taught_report, answer).trusted == trusted
 
 
 def test_a_folder_with_other_videos_is_refused(tmp_path: Path) -> None:

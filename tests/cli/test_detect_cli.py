@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from demerit.data.store import Store
-from demerit.use.detect import Detector
+from demerit.decide.detector import Detector
 from fakes.command import demerit_here
 from fakes.tiny_video import write_video
 
@@ -40,14 +40,36 @@ def test_it_finds_what_stays_dark_and_saves_the_detector(work: Path) -> None:
     assert said.returncode == 0, said.stderr
     facts = json.loads(said.stdout)
     assert {row["episode"] for row in facts["episodes"] if row["alarm"]} == {"bad3", "bad4", "bad5"}
-    assert facts["figures"]["false_alarms"] == {"hits": 0, "n": 3}
-    frames = {row["episode"]: row["frame"] for row in facts["episodes"]}
+    assert (facts["figures"]["false_alarms"]["hits"], facts["figures"]["false_alarms"]["n"]) == (0, 3)
+    assert facts["flagged"] == 3 and facts["guarantee"]["share"] == 0.1
+    assert facts["verdicts"] == {"success": 0, "failure": 3, "unknown": {"no alarm": 3}, "warnings": []}
+    frames = {row["episode"]: row["flagged_at"] for row in facts["episodes"]}
     assert facts["figures"]["delay"] == frames["bad5"] - 2
     with (work / "a.csv").open() as file:
         assert [row["alarm"] for row in csv.DictReader(file)] == ["False"] * 3 + ["True"] * 3
     again = demerit_here("detect", "new", "--detector", "d.json", cwd=work)
-    assert again.returncode == 0 and "3 of 6" in again.stdout
+    assert again.returncode == 0 and "3 flagged of 6 episodes" in again.stdout
+    assert "Verdicts: 0 success, 3 failure, 3 unknown (no alarm)" in again.stdout
+    assert "flagged at" in again.stdout and "went wrong at" in again.stdout
     assert Detector.load(work / "d.json").false_alarms == 0.1
+
+
+def test_demonstrations_alone_teach_and_calibrate(work: Path) -> None:
+    taught = demerit_here("teach", "known", "-o", "model", cwd=work)
+    assert taught.returncode == 0, taught.stderr
+    arguments = ["detect", "new", "--model", "./model", "--calibrate", "known", "--risk", "0.1"]
+    said = demerit_here(*arguments, "-o", "ends.json", cwd=work)
+    assert said.returncode == 0, said.stderr
+    assert "if they resemble the 12 that it was calibrated on" in said.stdout
+    assert "each is flagged at its end" in said.stdout and Detector.load(work / "ends.json").at_end
+    rows = json.loads(demerit_here("detect", "new", "--detector", "ends.json", "--json", cwd=work).stdout)["episodes"]
+    found = {row["episode"]: row for row in rows if row["alarm"]}
+    assert {"bad3", "bad4", "bad5"} <= set(found) and len(found) <= 4
+    assert all(row["went_wrong_at"] <= row["flagged_at"] for row in found.values())
+    for path in (work / "model").glob("held-*.npz"):
+        path.unlink()  # as in a model of an earlier version: what it learned from does not count
+    few = demerit_here(*arguments, cwd=work)
+    assert few.returncode == 1 and "12 more that the model learned from" in few.stderr
 
 
 def test_a_broken_video_is_listed_and_the_others_are_judged(work: Path, tmp_path: Path) -> None:

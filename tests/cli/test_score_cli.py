@@ -85,7 +85,7 @@ def test_success_as_the_model_says_it(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_episodes_that_the_model_learned_from_are_marked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "pupil.py").write_text(
         "from demerit import open_dataset\n"
-        "from demerit.data.seen import SeenEpisodes\n"
+        "from demerit.data.splits import SeenEpisodes\n"
         "from demerit.models.baselines import Clock\n"
         "class Pupil(Clock):\n"
         f"    seen = SeenEpisodes.of(open_dataset({str(folder / 'blocks')!r})[:4])\n"
@@ -106,7 +106,7 @@ def test_a_table_of_an_earlier_version_is_replaced(folder: Path) -> None:
 
 def test_datasets_of_one_name_with_out(folder: Path) -> None:
     shutil.copytree(folder / "bare", folder / "x" / "bare")
-    run = demerit_here("score", "bare", "x/bare", "-m", "clock", "--out", "r", "--json", "--limit", "5", cwd=folder)
+    run = demerit_here("score", "bare", "x/bare", "-m", "clock", "--rewards", "r", "--json", "--limit", "5", cwd=folder)
     (found,) = json.loads(run.stdout)["models"]
     assert found["episodes"] == 5
     assert len(set(found["rewards"])) == 2 and all(Path(path).is_relative_to(folder / "r") for path in found["rewards"])

@@ -9,7 +9,7 @@ from rich.table import Table
 from demerit.cli import bars
 from demerit.cli.listing import ABOUT_SOURCES, LISTS
 from demerit.data.dataset import SOURCES
-from demerit.models.listing import NOT_LOADED
+from demerit.models.loading import NOT_LOADED
 from fakes.command import demerit_here
 
 
@@ -46,6 +46,6 @@ def test_a_list_describes_what_is_not_installed(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setitem(sys.modules, module, None)
     for module in ("demerit.data.formats.hdf5", "demerit.models.gvl.model"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    assert LISTS["sources"]()["hdf5"][:2] == [ABOUT_SOURCES["hdf5"], "Needs demerit[hdf5]."]
+    assert LISTS["sources"]()["hdf5"][:2] == [ABOUT_SOURCES["hdf5"], "Needs the extra hdf5 (docs/install.md)."]
     gvl = LISTS["models"]()["gvl"]
-    assert (gvl[0], gvl[-1]) == (NOT_LOADED["gvl"].about, "Needs demerit[chat].")
+    assert (gvl[0], gvl[-1]) == (NOT_LOADED["gvl"].about, "Needs the extra chat (docs/install.md).")

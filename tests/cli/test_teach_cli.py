@@ -147,7 +147,7 @@ def test_teach_then_score_recompute_and_bench(videos: Path, tmp_path: Path) -> N
     run = demerit_here("teach", videos, "-o", "mine", "--network", network, "--risk", "0.2", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert "--model ./mine" in run.stdout
-    scored = demerit_here("score", videos, "--model", f"./mine:{network}", "--out", "rewards", cwd=tmp_path)
+    scored = demerit_here("score", videos, "--model", f"./mine:{network}", "--rewards", "rewards", cwd=tmp_path)
     assert "mine: 16 scored" in scored.stdout, scored.stdout + scored.stderr
     again = demerit_here("teach", videos, "-o", "mine", "--network", network, "--json", cwd=tmp_path)
     facts = json.loads(again.stdout)
@@ -155,10 +155,10 @@ def test_teach_then_score_recompute_and_bench(videos: Path, tmp_path: Path) -> N
     assert facts["label next"]
     assert all(f"{one['episode']}: " in run.stdout and one["video"] in run.stdout for one in facts["label next"][:5])
     assert demerit_here("bench", "--recompute", "mine/report.json", cwd=tmp_path).returncode == 0
-    bench = ("bench", "own", "--data", videos, "-m", f"./mine:{network}", "--as-recorded", "--limit", "6",
-             "--resamples", "50")  # fmt: skip
+    bench = ("bench", "own", "--data", videos, "-m", f"./mine:{network}", "--set", "as-recorded=true", "--limit", "6",
+             "--set", "resamples=50")  # fmt: skip
     assert demerit_here(*bench, cwd=tmp_path).returncode == 1  # its own training set
-    benched = demerit_here(*bench, "--include-seen", cwd=tmp_path)
+    benched = demerit_here(*bench, "--set", "include-seen=true", cwd=tmp_path)
     assert benched.returncode == 0, benched.stderr
 
 
@@ -167,7 +167,7 @@ def test_wrong_arguments_are_one_sentence(videos: Path, tmp_path: Path) -> None:
     for arguments, word in (
         (("nowhere",), "exist"),
         ((videos, "--risk", "2"), "risk"),
-        ((videos, "--cameras", "top"), "main"),
+        ((videos, "--camera", "top"), "main"),
     ):
         run = demerit_here("teach", *arguments, "-o", "new", "--network", network, cwd=tmp_path)
         assert word in error_sentence(run)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from demerit.use.view.server import LocalServer
+from demerit.web.server import WebServer, make_app
 from fakes.command import COMMAND, demerit_here, error_sentence
 from fakes.viewed_dataset import make_viewed
 
@@ -38,7 +38,7 @@ def test_taken_port_and_no_dataset_are_sentences(tmp_path: Path, monkeypatch: py
     make_viewed(tmp_path / "set", 3)
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    with LocalServer({}) as other:
+    with WebServer(make_app([])) as other:
         port = other.url.rpartition(":")[2]
         sentence = error_sentence(demerit_here("view", tmp_path / "set", "--port", port))
         assert port in sentence and "--port 0" in sentence

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from demerit.decide.detector import Detector, Schedule
 from demerit.models import load_model
-from demerit.use.detect import Detector
-from demerit.use.detect.detector import Schedule
 from fakes.command import COMMAND, demerit_here, error_sentence
 from fakes.processes import running
 from fakes.tiny_video import put_video
+
+NAMED = ("--model", "fakes.named_values:Named")
 
 
 @pytest.fixture
@@ -32,15 +33,30 @@ def test_once_scores_what_is_there_and_a_second_run_nothing(runs: Path) -> None:
     first = [json.loads(line) for line in demerit_here(*words).stdout.splitlines()]
     assert {row["id"]: row["value"] for row in first} == {**dict.fromkeys("012345", 1.0), "bad": None}
     assert demerit_here(*words).stdout == ""
-    assert "demerit_watch_episodes 7\n" in (runs.parent / "m.prom").read_text()
+    assert "demerit_watch_episodes 7.0\n" in (runs.parent / "m.prom").read_text()
     told = demerit_here("watch", runs, "--once", "--model", "clock").stdout
     assert "Of these 7, watch these 1: bad" in told
 
 
+def test_cameras_found_by_their_names_are_said_once_and_can_be_turned_off(tmp_path: Path) -> None:
+    for name in ("cam_high/0", "cam_low/0", "cam_high/1", "cam_low/1"):
+        os.utime(put_video(tmp_path / f"{name}.mp4"), (1e9, 1e9))
+    note, off = "2 episodes with the cameras cam_high, cam_low", ("--with", "pair-cameras=false")
+    for words in (("watch", "--once", "--json"), ("score", "--json"), ("inspect", "--json")):
+        model = () if words[0] == "inspect" else ("--model", "clock")
+        run = demerit_here(words[0], tmp_path, *words[1:], *model)
+        assert run.stderr.count(note) == 1 and note not in run.stdout
+        assert note not in demerit_here(words[0], tmp_path, *words[1:], *model, *off).stderr
+    run = demerit_here("inspect", tmp_path, "--json", *off)
+    assert json.loads(run.stdout)["episodes"] == 4
+
+
 def test_an_alarm_is_an_exit_code(runs: Path) -> None:
-    words = ("watch", runs, "--once", "--model", "clock", "--alarm", "success<0.5 over 6", "--exit-on-alarm")
-    assert demerit_here(*words, "--threshold", "0.9").returncode == 0
-    assert demerit_here(*words, "--threshold", "1.1").returncode == 3
+    words = ("watch", runs, "--once", *NAMED, "--alarm", "success<0.5 over 6", "--exit-on-alarm")
+    assert demerit_here(*words, "--instruction", "lift 0.9").returncode == 0
+    assert demerit_here(*words, "--instruction", "lift 0.3").returncode == 3
+    unknown = ("watch", runs, "--once", "--model", "clock", "--alarm", "success<0.5 over 6", "--exit-on-alarm")
+    assert demerit_here(*unknown).returncode == 0  # a model without a threshold says nothing about success
 
 
 def test_a_detector_judges_with_its_own_model(runs: Path, tmp_path: Path) -> None:
@@ -57,9 +73,9 @@ def test_a_detector_judges_with_its_own_model(runs: Path, tmp_path: Path) -> Non
 
 
 def test_a_webhook_that_is_down_is_said_and_everything_is_scored(runs: Path) -> None:
-    words = ("--alarm", "success<0.5 over 6", "--threshold", "1.1", "--webhook", "http://127.0.0.1:9/x")
-    run = demerit_here("watch", runs, "--once", "--model", "clock", *words)
-    assert run.returncode == 0 and "1 not delivered" in run.stderr
+    words = ("--alarm", "success<0.5 over 6", "--webhook", "http://127.0.0.1:9/secret", "--instruction", "lift 0.3")
+    run = demerit_here("watch", runs, "--once", *NAMED, *words)
+    assert run.returncode == 0 and "127.0.0.1: 1 not delivered" in run.stderr and "secret" not in run.stderr
     assert "7 scored now" in run.stdout
 
 
@@ -80,8 +96,8 @@ def test_bad_input_is_one_sentence(runs: Path, words: list[str]) -> None:
 
 def test_once_fails_where_nothing_can_be_written(runs: Path) -> None:
     (runs.parent / "file").write_text("in the way")
-    run = demerit_here("watch", runs, "--once", "--model", "clock", "--out", runs.parent / "file")
-    assert run.returncode == 1 and "--out" in run.stderr
+    run = demerit_here("watch", runs, "--once", "--model", "clock", "--rewards", runs.parent / "file")
+    assert run.returncode == 1 and "--rewards" in run.stderr
 
 
 def test_metrics_that_cannot_be_written_are_said_after_everything_is_scored(runs: Path) -> None:
@@ -99,12 +115,12 @@ def test_a_running_watch_shows_a_new_episode(runs: Path) -> None:
         for _ in range(7):
             run.stdout.readline()
         put_video(runs / "new.mp4")
-        assert ": 1.000 scored" in run.stdout.readline()
+        assert ": 1.000 unknown: no threshold" in run.stdout.readline()
         with urllib.request.urlopen(f"{url[0]}/metrics") as reply:
-            assert "demerit_watch_episodes 8\n" in reply.read().decode()
+            assert "demerit_watch_episodes 8.0\n" in reply.read().decode()
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(urllib.request.Request(f"{url[0]}/metrics", headers={"Host": "evil.example"}))
         refused.value.close()
-        assert refused.value.code == 403
+        assert refused.value.code == 421
         run.terminate()
         assert run.wait(timeout=60) == 130  # as Ctrl-C: everything is saved

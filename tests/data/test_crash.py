@@ -36,8 +36,8 @@ def many_videos(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("mode", "kills"),
     [
         ("in place", 8),
-        pytest.param("in place", 120, marks=pytest.mark.slow),
-        pytest.param("copy", 80, marks=pytest.mark.slow),
+        pytest.param("in place", 40, marks=pytest.mark.slow),
+        pytest.param("copy", 30, marks=pytest.mark.slow),
     ],
 )
 def test_kill_at_random_moments(many_videos: Path, tmp_path: Path, mode: str, kills: int) -> None:

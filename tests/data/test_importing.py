@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 from demerit.data.dataset import Dataset, ListReader, Problem, Record
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Event, Origin, Outcome, Preference
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.data.importing import ImportProgress, import_dataset
-from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.store import Store
 from demerit.data.video import VideoClip
 from demerit.errors import BadEpisode, StoreError
 from demerit.models import load_model
 from demerit.models.score import ScoreJob, score
+from fakes.command import demerit_here, error_sentence
 from fakes.lerobot_fixture import write_v21
 from fakes.tiny_video import problem_facts, put_video, write_lines, write_video
 
@@ -135,6 +135,22 @@ def test_episodes_that_left_the_source_stay(tmp_path: Path, make_episode: Callab
     imported(tmp_path, make_episode("a"), make_episode("b"))
     progress, store = imported(tmp_path, make_episode("b"))
     assert (progress.absent, progress.unchanged, store.ids()) == (1, 1, ["a", "b"])
+
+
+@pytest.mark.parametrize("command", [("import",), ("import", "--copy"), ("release", "--licence", "MIT")])
+def test_a_lerobot_source_with_a_link_out_of_it_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """It may point to a private file, which would become part of the folder."""
+    write_v21(tmp_path / "lr", [4, 4])
+    video = next((tmp_path / "lr").rglob("episode_000001.mp4"))
+    words = (command[0], tmp_path / "lr", tmp_path / "out", *command[1:])
+    video.rename(tmp_path / "private.mp4")
+    video.symlink_to(tmp_path / "private.mp4")
+    assert "link that leaves its folder" in error_sentence(demerit_here(*words))
+    assert not (tmp_path / "out").exists()
+    video.unlink()
+    (tmp_path / "private.mp4").rename(video.with_name("own.mp4"))
+    video.symlink_to("own.mp4")  # within the folder
+    assert demerit_here(*words).returncode == 0
 
 
 def change_roboreward(folder: Path, change: bool) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from demerit.data.labels import (
+from demerit.data.episode import (
     NOT_A_MODEL,
     TRAINED_SOURCES,
     Outcome,
@@ -46,7 +46,7 @@ def test_a_choice_of_sources() -> None:
     assert not is_taken(person, ("model", "rule"))
     counts = SourceCounts()
     counts.add(labels, TRAINED_SOURCES)
-    assert counts.to_json() == {"taken": {"human": 1, "model:validated": 1}, "dropped": {"model": 1}}
+    assert counts.as_dict() == {"taken": {"human": 1, "model:validated": 1}, "dropped": {"model": 1}}
     assert check_sources(["edit", "human", "edit"]) == ("edit", "human")
     with pytest.raises(UnknownName, match="model:validated"):
         check_sources(["model:validate"])

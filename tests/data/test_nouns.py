@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demerit.data.episode import Edit, Episode, Origin, safe_name
+from demerit.data.episode import Edit, Episode, Event, Origin, Outcome, Preference, safe_name
 from demerit.data.frames import Frames, spread
-from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.reward import Reward
 from demerit.errors import BadEpisode, BadInput, BadReward, UnknownName
 from demerit.models.protocol import example_card

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from demerit.data.episode import Episode, Origin
-from demerit.data.frames import Frames
-from demerit.data.seen import SEEN, SeenEpisodes, seen_by
+from demerit.data.frames import Frames, SplicedFrames
+from demerit.data.splits import SEEN, SeenEpisodes, seen_by
 from demerit.data.video import write_video
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.ensemble import Ensemble
 from demerit.models.protocol import example_card
-from demerit.negatives.edits.splice import SplicedFrames
 from demerit.negatives.negative import load_negative
 from fakes.lesson_data import draw_images, episode
 

@@ -52,6 +52,40 @@ def test_leaks_between_splits() -> None:
     assert "5 tasks" in sentence and "10 episodes" in sentence and "and 2 more" in sentence
 
 
+def test_a_typo_is_no_other_task() -> None:
+    written = [episode("a", "open the drawer", "train", 0), episode("b", "Open the drawr.", "test", 1)]
+    (leak,) = find_leaks(written)
+    assert (leak.kind, leak.episodes) == ("task", ("a", "b")) and "drawr" in leak.what and "drawer" in leak.what
+    edited = replace(written[1], edits=(Edit("counterfactual", {}),))
+    assert kinds(written[0], edited) == {"wording": ("a", "b")}
+    assert not find_leaks([written[0], episode("b", "open the drawer and close it", "test", 1)])
+    tagged = [
+        episode("a", "x", "train", 0, tags={"task": "drawer"}),
+        episode("b", "y", "test", 1, tags={"task": "drawr"}),
+    ]
+    assert not find_leaks(tagged), "names of tasks are exact"
+    found = find_overlap("bench", [episode("x", "open teh drawer", "", 7)], written)
+    assert found.tasks == ("open the drawer", "open the drawr")
+
+
+def test_typos_are_not_parted() -> None:
+    texts = [
+        "open the drawer",
+        "wipe the table",
+        "fold the towel",
+        "stack the plates",
+        "pour the water",
+        "push the button",
+    ]
+    episodes = [tied(f"{number}{copy}", number, 20 * number + copy, 0, 0) for number in range(6) for copy in range(2)]
+    spelled = [[text, text[:-3] + text[-2] + text[-3] + text[-1]] for text in texts]
+    episodes = [replace(one, instruction=spelled[index // 2][index % 2]) for index, one in enumerate(episodes)]
+    for seed in range(10):
+        found = assign(episodes, seed)
+        assert len(set(found.values())) > 1
+        assert all(found[f"{number}0"] == found[f"{number}1"] for number in range(6))
+
+
 def test_overlap_with_a_held_out_set() -> None:
     mine = [episode("a", "open it", "train", 0), episode("b", "close it", "train", 1)]
     found = find_overlap("bench", [episode("x", "Open it!", "", 7), episode("y", "push", "", 1)], mine)

@@ -14,10 +14,9 @@ import pytest
 
 from demerit.data import parts as parts_module
 from demerit.data.dataset import Problem
-from demerit.data.episode import Edit, Episode, Origin
+from demerit.data.episode import Edit, Episode, Event, Origin, Outcome, Preference
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
-from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.reward import Reward
 from demerit.data.store import EPISODES, Store, episode_row, row_episode
 from demerit.data.summary import summarize

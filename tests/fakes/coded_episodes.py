@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from demerit.data.dataset import Dataset, Record
-from demerit.data.episode import Episode, Origin
-from demerit.data.labels import Event, Outcome, Preference
+from demerit.data.episode import Episode, Event, Origin, Outcome, Preference
 from demerit.data.reward import Reward
 from demerit.errors import UnreadableVideo
 from demerit.models.protocol import example_card

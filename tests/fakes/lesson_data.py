@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from demerit.data.dataset import Dataset, Record
-from demerit.data.episode import Episode, Origin
-from demerit.data.labels import Event, Outcome
+from demerit.data.episode import Episode, Event, Origin, Outcome
 from demerit.data.video import write_video
 from fakes.coded_episodes import Listed
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Event
 from demerit.data.frames import Frames, spread
-from demerit.data.labels import Event
 from demerit.data.reward import Reward
 from demerit.evaluate.benchmarks import Benchmark, recompute
 from demerit.evaluate.benchmarks.metric_specs import AUROC, BRIER, OVER_REWARD, ordering

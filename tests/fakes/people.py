@@ -11,13 +11,12 @@ from typing import Any
 import httpx
 import numpy as np
 
-from demerit.data.episode import Episode
-from demerit.data.labels import Outcome
+from demerit.data.episode import Episode, Outcome
 from demerit.data.store import Store
 from demerit.data.video import write_video
-from demerit.use.annotate.app import AnnotateApp
-from demerit.use.people.database import Database
-from demerit.use.people.guard import PeopleServer
+from demerit.people.annotate.app import AnnotateApp
+from demerit.people.database import Database
+from demerit.web.server import WebServer
 
 PASSWORD = "correct horse"
 
@@ -99,7 +98,7 @@ class ServedApp:
 def run_app(database: Database, cache: Path) -> Iterator[ServedApp]:
     """Serve the app."""
     app = AnnotateApp(database, cache)
-    with PeopleServer(app.guard.app) as server, ExitStack() as browsers:
+    with WebServer(app.guard.app) as server, ExitStack() as browsers:
         app.start()
         try:
             yield ServedApp(app, server.url, browsers)

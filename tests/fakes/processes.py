@@ -1,15 +1,17 @@
 """Processes of tests, always ended."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 
 @contextmanager
 def running(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Start a command with its output in a pipe; whatever happens, it is gone at the end.
+    """Start a command with its output in a pipe; whatever happens, it and a session of its own are gone at the end.
 
     `with subprocess.Popen` waits there for a process that may never end, also when the test has failed long ago.
     """
@@ -17,6 +19,9 @@ def running(command: Sequence[str | Path], **options: Any) -> Iterator[subproces
     try:
         yield run
     finally:
+        if options.get("start_new_session"):
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
         run.kill()
         for pipe in (run.stdin, run.stdout, run.stderr):
             if pipe is not None and not pipe.closed:

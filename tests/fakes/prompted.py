@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from demerit.data.episode import Episode, Origin
-from demerit.data.labels import Outcome
+from demerit.data.episode import Episode, Origin, Outcome
+from demerit.models.gvl.config import write_feedback
 from demerit.models.gvl.model import GVL
-from demerit.models.gvl.prompt import ANCHOR_LABEL, fill_prompt
 from fakes.chat_server import Request, ScriptedServer
 
 LABELS = {
-    "anchor": re.escape(ANCHOR_LABEL),
+    "anchor": "The first scene, worth 0 percent by definition:",
     "frame": r"Frame (?P<number>\d+):",
     "failure": r"Failed attempt (?P<example>\d+), picture (?P<number>\d+):",
     "reference": r"Rejected attempt (?P<example>\d+), picture (?P<number>\d+), (?P<percent>\d+) percent:",
 }
-FEEDBACK = fill_prompt("feedback", task="\0", remarks="\0", count="\0").split("\0")[0]
+FEEDBACK = write_feedback("\0", "", 0).split("\0")[0]
 
 
 def colour(index: int, blue: int = 40) -> tuple[int, int, int]:

@@ -1,6 +1,7 @@
 """A model that does harm on command, for tests on a Ray cluster.
 
-The file that DEMERIT_TEST_PLAN names holds JSON: {"log": FILE, "harm": {EPISODE: WORDS}, "driver": PID, "head": PID}.
+The file that DEMERIT_TEST_PLAN names holds JSON: {"log": FILE, "harm": {EPISODE: WORDS}, "driver": PID, "head": PID,
+"weights": TEXT}; the weights are in the model's card.
 Every scored episode is a line of the log. Harm is done once per episode, before it is scored, except "always die".
 """
 
@@ -21,7 +22,8 @@ class Saboteur:
     """The mean brightness of three frames, and what the plan says."""
 
     def __init__(self) -> None:
-        self.card = example_card(name="saboteur", frame_budget=3)
+        plan = json.loads(Path(os.environ["DEMERIT_TEST_PLAN"]).read_text())
+        self.card = example_card(name="saboteur", frame_budget=3, weights_hash=plan.get("weights", ""))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         return [self._one(episode) for episode in episodes]

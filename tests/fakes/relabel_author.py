@@ -15,9 +15,8 @@ import numpy as np
 from PIL import Image
 
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.data.video import VideoClip, write_video
 from demerit.negatives.negative import grade_of
 from demerit.negatives.relabel.prompts import MAX_TOKENS, read_prompt

@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from demerit.models.compact.engine import FILES, INFO, TEMPORAL, TOWER, WORDS
-from demerit.models.compact.text import PIECE, WEIGHTS, save_text_encoder
-from demerit.models.compact.text import WIDTH as WORDS_WIDTH
+from demerit.models.compact.engine import FILES, INFO, PIECE, TEMPORAL, TOWER, WEIGHTS, WORDS, save_text_encoder
+from demerit.models.compact.engine import WIDTH as WORDS_WIDTH
 
 FEATURES, VECTOR, HIDDEN, BINS = 12, 8, 10, 5
 PIECES = [*"abcdefghijklmnopqrstuvwxyz", *(f"##{one}" for one in "abcdefghijklmnopqrstuvwxyz"), "push", "the", "cup"]

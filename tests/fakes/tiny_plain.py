@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from demerit.models.vlm.piece_tokenizer import read_piece_tokenizer
-from demerit.models.vlm.prompt import PromptTokenizer
+from demerit.models.vlm.prompt import PromptTokenizer, read_piece_tokenizer
 from fakes.tiny_vlm import ID, random_weights, write_tokenizer
 
 PIECES = Path(__file__).parents[1] / "models" / "vlm" / "pieces" / "tokenizer.model"

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from demerit.data.dataset import Dataset, Record
-from demerit.training.compact.config import CompactTrainConfig
 from demerit.training.prepared import CorpusRow, PreparedCorpus
+from train_compact.config import CompactTrainConfig
 
 SIZE = 64
 INSTRUCTIONS = {

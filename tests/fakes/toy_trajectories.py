@@ -13,8 +13,7 @@ import numpy as np
 from demerit.training.frame_storage import FILES, Storage, pack_episode
 from demerit.training.prepared import EPISODES, PREFERENCES, PREPARED, CorpusRow, PreparedCorpus
 from demerit.training.vlm.checkpoints import VLMStart
-from demerit.training.vlm.config import VLMTrainConfig
-from demerit.training.vlm.corpus import VLMCorpusPlan
+from demerit.training.vlm.config import VLMCorpusPlan, VLMTrainConfig
 from fakes.tiny_vlm import (
     ID,
     PLAIN,
@@ -74,10 +73,10 @@ def write_corpus(corpus: PreparedCorpus, folder: Path, config: VLMTrainConfig, s
     rows: list[CorpusRow] = []
     with (folder / FILES[storage]).open("wb") as file:
         for number, row in enumerate(corpus.rows):
-            packed = pack_episode(corpus.frames(number), np.asarray, storage)
-            rows.append(replace(row, start=file.tell(), **packed.facts))
-            file.write(packed.content)
-    (folder / EPISODES).write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows))
+            content, facts = pack_episode(corpus.frames(number), np.asarray, storage)
+            rows.append(replace(row, start=file.tell(), **facts))
+            file.write(content)
+    (folder / EPISODES).write_text("".join(json.dumps(row.as_dict()) + "\n" for row in rows))
     (folder / PREFERENCES).write_text("".join(choice.line() + "\n" for choice in corpus.choices))
     return folder
 

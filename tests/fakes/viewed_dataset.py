@@ -6,15 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Event, Outcome
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
-from demerit.data.labels import Event, Outcome
 from demerit.data.reward import Reward
 from demerit.data.store import Store
 from demerit.models.protocol import example_card
-from demerit.models.reward_store import RewardStore
-from demerit.models.score import rewards_folder, scored_fingerprint
+from demerit.models.reward_store import RewardStore, scored_fingerprint
+from demerit.models.score import rewards_folder
 from fakes.tiny_video import write_video
 
 EVIL = "</script><img src=x onerror='window.evil = 1'><script>window.evil = 2</script>"
@@ -25,6 +24,7 @@ def make_recording(path: Path, gop: int = 10, **options: str) -> Frames:
     """Write a video whose frames tell their number: frame k is about 2 + 3.5 k bright."""
     grey = (2 + 3.5 * np.arange(LENGTH)).astype(np.uint8)
     images = np.broadcast_to(grey[:, None, None, None], (LENGTH, 48, 64, 3))
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_video(path, np.ascontiguousarray(images), fps=FPS, gop=gop, **options)
     return Frames.from_video(path)
 

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from demerit.data.arrays import Floats
 from demerit.data.frames import Images
 from demerit.models.by_time import TimedClip
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.images import cut_image_patches, cut_video_patches, resize_frames
 from demerit.models.vlm.prefix_tree import windows
-from demerit.models.vlm.prefixes import OPENING, Floats, PrefixScorer
+from demerit.models.vlm.prefixes import OPENING, PrefixScorer, frame_pairs, timestamp
 from demerit.models.vlm.prompt import IMAGE, ImageSlot, Piece, PromptTokenizer
 from demerit.models.vlm.robometer import (
     HEADS,
@@ -27,7 +28,6 @@ from demerit.models.vlm.robometer import (
     expected_progress,
     image_size,
 )
-from demerit.models.vlm.video import frame_pairs, timestamp
 
 
 class RobometerReference:
@@ -106,7 +106,8 @@ class RobometerReference:
         """Resize and cut every image by itself."""
         vision = self.shape.vision
         size = image_size(frames.shape[1], frames.shape[2], vision.factor)
-        cut = {"patch": vision.patch, "merge": vision.merge, "temporal": vision.temporal}
+        cut: dict[str, Any] = {"patch": vision.patch, "merge": vision.merge, "temporal": vision.temporal}
+        cut["scale"] = vision.scale
         flat = [cut_image_patches(torch.from_numpy(resize_frames(frame[None], size, "pil")), **cut) for frame in frames]
         grid = torch.tensor([[1, size[0] // vision.patch, size[1] // vision.patch]]).expand(len(frames), 3)
         return torch.cat(flat).flatten(0, 1), grid

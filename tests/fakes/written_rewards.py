@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Event, Outcome
 from demerit.data.formats import open_dataset
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.frames import Frames
-from demerit.data.labels import Event, Outcome
 from demerit.data.reward import Reward
 from demerit.models.protocol import ModelCard, example_card
-from demerit.use.scored import ScoredDataset, score_missing
+from demerit.models.reward_store import ScoredDataset
+from demerit.models.score import score_missing
 from fakes.lerobot_fixture import make_images
 
 LENGTHS = (6, 9, 5, 7)
@@ -34,7 +34,8 @@ class ByPlace:
         values = [np.nan if self.hide(place, t) else (t + 1) / (10 + place) for t in range(len(episode))]
         why = "too dark" if np.isnan(values).any() else ""
         chance = np.full(len(values), 0.9 if place % 2 else 0.1)
-        return Reward(self.card.name, episode.id, np.arange(len(values)), np.array(values), chance, why)
+        given = {"succeeds": bool(place % 2)}
+        return Reward(self.card.name, episode.id, np.arange(len(values)), np.array(values), chance, why, given)
 
 
 def true_value(place: int, t: int) -> float:

@@ -47,7 +47,20 @@ RESUMED = {
     "negatives": ("negatives", "store", "negatives", "--keep-originals", "--mix", MIX, "--per-episode", "12"),
 }
 TAUGHT = {
-    "teach": ("teach", "store", "--out", "taught", "--risk", "0.05", "--json", "--no-reader", *FORCED, *ALONE),
+    "teach": (
+        "teach",
+        "store",
+        "--out",
+        "taught",
+        "--risk",
+        "0.05",
+        "--json",
+        "--no-reader",
+        "--tower",
+        "none",
+        *FORCED,
+        *ALONE,
+    ),
     "calibrate": ("calibrate", "store", "--model", "change", "--out", "calibrated", *FORCED, *ALONE),
 }
 USED = {
@@ -217,7 +230,7 @@ def files(folder: Path) -> list[str]:
         name = path.name
         if path.is_dir() or name == ".lock":
             continue
-        if name.startswith(("part-", "head-", "seen-")):
+        if name.startswith(("part-", "head-", "seen-", "held-")):
             name = f"{name.partition('-')[0]}-*{path.suffix}"
         found.add((path.parent.relative_to(folder) / name).as_posix())
     return sorted(found)

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demerit.use.write.formulas import EpisodeSpans, weigh_samples
-from demerit.use.write.frames import RewardRecipe
+from demerit.use.write.frames import EpisodeSpans, RewardRecipe, weigh_samples
 from demerit.use.write.job import write_rewards
 from demerit.use.write.tables import read_weights
 from fakes.command import demerit
@@ -110,7 +109,7 @@ def test_it_opens_what_export_and_one_step_writing_make(tmp_path: Path) -> None:
 def test_a_sidecar_beside_it_changes_nothing_and_is_read(source: Path, tmp_path: Path) -> None:
     from lerobot.utils.rabc import RABCWeights
 
-    recipe = RewardRecipe(n=3)
+    recipe = RewardRecipe(ahead=3)
     write_rewards(scored(source), tmp_path / "side", "sidecar", recipe)
     for head in ("sparse", "dense"):
         theirs = RABCWeights(tmp_path / "side/sarm_progress.parquet", 3, head, kappa=0.01)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from demerit.errors import StoreError
-from demerit.llm.cache import AnswerCache, StoredAnswer
+from demerit.llm.budget import AnswerCache, StoredAnswer
 from fakes.chat_server import Faults, Request, ScriptedServer
 
 ANSWER = StoredAnswer("text", "stop", "", 3, 4, False)

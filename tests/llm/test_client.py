@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from demerit.errors import BadInput, MissingExtra, StoreError
 from demerit.llm import ChatClient, ChatRequest, Endpoint, Message
-from demerit.llm.cache import StoredAnswer
+from demerit.llm.budget import StoredAnswer
 from demerit.llm.client import parse_answer
 from fakes.chat_server import Faults, Request, ScriptedServer
 

@@ -202,7 +202,7 @@ def test_scoring_says_what_is_a_guess(tmp_path: Path) -> None:
     stored = list(RewardStore(found["rewards"][0]))
     assert [reward.familiarity for reward in stored] == [row["familiarity"] for row in found["scores"]]
     again = demerit_here("score", "noise", cwd=tmp_path).stdout
-    assert "2 of 2" in again and again.count("a guess") == 3  # a line for all, and a mark at each value
+    assert "unfamiliar: 2 of 2" in again and again.count("unknown: unfamiliar") == 2  # a line for all, and each verdict
 
 
 def test_rewards_combine_and_refuse_other_figures() -> None:

@@ -16,7 +16,7 @@ from demerit.llm.options import FROM_ENVIRONMENT, variable_of
 from demerit.models import load_model
 from demerit.models.check import check_model
 from demerit.models.grader import DESCRIBE, ChatGrader, GraderConfig
-from fakes.chat_server import Request, ScriptedServer
+from fakes.chat_server import LOST, NONSENSE, REFUSAL, Faults, Request, ScriptedServer
 from fakes.prompted import colour, coloured
 
 
@@ -97,6 +97,8 @@ def test_a_description_comes_first_and_is_kept(server: ScriptedServer, judge: Ju
     reward = model.score([at_five_fps()])[0]
     assert reward.value.tolist() == [5.0]
     assert reward.given["description"].startswith("A cup is lifted.")
+    kept = {answer["about"].split()[0]: answer["answer"] for answer in reward.given["generations"]}
+    assert kept == {"description": "A cup is lifted. ANSWER: 5 would be too much.", "grade": "It gets there. ANSWER: 5"}
     graded = judge.requests[-1].body["messages"]
     assert [message["role"] for message in graded] == ["user", "assistant", "user"]
     model.close()
@@ -107,6 +109,9 @@ def test_an_answer_without_a_grade_is_unscored(tmp_path: Path) -> None:
         model = grader(server, tmp_path)
         reward = model.score([at_five_fps()])[0]
         assert np.isnan(reward.value).all() and "Well done" in reward.why_missing
+        (kept,) = reward.given["generations"]
+        assert kept["answer"] == "Well done, 5 of 5!" and len(kept["request"]) == 64
+        assert kept["why_not"] == reward.why_missing
         no_task = coloured("two", instruction=" ")
         assert np.isnan(model.score([no_task])[0].value).all()
         model.close()
@@ -122,17 +127,66 @@ def test_without_the_description_that_was_asked_for_there_is_no_grade(tmp_path: 
 
 def test_a_prompt_of_ones_own_is_another_model(server: ScriptedServer, judge: Judge, tmp_path: Path) -> None:
     own = tmp_path / "mine.txt"
-    own.write_text("Did the robot do {task}? {braces} stay. End with ANSWER: and 1 to 5.")
+    own.write_text('Did the robot do {task}? {"braces": {}} stay. End with ANSWER: and 1 to 5.')
     model, plain = grader(server, tmp_path, f"prompt={own}", size=16), grader(server, tmp_path, size=16)
     model.score([at_five_fps()])
-    assert "Did the robot do put the cup away? {braces} stay." in judge.requests[0].text
-    assert model.card.hash() != plain.card.hash()
-    own.write_text("no place for it")
-    with pytest.raises(BadInput):
-        grader(server, tmp_path, f"prompt={own}")
+    assert 'Did the robot do put the cup away? {"braces": {}} stay.' in judge.requests[0].text
+    assert model.card.hash() != plain.card.hash() and model.card.name == f"{plain.card.name}-mine"
+    for text, named in {"no place for it": "task", "{task} and {frames}": "frames", " \n": "empty"}.items():
+        own.write_text(text)
+        with pytest.raises(BadInput, match=named):
+            grader(server, tmp_path, f"prompt={own}")
     with pytest.raises(StoreError):
         grader(server, tmp_path, "prompt=nowhere.txt")
     model.close()
+
+
+@pytest.mark.parametrize("fault", [*LOST, "nonsense", "empty", "refusal", "length"])
+def test_what_is_not_a_completion_is_kept_and_gives_no_grade(fault: str, tmp_path: Path) -> None:
+    """A server that sends a page, other JSON, nothing, a refusal or half an answer."""
+    with ScriptedServer(lambda request: "ANSWER: 5", Faults(rates={fault: 1.0})) as server:
+        model = grader(server, tmp_path, size=16)
+        reward = model.score([at_five_fps()])[0]
+        model.close()
+    assert not reward.scored and "\n" not in reward.why_missing
+    (kept,) = reward.given["generations"]
+    sent = {"garbage": "Bad gateway", "gateway": "upstream overloaded", "nonsense": NONSENSE, "refusal": REFUSAL}
+    assert sent.get(fault, "") in kept["answer"] and bool(kept["answer"]) == (fault != "empty")
+
+
+class RawServer(ScriptedServer):
+    """Sends one JSON value, whatever is asked."""
+
+    def __init__(self, sent: Any) -> None:
+        super().__init__(lambda request: "")
+        self.sent = sent
+
+    def completion(self, request: Request, fault: str) -> dict[str, Any]:
+        return self.sent
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ({"choices": []}, "choices"),
+        ({"choices": [{}]}, "choices"),
+        ({"choices": [{"message": {"content": [1]}}]}, "message"),
+        ({"choices": "ANSWER: 5"}, "ANSWER: 5"),
+        ({"error": "ANSWER: 5"}, "ANSWER: 5"),
+        ({}, ""),
+        (["ANSWER: 5"], "ANSWER: 5"),
+        ("ANSWER: 5", "ANSWER: 5"),
+        (5, "5"),
+        (None, ""),
+    ],
+)
+def test_other_json_is_no_completion(sent: Any, kept: str, tmp_path: Path) -> None:
+    with RawServer(sent) as server:
+        model = grader(server, tmp_path, size=16)
+        reward = model.score([at_five_fps()])[0]
+        model.close()
+    assert not reward.scored and reward.why_missing.startswith("failed: the server did not send a completion")
+    assert kept in reward.given["generations"][0]["answer"]
 
 
 def test_reasoning_models_get_room_and_no_temperature(server: ScriptedServer, judge: Judge, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_only_a_window_is_in_memory(video: Path, engine: Engine, workers: int) -
         expected = whole.main.take_prepared(range(LENGTH), model.prepare)
         assert np.array_equal(source.take(range(LENGTH)), expected)
         assert np.array_equal(source.take([149, 3, 64, 64]), expected[[149, 3, 64, 64]])
-        assert len(source.windows.images) <= WINDOW
+        assert len(source.images) <= WINDOW
         assert len(loaded.episode.main) == LENGTH
 
 

@@ -156,7 +156,7 @@ def _first_three(length: int) -> np.ndarray:
 class Deadly(VideoClip):
     """A clip on which the decoder dies, as decoders do on some files."""
 
-    def take_into(self, indices: Sequence[int], allocate: object) -> np.ndarray:
+    def take_into(self, indices: Sequence[int], allocate: object, prepare: object = None) -> np.ndarray:
         os.kill(os.getpid(), signal.SIGSEGV)
         raise AssertionError
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from demerit.data.dataset import Dataset, ListReader
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Outcome
 from demerit.data.export import materialize
 from demerit.data.formats import open_dataset
-from demerit.data.labels import Outcome
 from demerit.data.store import Store
 from demerit.errors import StoreError
 from demerit.evaluate.metrics.success import auroc

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives import NEGATIVES
-from demerit.negatives.mix import DEFAULT_MIX, Mix, Originals, Pool, SkippedNegative, level_out
+from demerit.negatives.mix import DEFAULT_MIX, Mix, Pool, choose_originals, level_out
+from demerit.negatives.negative import is_success
 
 SUCCESS = (Outcome("human", success=True),)
 
@@ -31,16 +31,15 @@ def some(count: int, frames: int = 40, sets: int = 1) -> list[Episode]:
 
 
 def chosen_by(mix: Mix, episodes: list[Episode]) -> list[Episode]:
-    originals = Originals(mix)
-    for episode in episodes:
-        originals.add(episode)
-    return [episode for episode in episodes if episode.id in originals.ids]
+    successes = {episode.id: episode.origin.dataset for episode in episodes if is_success(episode)}
+    chosen = choose_originals(successes, mix.seed, mix.per_dataset)
+    return [episode for episode in episodes if episode.id in chosen]
 
 
-def made_by(mix: Mix, episodes: list[Episode]) -> tuple[list[Episode], list[SkippedNegative]]:
+def made_by(mix: Mix, episodes: list[Episode]) -> tuple[list[Episode], list[tuple[str, str]]]:
     pool = Pool.of(episodes, mix.needs_partners)
     found = [made for episode in episodes for made in mix.make(episode, pool)]
-    return [m for m in found if isinstance(m, Episode)], [m for m in found if isinstance(m, SkippedNegative)]
+    return [m for m in found if isinstance(m, Episode)], [m for m in found if not isinstance(m, Episode)]
 
 
 def test_the_default_mix_has_balanced_grades() -> None:
@@ -91,7 +90,7 @@ def test_the_order_of_episodes_does_not_matter(shuffler: object, seed: int) -> N
     def outcome_of(order: list[Episode]) -> dict[str, tuple[object, ...]]:
         made, skipped = made_by(mix, chosen_by(mix, order))
         facts = {m.id: (m.instruction, m.outcomes[0].grade, dict(m.edits[0].params), m.edits[0].seed) for m in made}
-        return {**facts, "skipped": tuple(sorted((s.name, s.reason) for s in skipped))}
+        return {**facts, "skipped": tuple(sorted(skipped))}
 
     assert outcome_of(episodes) == outcome_of(shuffled)
 
@@ -127,10 +126,10 @@ def test_limits() -> None:
 def test_repeats_and_skipped_negatives() -> None:
     made, skipped = made_by(Mix.parse("reverse", per_episode=3), some(1))
     assert len(made) == 1
-    assert [s.name for s in skipped] == ["reverse"] * 2
+    assert [name for name, _ in skipped] == ["reverse"] * 2
     made, skipped = made_by(Mix.parse("clip,jump", per_episode=4), some(1, frames=1))
     assert not made
-    assert {(s.name, s.reason[-8:]) for s in skipped} == {("clip", "2 frames"), ("jump", "4 frames")}
+    assert {(name, reason[-8:]) for name, reason in skipped} == {("clip", "2 frames"), ("jump", "4 frames")}
 
 
 def test_parse_and_str() -> None:

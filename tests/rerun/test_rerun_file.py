@@ -12,7 +12,7 @@ from demerit.data.dataset import Dataset
 from demerit.data.formats import open_dataset
 from demerit.data.store import Store
 from demerit.errors import StaleRewards
-from demerit.use.view.rerun_file import AFTER, write_rerun
+from demerit.use.rerun_file import AFTER, write_rerun
 from fakes.command import demerit_here, error_sentence
 from fakes.viewed_dataset import FPS, LENGTH, make_viewed
 

@@ -15,12 +15,10 @@ import pytest
 
 from demerit.data.dataset import Record
 from demerit.data.decode import take_ahead
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import NOT_A_MODEL, Episode, Origin, Outcome, Preference
 from demerit.data.frames import Frames
-from demerit.data.labels import NOT_A_MODEL, Outcome, Preference
 from demerit.data.video import EXACT, VideoClip, write_video
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
-from demerit.training.compact.corpus import CompactCorpusPlan
 from demerit.training.prepared import (
     CorpusChoice,
     CorpusPart,
@@ -33,8 +31,8 @@ from demerit.training.prepared import (
     open_corpus,
     prepare,
 )
-from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
-from demerit.training.vlm.corpus import VLMCorpusPlan
+from demerit.training.rewind.data import CompactCorpusPlan
+from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig, VLMCorpusPlan
 from fakes.paths import TESTS
 from fakes.toy_corpus import list_dataset
 
@@ -185,7 +183,7 @@ def test_preparing_in_parallel_survives_a_kill(tmp_path: Path) -> None:
     whole = prepare_list(tmp_path / "whole", *episodes, storage="video")
     script = f"""
 import os, signal, sys
-sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "training")!r}]
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "training")!r}, {str(TESTS.parent / "tools")!r}]
 from pathlib import Path
 from demerit.training.prepared import CorpusPart, prepare
 from fakes.toy_corpus import list_dataset
@@ -387,7 +385,7 @@ def test_preferences_survive_a_kill(tmp_path: Path) -> None:
     """Killed after they are written and before the folder has its name."""
     script = f"""
 import os, signal, sys
-sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "training")!r}]
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "training")!r}, {str(TESTS.parent / "tools")!r}]
 from pathlib import Path
 from demerit.training import prepared
 from test_prepared import PLAN, compared, prepare_list

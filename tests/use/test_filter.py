@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,13 @@ import numpy as np
 import pytest
 
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Event, Outcome, Preference
 from demerit.data.formats import open_dataset
-from demerit.data.labels import Event, Outcome, Preference
 from demerit.data.store import Store
 from demerit.errors import BadInput
 from demerit.models.reward_store import RewardStore
-from demerit.use.filter import KeepBest, decide, need_at_least, need_no_kind, need_success
-from demerit.use.filter_page import write_filter_page
-from demerit.use.scored import score_missing
+from demerit.models.score import score_missing
+from demerit.use.filter import decide, need_at_least, need_best, need_no_kind, need_success, write_filter_page
 from fakes.command import demerit_here, error_sentence
 from fakes.lerobot_fixture import write_v21
 from fakes.named_values import Named
@@ -56,6 +55,7 @@ def run(folder: Path, *options: object, dest: str = "view") -> dict[str, Any]:
     said = demerit_here("filter", folder, folder.parent / dest, *options, "--json")
     assert said.returncode == 0, said.stderr
     found: dict[str, Any] = json.loads(said.stdout)
+    assert (found["lerobot_edit"] is None) == (folder.name != "lr")
     return found
 
 
@@ -72,7 +72,7 @@ def tree(folder: Path) -> dict[str, str]:
         ((*MODEL, "--min-mean", 0.35), "e0 e4 e5", {"mean value < 0.35": 3}, 1),
         ((*MODEL, "--keep-best", "40%"), "e0 e4 e5", {"not among the best 40%": 3}, 1),
         ((*MODEL, "--keep-best", "1"), "e0 e4", {"not among the best 1": 4}, 1),
-        ((*MODEL, "--success", "model"), "e0 e3 e4 e5", {"a failure by the model": 2}, 1),
+        ((*MODEL, "--success", "model"), "e0 e2 e3 e4 e5", {"a failure by the model": 1}, 2),  # e2 is unfamiliar
         (("--success", "labels"), "e0 e3 e4 e5", {"a failure by the labels": 2}, 2),
         (("--drop-kinds", "spill"), "e0 e2 e3 e4 e5", {"failure kind spill": 1}, 3),
         (("--rule", "safe.yaml"), "e0 e1 e2 e4 e5", {"rule-safe broken": 1}, 4),
@@ -128,7 +128,7 @@ def test_rewards_come_along_and_are_not_computed_again(folder: Path) -> None:
 def test_the_best_of_each_task(folder: Path) -> None:
     rows = [(one, reward) for (one, reward) in score_missing(open_dataset(str(folder)), Named(), folder / "r")]
     renamed = [(replace(one, instruction=" ".join(one.instruction.split()[:-1])), reward) for one, reward in rows]
-    kept = decide(renamed, [], KeepBest("1", per_task=True)).kept
+    kept = decide(renamed, [], need_best("1", per_task=True)).kept
     assert kept == ["e0", "e4", "e5"]  # the best table, an unscored one, the best cup
 
 
@@ -136,7 +136,7 @@ def test_equal_values_keep_the_first(tmp_path: Path) -> None:
     images = np.zeros((4, 4, 4, 3), np.uint8)
     episodes = [Episode.from_array(images, "lift the cup 0.5", f"e{i}") for i in range(5)]
     scored = score_missing(Dataset.from_episodes(episodes), Named(), tmp_path)
-    assert decide(scored, [], KeepBest("50%")).kept == ["e0", "e1", "e2"]
+    assert decide(scored, [], need_best("50%")).kept == ["e0", "e1", "e2"]
 
 
 def test_lerobot_indices_are_those_of_its_trainer(tmp_path: Path) -> None:
@@ -146,6 +146,17 @@ def test_lerobot_indices_are_those_of_its_trainer(tmp_path: Path) -> None:
     assert found["lerobot"] == {"kept": [0, 2], "dropped": [1]}
     assert (tmp_path / "view" / "episodes_kept.json").read_text() == "[0,2]"
     assert json.loads((tmp_path / "view" / "episodes_dropped.json").read_text()) == [1]
+    assert shlex.split(found["lerobot_edit"]) == [
+        f"HF_LEROBOT_HOME={tmp_path}",
+        "lerobot-edit-dataset",
+        "--repo_id=lr",
+        "--new_repo_id=lr_kept",
+        "--operation.type=delete_episodes",
+        "--operation.episode_indices=[1]",
+    ]
+    words = ("filter", tmp_path / "lr", *MODEL, "--dry-run", "--page", tmp_path / "page.html", "--min-final")
+    assert found["lerobot_edit"] in demerit_here(*words, 0.5).stdout
+    assert "lerobot-edit-dataset" not in demerit_here(*words, 0).stdout  # nothing goes
 
 
 def test_a_dry_run_writes_only_the_page_and_no_text_of_the_data_becomes_html(tmp_path: Path) -> None:
@@ -241,11 +252,11 @@ def test_labels_that_name_no_failure_are_not_judged_by_kind() -> None:
     images = np.zeros((4, 4, 4, 3), np.uint8)
     plain = Episode.from_array(images, "lift the cup 0.5")
     (reward,) = Named().score([plain])
-    judge = need_no_kind("spill").judge
+    _, judge = need_no_kind("spill")
     found = [judge(replace(plain, outcomes=labels), reward)[0] for labels in ((), (LABELS[2],), (LABELS[0],))]
     assert found == [None, None, True]
     assert judge(replace(plain, outcomes=(LABELS[1],)), reward)[0] is False
-    assert need_success("labels").judge(plain, reward)[0] is None
+    assert need_success("labels")[1](plain, reward)[0] is None
 
 
 def test_a_condition_that_can_judge_nothing_is_an_error() -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demerit.data.episode import Episode
-from demerit.data.labels import Outcome
+from demerit.data.episode import Episode, Outcome
 from demerit.data.store import Store
 from fakes.command import demerit_here
 from fakes.tiny_video import put_video

@@ -24,8 +24,8 @@ from demerit.data.store import Store
 from demerit.errors import BadEpisode, BadInput, DemeritError, RemoteError
 from demerit.models import load_model
 from demerit.models.protocol import example_card
-from demerit.models.reward_store import RewardStore
-from demerit.models.score import ScoreJob, ScoreProgress, score, scored_fingerprint
+from demerit.models.reward_store import RewardStore, scored_fingerprint
+from demerit.models.score import ScoreJob, ScoreProgress, score
 from demerit.negatives.sim.job import simulate
 from demerit.negatives.sim.rollout import EpisodeSpec
 from demerit.use import on_ray
@@ -35,6 +35,7 @@ from fakes.command import demerit_here, error_sentence
 from fakes.processes import running
 
 ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.timeout(480)  # starting a cluster takes long on a busy machine
 MODEL = "fakes.ray_models:Saboteur"
 BATCH, ACTORS, EPISODES = 2, 2, 16
 SCORER = RayScorer(MODEL, actors=ACTORS, workers=1, group_seconds=0)
@@ -78,14 +79,14 @@ def test_a_chat_model_is_refused_and_nothing_to_do_needs_no_cluster(sample: Path
 
 def test_a_worker_that_sees_other_files_says_so(sample: Path) -> None:
     model = load_model("clock")
-    work = on_ray._ActorScorer("clock", model.card.hash(), None, BATCH, 0)
+    work = on_ray._make_scorer("clock", model.card.hash(), None, BATCH, 0)
     first = next(iter(open_dataset(f"videos:{sample}")))
     assert [reward.episode for reward in work([(first, scored_fingerprint(first, model.card))])] == [first.id]
     with pytest.raises(BadEpisode) as refused:
         work([(first, "of another file")])
     assert refused.value.episode == first.id
     with pytest.raises(BadInput, match="card"):
-        on_ray._ActorScorer("clock", "of another version", None, BATCH, 0)
+        on_ray._make_scorer("clock", "of another version", None, BATCH, 0)
 
 
 def test_options_of_ray_need_it(sample: Path) -> None:
@@ -98,7 +99,7 @@ def test_options_of_ray_need_it(sample: Path) -> None:
 DRIVER = """
 import functools, json, os, sys
 import ray
-from demerit.cli import models
+from demerit.cli import score as models
 from demerit.negatives.sim.job import simulate
 from demerit.negatives.sim.rollout import EpisodeSpec
 from demerit.use import on_ray
@@ -124,9 +125,9 @@ class Bench:
             make_video(f"v/{number:02d}.mp4", seed=number, frames=6)
         self.order()
 
-    def order(self, head: int = 0, **harm: str) -> None:
+    def order(self, head: int = 0, weights: str = "", **harm: str) -> None:
         named = {name.removeprefix("e"): word for name, word in harm.items()}
-        self.plan.write_text(json.dumps({"log": str(self.log), "harm": named, "head": head}))
+        self.plan.write_text(json.dumps({"log": str(self.log), "harm": named, "head": head, "weights": weights}))
 
     def job(self, out: Path | None = None, **options: Any) -> ScoreJob:
         dataset = open_dataset(f"videos:{self.root / 'v'}")
@@ -152,7 +153,7 @@ class Bench:
         paths = os.pathsep.join(path for path in sys.path if path)
         environment = {**os.environ, "PYTHONPATH": paths, "DEMERIT_TEST_PLAN": str(self.plan), "NO_COLOR": "1"}
         environment |= options.pop("env", {})
-        command = [sys.executable, "-c", DRIVER, *map(str, words), "--out", str(self.root)]
+        command = [sys.executable, "-c", DRIVER, *map(str, words), "--rewards", str(self.root)]
         self.out = self.root / "saboteur"
         return running(command, env=environment, stderr=subprocess.PIPE, start_new_session=True, **options)
 
@@ -201,6 +202,15 @@ def test_rewards_are_those_of_the_plain_job(bench: Bench, frames: int | None) ->
     again = bench.score(frames=frames)
     assert (again.kept, again.scored, again.unscored) == (EPISODES, 0, 0)
     assert ray.is_initialized()  # a cluster that was there before stays
+
+
+@pytest.mark.slow
+def test_a_model_that_was_taught_again_scores_everything_again(bench: Bench) -> None:
+    assert bench.score().scored == EPISODES
+    bench.order(weights="taught again")
+    progress = bench.score()
+    assert (progress.stale, progress.scored, progress.kept) == (EPISODES, EPISODES, 0)
+    assert set(bench.times_scored().values()) == {2}
 
 
 @pytest.mark.slow
@@ -256,12 +266,12 @@ def test_simulated_episodes_are_those_of_the_plain_job(tmp_path: Path, plan: Pat
 def test_a_killed_driver_loses_and_doubles_nothing(alone: Bench) -> None:
     alone.order(e09="kill the driver")
     with alone.drive() as run:
-        run.communicate(timeout=100)
+        run.communicate(timeout=200)
         assert run.returncode == -signal.SIGKILL
     before = len(RewardStore(alone.out))
     assert 0 < before < EPISODES
     with alone.drive() as run:
-        _, errors = run.communicate(timeout=100)
+        _, errors = run.communicate(timeout=200)
         assert run.returncode == 0, errors
     assert alone.rows()["episode"].to_pylist() == [f"{number:02d}" for number in range(EPISODES)]
     assert alone.redone() <= ACTORS * BATCH
@@ -271,11 +281,11 @@ def test_a_killed_driver_loses_and_doubles_nothing(alone: Bench) -> None:
 def test_control_c_saves_what_is_done(alone: Bench) -> None:
     alone.order(e09="interrupt the driver")
     with alone.drive() as run:
-        _, errors = run.communicate(timeout=100)
+        _, errors = run.communicate(timeout=200)
     assert run.returncode == 130 and "Traceback" not in errors, errors
     before = len(RewardStore(alone.out))
     with alone.drive() as run:
-        out, errors = run.communicate(timeout=100)
+        out, errors = run.communicate(timeout=200)
         assert run.returncode == 0, errors
     assert 0 < before < len(alone.rows()) == EPISODES
     assert f"{before} were scored already" in out
@@ -301,7 +311,7 @@ def test_a_dead_head_is_a_sentence_and_what_is_done_is_kept(alone: Bench) -> Non
             gcs = next(process for process in family if "gcs_server" in process.name())
             alone.order(head=gcs.pid, e09="kill the head")
             with alone.drive(env={**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}) as run:
-                _, errors = run.communicate(timeout=100)
+                _, errors = run.communicate(timeout=200)
             assert run.returncode == 1 and "Traceback" not in errors, errors
             assert str(port) in errors.splitlines()[-1]
             for process in family:

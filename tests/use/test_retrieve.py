@@ -12,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
-from demerit.data.labels import Outcome
+from demerit.data.episode import Episode, Outcome
 from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.errors import BadInput
 from demerit.models.compact.engine import Engine
-from demerit.use.retrieve.index import FRAMES, PlayWindows, WindowPlan, index_windows
-from demerit.use.retrieve.search import (
+from demerit.use.retrieve import (
+    FRAMES,
+    PlayWindows,
+    WindowPlan,
+    index_windows,
     merge_hits,
     pick_examples_of,
     score_by_examples,

@@ -7,6 +7,7 @@ what they need at their top.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,46 +19,63 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from demerit.cli.terminal import escape_controls
+from demerit.cli.renamed import translate_words
 from demerit.errors import WRITE_ERRNOS, DemeritError, DemeritWarning, StoppedByUser
 from demerit.registry import load_attribute
 
 INTERRUPTED = 130
-SAVE_NOTHING = frozenset({"inspect", "export", "leaderboard", "check", "list"})
+SAVE_NOTHING = frozenset({"inspect", "export", "check", "list"})
 """commands that start over after an interruption; all others resume"""
+# C0 without tab and newline, DEL, C1, direction overrides, lone surrogates (undecodable file names).
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-# name: (module:function below demerit.cli, help line; the function's docstring begins with the same line)
-COMMANDS: dict[str, tuple[str, str]] = {
-    "import": ("data:import_", "Import a dataset into a demerit folder and list every problem found in it."),
-    "inspect": ("data:inspect", "Show what a dataset contains: episodes, hours, instructions, labels, problems."),
-    "export": ("data:export", "Write a dataset as LeRobot v3.0, or as a file for the Rerun viewer."),
-    "teach": ("teach:teach", "Teach a model your task from a few labelled episodes."),
-    "score": ("models:score", "Score every episode of a dataset. Run it again to resume."),
-    "rewards": ("rewards:app", "Write a model's rewards where trainers read them."),
-    "view": ("view:view", "Browse episodes with their videos, labels and every model's curves, in your browser."),
-    "serve": ("serve:serve", "Serve models to other processes and machines: scores, comparisons and live episodes."),
-    "watch": ("watch:watch", "Score episodes as a robot writes them, with a live page, metrics and alarms."),
-    "annotate": ("annotate:annotate", "Label episodes in a browser: verify, compare and mark, alone or as a team."),
-    "arena": ("arena:app", "Let sites compare hidden policies on their own robots."),
-    "calibrate": ("calibrate:calibrate", "Calibrate a model on labelled episodes and set a success threshold."),
-    "compare": ("compare:compare", "Compare the success rates of two policies with a model and a few labels."),
-    "detect": ("detect:detect", "Say which episodes went wrong and when, with a promised share of false alarms."),
-    "bench": ("bench:bench", "Measure models against labels, with controls. Writes report.html and report.json."),
-    "leaderboard": ("leaderboard:leaderboard", "Build a web page that compares reports and published tables."),
-    "filter": ("filter:filter_", "Make a view of a dataset without the episodes that fail a condition."),
-    "retrieve": ("retrieve:retrieve", "Find the moments of long recordings that show an instruction being done."),
-    "negatives": ("negatives:negatives", "Make failures from successes by editing frames or instructions."),
-    "relabel": ("relabel:relabel", "Write graded instructions that a success does not fulfil, with a chat model."),
-    "label": ("label:label", "Label episodes by a rule over their signals."),
-    "build-corpus": ("build_corpus:build_corpus", "Build a training corpus from many datasets with one config file."),
-    "materialize": ("negatives:materialize", "Write every episode as an mp4 file with a labels.jsonl."),
-    "release": ("release:release", "Make a dataset that you can share: card, licences, checksums."),
-    "simulate": ("simulate:simulate", "Simulate successes and failures with measured labels."),
-    "train": ("train:app", "Train the network of the default model, or a vision-language model."),
-    "check": ("models:check", "Check that a model does what its card and the protocol say."),
-    "list": ("listing:list_", "List the names that demerit knows: models, sources, benchmarks and more."),
-    "demo": ("demo:demo", "Teach a model on part of the shipped sample and score the rest."),
+CommandTable = Mapping[str, tuple[str, str]]
+"""name: module:function below demerit.cli, and a help line; the function's docstring begins with the same line"""
+PANELS: dict[str, CommandTable] = {
+    "Start": {
+        "demo": ("demo:demo", "Teach a model on part of the sample and score the rest."),
+        "inspect": ("data:inspect", "Show what a dataset contains: episodes, labels, problems."),
+        "annotate": ("people:annotate", "Label episodes in a browser, alone or as a team."),
+        "teach": ("teach:teach", "Teach a model your task from a few labelled episodes."),
+        "score": ("score:score", "Score every episode of a dataset. Run it again to resume."),
+    },
+    "Data": {
+        "import": ("data:import_", "Import a dataset into a demerit folder; list its problems."),
+        "filter": ("filter:filter_", "Make a view of a dataset by conditions, without copies."),
+        "retrieve": ("retrieve:retrieve", "Find the moments that show an instruction being done."),
+        "negatives": ("negatives:negatives", "Make failures of successes: edit frames or instructions."),
+        "relabel": (
+            "negatives:relabel",
+            "Write graded instructions that a success fails (chat model).",
+        ),
+        "distil": ("negatives:distil", "Make values per step of rejected rollouts (chat model)."),
+        "simulate": ("simulate:simulate", "Simulate successes and failures with measured labels."),
+        "build-corpus": ("build_corpus:build_corpus", "Build a training corpus from many datasets."),
+        "export": ("export:export", "Write a dataset or its rewards for other programs."),
+        "release": ("release:release", "Make a dataset that you can share: card, licences, checksums."),
+    },
+    "Models": {
+        "list": ("listing:list_", "List models, sources, benchmarks and other names."),
+        "calibrate": ("teach:calibrate", "Calibrate a model and set its success threshold."),
+        "train": ("train:train", "Train a vision-language model or a ReWiND on many episodes."),
+        "check": ("listing:check", "Check that a model does what its card says."),
+    },
+    "Measure": {
+        "bench": ("bench:bench", "Measure models against labels, with controls: a report."),
+        "compare": ("compare:compare", "Compare two policies with a model and a few labels."),
+        "detect": ("detect:detect", "Flag episodes that go wrong, and say when."),
+        "arena": ("people:app", "Let sites compare hidden policies on their own robots."),
+    },
+    "Use": {
+        "view": ("serve:view", "Browse episodes with labels and every model's curves."),
+        "watch": ("watch:watch", "Score episodes as a robot writes them: live page, alarms."),
+        "serve": (
+            "serve:serve",
+            "Serve models to other processes and machines.",
+        ),
+    },
 }
+COMMANDS: CommandTable = {name: entry for panel in PANELS.values() for name, entry in panel.items()}
 
 
 class PlainCommand(TyperCommand):
@@ -71,7 +89,7 @@ class PlainCommand(TyperCommand):
 class LazyGroup(TyperGroup):
     """A command group that imports a command only when it runs. Subclasses set `table`."""
 
-    table: Mapping[str, tuple[str, str]]
+    table: CommandTable
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters."""
@@ -97,23 +115,30 @@ def hide_types(params: list[Any]) -> list[Any]:
     return params
 
 
-def load_command(table: Mapping[str, tuple[str, str]], name: str) -> Any:
+def load_command(table: CommandTable, name: str) -> Any:
     """Import a command and prepare it to run."""
-    found = load_attribute(f"demerit.cli.{table[name][0]}", f"demerit {name}")
-    if isinstance(found, typer.Typer):
-        return typer.main.get_command(found)
+    command = load_attribute(f"demerit.cli.{table[name][0]}", f"demerit {name}")
+    if isinstance(command, typer.Typer):
+        return typer.main.get_command(command)
+    expand: Any = load_attribute("demerit.cli.bundles:expand_bundles", "options")
     app = typer.Typer(rich_markup_mode="rich", add_completion=False, pretty_exceptions_enable=False)
-    app.command(name, cls=PlainCommand)(report_errors(found, resumes=name not in SAVE_NOTHING))
+    app.command(name, cls=PlainCommand)(report_errors(expand(command), resumes=name not in SAVE_NOTHING))
     return typer.main.get_command(app)
 
 
-def make_app(group: type[LazyGroup], callback: Callable[..., None] = lambda: None, **options: Any) -> typer.Typer:
+def make_app(
+    group: type[LazyGroup],
+    callback: Callable[..., None] = lambda: None,
+    panels: Mapping[str, CommandTable] | None = None,
+    **options: Any,
+) -> typer.Typer:
     """Create a Typer app with a stub for each command of the group's table; `callback` has the options of the group."""
     settings = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
     app = typer.Typer(cls=group, **settings, **options)  # type: ignore[arg-type]
     app.callback()(callback)
-    for name, (_, line) in group.table.items():
-        app.command(name, help=line)(lambda: None)
+    for panel, table in (panels or {"Commands": group.table}).items():
+        for name, (_, line) in table.items():
+            app.command(name, help=line, rich_help_panel=panel)(lambda: None)
     return app
 
 
@@ -143,6 +168,11 @@ def report_errors(command: Callable[..., Any], resumes: bool = True) -> Callable
     return run
 
 
+def escape_controls(text: str) -> str:
+    r"""Write control characters of a text from data as escapes such as `\u001b`, which JSON reads back."""
+    return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
 def _print_error(text: str) -> None:
     print(escape_controls(text), file=sys.stderr)
 
@@ -166,9 +196,14 @@ def _plain_warnings() -> Iterator[None]:
 
 
 class RootGroup(LazyGroup):
-    """The commands of `demerit`."""
+    """The commands of `demerit`, also by the names of the last version."""
 
     table = COMMANDS
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Translate old spellings first."""
+        say = lambda sentence: _print_error(f"demerit: {sentence}")  # noqa: E731
+        return super().resolve_command(ctx, report_errors(translate_words, resumes=False)(args, say))
 
 
 def print_version(wanted: bool) -> None:
@@ -189,6 +224,7 @@ def root_options(
 app = make_app(
     RootGroup,
     root_options,
+    PANELS,
     name="demerit",
     help="Robot rewards that recognise bad behaviour.",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -1,11 +1,11 @@
-"""Output of all commands: two consoles, progress bars on a terminal (sparse lines elsewhere), and a report's table."""
+"""Output of all commands: two consoles, progress bars on a terminal (sparse lines elsewhere), tables and verdicts."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
-from demerit.cli.terminal import escape_controls, shorten
+from demerit.cli import escape_controls
+from demerit.data.reward import VerdictCounts
 
 if TYPE_CHECKING:
     from demerit.evaluate.metrics import Measure
@@ -79,25 +80,20 @@ def bar(title: str, total: int | None) -> Iterator[Bar]:
         yield Bar(title, total, progress)
 
 
-class StageBars:
-    """A progress bar per stage, one after the other; `update` is an `on_progress` callback."""
+@contextmanager
+def stage_bars() -> Iterator[Callable[..., None]]:
+    """Show a progress bar per stage, one after the other; yields the `on_progress` callback."""
+    bars: dict[str, Bar] = {}
+    with ExitStack() as stack:
 
-    def __enter__(self) -> StageBars:
-        """Start without a bar."""
-        self._stage, self._stack = "", ExitStack()
-        self._bar: Bar | None = None
-        return self
+        def update(stage: str, done: int, total: int | None, note: str = "") -> None:
+            if stage not in bars:
+                stack.close()
+                bars.clear()
+                bars[stage] = stack.enter_context(bar(stage, total))
+            bars[stage].update(done, note)
 
-    def __exit__(self, *_: object) -> None:
-        """End the last bar."""
-        self._stack.close()
-
-    def update(self, stage: str, done: int, total: int | None, note: str = "") -> None:
-        """Show the progress of a stage; a new stage gets a new bar."""
-        if stage != self._stage or self._bar is None:
-            self._stack.close()
-            self._stage, self._bar = stage, self._stack.enter_context(bar(stage, total))
-        self._bar.update(done, note)
+        yield update
 
 
 def report_table(report: Report, title: str, label: Callable[[str], str]) -> Table:
@@ -108,7 +104,11 @@ def report_table(report: Report, title: str, label: Callable[[str], str]) -> Tab
         table.add_column(escape(column), overflow="fold")
     for card in report.cards:
         is_control = card.name in report.controls
-        cells = [_format_measure(report.line(card.name, name)) for name in report.about.headline]
+        cells = [
+            _format_measure(report.line(card.name, name))
+            + "".join(f", published {one.printed}" for one in report.figures(card.name, name))
+            for name in report.about.headline
+        ]
         table.add_row(
             escape(card.name + " (control)" * is_control + " (a guess)" * report.is_guess(card.name)),
             *cells,
@@ -177,6 +177,18 @@ def _stack(table: Table) -> Table:
     return stacked
 
 
+def print_verdicts(counts: VerdictCounts, console: Console = out, by: str = "") -> None:
+    """Print what a model says of several episodes, and a line per warning; every command prints the same."""
+    console.print(escape(f"Verdicts{f' of {by}' if by else ''}: {counts}"), soft_wrap=True)
+    for warning in counts.warnings:
+        console.print(f"  [yellow]warning[/yellow] {escape(warning)}", soft_wrap=True)
+
+
+def shorten(text: str, most: int = 300) -> str:
+    """Cut a long text from data."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def print_problems(rows: list[dict[str, Any]], console: Console = out) -> None:
     """Print a line per kind of problem."""
     for row in rows:
@@ -184,3 +196,10 @@ def print_problems(rows: list[dict[str, Any]], console: Console = out) -> None:
         console.print(
             f"  [yellow]{row['problem']}[/yellow]: {row['episodes']} ({fate}), e.g. {escape(shorten(row['first']))}"
         )
+
+
+def print_notes(notes: Sequence[str]) -> bool:
+    """Say what a dataset's reader recognised by itself, beside the results; return whether there was anything."""
+    for note in notes:
+        err.print(f"[yellow]note[/yellow]  {escape(shorten(note))}", soft_wrap=True)
+    return bool(notes)

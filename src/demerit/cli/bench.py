@@ -1,8 +1,8 @@
-"""The bench command."""
+"""The bench command: reports about models, and the page that compares reports."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,18 +11,19 @@ import typer
 from rich.markup import escape
 
 from demerit.cli.bars import bar, out, print_table, report_table
-from demerit.cli.options import (
-    CameraOption,
-    InstructionOption,
+from demerit.cli.bundles import (
+    ChangesOption,
+    DatasetOptions,
+    DryRunOption,
     LabelSourcesOption,
-    PickleOption,
-    SourceOptions,
+    LimitOption,
+    ModelsOption,
+    WorkersOption,
     parse_sources,
-    reader_options,
 )
-from demerit.data.episode import count_episodes
+from demerit.config import change_config, parse_changes
+from demerit.data.episode import NOT_A_MODEL, count_episodes
 from demerit.data.files import make_folder
-from demerit.data.labels import NOT_A_MODEL
 from demerit.errors import BadInput, StoreError
 from demerit.evaluate.benchmarks import (
     BENCHMARKS,
@@ -32,101 +33,133 @@ from demerit.evaluate.benchmarks import (
     load_data,
     recompute,
     run_benchmark,
+    write_generations,
 )
-from demerit.evaluate.benchmarks.data import read_categories
+from demerit.evaluate.benchmarks.run import list_scored
+from demerit.evaluate.benchmarks.scores import read_categories
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.reports import Report, write_page
+from demerit.evaluate.reports import Report, build_leaderboard, write_page
 from demerit.evaluate.reports.headline import label, lead
+from demerit.evaluate.reports.report import generations_file
 
 REPORT = "report.json"
+DIGITS = 12
+"""numbers of two versions are equal if they agree to so many decimals"""
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What --set changes."""
+
+    as_recorded: bool = False
+    """skip reversed and shuffled frames and other instructions"""
+    batch: int = 8
+    """episodes per call of a model"""
+    calibrate_on: str = ""
+    """fit the map from value to grade on this split, and do not measure it"""
+    categories: str = ""
+    """CSV file, instruction,category: task categories, instead of by verb"""
+    embed: int = 12
+    """videos to embed in the page"""
+    include_seen: bool = False
+    """also measure episodes that a model learned from (unfair)"""
+    resamples: int = 10_000
+    """bootstrap resamples per interval"""
 
 
 def bench(
-    benchmark: Annotated[
-        str, typer.Argument(metavar="[BENCHMARK]", help="name@version (see: demerit list benchmarks); own = your data.")
-    ] = "",
-    model: Annotated[
+    names: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", metavar="NAME", help="A model's name or folder; may be repeated."),
+        typer.Argument(
+            metavar="[BENCHMARK]",
+            help="name@version (see: demerit list benchmarks); own = your data; own:NAME = measured as NAME measures.",
+        ),
     ] = None,
+    *,
+    reading: DatasetOptions,
+    model: ModelsOption = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="The episodes: a folder, a video or FORMAT:PATH; may be repeated."),
+        typer.Option(metavar="DATASET", help="The episodes: a folder, a video or FORMAT:PATH. Repeatable."),
     ] = None,
-    instruction: InstructionOption = "",
     out_folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the report (default: bench/BENCHMARK).")
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder of the report (default: bench/BENCHMARK).")
     ] = None,
-    embed: Annotated[int, typer.Option(help="Number of videos to embed in the page.")] = 12,
-    frames: Annotated[int | None, typer.Option(help="Score only N frames of each episode, spread evenly.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Use only the first N episodes.")] = None,
+    frames: Annotated[
+        int | None, typer.Option(metavar="N", help="Score N frames of each episode, spread evenly.")
+    ] = None,
+    limit: LimitOption = None,
     no_controls: Annotated[
         bool, typer.Option("--no-controls", help="Skip the controls; then models are not compared with chance.")
     ] = False,
-    as_recorded: Annotated[
-        bool, typer.Option("--as-recorded", help="Skip reversed and shuffled frames and other instructions.")
-    ] = False,
-    calibrate_on: Annotated[
-        str, typer.Option(metavar="SPLIT", help="Fit the map from value to grade on this split, and do not measure it.")
-    ] = "",
-    categories: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="instruction,category: task categories, instead of by verb.")
-    ] = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples per interval.")] = 10_000,
-    batch: Annotated[int, typer.Option(help="Episodes per call of a model.")] = 8,
-    workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one per core; 0 = none).")] = None,
+    changes: ChangesOption = None,
+    workers: WorkersOption = None,
     label_sources: LabelSourcesOption = "",
-    include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also measure episodes that a model learned from (unfair).")
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Also measure test episodes whose labels no person has checked.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what prompted models would cost; send nothing.")
-    ] = False,
-    camera: CameraOption = None,
-    options: SourceOptions = None,
-    trust_pickles: PickleOption = False,
+    dry_run: DryRunOption = False,
     report: Annotated[
         Path | None,
         typer.Option("--recompute", metavar="REPORT.JSON", help="Recompute a report's measures, without a model."),
     ] = None,
+    leaderboard: Annotated[
+        bool, typer.Option("--leaderboard", help="Build a page that compares reports and published tables.")
+    ] = False,
 ) -> None:
-    """Measure models against labels, with controls. Writes report.html and report.json.
+    """Measure models against labels, with controls: a report.
+
+    roborewardbench@1, rbm-eval@1 and roboarena@1 are published tables: each model answers as in the paper, the paper's
+    figures stand beside the measured ones, and any other set than the published one is refused (own:NAME measures it).
 
     A run with other models, data or options writes report-2.html, and so on; the same run again replaces its report.
+    What chat models answered, word for word, is in generations.jsonl beside it.
+    --set takes as-recorded (no reversed or shuffled frames), batch, calibrate-on (a split), categories (a CSV file of
+    instruction,category), embed (videos on the page), include-seen (unfair) and resamples.
 
     [bold]Examples[/bold]
 
       demerit bench own --data my_videos --model clock --model my_package.rewards:MyModel
-      demerit bench roboarena@1 --data ~/data/roboarena --model clock --out reports/arena
+      demerit bench roborewardbench@1 --data ~/data/RoboReward --model roboreward:4b -o reports/grades
+      demerit bench own:rbm-eval@1 --data my_videos --model robometer
       demerit bench roboarena@1 --data ~/data/roboarena --model gvl --model gvl:video,examples=my_set --dry-run
-      demerit bench --recompute reports/arena/report.json
+      demerit bench --recompute reports/grades/report.json
+      demerit bench --leaderboard reports/*/report.json -o site
     """
+    if leaderboard:
+        return _build_leaderboard([Path(name) for name in names or []], out_folder or Path("leaderboard"))
     if report is not None:
         return _recompute(report)
+    if len(names or []) != 1:
+        raise BadInput("benchmark", f"one of {', '.join(BENCHMARKS)}", ", ".join(names or []) or "none")
+    settings = change_config(BenchSettings(), parse_changes(changes or []), "--set")
+    reader = reading.settings
     run_options = RunOptions(
         controls=not no_controls,
-        perturbations=not as_recorded,
+        perturbations=not settings.as_recorded,
         frames=frames,
         limit=limit,
-        batch=batch,
+        batch=settings.batch,
         workers=workers,
         sources=parse_sources(label_sources, NOT_A_MODEL),
-        include_seen=include_seen,
-        camera=camera,
-        settings=MeasureSettings(Resampling(resamples=resamples), calibrate_on),
-        reader=reader_options(options, trust_pickles, instruction),
-        categories={} if categories is None else read_categories(categories),
+        unverified=unverified,
+        include_seen=settings.include_seen,
+        camera=reader.pop("camera"),
+        settings=MeasureSettings(Resampling(resamples=settings.resamples), settings.calibrate_on),
+        reader=reader,
+        categories=read_categories(Path(settings.categories)) if settings.categories else {},
     )
-    if not benchmark:
-        raise BadInput("benchmark", f"one of {', '.join(BENCHMARKS)}", "none")
-    chosen = load_benchmark(benchmark)
-    folder = out_folder or Path("bench") / chosen.name
+    chosen = load_benchmark((names or [])[0])
+    folder = out_folder or Path("bench") / chosen.name.replace(":", "-")
     loaded = load_data(chosen, data or [], run_options)
     out.print(escape(f"Labels: {loaded.sources}"))
-    models = [chosen.load_model(name) for name in model or []]
+    models = [chosen.load_model(name, loaded.address) for name in model or []]
     prompted: list[Any] = [scorer for scorer in models if hasattr(scorer, "estimate")]
     for scorer in prompted:
-        out.print(escape(f"{scorer.card.name}: {scorer.estimate(loaded.episodes)}"))
+        asked = list_scored(chosen, loaded, run_options)
+        changed = len(asked) - len(loaded.episodes)
+        more = f" ({changed} of them with changed frames or instructions)" if changed else ""
+        out.print(escape(f"{scorer.card.name}: {scorer.estimate(asked)}{more}"))
     if dry_run:
         return
     # Ask again what a server did not answer last time; paid answers come from the cache.
@@ -137,10 +170,14 @@ def bench(
         )
     numbers = free_report(make_folder(folder), made)
     made.write(numbers)
+    answers = generations_file(numbers)
+    answered = write_generations(made, folder, answers, frames)
     print_report(made)
-    page = write_page(made, numbers.with_suffix(".html"), loaded.frames(), embed)
+    page = write_page(made, numbers.with_suffix(".html"), loaded.frames(), settings.embed)
     out.print(escape(f"The report: {page}"))
     out.print(escape(f"Its numbers: {numbers}"))
+    if answered:
+        out.print(escape(f"What chat models answered, word for word: {answers} ({answered} answers)"))
     if numbers.name != REPORT:
         out.print(escape(f"Earlier reports of other models, data or options stay: {folder / REPORT}"))
     for spent in dict.fromkeys(str(scorer.spent) for scorer in prompted):  # models of one server share a client
@@ -157,6 +194,15 @@ def free_report(folder: Path, report: Report) -> Path:
         except StoreError:  # damaged, or of a newer version: not ours to overwrite
             continue
     raise AssertionError("unreachable")
+
+
+def _build_leaderboard(paths: list[Path], folder: Path) -> None:
+    reports = [
+        sorted(path.glob("report*.json")) or [path / "report.json"] if path.is_dir() else [path] for path in paths
+    ]
+    files = [file for group in reports for file in group]
+    page = build_leaderboard([Report.read(path) for path in files], folder)
+    out.print(escape(f"The leaderboard: {page} ({len(files)} reports)"))
 
 
 def _recompute(path: Path) -> None:
@@ -177,17 +223,19 @@ def _numbers(report: Report) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return measures and differences by what they are of; without p adjusted, which depends on how many there are."""
     facts = report.as_dict()
     words, adjusted = ("note", "resampled"), ("p_adjusted",)
-    found: dict[tuple[str, ...], dict[str, Any]] = {
+    numbers: dict[tuple[str, ...], dict[str, Any]] = {
         ("measure", line["model"], line["part"], line["measure"]["name"]): _leave_out(line["measure"], words)
         for line in facts["lines"]
     }
     for row in facts["comparisons"]:
-        found["difference", row["first"], row["second"], row["measure"]] = _leave_out(row, adjusted)
-    return found
+        numbers["difference", row["first"], row["second"], row["measure"]] = _leave_out(row, adjusted)
+    return numbers
 
 
 def _leave_out(facts: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {key: value for key, value in facts.items() if key not in names}
+    """Leave names out, and the last digits, in which the order of a sum shows."""
+    rest = {key: value for key, value in facts.items() if key not in names}
+    return {key: round(value, DIGITS) if isinstance(value, float) else value for key, value in rest.items()}
 
 
 def print_report(report: Report) -> None:
@@ -195,11 +243,14 @@ def print_report(report: Report) -> None:
     tasks = len({episode.task for episode in report.episodes})
     count = f"{count_episodes(len(report.episodes))}, {tasks} task{'s' * (tasks != 1)}"
     print_table(report_table(report, f"{report.about.name}: {count}", label))
+    if report.published:
+        sources = "; ".join(dict.fromkeys(one.source for one in report.published))
+        out.print(escape(f"Published figures, by part in the report: {sources}."))
     for sentence in report.cautions:
         out.print(f"[bold red]caution[/bold red]  [red]{escape(sentence)}[/red]")
-    found = lead(report)
-    out.print(f"[bold]{escape(found.title)}[/bold]")
-    out.print(escape(found.text))
+    first = lead(report)
+    out.print(f"[bold]{escape(first.title)}[/bold]")
+    out.print(escape(first.text))
     for model, sentences in report.verdicts.items():
         for sentence in sentences:
             out.print(f"[bold]{escape(model)}[/bold]  {escape(sentence)}")

@@ -10,33 +10,32 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from demerit.cli.bars import StageBars, out, print_grades, print_problems, print_table
-from demerit.cli.options import StrictOption
+from demerit.cli.bars import out, print_grades, print_problems, print_table, stage_bars
+from demerit.cli.bundles import BudgetOption, ConcurrencyOption, DryRunOption
 from demerit.data.splits import LeakReport
 from demerit.errors import BadInput
 from demerit.training.corpus import CorpusPlan, CorpusSummary, estimate_cost, load_config, make_plan
 from demerit.training.corpus import build_corpus as run_build
-from demerit.training.corpus.plan import DrawnSource
+from demerit.training.corpus.config import DrawnSource, shipped_configs
 
 UNFINISHED = 3
 """exit code when some originals got no answer: the same command asks again"""
 
 
 def build_corpus(
-    recipe: Annotated[str, typer.Argument(help="A config (YAML), or the name of one that ships: example.")],
+    recipe: Annotated[str, typer.Argument(help=f"A config (YAML), or one that ships: {', '.join(shipped_configs())}.")],
     dest: Annotated[
         Path | None, typer.Argument(help="The folder to make. Run the same command again to resume.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and the estimated cost; write and send nothing.")
-    ] = False,
-    budget: Annotated[
-        float | None, typer.Option(help="Spend at most N dollars on the chat model (needs prices).")
+    root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the recipe's folders are (default: beside the recipe).")
     ] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Number of concurrent requests to the chat model.")] = None,
-    strict: StrictOption = False,
+    dry_run: DryRunOption = False,
+    budget: BudgetOption = None,
+    concurrency: ConcurrencyOption = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first problem instead of counting it.")] = False,
 ) -> None:
-    """Build a training corpus from many datasets with one config file.
+    """Build a training corpus from many datasets.
 
     The result is one dataset folder whose labels name their source, with a composition table (composition.md, .json).
     No task or video is in two splits, and no video is copied. Counterfactuals need a chat model (`chat` in the config,
@@ -46,19 +45,21 @@ def build_corpus(
 
       demerit build-corpus example my_corpus
       demerit build-corpus recipe.yaml --dry-run
+      demerit build-corpus roboreward my_corpus --root ~/data
       demerit build-corpus recipe.yaml my_corpus --budget 20
+      demerit train robometer -o mine --data corpus=my_corpus
     """
-    config = load_config(recipe)
+    config = load_config(recipe, root)
     chat = {"budget": budget, "concurrency": concurrency}
     if dry_run:
-        with StageBars() as bars:
-            plan = make_plan(config, strict, bars.update)
+        with stage_bars() as on_progress:
+            plan = make_plan(config, strict, on_progress)
         _print_plan(plan, estimate_cost(plan, chat, strict))
         return
     if dest is None:
         raise BadInput("DEST", "the folder to make (or --dry-run)", "none")
-    with StageBars() as bars:
-        summary = run_build(config, dest, chat=chat, strict=strict, on_progress=bars.update)
+    with stage_bars() as on_progress:
+        summary = run_build(config, dest, chat=chat, strict=strict, on_progress=on_progress)
     _print_summary(summary, dest)
     if summary.missing:
         raise typer.Exit(UNFINISHED)
@@ -71,7 +72,7 @@ def _print_plan(plan: CorpusPlan, cost: str) -> None:
     out.print(f"[bold]{escape(config.name)}[/bold]: the plan; nothing was written")
     table = Table("source", "role", "found", "usable", "tasks", "drawn", *(split or "no split" for split in splits))
     for draw in plan.drawn:
-        role = draw.source.role if draw.source.role == "successes" else f"graded, {draw.source.vouched_by}"
+        role = f"graded, {draw.source.vouched_by}" if draw.source.role == "graded" else draw.source.role
         numbers = [draw.found, draw.usable, draw.tasks, len(draw.ids)]
         numbers += [plan.counts[draw.source.name, split] for split in splits]
         table.add_row(escape(draw.source.name), role, *map(str, numbers))

@@ -4,59 +4,58 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import err, out, print_table
-from demerit.cli.options import (
-    CameraOption,
+from demerit.cli.bars import err, out, print_table, print_verdicts
+from demerit.cli.bundles import (
     DatasetArgument,
-    InstructionOption,
-    SourceOptions,
+    DatasetOptions,
+    JsonOption,
+    ModelOption,
     parse_sources,
-    reader_options,
     split_names,
 )
-from demerit.cli.scoring import OneModelOption, score_with_bar
-from demerit.data.formats import open_dataset
-from demerit.data.joined import distinct_names
-from demerit.data.labels import NOT_A_MODEL
-from demerit.data.seen import SeenEpisodes, seen_by
+from demerit.cli.score import score_with_bar
+from demerit.data.dataset import distinct_names
+from demerit.data.episode import NOT_A_MODEL
+from demerit.data.reward import VerdictCounts
+from demerit.data.splits import SeenEpisodes, seen_by
+from demerit.decide.interval import Share
 from demerit.errors import BadInput
+from demerit.evaluate.metrics.verdict import round_up
 from demerit.models import load_model
-from demerit.use.compare import FEWEST, PolicyComparison, PolicyRollouts, RateInterval, extend_sheet, read_sheet
+from demerit.models.reward_store import ScoredDataset
+from demerit.use.compare import FEWEST, PolicyComparison, PolicyRollouts, extend_sheet, read_sheet
 from demerit.use.compare import compare as compare_rollouts
-from demerit.use.scored import ScoredDataset
 
-MANY = 100_000
+MANY = 1000
+"""no larger number of episodes to record is named"""
 Policies = tuple[PolicyRollouts, PolicyRollouts]
 
 
 def compare(
     a: DatasetArgument,
+    reading: DatasetOptions,
     b: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="The rollouts of the other policy.")] = None,
-    model: OneModelOption = "default",
+    model: ModelOption = "default",
     by: Annotated[
         str, typer.Option("--by", metavar="TAG", help="Of one dataset: the tag that names the policy; or TAG=OLD,NEW.")
     ] = "",
     sheet: Annotated[
         Path | None,
-        typer.Option("--sheet", metavar="CSV", help="Labels by hand: filled rows are read, rows to fill are added."),
+        typer.Option("--labels", metavar="CSV", help="Labels by hand: filled rows are read, rows to fill are added."),
     ] = None,
     label_sources: Annotated[
         str, typer.Option("--label-sources", metavar="NAMES", help=f"Labels to trust: {', '.join(NOT_A_MODEL)}.")
     ] = "human",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
-    instruction: InstructionOption = "",
-    camera: CameraOption = None,
-    options: SourceOptions = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Compare the success rates of two policies with a model and a few labels.
+    """Compare two policies with a model and a few labels.
 
     The model predicts every episode; labels of some of them, chosen at random, correct it. The interval holds whatever
     the model, and a good model makes it narrower than the labels alone. If nothing is decided, the command says how
@@ -64,7 +63,7 @@ def compare(
 
     [bold]Examples[/bold]
 
-      demerit compare runs/old runs/new --model ./my-model --sheet labels.csv
+      demerit compare runs/old runs/new --model ./my-model --labels labels.csv
       demerit compare runs --by policy --model ./my-model
       demerit compare runs --by policy=act,diffusion --json
     """
@@ -74,11 +73,11 @@ def compare(
     if (b is None) == (not by):
         raise BadInput("policies", "two datasets, or one dataset and --by TAG", "both" if by else "one dataset")
     if sheet is not None and sheet.suffix.lower() != ".csv":
-        raise BadInput("--sheet", "a file that ends in .csv", sheet.name)
+        raise BadInput("--labels", "a file that ends in .csv", sheet.name)
     rows = {} if sheet is None else read_sheet(sheet)
     loaded, say = load_model(model), err if as_json else out
-    given = {"camera": camera, **reader_options(options, False, instruction)}
-    scored = [score_with_bar(open_dataset(one, **given), loaded, None, say) for one in (a, b) if one is not None]
+    scored = [score_with_bar(reading.open(address), loaded, None, say) for address in (a, b) if address is not None]
+    verdicts = VerdictCounts.of(reward for rollouts in scored for _, reward in rollouts)
     policies = _collect(scored, seen_by(loaded), by, sources, rows)
     result = compare_rollouts(*policies)
     needed = None if result.sign else result.labels_needed()
@@ -90,19 +89,20 @@ def compare(
     if sheet is not None and chosen:
         extend_sheet(sheet, [row for row in chosen if row[:2] not in rows])
     if as_json:
-        _print_json(result, policies, needed, chosen, notes)
+        _print_json(result, policies, needed, chosen, notes, verdicts)
         return
     out.print(f"[bold]{escape(_verdict(result, policies))}[/bold]")
     table = Table("policy", "success", "by labels alone", "labels", "episodes")
     for one, rate in zip(policies, (result.a, result.b), strict=True):
-        cells = rate.interval.show("%") if result.has_enough else "–", rate.by_labels.show("%") if rate.labels else "–"
+        cells = str(rate.interval) if result.has_enough else "–", str(rate.by_labels) if rate.labels else "–"
         table.add_row(escape(one.name), *cells, str(rate.labels), str(rate.episodes))
     print_table(table)
+    print_verdicts(verdicts)
     if result.has_enough:
-        out.print(f"Difference by labels alone: {result.by_labels.show(' points')}.")
+        out.print(f"Difference by labels alone: {result.by_labels}.")
     if not result.sign:
         filled = f"They are in {sheet}: write yes or no, and run this again."
-        where = "" if needed is None else " --sheet labels.csv lists them." if sheet is None else f" {filled}"
+        where = "" if needed is None else " --labels labels.csv lists them." if sheet is None else f" {filled}"
         out.print(escape(_advise(result, policies, needed) + where))
     for note in notes:
         out.print(f"  [yellow]note[/yellow] {escape(note)}")
@@ -118,19 +118,19 @@ def _collect(
     """Sort the episodes by policy."""
     tag, _, wanted = by.partition("=")
     names = split_names(wanted) if by else distinct_names([one.dataset.address for one in scored])
-    found = {name: PolicyRollouts(name) for name in names}
+    policies = {name: PolicyRollouts(name) for name in names}
     values: dict[str, None] = {}
     for place, dataset in enumerate(scored):
         for episode, reward in dataset:
             name = episode.origin.tags.get(tag, "") if by else names[place]
             values[name] = None
-            if name and (name in found or not wanted):
-                policy = found.setdefault(name, PolicyRollouts(name))
+            if name and (name in policies or not wanted):
+                policy = policies.setdefault(name, PolicyRollouts(name))
                 policy.add(episode, reward, sources, seen, rows.get((name, episode.id)))
-    if by and (len(found) != len(("a", "b")) or not found.keys() <= values.keys()):
-        known = ", ".join(filter(None, values)) or "no episode with that tag"
-        raise BadInput(f"--by {by}", "a tag with two values, or two of its values: TAG=OLD,NEW", known)
-    first, second = found.values()
+    if by and (len(policies) != len(("a", "b")) or not policies.keys() <= values.keys()):
+        tags = ", ".join(filter(None, values)) or "no episode with that tag"
+        raise BadInput(f"--by {by}", "a tag with two values, or two of its values: TAG=OLD,NEW", tags)
+    first, second = policies.values()
     return first, second
 
 
@@ -140,17 +140,17 @@ def _verdict(result: PolicyComparison, policies: Policies) -> str:
     (a, b), gap = policies, result.difference
     rates = [f"{100 * one.interval.value:.0f}%" for one in (result.a, result.b)]
     if not result.sign:
-        return f"Not decided: {b.name} {rates[1]}, {a.name} {rates[0]}, difference {gap.show(' points')}."
+        return f"Not decided: {b.name} {rates[1]}, {a.name} {rates[0]}, difference {gap}."
     if result.sign < 0:
-        a, b, rates, gap = b, a, rates[::-1], RateInterval(-gap.value, -gap.high, -gap.low)
-    return f"{b.name} is better: {rates[1]} vs {rates[0]}, difference {gap.show(' points')}, decided."
+        a, b, rates, gap = b, a, rates[::-1], Share.difference(-gap.value, -gap.high, -gap.low)
+    return f"{b.name} is better: {rates[1]} vs {rates[0]}, difference {gap}, decided."
 
 
 def _advise(result: PolicyComparison, policies: Policies, needed: tuple[int, int] | None) -> str:
     if needed is None:
         count = result.episodes_needed()
-        many = f"more than {MANY}" if count > MANY else f"about {math.ceil(count)}"
-        is_all = all(one.labels == one.episodes for one in (result.a, result.b))
+        many = f"more than {MANY}" if count > MANY else f"about {round_up(math.ceil(count))}"
+        is_all = result.a.is_counted and result.b.is_counted
         why = "Every episode has a label" if is_all else "Labelling all would probably not decide it"
         return f"{why}: record {many} episodes of each policy, or call it a tie."
     parts = " and ".join(f"{count} of {one.name}" for count, one in zip(needed, policies, strict=True))
@@ -180,9 +180,10 @@ def _print_json(
     needed: tuple[int, int] | None,
     chosen: list[tuple[str, str, str]],
     notes: list[str],
+    verdicts: VerdictCounts,
 ) -> None:
-    def show(interval: RateInterval, is_known: bool) -> dict[str, float] | None:
-        return {name: round(value, 6) for name, value in asdict(interval).items()} if is_known else None
+    def show(share: Share, is_known: bool) -> dict[str, Any] | None:
+        return share.as_dict() if is_known else None
 
     rates = zip(policies, (result.a, result.b), strict=True)
     episodes = result.episodes_needed() if result.has_enough and not result.sign and needed is None else math.inf
@@ -206,6 +207,7 @@ def _print_json(
         "labels_needed": None if needed is None else sum(needed),
         "episodes_needed": None if math.isinf(episodes) else math.ceil(episodes),
         "to_label": [dict(zip(("policy", "episode", "video"), row, strict=True)) for row in chosen],
+        "verdicts": verdicts.as_dict(),
         "notes": notes,
     }
     print(json.dumps(facts, ensure_ascii=False, allow_nan=False))

@@ -1,55 +1,38 @@
-"""Commands about datasets: import, inspect, export."""
+"""Commands about datasets: import, inspect."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, err, out, print_problems, print_table
-from demerit.cli.options import (
-    CameraOption,
-    DatasetArgument,
-    DatasetsArgument,
-    InstructionOption,
-    PickleOption,
-    SourceOptions,
-    StrictOption,
-    reader_options,
-)
-from demerit.cli.terminal import escape_controls, shorten
+from demerit.cli import escape_controls
+from demerit.cli.bars import bar, err, out, print_problems, print_table, shorten
+from demerit.cli.bundles import DatasetArgument, DatasetOptions, DatasetsArgument, DryRunOption, JsonOption
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode, count_episodes
+from demerit.data.episode import count_episodes
 from demerit.data.export import contact_sheet
-from demerit.data.formats import open_dataset
-from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.importing import import_dataset
+from demerit.data.quality import MEASURES, measure_quality, summarise_quality
+from demerit.data.splits import TO_CHECK
 from demerit.data.summary import DatasetSummary, summarize
-from demerit.errors import BadInput, UnknownName
-from demerit.use.view.rerun_file import write_rerun
-
-EXPORT_FORMATS = ("lerobot", "rerun")
+from demerit.errors import BadInput
 
 
 def import_(
     source: DatasetArgument,
     dest: Annotated[Path, typer.Argument(help="The folder to create; run again to resume or to update labels.")],
+    reading: DatasetOptions,
     copy: Annotated[bool, typer.Option("--copy", help="Copy the videos; otherwise they are used in place.")] = False,
     licence: Annotated[str, typer.Option(help="Recorded where the dataset has none.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change and write nothing.")] = False,
-    instruction: InstructionOption = "",
-    camera: CameraOption = None,
-    strict: StrictOption = False,
-    options: SourceOptions = None,
-    trust_pickles: PickleOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
-    """Import a dataset into a demerit folder and list every problem found in it.
+    """Import a dataset into a demerit folder; list its problems.
 
     [bold]Examples[/bold]
 
@@ -57,7 +40,7 @@ def import_(
       demerit import roboarena:~/data/roboarena arena --copy
       demerit import roboreward:~/data/RoboReward bench --with split=test
     """
-    dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, trust_pickles, instruction))
+    dataset = reading.open(source)
     with bar("importing", dataset.expected()) as shown:
         progress = import_dataset(
             dataset,
@@ -88,82 +71,48 @@ def import_(
 
 def inspect(
     datasets: DatasetsArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    reading: DatasetOptions,
+    as_json: JsonOption = False,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Also measure jerk, stalls, ends and clocks (docs/quality.md).")
+    ] = False,
     sheet: Annotated[
         Path | None, typer.Option("--sheet", metavar="PNG", help="Also draw a contact sheet of one episode.")
     ] = None,
     episode: Annotated[str | None, typer.Option("--episode", metavar="ID", help="Its id (default: the first).")] = None,
-    instruction: InstructionOption = "",
-    camera: CameraOption = None,
-    options: SourceOptions = None,
 ) -> None:
-    """Show what a dataset contains: episodes, hours, instructions, labels, problems.
+    """Show what a dataset contains: episodes, labels, problems.
 
     [bold]Examples[/bold]
 
       demerit inspect my_set
       demerit inspect a.mp4 runs/ more_runs/
       demerit inspect lerobot:~/data/so101 --json
+      demerit inspect lerobot:~/data/so101 --quality
+      demerit inspect rosbag2_2026_11_18/ --with gap=5
       demerit inspect my_set --sheet look.png --episode so101/episode_000003
     """
-    reader = open_dataset(datasets, camera=camera, **reader_options(options, False, instruction))
+    reader = reading.open(datasets)
     with bar("reading", reader.expected()) as shown:
         summary = summarize(reader, shown.update)
+    measured = None
+    if quality:
+        with bar("measuring", summary.episodes) as shown:
+            measured = summarise_quality(measure_quality(reader, shown.update))
     if as_json:
-        print(escape_controls(json.dumps(summary.as_dict(), indent=2, ensure_ascii=False)))
+        facts = summary.as_dict() | ({} if measured is None else {"quality": measured})
+        print(escape_controls(json.dumps(facts, indent=2, ensure_ascii=False)))
     else:
         _print_summary(summary)
+        if measured is not None:
+            _print_quality(measured)
+        _print_topics(summary.topics)
         print_problems(summary.problems)
         if summary.episodes == 0:
             out.print("It has no episode to score.")
     if sheet is not None:
         # stdout is one JSON document
         (err if as_json else out).print(escape(_draw_sheet(reader, episode, sheet)))
-
-
-def export(
-    dataset: DatasetArgument,
-    dest: Annotated[Path, typer.Argument(help="The LeRobot v3.0 folder or Rerun file to create; it must not exist.")],
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="lerobot, or rerun with the rewards stored.")] = "lerobot",
-    fps: Annotated[
-        float | None, typer.Option(help="Frame rate; required if recordings differ (default: that of the recordings).")
-    ] = None,
-    camera: CameraOption = None,
-    options: SourceOptions = None,
-) -> None:
-    """Write a dataset as LeRobot v3.0, or as a file for the Rerun viewer.
-
-    [bold]Examples[/bold]
-
-      demerit export my_set my_set_lerobot
-      demerit export my_set my_set_lerobot --fps 10
-      demerit export my_set my_set.rrd --to rerun
-    """
-    reader = open_dataset(dataset, camera=camera, **reader_options(options, False))
-    if to not in EXPORT_FORMATS:
-        raise UnknownName("export format", to, EXPORT_FORMATS)
-    if to == "rerun":
-        if fps is not None:
-            raise BadInput("--fps", "none with --to rerun, which keeps the times of the recordings", fps)
-        with bar("writing", reader.expected()) as shown:
-            models = write_rerun(reader, dest, shown.update)
-        said = f"{count_episodes(len(reader))} for Rerun, rewards of {', '.join(models) or 'no model'}"
-        out.print(f"[bold]{escape(str(dest))}[/bold]: {escape(said)}")
-        print_problems(reader.problems.rows())
-        return
-    written = 0
-    with bar("writing", reader.expected()) as shown:
-
-        def episodes() -> Iterator[Episode]:
-            nonlocal written
-            for episode in reader:
-                yield episode
-                written += 1
-                shown.update(written)
-
-        write_lerobot(episodes(), dest, fps=fps)
-    out.print(f"[bold]{escape(str(dest))}[/bold]: {count_episodes(written)} as LeRobot v3.0")
-    print_problems(reader.problems.rows())
 
 
 def _draw_sheet(dataset: Dataset, id: str | None, path: Path) -> str:
@@ -190,8 +139,38 @@ def _print_summary(summary: DatasetSummary) -> None:
         print_table(table)
     if summary.unlabelled:
         out.print(f"  {count_episodes(summary.unlabelled)} without an outcome")
+    if summary.checks:
+        states = ", ".join(f"{count} {state}" for state, count in summary.checks.most_common())
+        hint = f" ({TO_CHECK})" if summary.checks["due"] else ""
+        out.print(f"  labels that people check: {states}{hint}")
     if summary.preferences:
         out.print(f"  preferences: {escape(_most_common(summary.preferences))}")
+
+
+def _print_quality(measured: dict[str, dict[str, Any]]) -> None:
+    table = Table("quality", "episodes", "lowest", "median", "highest", "of episode")
+    for name, facts in measured.items():
+        numbers = (f"{facts[column]:.3g}" for column in ("lowest", "median", "highest"))
+        table.add_row(name, str(facts["episodes"]), *numbers, escape(facts["highest_episode"]))
+    print_table(table)
+    if absent := [name for name in MEASURES if name not in measured]:
+        out.print(f"  not measured, because no episode has the signal or the clock: {', '.join(absent)}")
+
+
+def _print_topics(rows: list[dict[str, Any]]) -> None:
+    """Print a row per topic, over all bags that have it."""
+    by_topic: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        by_topic.setdefault((row["topic"], row["type"], row["read as"] or "not read"), []).append(row)
+    table = Table("topic", "type", "read as", "bags", "messages", "Hz", "longest gap", "jumps")
+    for names, some in by_topic.items():
+        rates = sorted({row["Hz"] for row in some if row["Hz"] is not None})
+        rate = f"{rates[0]:g}" + (f" to {rates[-1]:g}" if len(rates) > 1 else "") if rates else ""
+        messages, jumps = (sum(row[name] for row in some) for name in ("messages", "clock jumps"))
+        gap = f"{max(row['longest gap'] for row in some):g} s"
+        table.add_row(*map(escape, names), str(len(some)), str(messages), rate, gap, str(jumps))
+    if rows:
+        print_table(table)
 
 
 def _most_common(counter: Counter[str], most: int = 4) -> str:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -29,27 +30,25 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import StageBars, out, print_table
+from demerit.cli.bars import out, print_table, stage_bars
 from demerit.cli.demo_page import TAUGHT, UNTAUGHT, describe_demo, write_demo_page
-from demerit.data.dataset import Dataset, Record
 from demerit.data.episode import Episode
-from demerit.data.files import write_atomic
+from demerit.data.files import read_json, write_atomic
 from demerit.data.formats import open_dataset
 from demerit.data.frames import short_hash
 from demerit.data.importing import import_dataset
-from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, StoreError
-from demerit.evaluate.benchmarks.data import labels_of
 from demerit.evaluate.benchmarks.run import RunOptions, load_data, run_benchmark
-from demerit.evaluate.benchmarks.scores import MeasureSettings
+from demerit.evaluate.benchmarks.scores import MeasureSettings, labels_of
 from demerit.evaluate.metrics import Measure, Resampling
-from demerit.evaluate.reports.headline import lead
 from demerit.evaluate.reports.report import EpisodeLabels, Report
 from demerit.models import load_model
 from demerit.training.teach import TeachConfig, teach
 from demerit.training.teach.report import taught_benchmark
+from demerit.training.teach.trust import TrustAnswer
 
 DONE = "demo.json"
+PAGE, TAUGHT_PAGE = "report/report.html", f"{TAUGHT}/report.html"
 FORMAT = 1
 PARTS = {"lesson": "train", "test": "test"}
 """folders, and the split of the sample that each holds"""
@@ -73,25 +72,17 @@ class DemoResult:
     report: Report
     taught_report: Report
     """of the taught episodes, each held out once"""
+    answer: TrustAnswer
+    """of the taught model's own report: is it good enough?"""
     seconds: dict[str, float]
     """duration of each step; empty when everything existed already"""
-
-    @property
-    def page(self) -> Path:
-        """The report."""
-        return self.folder / "report" / "report.html"
-
-    @property
-    def taught_page(self) -> Path:
-        """The taught model's own report."""
-        return self.folder / TAUGHT / "report.html"
 
 
 def demo(
     folder: Annotated[Path, typer.Argument(help="The folder to write.")] = Path("demo"),
     open_page: Annotated[bool, typer.Option("--open", help="Open the report in a browser, if there is one.")] = False,
 ) -> None:
-    """Teach a model on part of the shipped sample and score the rest.
+    """Teach a model on part of the sample and score the rest.
 
     Takes under a minute and downloads nothing.
 
@@ -100,11 +91,11 @@ def demo(
       demerit demo
       demerit demo my_demo --open
     """
-    with StageBars() as bars:
-        result = run_demo(folder, bars.update)
+    with stage_bars() as on_progress:
+        result = run_demo(folder, on_progress)
     _print_result(result)
     if open_page and can_open():
-        open_in_browser(result.page)
+        open_in_browser(result.folder / PAGE)
 
 
 def run_demo(folder: str | Path, on_progress: OnProgress = lambda stage, done, total: None) -> DemoResult:
@@ -127,7 +118,8 @@ def run_demo(folder: str | Path, on_progress: OnProgress = lambda stage, done, t
         report.write(folder / "report" / "report.json")
     with _time_step(seconds, "writing the report"):
         on_progress("writing the report", 0, 1)
-        write_demo_page(report, taught.results.report, folder / "report" / "report.html", frames)
+        summary = describe_demo(report, taught.results.report, taught.results.answer)
+        write_demo_page(report, taught.results.report, summary, folder / PAGE, frames)
     write_atomic(folder / DONE, (json.dumps(facts, indent=1) + "\n").encode())
     return _read_result(folder, seconds)
 
@@ -152,26 +144,25 @@ def copy_sample(folder: Path) -> Path:
 def _provenance(videos: Path) -> dict[str, Any]:
     network = (files("demerit") / "assets" / "compact" / "network.json").read_bytes()
     sample = b"".join(path.read_bytes() for path in sorted(videos.iterdir()) if path.is_file())
-    return {
-        "format": FORMAT,
-        "demerit": version("demerit"),
-        "network": short_hash(network),
-        "sample": short_hash(sample),
-    }
+    hashes = {"network": short_hash(network), "sample": short_hash(sample)}
+    return {"format": FORMAT, "demerit": version("demerit"), **hashes}
 
 
 def _is_done(folder: Path, facts: dict[str, Any]) -> bool:
-    made = ("report/report.html", "report/report.json", f"{TAUGHT}/report.html", f"{TAUGHT}/report.json")
     try:
         before = read_json(folder / DONE)
     except BadInput:
         return False
-    return bool(before == facts) and all((folder / name).is_file() for name in made)
+    pages = [folder / name for name in (PAGE, TAUGHT_PAGE)]
+    return bool(before == facts) and all(
+        page.with_suffix(end).is_file() for page in pages for end in (".html", ".json")
+    )
 
 
 def _read_result(folder: Path, seconds: dict[str, float]) -> DemoResult:
     report, taught = (Report.read(folder / name / "report.json") for name in ("report", TAUGHT))
-    return DemoResult(folder, report, taught, seconds)
+    answer = TrustAnswer.from_dict(read_json(folder / TAUGHT / "report.json")["teaching"]["answer"])
+    return DemoResult(folder, report, taught, answer, seconds)
 
 
 @contextmanager
@@ -181,31 +172,16 @@ def _time_step(seconds: dict[str, float], step: str) -> Iterator[None]:
     seconds[step] = time.monotonic() - started
 
 
-@dataclass(frozen=True)
-class _SplitReader:
-    """The episodes of one split of a dataset."""
-
-    whole: Dataset
-    split: str
-
-    @property
-    def name(self) -> str:
-        return self.whole.name
-
-    def records(self) -> Iterator[Record]:
-        for record in self.whole.records():
-            if not isinstance(record, Episode) or record.origin.split == self.split:
-                yield record
-
-    def expected(self) -> int | None:
-        return None
-
-
 def _split_sample(videos: Path, folder: Path) -> None:
     """Import both splits as dataset folders, so that every step can be repeated by hand."""
+    whole = open_dataset(f"videos:{videos.resolve()}")
     for name, split in PARTS.items():
-        whole = open_dataset(f"videos:{videos.resolve()}")
-        import_dataset(Dataset(_SplitReader(whole, split), f"{whole.address}#{split}"), folder / name, licence="MIT")
+        part = whole.where(partial(_is_in_split, split), f"{whole.address}#{split}")
+        import_dataset(part, folder / name, licence="MIT")
+
+
+def _is_in_split(split: str, episode: Episode) -> bool:
+    return episode.origin.split == split
 
 
 def _measure(folder: Path, on_progress: OnProgress) -> tuple[Report, dict[str, Any]]:
@@ -223,14 +199,14 @@ def _measure(folder: Path, on_progress: OnProgress) -> tuple[Report, dict[str, A
         OPTIONS,
         lambda model, progress: on_progress(f"scoring with {model}", progress.seen, total),
     )
-    known = tuple(warning for warning in report.warnings if " not measured: " not in warning)
+    others = tuple(warning for warning in report.warnings if " not measured: " not in warning)
     caveats = (
         f"{len(report.episodes)} episodes are few: intervals are wide, and where every pair is right an interval has "
         "no width, which is not certainty. Simulated, one task, one camera: a first impression, not a proof.",
         "Of five tasks that were tried, this one was chosen because the untaught network cannot judge it and teaching "
         "helps most: expect less elsewhere.",
     )
-    return replace(report, warnings=(*caveats, *known)), data.frames()
+    return replace(report, warnings=(*caveats, *others)), data.frames()
 
 
 def _labels_by_scene(episode: Episode) -> EpisodeLabels:
@@ -243,7 +219,7 @@ def _labels_by_scene(episode: Episode) -> EpisodeLabels:
 
 
 def _print_result(result: DemoResult) -> None:
-    summary = describe_demo(result.report, result.taught_report)
+    summary = describe_demo(result.report, result.taught_report, result.answer)
     taught, scored = len(result.taught_report.episodes), len(result.report.episodes)
     out.print(f"A simulated arm moves a block from bin to bin: {taught} episodes to teach with, {scored} to judge.")
     if result.seconds:
@@ -252,12 +228,12 @@ def _print_result(result: DemoResult) -> None:
         out.print("[dim]Up to date: everything exists already.[/dim]")
     out.print(f"\n[bold]{escape(summary.title)}[/bold]")
     out.print(escape(summary.text))
-    print_table(_results_table(result.report))
+    print_table(_results_table(result.report, summary.trusted))
     out.print(f"[yellow]note[/yellow]  {escape(result.report.warnings[0])}\n")
     out.print("[bold]See the reward rise and fall under the video[/bold]")
-    out.print(f"  {escape(str(result.page.resolve()))}", style="cyan")
+    out.print(f"  {escape(str((result.folder / PAGE).resolve()))}", style="cyan")
     out.print("How it was taught, and what to label next")
-    out.print(f"  {escape(str(result.taught_page.resolve()))}", style="cyan")
+    out.print(f"  {escape(str((result.folder / TAUGHT_PAGE).resolve()))}", style="cyan")
     out.print("\n[bold]Now your robot[/bold]")
     program = escape(name_program())
     out.print(f"  {program} teach MY_VIDEOS -o my-model              [dim]a dozen labelled episodes are a start[/dim]")
@@ -267,14 +243,13 @@ def _print_result(result: DemoResult) -> None:
 
 def name_program() -> str:
     """Return how to call demerit from here: as this run was, if the shell does not find that one by its name."""
-    called, found = Path(sys.argv[0]), shutil.which("demerit")
-    if called.name != "demerit" or (found and called.exists() and called.samefile(found)):
+    called, installed = Path(sys.argv[0]), shutil.which("demerit")
+    if called.name != "demerit" or (installed and called.exists() and called.samefile(installed)):
         return "demerit"
     return shlex.quote(sys.argv[0])
 
 
-def _results_table(report: Report) -> Table:
-    trusted = lead(report).trusted
+def _results_table(report: Report, trusted: str) -> Table:
     measures = {name: title for name, title in MEASURES.items() if name in report.about.headline}
     table = Table(caption="with 95% intervals; below the line: controls, which do not know the task")
     for title in ("", *measures.values()):
@@ -309,13 +284,7 @@ def can_open() -> bool:
 
 def open_in_browser(page: Path) -> None:
     """Open a page without waiting for a browser that runs in the terminal."""
+    command = [sys.executable, "-m", "webbrowser", page.resolve().as_uri()]
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     with suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            [sys.executable, "-m", "webbrowser", page.resolve().as_uri()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            timeout=BROWSER_SECONDS,
-            check=False,
-        )
+        subprocess.run(command, **quiet, start_new_session=True, timeout=BROWSER_SECONDS, check=False)

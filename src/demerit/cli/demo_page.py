@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Floats32
+from demerit.data.episode import Event
 from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
-from demerit.data.labels import Event
+from demerit.data.reward import Reward
 from demerit.evaluate.metrics import Measure
 from demerit.evaluate.reports.headline import Lead, headline, lead
-from demerit.evaluate.reports.page import model_styles, player_parts, render
+from demerit.evaluate.reports.page import model_styles, player_parts
 from demerit.evaluate.reports.player import LISTED, make_film, pick_examples
 from demerit.evaluate.reports.report import EpisodeLabels, Report
+from demerit.training.teach.trust import TrustAnswer
+from demerit.web.pages import render
 
 TAUGHT, UNTAUGHT = "taught", "default"
 CUE = "change"
@@ -34,52 +37,14 @@ WIDTH, HEIGHT, MARGIN = 1200, 150, 8
 NARROWEST = 0.5
 """least width of a mark, in percent"""
 
-Floats = npt.NDArray[np.float32]
 
-
-@dataclass(frozen=True)
-class StripCurve:
-    """One model's rewards in drawing coordinates."""
-
-    model: str
-    points: str
-    final: float
-
-
-@dataclass(frozen=True)
-class StripMark:
-    """A failure event, in percent of the width."""
-
-    left: float
-    width: float
-    kind: str
-
-
-@dataclass(frozen=True, eq=False)
-class FilmStrip:
-    """One episode, ready to draw."""
-
-    title: str
-    episode: EpisodeLabels
-    film: str
-    """the frames as one JPEG, base64"""
-    curves: tuple[StripCurve, ...]
-    truth: str
-    """points of the measured progress; empty when it was not measured"""
-    marks: tuple[StripMark, ...]
-
-    @property
-    def finals(self) -> dict[str, float]:
-        """The final value of each drawn model."""
-        return {curve.model: curve.final for curve in self.curves}
-
-
-def write_demo_page(report: Report, taught: Report, path: Path, frames: Mapping[str, Frames]) -> None:
+def write_demo_page(report: Report, taught: Report, summary: Lead, path: Path, frames: Mapping[str, Frames]) -> None:
     """Write the page atomically.
 
     Args:
         report: about the scored episodes.
         taught: about the taught episodes.
+        summary: the first lines.
         path: the file; its folder must exist.
         frames: the scored episodes' videos.
     """
@@ -94,7 +59,7 @@ def write_demo_page(report: Report, taught: Report, path: Path, frames: Mapping[
     page = render(
         TEMPLATE,
         **player_parts(report, pick_examples(report, LISTED), frames, LISTED),
-        lead=describe_demo(report, taught),
+        lead=summary,
         facts=facts,
         table=headline(report),
         strips=make_strips(report, frames),
@@ -106,94 +71,85 @@ def write_demo_page(report: Report, taught: Report, path: Path, frames: Mapping[
     write_atomic(path, page.encode())
 
 
-def describe_demo(report: Report, taught: Report) -> Lead:
-    """Describe what teaching changed and which model to trust."""
-    found = lead(report)
+def describe_demo(report: Report, taught: Report, answer: TrustAnswer) -> Lead:
+    """Describe what teaching changed and which model to trust: the taught one only if its own report says so."""
+    summary = lead(report)
     ours, before, cue = (report.line(name, "auroc") for name in (TAUGHT, UNTAUGHT, CUE))
     if ours is None or not ours.known:
-        return found
+        return summary
     labels, outcomes = (Counter(episode.success for episode in part.episodes) for part in (taught, report))
     text = (
         f"Taught with {labels[True]} successes and {labels[False]} failures, it scored {len(report.episodes)} episodes "
         f"that it had never seen. Of a success and a failure it ranks the success higher in {_percent(ours)} of "
         f"{outcomes[True] * outcomes[False]} pairs. The same network untaught: {_percent(before)}. How much the image "
-        f"changed: {_percent(cue)}. A coin: 50%."
+        f"changed: {_percent(cue)}. A coin: 50%. Is it good enough, by the {len(taught.episodes)} it was taught with? "
+        f"{answer.title}."
     )
-    title = found.title
-    if found.trusted == TAUGHT and before is not None and ours.value > before.value:
+    title = summary.title
+    if summary.trusted == TAUGHT and before is not None and ours.value > before.value:
         title = f"{len(taught.episodes)} examples took it from {_percent(before)} to {_percent(ours)} of pairs right"
-    return Lead(title, text, found.measure, found.trusted)
+    is_trusted = summary.trusted != TAUGHT or answer.is_trusted
+    return Lead(title, text, summary.measure, summary.trusted if is_trusted else "")
 
 
 def _percent(measure: Measure | None) -> str:
-    unknown = measure is None or not measure.known or math.isnan(measure.value)
-    return "unknown" if measure is None or unknown else f"{measure.value:.0%}"
+    return f"{measure.value:.0%}" if measure is not None and measure.known else "unknown"
 
 
-def make_strips(report: Report, frames: Mapping[str, Frames]) -> list[FilmStrip]:
+def make_strips(report: Report, frames: Mapping[str, Frames]) -> list[dict[str, Any]]:
     """Choose the episodes to show and draw them."""
-    return [
-        _make_strip(report, title, episode, frames[episode.id])
-        for title, episode in choose_episodes(report)
-        if episode.id in frames
-    ]
+    picked = [(title, episode) for title, episode in choose_episodes(report) if episode.id in frames]
+    return [{"title": title, **_make_strip(report, episode, frames[episode.id])} for title, episode in picked]
 
 
 def choose_episodes(report: Report) -> list[tuple[str, EpisodeLabels]]:
     """Choose four: a success, one that was undone, one that achieved nothing, and the worst prediction."""
-    known = {
-        episode.id: episode.curve for episode in report.episodes if episode.curve is not None and len(episode.curve)
-    }
     rewards = report.rewards_of(TAUGHT)
-    rated = [
-        episode
+    rated = {
+        episode.id: (episode, episode.curve, _mean_error(rewards[episode.id], episode.curve))
         for episode in report.episodes
-        if episode.id in known and episode.id in rewards and rewards[episode.id].scored
-    ]
-    good = [episode for episode in rated if episode.success]
-    bad = [episode for episode in rated if episode.success is False]
+        if episode.curve is not None and len(episode.curve) and episode.id in rewards and rewards[episode.id].scored
+    }
     picked: list[tuple[str, EpisodeLabels]] = []
-    if good:
-        plain = min(good, key=lambda episode: (len(episode.events), _mean_error(report, episode)))
-        picked.append(("Done: the reward climbs", plain))
-    if bad:
-        undone = max(bad, key=lambda episode: float(np.nanmax(known[episode.id]) - known[episode.id][-1]))
-        picked.append(("Done, then undone: it climbs and falls", undone))
-        idle = min(
-            (episode for episode in bad if episode is not undone),
-            key=lambda episode: np.nanmax(known[episode.id]),
-            default=None,
-        )
-        picked += [("Nothing achieved: it stays low", idle)] if idle is not None else []
-    rest = [episode for episode in rated if all(episode is not other for _, other in picked)]
-    if rest:
-        picked.append(("Where it is furthest off", max(rest, key=lambda episode: _mean_error(report, episode))))
+
+    def pick(title: str, success: bool | None, rank: Callable[[EpisodeLabels, Floats32, float], Any]) -> None:
+        """Move the first by rank out of the rated ones; `success` None = any."""
+        wanted = [entry for entry in rated.values() if success is None or entry[0].success is success]
+        if wanted:
+            best = min(wanted, key=lambda entry: rank(*entry))[0]
+            picked.append((title, best))
+            del rated[best.id]
+
+    pick("Done: the reward climbs", True, lambda episode, curve, error: (len(episode.events), error))
+    pick("Done, then undone: it climbs and falls", False, lambda _, curve, error: curve[-1] - np.nanmax(curve))
+    pick("Nothing achieved: it stays low", False, lambda _, curve, error: np.nanmax(curve))
+    pick("Where it is furthest off", None, lambda _, curve, error: -error)
     return picked
 
 
-def _mean_error(report: Report, episode: EpisodeLabels) -> float:
-    """Mean distance of the taught model's rewards from the measured progress."""
-    reward = report.rewards_of(TAUGHT)[episode.id]
-    assert episode.curve is not None
-    return float(np.nanmean(np.abs(reward.value - episode.curve[reward.at])))
+def _mean_error(reward: Reward, truth: Floats32) -> float:
+    """Mean distance of rewards from the measured progress."""
+    return float(np.nanmean(np.abs(reward.value - truth[reward.at])))
 
 
-def _make_strip(report: Report, title: str, episode: EpisodeLabels, frames: Frames) -> FilmStrip:
+def _make_strip(report: Report, episode: EpisodeLabels, frames: Frames) -> dict[str, Any]:
+    """Return the film as one JPEG, base64; curves and truth in drawing coordinates; marks in percent of the width."""
     length = len(frames)
-    curves = []
-    for model in DRAWN:
-        reward = report.rewards_of(model).get(episode.id)
-        if reward is not None and reward.scored:
-            curves.append(StripCurve(model, _points(reward.at, reward.value, length), float(reward.final)))
-    truth = "" if episode.curve is None else _points(np.arange(len(episode.curve)), episode.curve, length)
-    marks = [_mark(event, length) for event in episode.events if event.first is not None and event.last is not None]
-    film = make_film(frames, FRAMES_SHOWN, SIDE)
-    return FilmStrip(title, episode, film, tuple(curves), truth, tuple(marks))
+    rewards = {model: report.rewards_of(model).get(episode.id) for model in DRAWN}
+    scored = {model: reward for model, reward in rewards.items() if reward is not None and reward.scored}
+    return {
+        "episode": episode,
+        "film": make_film(frames, FRAMES_SHOWN, SIDE),
+        "curves": {model: _points(reward.at, reward.value, length) for model, reward in scored.items()},
+        "finals": {model: float(reward.final) for model, reward in scored.items()},
+        "truth": "" if episode.curve is None else _points(np.arange(len(episode.curve)), episode.curve, length),
+        "marks": [_mark(event, length) for event in episode.events],
+    }
 
 
-def _mark(event: Event, length: int) -> StripMark:
+def _mark(event: Event, length: int) -> dict[str, Any]:
     left, right = (100 * _x(frame, length) / WIDTH for frame in (event.first, event.last))
-    return StripMark(round(left, 2), round(max(NARROWEST, right - left), 2), event.kind)
+    return {"left": round(left, 2), "width": round(max(NARROWEST, right - left), 2), "kind": event.kind}
 
 
 def _x(frame: float, length: int) -> float:
@@ -202,7 +158,7 @@ def _x(frame: float, length: int) -> float:
     return round(WIDTH * (share * (FRAMES_SHOWN - 1) + 0.5) / FRAMES_SHOWN, 1)
 
 
-def _points(at: Sequence[int] | npt.NDArray[np.integer], values: Floats, length: int) -> str:
+def _points(at: Sequence[int] | npt.NDArray[np.integer], values: Floats32, length: int) -> str:
     height = HEIGHT - 2 * MARGIN
     return " ".join(
         f"{_x(int(frame), length)},{round(HEIGHT - MARGIN - height * float(np.clip(value, 0, 1)), 1)}"

@@ -1,11 +1,9 @@
-"""The detect command: when did it go wrong?"""
+"""The detect command: which episodes went wrong, and when?"""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -14,44 +12,52 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import err, out, print_table
-from demerit.cli.options import CameraOption, DatasetArgument, InstructionOption, UseTestSplitOption, reader_options
-from demerit.cli.scoring import score_with_bar
-from demerit.cli.terminal import shorten
-from demerit.data.episode import Episode
-from demerit.data.files import write_atomic
-from demerit.data.formats import open_dataset
-from demerit.data.seen import seen_by
+from demerit.cli.bars import err, out, print_table, print_verdicts, shorten
+from demerit.cli.bundles import (
+    CsvOption,
+    DatasetArgument,
+    DatasetOptions,
+    JsonOption,
+    ModelOption,
+    UseTestSplitOption,
+)
+from demerit.cli.score import score_with_bar
+from demerit.data.episode import Episode, count_episodes
+from demerit.data.files import plain, write_atomic, write_csv
+from demerit.data.reward import Verdict, VerdictCounts
+from demerit.data.splits import LabelSelection, seen_by
 from demerit.data.store import Store
+from demerit.decide.detector import Detection, Detector, calibrate_detector, left_out_by
+from demerit.decide.measure import DetectionFigures, label_detections, measure_detections
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.registry import load_attribute
-from demerit.training.selection import LabelSelection
-from demerit.use.detect import Detection, DetectionFigures, Detector, calibrate_detector, measure_detections
-from demerit.use.detect.labels import label_detections
 
 MOST_ROWS = 40
-COLUMNS = ("episode", "alarm", "frame", "seconds", "kind", "behind", "threshold", "why_missing")
+MOMENTS = ("flagged_at", "flagged_second", "went_wrong_at", "went_wrong_second")
+COLUMNS = ("episode", "alarm", *MOMENTS, "kind", "behind", "threshold", "why_missing")
 
 
 def detect(
     dataset: DatasetArgument,
-    model: Annotated[
-        str,
-        typer.Option("--model", "-m", metavar="NAME", help="A model's name or folder; missing scores are made now."),
-    ] = "",
+    reading: DatasetOptions,
+    model: ModelOption = "",
     calibrate: Annotated[
-        str, typer.Option(metavar="DATASET", help="Labelled episodes; successes that the model has not seen count.")
+        str,
+        typer.Option(
+            metavar="DATASET",
+            help="Labelled episodes whose successes count: unseen by the model, or left out when it was taught.",
+        ),
     ] = "",
     detector: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A detector of an earlier run, instead of --calibrate.")
     ] = None,
-    false_alarms: Annotated[float, typer.Option(metavar="SHARE", help="Share of successes with an alarm.")] = 0.05,
+    risk: Annotated[float, typer.Option(metavar="SHARE", help="Share of successes that may have an alarm.")] = 0.05,
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Save the detector, for later and live use.")
     ] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a line per episode.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    csv_file: CsvOption = None,
+    as_json: JsonOption = False,
     kinds: Annotated[
         bool, typer.Option("--kinds", help="Ask the chat model at DEMERIT_CHAT_URL for the kind of each failure found.")
     ] = False,
@@ -59,16 +65,15 @@ def detect(
         bool, typer.Option("--write-labels", help="Write alarms as labels of the source `model` (a demerit folder).")
     ] = False,
     use_test_split: UseTestSplitOption = False,
-    instruction: InstructionOption = "",
-    camera: CameraOption = None,
 ) -> None:
-    """Say which episodes went wrong and when, with a promised share of false alarms.
+    """Flag episodes that go wrong, and say when.
 
-    An alarm means that the model's values are further behind than those of nearly all successes at that frame.
+    An alarm means that the model's values are further behind than those of nearly all successes.
 
     [bold]Examples[/bold]
 
-      demerit detect new_set --model ./my-model --calibrate checked_set -o detector.json
+      demerit teach demonstrations -o my-model
+      demerit detect new_set --model ./my-model --calibrate demonstrations -o detector.json
       demerit detect other_set --detector detector.json --csv alarms.csv
     """
     if (detector is None) == (not calibrate) or (detector is None) == (not model):
@@ -76,68 +81,80 @@ def detect(
     if write_labels and not Store.is_at(dataset):
         raise BadInput(dataset, "a demerit folder, for --write-labels (demerit import makes one)", "something else")
     say = err if as_json else out
-    opened = open_dataset(dataset, camera=camera, **reader_options(None, False, instruction))
-    found = None if detector is None else Detector.load(detector)
-    loaded = load_model(model if found is None else found.model)
-    if found is None:
-        known = open_dataset(calibrate, camera=camera, **reader_options(None, False, instruction))
+    opened = reading.open(dataset)
+    judge = None if detector is None else Detector.load(detector)
+    loaded = load_model(model if judge is None else judge.model)
+    if judge is None:
         selection = LabelSelection(use_test_split=use_test_split)
-        scored = score_with_bar(known, loaded, say=say)
-        found = calibrate_detector(scored, loaded.card, model, false_alarms, None, seen_by(loaded), selection)
-    found.check(loaded.card)
+        scored = score_with_bar(reading.open(calibrate), loaded, say=say)
+        left_out = left_out_by(loaded)
+        judge = calibrate_detector(scored, loaded.card, model, risk, None, seen_by(loaded), selection, left_out)
+    judge.check(loaded.card)
     if out_file is not None:
-        found.save(out_file)
-    scored = score_with_bar(opened, loaded, say=say)
-    judged = [(episode, found.judge_episode(episode, reward)) for episode, reward in scored]
+        judge.save(out_file)
+    judged, cautions = list[tuple[Episode, Detection]](), dict[str, None]()
+    for episode, reward in score_with_bar(opened, loaded, say=say):
+        judged.append((episode, judge.judge_episode(episode, reward)))
+        cautions |= dict.fromkeys(filter(None, [reward.caution]))
     if kinds:
-        judged = load_attribute("demerit.use.detect.kinds:ask_kinds", "demerit detect --kinds")(judged)
-    figures = measure_detections(judged, found.seen | seen_by(loaded))
-    rows = [{name: _plain(getattr(one, name)) for name in COLUMNS} for _, one in judged]
+        judged = load_attribute("demerit.decide.kinds:ask_kinds", "demerit detect --kinds")(judged)
+    figures = measure_detections(judged, judge.seen | seen_by(loaded))
+    verdicts = VerdictCounts.of_verdicts((detection.verdict for _, detection in judged), cautions)
+    rows = [
+        {**{name: plain(getattr(detection, name)) for name in COLUMNS}, **detection.verdict.as_dict()}
+        for _, detection in judged
+    ]
     if csv_file is not None:
         text = io.StringIO()
-        table = csv.DictWriter(text, COLUMNS)
-        table.writeheader()
-        table.writerows(rows)
+        write_csv(text, [[*COLUMNS, *Verdict(None).as_dict()], *(row.values() for row in rows)])
         write_atomic(csv_file, text.getvalue().encode())
     if write_labels:
         label_detections(Path(dataset), judged, loaded.card.name)
     if as_json:
-        facts = {"promise": found.promise, "episodes": rows, "figures": figures.to_json()}
+        facts = {
+            "guarantee": judge.guarantee.as_dict(),
+            "flagged": sum(detection.alarm is True for _, detection in judged),
+            "verdicts": verdicts.as_dict(),
+            "episodes": rows,
+            "figures": figures.as_dict(),
+        }
         print(json.dumps(facts, indent=1))
         return
-    _print(judged, figures, found)
+    _print([detection for _, detection in judged], verdicts, figures, judge)
     for path in filter(None, (out_file, csv_file)):
         out.print(f"written: {escape(str(path))}")
 
 
-def _print(judged: Sequence[tuple[Episode, Detection]], figures: DetectionFigures, detector: Detector) -> None:
-    alarms = [one for _, one in judged if one.alarm]
-    missing = [one for _, one in judged if one.alarm is None]
-    out.print(f"[bold]{len(alarms)} of {len(judged)} episodes went wrong[/bold]")
-    table = Table("episode", "at frame", "second", "behind", *(["kind"] if any(one.kind for one in alarms) else []))
-    for one in sorted(alarms, key=lambda one: -one.behind)[:MOST_ROWS]:
-        seconds = "" if one.seconds is None else f"{one.seconds:.1f}"
-        kind = [one.kind] if len(table.columns) > len(("episode", "frame", "second", "behind")) else []
-        table.add_row(escape(shorten(one.episode)), str(one.frame), seconds, f"{one.behind:.2f}", *kind)
+def _print(
+    detections: Sequence[Detection], verdicts: VerdictCounts, figures: DetectionFigures, detector: Detector
+) -> None:
+    alarms = [detection for detection in detections if detection.alarm]
+    out.print(f"[bold]{len(alarms)} flagged of {count_episodes(len(detections))}[/bold]")
+    has_kinds = any(alarm.kind for alarm in alarms)
+    table = Table("episode", "flagged at", "went wrong at", "behind", *(["kind"] if has_kinds else []))
+    for alarm in sorted(alarms, key=lambda alarm: -alarm.behind)[:MOST_ROWS]:
+        flagged = f"frame {alarm.flagged_at} ({alarm.flagged_second:.1f} s)"
+        wrong = f"frame {alarm.went_wrong_at} ({alarm.went_wrong_second:.1f} s)"
+        kind = [alarm.kind] if has_kinds else []
+        table.add_row(escape(shorten(alarm.episode)), flagged, wrong, f"{alarm.behind:.2f}", *kind)
     if alarms:
         print_table(table)
     if len(alarms) > MOST_ROWS:
         out.print(f"... and {len(alarms) - MOST_ROWS} more (--csv has all)")
-    if missing:
-        out.print(f"[yellow]{len(missing)} not judged[/yellow], e.g. {escape(missing[0].why_missing)}")
-    out.print(escape(detector.promise))
-    if figures.false_alarms.n:
-        out.print(f"measured on labels: false alarms {figures.false_alarms}")
-    if figures.found.n:
-        out.print(f"measured on labels: failures found {figures.found}")
+    if alarms and detector.at_end:
+        out.print("  each is flagged at its end: the model was taught how episodes end, and no progress")
+    print_verdicts(verdicts)
+    if missing := [detection.why_missing for detection in detections if detection.alarm is None]:
+        out.print(f"[yellow]{len(missing)} not judged[/yellow], e.g. {escape(missing[0])}")
+    out.print(escape(str(detector.guarantee)))
+    for what, share in (("false alarms", figures.false_alarms), ("failures found", figures.found)):
+        if share.n:
+            out.print(f"measured on labels: {what} {share}")
     if figures.early.n:
         delay = f"{figures.delay:+.0f} frames, {figures.delay_share:+.0%} of the episode"
         out.print(f"  from the marked failure to the alarm: median {delay}; {figures.early.value:.0%} came before it")
+        out.print(f"  went wrong at: {figures.moment_error:.0%} of the episode from the marked failure (median)")
     if figures.kinds.n:
         out.print(f"  the kind of failure is the labelled one in {figures.kinds}")
     if figures.not_counted:
         out.print(f"  {figures.not_counted} episodes do not count: learned from, or calibrated on")
-
-
-def _plain(value: object) -> object:
-    return None if isinstance(value, float) and math.isnan(value) else value

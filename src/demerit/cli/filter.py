@@ -11,22 +11,20 @@ import numpy as np
 import typer
 from rich.markup import escape
 
-from demerit.cli.bars import StageBars, err, out
-from demerit.cli.options import (
-    CameraOption,
+from demerit.cli.bars import bar, err, out, print_verdicts, shorten, stage_bars
+from demerit.cli.bundles import (
     DatasetArgument,
-    InstructionOption,
-    PickleOption,
-    SourceOptions,
-    StrictOption,
-    reader_options,
+    DatasetOptions,
+    JsonOption,
+    ModelOption,
+    RewardsOption,
     split_names,
 )
-from demerit.cli.scoring import RewardsOption, score_with_bar
-from demerit.cli.terminal import shorten
+from demerit.cli.score import score_with_bar
+from demerit.data.dataset import Dataset
 from demerit.data.episode import count_episodes
 from demerit.data.files import check_free
-from demerit.data.formats import open_dataset
+from demerit.data.quality import measure_quality
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.rule import Rule
@@ -36,28 +34,32 @@ from demerit.use.filter import (
     NO_MODEL,
     FilterCondition,
     FilterOutcome,
-    KeepBest,
+    check_page,
     decide,
     need_at_least,
+    need_best,
     need_no_kind,
+    need_quality,
     need_rule,
     need_success,
+    parse_quality,
+    write_edit_line,
+    write_filter_page,
     write_view,
 )
-from demerit.use.filter_page import check_page, write_filter_page
 
 PAGE = Path("filter.html")
+PICTURES = 600
+"""most episodes with a picture on the page"""
 
 
 def filter_(
     dataset: DatasetArgument,
+    reading: DatasetOptions,
     dest: Annotated[
         Path | None, typer.Argument(help="The view to create: a demerit folder that copies no video.")
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option("--model", "-m", metavar="NAME", help="A model's name or folder; missing scores are made now."),
-    ] = "",
+    model: ModelOption = "",
     min_final: Annotated[float | None, typer.Option(metavar="X", help="Drop final values below X.")] = None,
     min_mean: Annotated[
         float | None, typer.Option(metavar="X", help="Drop episodes whose scored frames have a mean below X.")
@@ -75,6 +77,10 @@ def filter_(
     rule: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Drop what breaks a rule (docs/rules.md).")
     ] = None,
+    quality: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION", help="Keep only 'stalls<0.5', 'jerk<1' ...; repeatable (docs/quality.md)."),
+    ] = None,
     min_familiarity: Annotated[
         float | None, typer.Option(metavar="P", help="Drop what is unlike all that the model learned from (0.01).")
     ] = None,
@@ -85,16 +91,10 @@ def filter_(
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"A page of what goes and stays (--dry-run: {PAGE}).")
     ] = None,
-    pictures: Annotated[int, typer.Option(metavar="N", help="Most episodes with a picture on the page.")] = 600,
-    as_json: Annotated[bool, typer.Option("--json", help="Print counts and LeRobot indices as JSON.")] = False,
+    as_json: JsonOption = False,
     rewards: RewardsOption = None,
-    instruction: InstructionOption = "",
-    camera: CameraOption = None,
-    strict: StrictOption = False,
-    options: SourceOptions = None,
-    trust_pickles: PickleOption = False,
 ) -> None:
-    """Make a view of a dataset without the episodes that fail a condition.
+    """Make a view of a dataset by conditions, without copies.
 
     An episode stays if it passes every condition. Nothing is copied or deleted; decisions.jsonl in the view says why an
     episode stayed or went.
@@ -104,6 +104,7 @@ def filter_(
       demerit filter my_set good --model ./my-model --min-final 0.5 --min-familiarity 0.01
       demerit filter my_set --model ./my-model --keep-best 50% --per-task --dry-run
       demerit filter my_set safe --rule safe.yaml --drop-kinds "spill,excessive force" --unscored drop
+      demerit filter lerobot:~/data/so101 steady --quality "stalls<0.5" --quality "end_pose<1"
     """
     _check_choice("--success", success, ("", "model", "labels"))
     _check_choice("--unscored", unscored, ("keep", "drop", "fail"))
@@ -117,13 +118,15 @@ def filter_(
     if page is not None:
         check_page(page)
     by_reward = _reward_conditions(min_final, min_mean, min_familiarity, success)
-    best = None if keep_best is None else KeepBest(keep_best, per_task)
+    best = None if keep_best is None else need_best(keep_best, per_task)
     if not model and (by_reward or best):
         raise BadInput("--model", "a model, because a condition is about its rewards", "none")
     conditions = [*by_reward, *([need_success("labels")] if success == "labels" else [])]
     conditions += [*map(need_no_kind, split_names(drop_kinds)), *(need_rule(Rule(file)) for file in rule or ())]
+    wanted = [parse_quality(text) for text in quality or ()]
     say = err if as_json else out
-    source = open_dataset(dataset, strict=strict, camera=camera, **reader_options(options, trust_pickles, instruction))
+    source = reading.open(dataset)
+    conditions += _quality_conditions(source, wanted)
     loaded = load_model(model) if model else None
     if loaded is not None and not loaded.card.comparable and (best or min_final is not None or min_mean is not None):
         raise BadInput(
@@ -136,35 +139,53 @@ def filter_(
         about = {"model": model or None, "card": None if loaded is None else loaded.card.hash()}
         outcome = write_view(outcome, source, dest, about, scored)
     if page is not None:
-        with StageBars() as bars:
+        with stage_bars() as on_progress:
             name = "" if loaded is None else loaded.card.name
-            write_filter_page(outcome, source, page, name, pictures, partial(bars.update, "drawing"))
+            write_filter_page(outcome, source, page, name, PICTURES, partial(on_progress, "drawing"))
+    verdicts = None if scored is None else outcome.verdicts
+    indices = outcome.as_dict()["lerobot"]
+    edit = write_edit_line(source.reader, indices["dropped"] if indices else [])
     if as_json:
         places = {
             "view": None if dest is None or dry_run else str(dest.resolve()),
             "page": page and str(page.resolve()),
+            "lerobot_edit": edit or None,
         }
-        print(json.dumps({**outcome.as_dict(), **places, "kept_ids": outcome.kept}, ensure_ascii=False))
+        judged = {"verdicts": None if verdicts is None else verdicts.as_dict()}
+        print(json.dumps({**outcome.as_dict(), **places, **judged, "kept_ids": outcome.kept}, ensure_ascii=False))
     else:
-        _print_outcome(outcome, None if dry_run else dest, page)
+        if verdicts is not None:
+            print_verdicts(verdicts)
+        _print_outcome(outcome, None if dry_run else dest, page, edit)
 
 
-def _check_choice(name: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise BadInput(name, " or ".join(filter(None, known)), repr(given))
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise BadInput(name, " or ".join(filter(None, choices)), repr(value))
 
 
 def _reward_conditions(
     final: float | None, mean: float | None, familiarity: float | None, success: str
 ) -> list[FilterCondition]:
-    found = [] if final is None else [need_at_least("final value", final, lambda reward: reward.final)]
-    found += [] if mean is None else [need_at_least("mean value", mean, lambda reward: float(np.nanmean(reward.value)))]
+    conditions = []
+    if final is not None:
+        conditions.append(need_at_least("final value", final, lambda reward: reward.final))
+    if mean is not None:
+        conditions.append(need_at_least("mean value", mean, lambda reward: float(np.nanmean(reward.value))))
     if familiarity is not None:
-        found.append(need_at_least("familiarity", familiarity, lambda reward: reward.familiarity))
-    return [*found, *([need_success("model")] if success == "model" else [])]
+        conditions.append(need_at_least("familiarity", familiarity, lambda reward: reward.familiarity))
+    return [*conditions, *([need_success("model")] if success == "model" else [])]
 
 
-def _print_outcome(outcome: FilterOutcome, view: Path | None, page: Path | None) -> None:
+def _quality_conditions(source: Dataset, wanted: list[tuple[str, str, float]]) -> list[FilterCondition]:
+    if not wanted:
+        return []
+    with bar("measuring", source.expected()) as shown:
+        measured = measure_quality(source, shown.update)
+    return [need_quality(*one, measured) for one in wanted]
+
+
+def _print_outcome(outcome: FilterOutcome, view: Path | None, page: Path | None, edit: str) -> None:
     facts = outcome.as_dict()
     out.print(f"[bold]{facts['dropped']} of {count_episodes(facts['episodes'])} dropped[/bold], {facts['kept']} kept")
     for reason, count in facts["dropped_by"].items():
@@ -177,5 +198,7 @@ def _print_outcome(outcome: FilterOutcome, view: Path | None, page: Path | None)
         out.print(escape(f"View: {view}. Why an episode went: {view / DECISIONS}"))
         if facts["lerobot"] is not None:
             out.print(escape(f'LeRobot, without a copy: lerobot-train --dataset.episodes="$(cat {view / KEPT})" ...'))
+    if edit:
+        out.print(escape(f"LeRobot, a copy without the dropped ones: {edit}"))
     if page is not None:
         out.print(escape(f"Page: {page}"))

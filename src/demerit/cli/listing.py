@@ -1,7 +1,8 @@
-"""The list command."""
+"""Commands about names: list shows what exists, check tests a model."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -13,8 +14,9 @@ from demerit.data.dataset import SOURCES
 from demerit.data.taxonomy import kinds
 from demerit.errors import MissingExtra, UnknownName
 from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, load_benchmark
-from demerit.models import MODELS
-from demerit.models.listing import Listing, describe_model
+from demerit.models import MODELS, load_model
+from demerit.models.check import check_model
+from demerit.models.loading import Listing, describe_model
 from demerit.negatives import NEGATIVES, load_negative
 from demerit.negatives.sim.behaviours import BEHAVIOURS
 
@@ -29,7 +31,7 @@ def list_(
         str, typer.Argument(help="models, sources, benchmarks, negatives, behaviours or failures.")
     ] = "models",
 ) -> None:
-    """List the names that demerit knows: models, sources, benchmarks and more.
+    """List models, sources, benchmarks and other names.
 
     [bold]Examples[/bold]
 
@@ -50,16 +52,16 @@ def list_(
 def _model_rows() -> Rows:
     rows = {}
     for name in MODELS:
-        found = describe_model(name)
-        if isinstance(found, Listing):
-            causal = ", causal" if found.causal else ""
-            facts = [f"Gives {found.quantity}, {found.range}{causal}. Frames: {found.frames}."]
-            facts += [f"Verified here: {found.verified}."] if found.verified else []
-            rows[name] = [found.about, *facts, f"Licence: {found.licence}.", *_needs(found.extra)]
-        elif isinstance(found, MissingExtra):
-            rows[name] = _needs(found.extra)
+        listing = describe_model(name)
+        if isinstance(listing, Listing):
+            causal = ", causal" if listing.causal else ""
+            facts = [f"Gives {listing.quantity}, {listing.range}{causal}. Frames: {listing.frames}."]
+            facts += [f"Verified here: {listing.verified}."] if listing.verified else []
+            rows[name] = [listing.about, *facts, f"Licence: {listing.licence}.", *_needs(listing.extra)]
+        elif isinstance(listing, MissingExtra):
+            rows[name] = _needs(listing.extra)
         else:
-            rows[name] = [f"Not available here: {found}"]
+            rows[name] = [f"Not available here: {listing}"]
     return rows
 
 
@@ -87,15 +89,20 @@ def _failure_rows() -> Rows:
 
 
 def _benchmark_rows() -> Rows:
-    known = [load_benchmark(name) for name in BENCHMARKS]
+    benchmarks = [load_benchmark(name) for name in BENCHMARKS]
     return {
-        benchmark.name: [benchmark.claim, f"Data: {benchmark.data}.", f"Headline: {', '.join(benchmark.headline)}."]
-        for benchmark in known
+        benchmark.name: [
+            benchmark.claim,
+            f"Data: {benchmark.data}.",
+            *(f"Published set: {one}." for one in benchmark.published),
+            f"Headline: {', '.join(benchmark.headline)}.",
+        ]
+        for benchmark in benchmarks
     }
 
 
 def _needs(extra: str) -> list[str]:
-    return [f"Needs demerit[{extra}]."] if extra else []
+    return [f"Needs the extra {extra} (docs/install.md)."] if extra else []
 
 
 LISTS = {
@@ -111,3 +118,25 @@ LISTS = {
 def _first_line(documented: object) -> str:
     lines = (documented.__doc__ or "").strip().splitlines()
     return lines[0] if lines else ""
+
+
+def check(
+    model: Annotated[str, typer.Argument(help="A model's name, its folder, or the import path of your class.")],
+) -> None:
+    """Check that a model does what its card says.
+
+    [bold]Examples[/bold]
+
+      demerit check default
+      demerit check ./my-model
+      demerit check my_package.rewards:MyModel
+    """
+    sys.path.insert(0, "")  # the model may be in the current folder
+    report = check_model(load_model(model))
+    colours = {"kept": "green", "broken": "red", "not checkable": "yellow"}
+    table = Table("clause", "", "facts", title=report.model)
+    for clause in report.clauses:
+        table.add_row(clause.name, f"[{colours[clause.status]}]{clause.status}[/]", escape(clause.facts))
+    print_table(table)
+    if report.broken:
+        raise typer.Exit(1)

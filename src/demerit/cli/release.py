@@ -9,17 +9,9 @@ import typer
 from rich.markup import escape
 
 from demerit.cli.bars import bar, out, print_problems
-from demerit.cli.options import (
-    CameraOption,
-    DatasetArgument,
-    PickleOption,
-    SourceOptions,
-    StrictOption,
-    reader_options,
-    split_names,
-)
+from demerit.cli.bundles import DatasetArgument, DatasetOptions, split_names
 from demerit.data.episode import count_episodes
-from demerit.data.formats import open_dataset
+from demerit.data.splits import TO_CHECK
 from demerit.errors import WRITE_ERRNOS, BadInput, StoppedByUser, WriteError
 from demerit.use.release import Mask, ReleaseConfig, Released
 from demerit.use.release import release as make_release
@@ -30,8 +22,9 @@ from demerit.use.release.hub import plan_push, push
 def release(
     source: DatasetArgument,
     dest: Annotated[Path, typer.Argument(help="The folder to make. Run again to resume (LeRobot: starts over).")],
+    reading: DatasetOptions,
     layout: Annotated[
-        str, typer.Option("--format", metavar="folder|lerobot", help="Our folder, or LeRobot v3.0 with our labels.")
+        str, typer.Option("--to", metavar="folder|lerobot", help="Our folder, or LeRobot v3.0 with our labels.")
     ] = "folder",
     name: Annotated[str, typer.Option(help="Name of the release (default: the folder's name).")] = "",
     licence: Annotated[str, typer.Option(help="SPDX id for episodes that have no licence.")] = "",
@@ -65,10 +58,6 @@ def release(
         typer.Option("--push", metavar="OWNER/NAME", help="Print what a push to the hub would do; with --yes, do it."),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Really push.")] = False,
-    camera: CameraOption = None,
-    strict: StrictOption = False,
-    options: SourceOptions = None,
-    trust_pickles: PickleOption = False,
 ) -> None:
     """Make a dataset that you can share: card, licences, checksums.
 
@@ -78,7 +67,7 @@ def release(
     [bold]Examples[/bold]
 
       demerit release my_set my_release --licence CC-BY-4.0
-      demerit release my_set my_release --format lerobot --where split=train
+      demerit release my_set my_release --to lerobot --where split=train
       demerit release my_set my_release --replace instructions.csv --mask "wrist=0,0,64,48"
       demerit release my_set my_release --push me/my-failures          [dim]prints what it would do[/dim]
     """
@@ -97,7 +86,7 @@ def release(
         allow_leaks=allow_leaks,
         fps=fps,
     )
-    dataset = open_dataset(source, strict=strict, camera=camera, **reader_options(options, trust_pickles))
+    dataset = reading.open(source)
     with bar("releasing", dataset.expected()) as progress:
 
         def report(step: str, done: int, total: int) -> None:
@@ -134,6 +123,10 @@ def _print(released: Released, problems: list[dict[str, Any]]) -> None:
     if released.dropped:
         out.print(f"  dropped: {escape(', '.join(released.dropped))} (--keep keeps them)")
     notes = [*facts["licence_doubts"], *facts["leaks"]]
+    if facts["left_out"]:
+        notes.append(f"{count_episodes(facts['left_out'])} left out: unreadable, or rejected by a person")
+    if facts.get("unchecked"):
+        notes.append(f"{count_episodes(facts['unchecked'])} with labels that no person has checked yet ({TO_CHECK})")
     notes += [f"--replace: no text is {text!r}" for text in released.unused]
     notes += [] if facts["masks"] or facts["blurred"] else ["no pixel was changed (--mask, --blur)"]
     kept = sum(released.own_licences.values())

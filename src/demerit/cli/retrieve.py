@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, err, out, print_problems, print_table
-from demerit.cli.options import CameraOption, DatasetArgument, SourceOptions, reader_options
-from demerit.cli.scoring import score_with_bar
-from demerit.cli.terminal import shorten
+from demerit.cli.bars import bar, err, out, print_problems, print_table, shorten
+from demerit.cli.bundles import DatasetArgument, JsonOption, ModelOption, ReaderOptions
+from demerit.cli.score import score_with_bar
 from demerit.data.dataset import NO_INSTRUCTION, Dataset
 from demerit.data.episode import safe_name
 from demerit.data.files import check_free
@@ -27,16 +26,18 @@ from demerit.data.frames import short_hash
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.compact.engine import Engine
-from demerit.use.retrieve.index import WindowPlan, index_folder, index_windows
-from demerit.use.retrieve.search import (
+from demerit.models.reward_store import ScoredDataset
+from demerit.use.retrieve import (
     PlaySegment,
+    WindowPlan,
+    index_folder,
+    index_windows,
     merge_hits,
     pick_examples_of,
     score_by_examples,
     score_by_text,
     write_segments,
 )
-from demerit.use.scored import ScoredDataset
 
 SHOWN = 20
 CANDIDATES = 3
@@ -48,6 +49,7 @@ FITS = 1.5
 def retrieve(
     instruction: Annotated[str, typer.Argument(help="What to find, e.g. 'open the drawer'.")],
     dataset: DatasetArgument,
+    reading: ReaderOptions,
     dest: Annotated[
         Path | None, typer.Argument(help="A demerit folder to create, of the segments as episodes.")
     ] = None,
@@ -55,9 +57,7 @@ def retrieve(
     examples: Annotated[
         str, typer.Option(metavar="DATASET", help="Some successes of the instruction: far better than its words alone.")
     ] = "",
-    model: Annotated[
-        str, typer.Option("--model", "-m", metavar="NAME", help="Order the segments by this model's value gain.")
-    ] = "",
+    model: ModelOption = "",
     seconds: Annotated[float, typer.Option(metavar="S", help="Length of a window.")] = 4.0,
     stride: Annotated[
         float | None, typer.Option(metavar="S", help="From a window to the next (half a window).")
@@ -65,14 +65,13 @@ def retrieve(
     index: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the index (default: next to the dataset).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the segments as JSON, and nothing else.")] = False,
-    camera: CameraOption = None,
-    options: SourceOptions = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Find the moments of long recordings that show an instruction being done.
+    """Find the moments that show an instruction being done.
 
     The recordings need no labels. They are read once; the index is stored next to the dataset, and a query takes
     seconds. Words alone work for tasks like those that the default network was trained on; for others give examples.
+    With --model, the segments are ordered by how much its value rises.
 
     [bold]Examples[/bold]
 
@@ -88,7 +87,7 @@ def retrieve(
     engine = Engine.load_shipped()
     if not examples and engine.text_vector(instruction) is None:
         raise BadInput("instruction", "text with a known word", repr(instruction))
-    source = open_dataset(dataset, camera=camera, **reader_options(options, trust_pickles=False))
+    source = reading.open(dataset)
     loaded = load_model(model) if model else None
     if loaded is not None and not loaded.card.comparable:
         raise BadInput(
@@ -139,8 +138,8 @@ def _order_by_gain(segments: list[PlaySegment], scored: ScoredDataset, say: Cons
     unscored = [one for one, gain in zip(rewards, gains, strict=True) if math.isnan(gain)]
     if unscored:
         say.print(escape(shorten(f"{len(unscored)} not scored, listed last: {unscored[0].why_missing}")))
-    found = [replace(one, gain=gain) for one, gain in zip(segments, gains, strict=True)]
-    return sorted(found, key=lambda one: math.inf if math.isnan(one.gain) else -one.gain)
+    ordered = [replace(one, gain=gain) for one, gain in zip(segments, gains, strict=True)]
+    return sorted(ordered, key=lambda one: math.inf if math.isnan(one.gain) else -one.gain)
 
 
 def _print_segments(segments: list[PlaySegment]) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from demerit.cli.bars import bar, out
-from demerit.cli.options import ActorsOption, OnOption
+from demerit.cli.bundles import ClusterOptions
 from demerit.data.episode import count_episodes
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.sim.arena import SETTINGS, Setting
@@ -25,6 +25,7 @@ from demerit.use.simulate_on_ray import simulate_on_ray
 
 def simulate(
     dest: Annotated[Path, typer.Argument(help="The folder to create; run again to resume.")],
+    cluster: ClusterOptions,
     tasks: Annotated[
         str,
         typer.Option(
@@ -46,8 +47,6 @@ def simulate(
     split: Annotated[str, typer.Option(metavar="train|validation|test|all", help="Its split.")] = "test",
     workers: Annotated[int | None, typer.Option(help="Number of processes (default: number of cores).")] = None,
     size: Annotated[int, typer.Option(help="Image width and height in pixels.")] = USUAL_SIZE,
-    on: OnOption = "",
-    actors: ActorsOption = None,
 ) -> None:
     """Simulate successes and failures with measured labels.
 
@@ -63,9 +62,7 @@ def simulate(
         specs = _benchmark_specs(benchmark, split, size)
     else:
         specs = _specs(tasks, behaviours, range(seed, seed + episodes), setting, size)
-    if actors is not None and not on:
-        raise BadInput("--actors", "--on ray with it", "no --on")
-    simulator = partial(simulate_on_ray, on=on, actors=actors) if on else None
+    simulator = partial(simulate_on_ray, on=cluster.on, actors=cluster.actors) if cluster.on else None
     with bar("simulating", len(specs)) as shown:
         progress = run_simulation(dest, specs, workers, lambda progress: shown.update(progress.seen), simulator)
     kept = f", {progress.kept} from an earlier run" if progress.kept else ""
@@ -103,11 +100,11 @@ def _specs(tasks: str, behaviours: str, seeds: range, setting: str, size: int) -
     ]
 
 
-def _parse_names(kind: str, given: str, known: list[str]) -> list[str]:
-    if given == "all":
-        return known
-    names = [name.strip() for name in given.split(",") if name.strip()]
-    for name in names or [given]:
-        if name not in known:
-            raise UnknownName(kind, name, known)
+def _parse_names(kind: str, text: str, choices: list[str]) -> list[str]:
+    if text == "all":
+        return choices
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names or [text]:
+        if name not in choices:
+            raise UnknownName(kind, name, choices)
     return names

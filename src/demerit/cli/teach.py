@@ -1,35 +1,39 @@
-"""The teach command."""
+"""Commands that make a model of labelled episodes: teach, calibrate."""
 
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 
-from demerit.cli.bars import StageBars, out, print_table, report_table
-from demerit.cli.options import (
+from demerit.cli import escape_controls
+from demerit.cli.bars import bar, out, print_notes, print_table, report_table, stage_bars
+from demerit.cli.bundles import (
+    BatchOption,
+    ChangesOption,
+    DatasetOptions,
     DatasetsArgument,
-    InstructionOption,
+    JsonOption,
     LabelSourcesOption,
     LimitOption,
-    PickleOption,
-    SourceOptions,
-    StrictOption,
+    OutOption,
     UseTestSplitOption,
     WorkersOption,
     parse_sources,
-    reader_options,
-    split_names,
 )
-from demerit.cli.terminal import escape_controls
-from demerit.data.episode import count_episodes
+from demerit.config import change_config, parse_changes
+from demerit.data.episode import NOT_A_MODEL, count_episodes
 from demerit.data.formats import open_dataset
-from demerit.data.labels import NOT_A_MODEL
+from demerit.decide.guarantee import describe_cut
 from demerit.evaluate.reports.headline import label
+from demerit.training.calibration import CalibrateOptions, CalibrationResult
+from demerit.training.calibration import calibrate as run_calibration
 from demerit.training.teach import TeachConfig, TeachOutcome
 from demerit.training.teach import teach as teach_model
 
@@ -39,32 +43,32 @@ SHOWN = 5
 
 def teach(
     datasets: DatasetsArgument,
-    out_folder: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="The model folder to write.")],
+    out_folder: OutOption,
+    reading: DatasetOptions,
     risk: Annotated[
         float | None,
         typer.Option(
             help="Share of failures that may be called a success. Default: 5%, or what fewer than 19 failures allow."
         ),
     ] = None,
-    cameras: Annotated[
-        str, typer.Option(metavar="NAMES", help="Cameras to use: top,wrist (default: all that most episodes have).")
-    ] = "",
-    instruction: InstructionOption = "",
     limit: LimitOption = None,
     label_sources: LabelSourcesOption = "",
     use_test_split: UseTestSplitOption = False,
-    seed: Annotated[int, typer.Option(help="Seed for folds and negatives.")] = 0,
     network: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Use this trained network instead of the shipped one.")
+    ] = None,
+    tower: Annotated[
+        str | None,
+        typer.Option(
+            metavar="droid|none|FILE", help="Second tower: the shipped one, none, or any image encoder as ONNX."
+        ),
     ] = None,
     reader: Annotated[
         bool, typer.Option(help="Also train a small network on larger images (needs the extra train; a minute or two).")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    changes: ChangesOption = None,
+    as_json: JsonOption = False,
     workers: WorkersOption = None,
-    strict: StrictOption = False,
-    options: SourceOptions = None,
-    trust_pickles: PickleOption = False,
 ) -> None:
     """Teach a model your task from a few labelled episodes.
 
@@ -75,23 +79,27 @@ def teach(
 
       demerit teach lerobot:~/data/so101 -o my-model
       demerit teach monday/ tuesday/ -o my-model --instruction "put the cup on the plate"
-      demerit teach my_videos -o my-model --risk 0.1 --cameras top,wrist
+      demerit teach my_videos -o my-model --risk 0.1 --camera top --camera wrist
+      demerit teach my_videos -o my-model --tower dinov2.onnx
       demerit score new_episodes --model ./my-model
     """
-    opened = open_dataset(datasets, strict=strict, **reader_options(options, trust_pickles, instruction))
-    with StageBars() as bars:
+    opened = open_dataset(datasets, **reading.other_settings)
+    print_notes(opened.notes())
+    config = change_config(TeachConfig(reader=reader), parse_changes(changes or []), "--set")
+    with stage_bars() as on_progress:
         outcome = teach_model(
             opened,
             out_folder,
             risk=risk,
-            cameras=split_names(cameras),
+            cameras=reading.camera or [],
             limit=limit,
-            config=TeachConfig(seed=seed, reader=reader),
+            config=config,
             network=network,
+            tower=tower,
             workers=workers,
             sources=parse_sources(label_sources, NOT_A_MODEL),
             use_test_split=use_test_split,
-            on_progress=bars.update,
+            on_progress=on_progress,
         )
     if as_json:
         facts = outcome.results.as_dict()["teaching"] | {"model": str(out_folder)}
@@ -112,7 +120,7 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
         print_table(
             report_table(results.report, f"{count_episodes(len(results.report.episodes))}, each held out once", label)
         )
-    out.print(escape(results.calibration.note))
+    out.print(escape(f"{results.cut[:1].upper()}{results.cut[1:]}."), soft_wrap=True)
     for line in filter(None, (results.which_head, results.which_camera)):
         out.print(escape(line))
     for note in results.notes[:SHOWN]:
@@ -137,3 +145,66 @@ def _print_outcome(outcome: TeachOutcome, folder: Path) -> None:
 def quote_model(folder: Path) -> str:
     """Return a model folder as a shell takes it after --model, such as ./my-model."""
     return shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")
+
+
+def calibrate(
+    datasets: DatasetsArgument,
+    model: Annotated[str, typer.Option("--model", "-m", metavar="NAME", help="The model to calibrate.")],
+    out_folder: OutOption,
+    reading: DatasetOptions,
+    risk: Annotated[float, typer.Option(help="Share of failures that may be called a success.")] = 0.05,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="isotonic: probabilities and mean progress; conformal: bounds that hold with probability 1 - risk."
+        ),
+    ] = "isotonic",
+    limit: LimitOption = None,
+    label_sources: LabelSourcesOption = "",
+    use_test_split: UseTestSplitOption = False,
+    batch: BatchOption = 8,
+    workers: WorkersOption = None,
+) -> None:
+    """Calibrate a model and set its success threshold.
+
+    Do not measure the result on the same episodes; a benchmark that contains some of them warns.
+
+    [bold]Examples[/bold]
+
+      demerit calibrate my_set --model change -o my-calibrated
+      demerit calibrate my_set --model ensemble:change+motion -o sure --method conformal --risk 0.1
+      demerit score new_set --model calibrated:my-calibrated
+    """
+    options = CalibrateOptions(
+        method=method,  # type: ignore[arg-type]  # checked there
+        risk=risk,
+        batch=batch,
+        workers=workers,
+        limit=limit,
+        sources=parse_sources(label_sources, NOT_A_MODEL),
+        use_test_split=use_test_split,
+    )
+    opened = reading.open(datasets)
+    with bar(f"scoring with {model}", limit) as shown:
+        result = run_calibration(opened, model, out_folder, options, lambda progress: shown.update(progress.position))
+    _print_calibration(result, escape(str(out_folder)))
+
+
+def _print_calibration(result: CalibrationResult, folder: str) -> None:
+    counts = result.counts
+    out.print(
+        f"[bold]{escape(result.model.card.name)}[/bold]: {escape(result.model.inner.card.name)}, calibrated "
+        f"({result.model.recipe.method}) on {counts['episodes']} labelled episodes of {counts['tasks']} tasks: "
+        f"{counts['successes']} successes, {counts['failures']} failures, {counts['with progress']} with progress"
+    )
+    out.print(escape(describe_cut(result.model)), soft_wrap=True)
+    if result.measures:
+        what = "tasks" if counts["tasks"] > 1 else "episodes"
+        table = Table("", "value", "95% interval", "of", title=f"On held-out {what}")
+        for name, measure in result.measures.items():
+            span = "unknown" if math.isnan(measure.low) else f"{measure.low:.3f} to {measure.high:.3f}"
+            table.add_row(name, f"{measure.value:.3f}", span, f"{measure.n} {measure.unit}")
+        print_table(table)
+    for note in result.notes:
+        out.print(f"[yellow]note[/yellow]  {escape(note)}")
+    out.print(f"The model: {folder}. Use it as --model calibrated:{folder}")

@@ -16,20 +16,20 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from demerit.cli.bars import err, out
-from demerit.cli.options import CameraOption, InstructionOption, SourceOptions, reader_options
-from demerit.cli.scoring import OneModelOption
+from demerit.cli.bars import err, out, print_notes, print_verdicts
+from demerit.cli.bundles import DatasetOptions, JsonOption, ModelOption, PortOption, RewardsOption
 from demerit.data.episode import count_episodes
 from demerit.data.files import write_atomic
 from demerit.data.formats import open_dataset
+from demerit.decide.detector import Detector
+from demerit.decide.guarantee import describe_cut
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.models import load_model
-from demerit.use.detect import Detector
-from demerit.use.view.media import EpisodeMedia
-from demerit.use.view.server import LocalServer
 from demerit.use.watch.alarms import AlarmCondition, Webhook
-from demerit.use.watch.figures import WatchPage, pick_to_watch, success_rate
+from demerit.use.watch.figures import WatchPage, count_verdicts, pick_to_watch, success_rate
 from demerit.use.watch.watcher import WatchedEpisode, Watcher
+from demerit.web.media import EpisodeMedia
+from demerit.web.server import WebServer
 
 ALARM = 3
 """exit code of an alarm"""
@@ -37,12 +37,10 @@ ALARM = 3
 
 def watch(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder that the robot writes to, or FORMAT:DIR.")],
-    model: OneModelOption = "",
+    reading: DatasetOptions,
+    model: ModelOption = "",
     detector: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A detector of demerit detect: it judges the episodes.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(metavar="V", help="A final value from V on is a success (default: the model says).")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Score what is there and exit (for cron).")] = False,
     alarm: Annotated[
@@ -51,7 +49,7 @@ def watch(
     ] = None,
     webhook: Annotated[str, typer.Option(metavar="URL", help="Post alarms to this address, as JSON.")] = "",
     exit_on_alarm: Annotated[bool, typer.Option("--exit-on-alarm", help=f"Exit with {ALARM} on an alarm.")] = False,
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port of the page; 0 = a free one.")] = 8020,
+    port: PortOption = 8020,
     metrics: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write /metrics to a file, for Prometheus' file collector.")
     ] = None,
@@ -60,15 +58,10 @@ def watch(
     settle: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="A file unchanged for so long is complete.")
     ] = 1.0,
-    out_folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the rewards (default: next to the dataset).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line per episode, and nothing else.")] = False,
-    instruction: InstructionOption = "",
-    camera: CameraOption = None,
-    options: SourceOptions = None,
+    rewards: RewardsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Score episodes as a robot writes them, with a live page, metrics and alarms.
+    """Score episodes as a robot writes them: live page, alarms.
 
     The page says which episodes to look at, how the success rate and the values develop, and what could not be scored.
     Every episode is scored once and stored as `demerit score` does; after a crash or a restart the watch goes on.
@@ -86,15 +79,13 @@ def watch(
     loaded = load_model(model or ("default" if judge is None else judge.model))
     if judge is not None:
         judge.check(loaded.card)
-    given = {"camera": camera, **reader_options(options, False, instruction)}
     news = list[WatchedEpisode]()
     watcher = Watcher(
         folder,
         loaded,
-        partial(open_dataset, **given),
-        out=out_folder,
+        partial(open_dataset, **reading.settings),
+        out=rewards,
         detector=judge,
-        threshold=threshold,
         settle=settle,
         on_scored=news.append,
     )
@@ -103,17 +94,20 @@ def watch(
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="demerit-watch-", ignore_cleanup_errors=True))
         page = WatchPage(watcher, EpisodeMedia(cache), conditions, hook, window)
         if not once:
-            server = stack.enter_context(LocalServer(page.routes(), port=port))
+            server = stack.enter_context(WebServer(page.app(), port=port, grace=1))
             stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
             say.print(escape(f"Watching {folder} with {watcher.model.card.name}: {server.url} (Ctrl-C ends it)"))
-        held, problem, last_news = set[str](), "", time.monotonic()
+        if rule := describe_cut(loaded) if judge is None else f"a failure where there is an alarm ({judge.guarantee})":
+            say.print(escape(f"Verdict: {rule}"), soft_wrap=True)
+        held, problem, is_noted, last_news = set[str](), "", False, time.monotonic()
         while True:
             more = watcher.look()
+            is_noted = is_noted or print_notes(watcher.state.notes)
             last_news = time.monotonic() if news else last_news
             _print_news(news, as_json)
             unwritten = "" if metrics is None else _write_metrics(page, metrics)
-            problem, said = watcher.state.problem or unwritten, problem
-            if problem not in ("", said):
+            problem, before = watcher.state.problem or unwritten, problem
+            if problem not in ("", before):
                 err.print(escape(f"demerit: {problem}"), soft_wrap=True)
             # A recording that goes on is for the next run.
             is_late = time.monotonic() - last_news > 2 * settle + every
@@ -151,12 +145,11 @@ def _is_settling(watcher: Watcher) -> bool:
 def _print_news(news: list[WatchedEpisode], as_json: bool) -> None:
     for row in news:
         if as_json:
-            print(json.dumps(asdict(row), ensure_ascii=False, allow_nan=False), flush=True)
+            facts = {**asdict(row), **row.verdict.as_dict(), "success": row.success}
+            print(json.dumps(facts, ensure_ascii=False, allow_nan=False), flush=True)
             continue
-        verdict = {True: "success", False: "[red]failure[/red]", None: "scored"}[row.success]
-        said = f"[yellow]unscored[/yellow]: {escape(row.unscored)}" if row.unscored else f"{row.value:.3f} {verdict}"
-        guess = " [yellow](a guess: unlike all that the model learned from)[/yellow]" if row.is_guess else ""
-        out.print(f"{time.strftime('%H:%M:%S')} {escape(row.id)}: {said}{guess}")
+        value = "" if row.value is None else f"{row.value:.3f} "
+        out.print(f"{time.strftime('%H:%M:%S')} {escape(f'{row.id}: {value}{row.verdict}')}")
 
 
 def _raise_alarm(watcher: Watcher, text: str, window: int, hook: Webhook | None) -> None:
@@ -176,19 +169,20 @@ def _delivering(url: str) -> Iterator[Webhook]:
     finally:
         hook.close()
         if lost := hook.sent - hook.delivered:
-            err.print(escape(f"demerit: webhook {url}: {lost} not delivered ({hook.error})"), soft_wrap=True)
+            err.print(escape(f"demerit: webhook at {hook.host}: {lost} not delivered ({hook.error})"), soft_wrap=True)
 
 
 def _print_summary(watcher: Watcher, window: int, as_json: bool) -> None:
     state = watcher.state
     rows = state.rows[-window:]
-    rate, judged = success_rate(rows)
+    rate = success_rate(rows)
     picks = pick_to_watch(rows)
     if as_json:
         return
     out.print(f"{count_episodes(len(state.rows))}, {state.scored} scored now, {len(state.waiting)} waiting.")
-    if judged:
-        out.print(f"Success: {rate.show('%')}, of {judged}.")
+    print_verdicts(count_verdicts(rows))
+    if rate.n:
+        out.print(f"Success: {rate}.")
     if picks:
         out.print(escape(f"Of these {len(rows)}, watch these {len(picks)}: {', '.join(row.id for row in picks)}"))
     for id, reason in state.waiting:

@@ -7,13 +7,14 @@ Real datasets have faults. A reader neither crashes on an episode it cannot use 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
+from pathlib import PurePath
 from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
 
-from demerit.data.episode import Episode, count_episodes
-from demerit.data.labels import Preference
+from demerit.data.episode import Episode, Preference, count_episodes, safe_name
 from demerit.data.notebook import SHOWN_EPISODES, dataset_html
 from demerit.errors import BadEpisode, BadInput, DemeritError
 from demerit.registry import Registry
@@ -29,6 +30,7 @@ SOURCES = Registry(
         "rbm": "data.formats.rbm:RbmReader",
         "rlds": "data.formats.rlds:RldsReader",
         "hdf5": "data.formats.hdf5:Hdf5Reader",
+        "ros": "data.formats.ros:RosReader",
     },
     "demerit.sources",
 )
@@ -71,23 +73,6 @@ class DatasetReader(Protocol):
 
     def expected(self) -> int | None:
         """The number of episodes; None when only reading tells."""
-        ...
-
-
-@runtime_checkable
-class IndexedReader(Protocol):
-    """A reader that knows its number of episodes and finds one without reading the others."""
-
-    def __len__(self) -> int:
-        """The number of episodes."""
-        ...
-
-    def episode(self, id: str) -> Episode:
-        """Find an episode by id."""
-        ...
-
-    def episode_at(self, index: int) -> Episode:
-        """Find an episode by its place, from 0."""
         ...
 
 
@@ -168,6 +153,15 @@ class Dataset:
         """Make a dataset of episodes that are in memory."""
         return cls(ListReader(name, list(episodes)), address=name)
 
+    def where(self, keep: Callable[[Episode], bool], address: str = "") -> Dataset:
+        """Make a dataset of the episodes that `keep` accepts, and of the preferences between them.
+
+        `address` says where it comes from; empty: like this dataset.
+        """
+        return Dataset(
+            StreamReader(self.name, partial(_choose, self, keep), _not_counted), address or self.address, self.strict
+        )
+
     @property
     def name(self) -> str:
         """The dataset's name."""
@@ -176,6 +170,10 @@ class Dataset:
     def expected(self) -> int | None:
         """The number of episodes; None when only reading tells."""
         return self.reader.expected()
+
+    def notes(self) -> list[str]:
+        """What the reader found out by itself and the user should know, a sentence each."""
+        return _gather_notes([self.reader])
 
     def records(self) -> Iterator[Episode | Preference]:
         """Stream episodes and preferences. Resets the problem counts; problems are counted, or raised when strict."""
@@ -246,10 +244,11 @@ class Dataset:
             expected = None
         return "episodes not counted yet" if expected is None else f"{count_episodes(expected)} expected"
 
-    def _index(self) -> IndexedReader | None:
+    def _index(self) -> Any:
+        """The reader, if it has `len`, `episode(id)` and `episode_at(place)` and so need not read the others."""
         # A main camera that some episodes lack makes the dataset smaller than its index; an instruction changes it.
         changed = self.camera is not None or self.instruction
-        return self.reader if not changed and isinstance(self.reader, IndexedReader) else None
+        return self.reader if not changed and hasattr(self.reader, "episode_at") else None
 
     def _list(self) -> list[Episode]:
         if self._episodes is None:
@@ -264,7 +263,8 @@ class Dataset:
         """Find an episode by id; without an index, reads until it is found."""
         index = self._index()
         if index is not None:
-            return index.episode(id)
+            episode: Episode = index.episode(id)
+            return episode
         for episode in self:
             if episode.id == id:
                 return episode
@@ -320,3 +320,80 @@ class ListReader:
     def expected(self) -> int:
         """The number of episodes."""
         return sum(isinstance(item, Episode) for item in self.items)
+
+
+@dataclass(frozen=True)
+class StreamReader:
+    """Records that are made anew for each pass. Satisfies `DatasetReader`."""
+
+    name: str
+    records: Callable[[], Iterator[Record]]
+    """streams everything"""
+    expected: Callable[[], int | None]
+    """the number of episodes; None when only reading tells"""
+    notes: Callable[[], list[str]] = list
+    """what the user should know"""
+
+
+def _not_counted() -> None:
+    """Only reading tells."""
+
+
+def join_readers(parts: Mapping[str, DatasetReader]) -> StreamReader:
+    """Read readers by name, one after the other. Ids and groups begin with the name, so that they stay distinct."""
+    name, notes = safe_name("+".join(parts)), partial(_gather_notes, list(parts.values()))
+    return StreamReader(name, partial(_join, parts), partial(_count_parts, parts), notes)
+
+
+def _gather_notes(readers: Iterable[DatasetReader]) -> list[str]:
+    return [note for reader in readers for note in getattr(reader, "notes", list)()]
+
+
+def _join(parts: Mapping[str, DatasetReader]) -> Iterator[Record]:
+    for name, reader in parts.items():
+        for record in reader.records():
+            yield _prefix(name, record)
+
+
+def _count_parts(parts: Mapping[str, DatasetReader]) -> int | None:
+    counts = [reader.expected() for reader in parts.values()]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _choose(dataset: Dataset, keep: Callable[[Episode], bool]) -> Iterator[Record]:
+    """Stream some episodes, then the preferences between them. Problems are counted by the whole dataset."""
+    ids: set[str] = set()
+    preferences: list[Preference] = []
+    for record in dataset.records():
+        if isinstance(record, Preference):
+            preferences.append(record)
+        elif keep(record):
+            ids.add(record.id)
+            yield record
+    yield from (preference for preference in preferences if {preference.a, preference.b} <= ids)
+
+
+def _prefix(name: str, record: Record) -> Record:
+    if isinstance(record, Problem):
+        return replace(record, episode=f"{name}/{record.episode}")
+    if not isinstance(record, Episode):
+        return replace(record, a=f"{name}/{record.a}", b=f"{name}/{record.b}")
+    group, parent = (f"{name}/{value}" if value else "" for value in (record.origin.group, record.origin.parent))
+    return replace(record, id=f"{name}/{record.id}", origin=replace(record.origin, group=group, parent=parent))
+
+
+def distinct_names(addresses: Sequence[str]) -> list[str]:
+    """Name datasets by the shortest ends of their paths that differ.
+
+    >>> distinct_names(["videos:/a/runs", "videos:/b/runs", "lerobot:/c"])
+    ['a/runs', 'b/runs', 'c']
+    """
+    paths = [PurePath(address.partition(":")[2]).parts for address in addresses]
+    if twice := next((address for address, path in zip(addresses, paths, strict=True) if paths.count(path) > 1), None):
+        raise BadInput("datasets", "different ones", f"{twice} twice")
+    names = []
+    for path in paths:
+        lengths = range(1, len(path) + 1)
+        length = next(length for length in lengths if [other[-length:] for other in paths].count(path[-length:]) == 1)
+        names.append("/".join(path[-length:]).lstrip("/"))
+    return names

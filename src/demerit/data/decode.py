@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from demerit.data.episode import Episode
-from demerit.data.frames import DecodesInto, Frames, FrameSource, Images, Indices, Prepare, Times
+from demerit.data.frames import Frames, FrameSource, Images, Indices, Prepare, Times
 from demerit.errors import DemeritError, UnreadableVideo
 
 # A worker has one task in work and one in its pipe, so that it never waits for us.
@@ -86,21 +87,21 @@ def load_ahead(
         yield from _load_here(episodes, request, batch, on_frames)
         return
     with nullcontext(decoders) if decoders is not None else Decoders(batch, workers, on_frames) as running:
-        pending: deque[_DecodeTask] = deque()
+        pending: deque[tuple[Episode, _DecodeTask]] = deque()
         stream = iter(episodes)
 
         def top_up() -> None:
             ahead = islice(stream, min(running.most - batch - len(pending), len(running.free)))
-            pending.extend(running.submit(episode, request) for episode in ahead)
+            pending.extend((episode, running.submit(episode, request)) for episode in ahead)
 
         top_up()
         while pending:
             group = [pending.popleft() for _ in range(min(batch, len(pending)))]
             top_up()  # the next batch is decoded while this one is with the model
-            for task in group:
+            for _, task in group:
                 running.finish(task)
-            yield [running.load(task) for task in group]
-            for task in group:
+            yield [running.load(episode, task) for episode, task in group]
+            for _, task in group:
                 running.release(task)
             top_up()
 
@@ -177,12 +178,30 @@ def _with_decoded(frames: Frames, decoded: DecodedView, images: Images, prepare:
 
 
 class _StreamedFrames:
-    """A frame source that has one window of a long video in memory and fetches the others as they are read."""
+    """A frame source that has one window of a long video in memory and fetches the others as they are read.
 
-    def __init__(self, frames: Frames, indices: Indices, prepare: Prepare | None, windows: _Windows) -> None:
-        self.frames, self.prepare, self.windows = frames, prepare, windows
-        self.kind, self.length = frames.source.kind, len(frames)
+    While the model reads a window, the next one is decoded, if there is a decoder.
+    """
+
+    def __init__(
+        self,
+        request: DecodeRequest,
+        camera: str,
+        indices: Indices,
+        on_read: Callable[[str, int], None],
+        decoders: Decoders | None = None,
+        images: Images | None = None,
+    ) -> None:
+        """`images` is the first window, if it is decoded already."""
+        self.frames, self.prepare, self.camera = request.views[camera], request.prepare, camera
+        self.on_read, self.decoders = on_read, decoders
+        self.kind, self.length = self.frames.source.kind, len(self.frames)
         self.places = {int(index): place for place, index in enumerate(indices)}
+        starts = range(0, len(indices), WINDOW)
+        self.windows = [self.frames.select(indices[start : start + WINDOW]) for start in starts]
+        self.number, self.images = (-1, np.empty(0, np.uint8)) if images is None else (0, images)
+        self.task: _DecodeTask | None = None
+        self.ahead: tuple[int, _DecodeTask] | None = None
 
     def __len__(self) -> int:
         return self.length
@@ -199,7 +218,7 @@ class _StreamedFrames:
         parts = []
         # in the order asked, so that reading on never goes back to an earlier window
         for part in np.split(places, np.flatnonzero(np.diff(places // WINDOW)) + 1):
-            parts.append(self.windows.get(int(part[0]) // WINDOW)[part % WINDOW])
+            parts.append(self._window(int(part[0]) // WINDOW)[part % WINDOW])
         return np.concatenate(parts)
 
     def identity(self) -> str:
@@ -207,34 +226,6 @@ class _StreamedFrames:
 
     def describe(self) -> dict[str, Any]:
         return self.frames.source.describe()
-
-
-class _Windows:
-    """The windows of one camera. While the model reads one, the next is decoded, if there is a decoder."""
-
-    def __init__(
-        self, request: DecodeRequest, camera: str, indices: Indices, read: _ReadSoFar, decoders: Decoders | None
-    ) -> None:
-        self.request, self.camera, self.read, self.decoders = request, camera, read, decoders
-        frames = request.views[camera]
-        self.views = [frames.select(indices[start : start + WINDOW]) for start in range(0, len(indices), WINDOW)]
-        self.number, self.images = -1, np.empty(0, np.uint8)
-        self.task: _DecodeTask | None = None
-        self.ahead: tuple[int, _DecodeTask] | None = None
-
-    def start(self, images: Images) -> None:
-        """Take the first window, which is decoded already."""
-        self.number, self.images = 0, images
-
-    def get(self, number: int) -> Images:
-        """Return a window's images; they are valid until the next call."""
-        if number != self.number:
-            self.images, self.number = self._fetch(number), number
-            self.read.update(self.camera, number * WINDOW)
-        if self.decoders is not None and self.ahead is None and number + 1 < len(self.views):
-            task = self.decoders.submit_window(self.read.episode, self._part(number + 1))
-            self.ahead = None if task is None else (number + 1, task)
-        return self.images
 
     def close(self) -> None:
         """Give the memory blocks back."""
@@ -246,33 +237,37 @@ class _Windows:
             self.decoders.release_window(self.task)
             self.task = None
 
+    def _window(self, number: int) -> Images:
+        """Return a window's images; they are valid until the next call."""
+        if number != self.number:
+            self.images, self.number = self._fetch(number), number
+            self.on_read(self.camera, number * WINDOW)
+        if self.decoders is not None and self.ahead is None and number + 1 < len(self.windows):
+            part = DecodeRequest({self.camera: self.windows[number + 1]}, _all_of_them, self.prepare)
+            task = self.decoders.submit_window(part)
+            self.ahead = None if task is None else (number + 1, task)
+        return self.images
+
     def _fetch(self, number: int) -> Images:
         if self.decoders is None or self.ahead is None or self.ahead[0] != number:  # it jumped, or no block was free
-            view = self.views[number]
-            every, prepare = range(len(view)), self.request.prepare
-            return view.take(every) if prepare is None else view.take_prepared(every, prepare)
+            return self.windows[number].take_prepared(range(len(self.windows[number])), self.prepare)
         if self.task is not None:
             self.decoders.release_window(self.task)
         self.task, self.ahead = self.ahead[1], None
         self.decoders.finish(self.task)
         return self.decoders.window_images(self.task, self.camera)
 
-    def _part(self, number: int) -> DecodeRequest:
-        return DecodeRequest({self.camera: self.views[number]}, _all_of_them, self.request.prepare)
 
+def _count_read(episode: Episode, total: int, on_frames: OnFrames | None) -> Callable[[str, int], None]:
+    """Return what counts the frames that a model has read, over an episode's cameras."""
+    by_camera: dict[str, int] = {}
 
-@dataclass(eq=False)
-class _ReadSoFar:
-    """How much of an episode a model has read, over its cameras."""
+    def count(camera: str, read: int) -> None:
+        by_camera[camera] = read
+        if on_frames is not None:
+            on_frames(episode.id, sum(by_camera.values()), total)
 
-    episode: Episode
-    total: int
-    on_frames: OnFrames
-    by_camera: dict[str, int] = field(default_factory=dict)
-
-    def update(self, camera: str, read: int) -> None:
-        self.by_camera[camera] = read
-        self.on_frames(self.episode.id, sum(self.by_camera.values()), self.total)
+    return count
 
 
 def _all_of_them(length: int) -> Indices:
@@ -301,23 +296,14 @@ def _load_here(
 def _decode_here(episode: Episode, request: DecodeRequest, on_frames: OnFrames | None) -> Episode:
     views: dict[str, Frames] = {}
     wanted = {camera: request.indices(frames) for camera, frames in request.views.items()}
-    read = _ReadSoFar(episode, sum(map(len, wanted.values())), on_frames or _ignore)
+    on_read = _count_read(episode, sum(map(len, wanted.values())), on_frames)
     for camera, frames in request.views.items():
-        decoded = DecodedView(len(frames), wanted[camera])
-        if request.window is not None and len(decoded.indices) > request.window:
-            windows = _Windows(request, camera, decoded.indices, read, None)
-            views[camera] = Frames(_StreamedFrames(frames, decoded.indices, request.prepare, windows))
-            continue
-        if request.prepare is None:
-            images = frames.take(decoded.indices)
+        if request.window is not None and len(wanted[camera]) > request.window:
+            views[camera] = Frames(_StreamedFrames(request, camera, wanted[camera], on_read))
         else:
-            images = frames.take_prepared(decoded.indices, request.prepare)
-        views[camera] = _with_decoded(frames, decoded, images, request.prepare)
+            images = frames.take_prepared(wanted[camera], request.prepare)
+            views[camera] = _with_decoded(frames, DecodedView(len(frames), wanted[camera]), images, request.prepare)
     return replace(episode, views={**episode.views, **views})
-
-
-def _ignore(id: str, read: int, total: int) -> None:
-    """Report nothing."""
 
 
 # --- processes
@@ -349,20 +335,16 @@ class WorkerProcess:
         )
         theirs.close()
         self.pipe: Connection[Any, Any] = ours
-        self.tasks: deque[_PoolTask] = deque()
-
-    def stop(self) -> None:
-        """Kill the process."""
-        self.pipe.close()
-        self.process.kill()
-        self.process.wait()
+        self.tasks: deque[tuple[Any, Any, int]] = deque()
+        """key, message and deaths of each"""
+        self.stop = weakref.finalize(self, _end_process, ours, self.process)
+        """kills the process; called also where nobody did, so that no process outlives its owner"""
 
 
-@dataclass(eq=False)
-class _PoolTask:
-    key: Any
-    message: Any
-    deaths: int = 0
+def _end_process(pipe: Connection[Any, Any], process: subprocess.Popen[bytes]) -> None:
+    pipe.close()
+    process.kill()
+    process.wait()
 
 
 class WorkerPool:
@@ -370,15 +352,8 @@ class WorkerPool:
 
     Each process runs `call` (Python code; {pipe} is the file descriptor of its pipe), receives messages and sends one
     answer per message (`serve_tasks`). A process that dies is replaced and its oldest task retried once; a second death
-    is answered with a `WorkerDeath`.
-
-    Args:
-        call: the code.
-        workers: number of processes.
-        fds: open file descriptors that they inherit.
-        env: additional environment variables.
-        refill: a worker with this many tasks or fewer gets new ones,
-        queue: up to this many.
+    is answered with a `WorkerDeath`. `fds` are open file descriptors that they inherit, `env` additional environment
+    variables. A worker with `refill` tasks or fewer gets new ones, up to `queue`.
     """
 
     def __init__(
@@ -393,7 +368,7 @@ class WorkerPool:
         self._call, self._fds, self._env = call, fds, env or {}
         self._refill, self._queue = refill, queue
         self._workers = [self._start() for _ in range(workers)]
-        self._waiting: deque[_PoolTask] = deque()
+        self._waiting: deque[tuple[Any, Any, int]] = deque()
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -404,7 +379,7 @@ class WorkerPool:
 
     def submit(self, tasks: Iterable[tuple[Any, Any]]) -> None:
         """Queue (key, message) tasks; `receive` returns each answer with its key."""
-        self._waiting.extend(_PoolTask(key, message) for key, message in tasks)
+        self._waiting.extend((key, message, 0) for key, message in tasks)
         self._hand_out()
 
     def receive(self) -> list[tuple[Any, Any]]:
@@ -415,7 +390,7 @@ class WorkerPool:
             worker = busy[pipe]  # type: ignore[index]
             try:
                 answer = worker.pipe.recv()
-                answers.append((worker.tasks.popleft().key, answer))
+                answers.append((worker.tasks.popleft()[0], answer))
             except (EOFError, OSError):
                 answers += self._replace(worker)
         self._hand_out()
@@ -431,17 +406,18 @@ class WorkerPool:
                     task = self._waiting.popleft()
                     worker.tasks.append(task)
                     with suppress(OSError):  # a dead worker is noticed by `receive`
-                        worker.pipe.send(task.message)
+                        worker.pipe.send(task[1])
 
     def _replace(self, worker: WorkerProcess) -> list[tuple[Any, WorkerDeath]]:
         code = worker.process.wait()
         worker.stop()
-        suspect = worker.tasks[0]
-        suspect.deaths += 1
-        failed = [(worker.tasks.popleft().key, WorkerDeath(code))] if suspect.deaths == MOST_DEATHS else []
+        key, message, deaths = worker.tasks.popleft()
         self._waiting.extendleft(reversed(worker.tasks))
         self._workers[self._workers.index(worker)] = self._start()
-        return failed
+        if deaths + 1 == MOST_DEATHS:
+            return [(key, WorkerDeath(code))]
+        self._waiting.appendleft((key, message, deaths + 1))
+        return []
 
 
 def serve_tasks(pipe: int, answer: Callable[[Any], Any]) -> None:
@@ -457,11 +433,8 @@ def answer_ahead(
 ) -> Iterator[tuple[KeyT, Any]]:
     """Yield (key, answer) in the order of the (key, message) tasks, while `workers` processes work on the next ones.
 
-    Args:
-        call: what each process runs; see `WorkerPool`.
-        tasks: read lazily.
-        workers: number of processes.
-        ahead: tasks that are read before their turn; by default as many as keep the processes busy.
+    Each process runs `call`; see `WorkerPool`. Tasks are read lazily, `ahead` of them before their turn; by default as
+    many as keep the processes busy.
     """
     waiting: deque[tuple[int, KeyT]] = deque()
     answers: dict[int, Any] = {}
@@ -514,12 +487,11 @@ def take_worker(pipe: int) -> None:
 
 @dataclass(eq=False)
 class _DecodeTask:
-    episode: Episode
     request: DecodeRequest | None = None
     slot: int | None = None
     decoded: Mapping[str, DecodedView] | None = None
     error: str = ""
-    windows: list[_Windows] = field(default_factory=list)
+    streamed: list[_StreamedFrames] = field(default_factory=list)
 
 
 class Decoders:
@@ -530,7 +502,7 @@ class Decoders:
         # One batch is with the model, one is being decoded, and each worker has its queue.
         self.most = slots = 2 * batch + TASKS_PER_WORKER * workers
         more = 0 if on_frames is None else WINDOW_BLOCKS
-        self._on_frames = on_frames or _ignore
+        self._on_frames = on_frames
         self._slots = [_shared_block() for _ in range(slots + more)]
         self._maps: dict[int, mmap.mmap] = {}
         self.free, self._free_for_windows = list(range(slots)), list(range(slots, slots + more))
@@ -547,7 +519,7 @@ class Decoders:
 
     def submit(self, episode: Episode, request: Callable[[Episode], DecodeRequest]) -> _DecodeTask:
         """Start to decode an episode."""
-        task = _DecodeTask(episode)
+        task = _DecodeTask()
         try:
             whole = request(episode)
         except DemeritError as error:
@@ -570,36 +542,36 @@ class Decoders:
                 else:
                     done.decoded, done.error = answer
 
-    def load(self, task: _DecodeTask) -> LoadedEpisode:
-        """Return the episode of a finished task with its frames."""
+    def load(self, episode: Episode, task: _DecodeTask) -> LoadedEpisode:
+        """Return an episode with the frames of its finished task."""
         if task.error:
-            return LoadedEpisode(task.episode, task.error)
+            return LoadedEpisode(episode, task.error)
         if task.slot is None or task.decoded is None or task.request is None:
-            return LoadedEpisode(task.episode)
+            return LoadedEpisode(episode)
         views: dict[str, Frames] = {}
-        read = _ReadSoFar(task.episode, sum(len(one.indices) for one in task.decoded.values()), self._on_frames)
+        total = sum(len(decoded.indices) for decoded in task.decoded.values())
+        on_read = _count_read(episode, total, self._on_frames)
         for name, decoded in task.decoded.items():
             frames, images = task.request.views[name], self._images(task.slot, decoded)
             if len(images) == len(decoded.indices):
                 views[name] = _with_decoded(frames, decoded, images, task.request.prepare)
                 continue
-            task.windows.append(_Windows(task.request, name, decoded.indices, read, self))
-            task.windows[-1].start(images)
-            views[name] = Frames(_StreamedFrames(frames, decoded.indices, task.request.prepare, task.windows[-1]))
-        return LoadedEpisode(replace(task.episode, views={**task.episode.views, **views}))
+            task.streamed.append(_StreamedFrames(task.request, name, decoded.indices, on_read, self, images))
+            views[name] = Frames(task.streamed[-1])
+        return LoadedEpisode(replace(episode, views={**episode.views, **views}))
 
     def release(self, task: _DecodeTask) -> None:
         """Give the task's memory blocks back."""
-        for windows in task.windows:
-            windows.close()
+        for streamed in task.streamed:
+            streamed.close()
         if task.slot is not None:
             self.free.append(task.slot)
 
-    def submit_window(self, episode: Episode, request: DecodeRequest) -> _DecodeTask | None:
+    def submit_window(self, request: DecodeRequest) -> _DecodeTask | None:
         """Start to decode a window; None if there is no free block."""
         if not self._free_for_windows:
             return None
-        task = _DecodeTask(episode, request, self._free_for_windows.pop())
+        task = _DecodeTask(request, self._free_for_windows.pop())
         self._pool.submit([(task, (task.slot, request))])
         return task
 
@@ -631,57 +603,36 @@ def _shared_block() -> int:
 
 def decode_worker(pipe: int, slots: Sequence[int]) -> None:
     """Run a decoding process."""
-    blocks = [_SharedBlock(handle) for handle in slots]
+    maps: dict[int, mmap.mmap] = {}
 
     def answer(message: tuple[int, DecodeRequest]) -> tuple[dict[str, DecodedView] | None, str]:
         slot, request = message
         try:
-            return blocks[slot].fill(request), ""
+            return _fill_block(slots[slot], maps, request), ""
         except (DemeritError, OSError, MemoryError, ValueError) as error:
             return None, str(error) or type(error).__name__
 
     serve_tasks(pipe, answer)
 
 
-class _SharedBlock:
-    """A shared memory block in a worker."""
+def _fill_block(handle: int, maps: dict[int, mmap.mmap], request: DecodeRequest) -> dict[str, DecodedView]:
+    """Decode every camera into a shared memory block of a worker, one after the other."""
+    decoded: dict[str, DecodedView] = {}
+    end = 0
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-        self._map: mmap.mmap | None = None
+    def allocate(shape: tuple[int, ...]) -> Images:
+        size = int(np.prod(shape))
+        if handle not in maps or len(maps[handle]) < end + size:
+            os.ftruncate(handle, max(end + size, os.fstat(handle).st_size, 1))
+            maps[handle] = mmap.mmap(handle, os.fstat(handle).st_size)
+        return np.frombuffer(maps[handle], np.uint8, size, end).reshape(shape)
 
-    def fill(self, request: DecodeRequest) -> dict[str, DecodedView]:
-        """Decode every camera into the block, one after the other."""
-        done: dict[str, DecodedView] = {}
-        end = 0
-        for camera, frames in request.views.items():
-            indices = request.indices(frames)
-            shape = self._decode(frames, indices[: request.window], request.prepare, end)
-            done[camera] = DecodedView(len(frames), indices, shape, end)
-            end += int(np.prod(shape))
-        return done
-
-    def _decode(self, frames: Frames, indices: Indices, prepare: Prepare | None, offset: int) -> tuple[int, ...]:
-        """Decode one camera, directly into the block if the source can, and return the shape."""
-
-        def allocate(shape: tuple[int, ...]) -> Images:
-            return self._array(shape, offset)
-
-        if prepare is not None:
-            images = frames.take_prepared(indices, prepare, allocate)
-        elif isinstance(frames.source, DecodesInto):
-            of_source = indices if frames.indices is None else frames.indices[indices]
-            images = frames.source.take_into(of_source.tolist(), allocate)
-        else:
-            images = frames.take(indices)
+    for camera, frames in request.views.items():
+        indices = request.indices(frames)
+        images = frames.take_prepared(indices[: request.window], request.prepare, allocate)
         place = allocate(images.shape)
         if not np.shares_memory(place, images):
             place[...] = images
-        return images.shape
-
-    def _array(self, shape: tuple[int, ...], offset: int) -> Images:
-        size = int(np.prod(shape))
-        if self._map is None or len(self._map) < offset + size:
-            os.ftruncate(self._handle, max(offset + size, os.fstat(self._handle).st_size, 1))
-            self._map = mmap.mmap(self._handle, os.fstat(self._handle).st_size)
-        return np.frombuffer(self._map, np.uint8, size, offset).reshape(shape)
+        decoded[camera] = DecodedView(len(frames), indices, images.shape, end)
+        end += place.size
+    return decoded

@@ -12,10 +12,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from demerit.data.dataset import Dataset, Problem
-from demerit.data.episode import Episode, safe_name
-from demerit.data.files import make_folder, write_atomic
+from demerit.data.episode import Episode, Outcome, safe_name
+from demerit.data.files import make_folder, plain, write_atomic
 from demerit.data.frames import Frames, Images, short_hash, spread
-from demerit.data.labels import Outcome
 from demerit.data.reward import Reward
 from demerit.data.video import write_video
 from demerit.errors import BadEpisode, StoreError, UnreadableVideo
@@ -57,10 +56,9 @@ def label_row(episode: Episode, files: dict[str, str]) -> dict[str, Any]:
         row |= {name: getattr(outcome, name) for name in ("success", "progress", "grade", "note", "source", "by")}
     if outcome is not None and outcome.events:
         row["events"] = [vars(event) for event in outcome.events]
-    measured = next((label for label in episode.outcomes if label.curve is not None), None)
+    measured = next((label for label in episode.labels if label.curve is not None), None)
     if measured is not None and measured.curve is not None:
-        values = [None if np.isnan(value) else float(value) for value in measured.curve]
-        row |= {"curve": values, "curve_source": measured.source, "curve_by": measured.by}
+        row |= {"curve": plain(measured.curve), "curve_source": measured.source, "curve_by": measured.by}
     row |= {name: getattr(origin, name) for name in ("split", "group", "site", "licence", "embodiment", "parent")}
     if episode.edits:
         row["edit"] = "; ".join(f"{edit.name} {json.dumps(dict(edit.params))}" for edit in episode.edits)
@@ -138,7 +136,7 @@ def _strip(episode: Episode, camera: str, count: int, width: int) -> Image.Image
 
 def _head(episode: Episode, width: int) -> Image.Image:
     lines = _wrap(episode.instruction or "(no instruction)", width, TITLE_SIZE)
-    outcomes = [_outcome_text(outcome) for outcome in episode.outcomes] or ["outcome unknown"]
+    outcomes = [_outcome_text(outcome) for outcome in episode.labels] or ["outcome unknown"]
     details = [line for text in [episode.id, *outcomes] for line in _wrap(text, width, TEXT_SIZE)]
     height = len(lines) * (TITLE_SIZE + 6) + len(details) * (TEXT_SIZE + 5) + 6
     head = Image.new("RGB", (width, height), BACKGROUND)
@@ -168,7 +166,7 @@ def _outcome_text(outcome: Outcome) -> str:
 def _curves(episode: Episode, rewards: Sequence[Reward]) -> dict[str, tuple[list[int], list[float]]]:
     curves = {
         f"{outcome.source} {outcome.by}".strip(): (list(range(len(outcome.curve))), outcome.curve.tolist())
-        for outcome in episode.outcomes
+        for outcome in episode.labels
         if outcome.curve is not None
     }
     return curves | {reward.model: (reward.at.tolist(), reward.value.tolist()) for reward in rewards if reward.scored}
@@ -208,3 +206,13 @@ def _wrap(text: str, width: int, size: int) -> list[str]:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word[:most]}".strip()
     return lines[:4]
+
+
+def shrink(image: Images, widest: int) -> Images:
+    """Scale down to a width, with even sides (yuv420p halves the colour planes)."""
+    height, width = image.shape[:2]
+    scale = min(1.0, widest / width)
+    size = tuple(max(2, 2 * round(side * scale / 2)) for side in (width, height))
+    if size == (width, height):
+        return image
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))

@@ -19,11 +19,12 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Floats
 from demerit.errors import BadInput, UnreadableVideo
 from demerit.registry import Registry
 
 Images: TypeAlias = npt.NDArray[np.uint8]
-Times: TypeAlias = npt.NDArray[np.float64]
+Times: TypeAlias = Floats
 Indices: TypeAlias = npt.NDArray[np.int32]
 Prepare: TypeAlias = Callable[[Images], Images]
 """preprocesses (n, height, width, 3) images for a model, usually by shrinking them"""
@@ -65,26 +66,6 @@ class FrameSource(Protocol):
         ...
 
 
-@runtime_checkable
-class DecodesInto(Protocol):
-    """A source that decodes frame by frame into a given array."""
-
-    def take_into(
-        self, indices: Sequence[int], allocate: Callable[[tuple[int, ...]], Images], prepare: Prepare | None = None
-    ) -> Images:
-        """Decode these frames, in this order, into the array `allocate(shape)`, each preprocessed by `prepare`."""
-        ...
-
-
-@runtime_checkable
-class JoinsSources(Protocol):
-    """A source made of other sources."""
-
-    def sources(self) -> Sequence[FrameSource]:
-        """Return the joined sources."""
-        ...
-
-
 FRAME_KINDS = Registry(
     "kind of frames",
     {
@@ -92,8 +73,9 @@ FRAME_KINDS = Registry(
         "packed": "data.video:PackedClip",
         "hdf5": "data.formats.hdf5:Hdf5Frames",
         "tfrecord": "data.formats.rlds:TfRecordFrames",
+        "bag": "data.formats.bag_frames:BagFrames",
         "lerobot-images": "data.formats.lerobot.reader:ParquetImages",
-        "splice": "negatives.edits.splice:SplicedFrames.rebuild",
+        "splice": "data.frames:SplicedFrames.rebuild",
     },
 )
 
@@ -106,9 +88,9 @@ def frame_source(kind: str, fields: Mapping[str, Any]) -> FrameSource:
 
 def list_recordings(source: FrameSource) -> list[FrameSource]:
     """Return the recordings behind a source: itself, or those that it joins."""
-    if not isinstance(source, JoinsSources):
+    if not isinstance(source, SplicedFrames):
         return [source]
-    return [recording for part in source.sources() for recording in list_recordings(part)]
+    return [recording for part, _, _ in source.parts for recording in list_recordings(part)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,16 +122,19 @@ class Frames:
     def take_prepared(
         self,
         indices: Sequence[int] | npt.NDArray[np.integer[Any]],
-        prepare: Prepare,
+        prepare: Prepare | None,
         allocate: Callable[[tuple[int, ...]], Images] | None = None,
     ) -> Images:
         """Decode and preprocess the given frames one by one, so a long video is never in memory at full size.
 
-        `allocate(shape)` makes the output array.
+        `allocate(shape)` makes the output array, for sources that decode into one: those with a method `take_into`.
         """
         chosen = self._of_source(indices).tolist()
-        if isinstance(self.source, DecodesInto):
-            return self.source.take_into(chosen, allocate or new_images, prepare)
+        if hasattr(self.source, "take_into"):
+            images: Images = self.source.take_into(chosen, allocate or new_images, prepare)
+            return images
+        if prepare is None:
+            return self.source.take(chosen)
         starts = range(0, len(chosen), PREPARED_AT_ONCE)
         parts = [prepare(self.source.take(chosen[start : start + PREPARED_AT_ONCE])) for start in starts]
         return np.concatenate(parts) if parts else new_images((0, 0, 0, RGB))
@@ -240,6 +225,85 @@ class ArrayFrames:
     def describe(self) -> dict[str, Any]:
         """Raise: an array has no file."""
         raise BadInput("frames", "frames that live in a file", "images in memory (write them to a video first)")
+
+
+@dataclass(frozen=True)
+class SplicedFrames:
+    """Parts of frame sources in a row: (source, first frame, last frame + 1) each."""
+
+    kind = "splice"
+    parts: tuple[tuple[FrameSource, int, int], ...]
+
+    def __post_init__(self) -> None:
+        for source, start, stop in self.parts:
+            if not 0 <= start < stop:
+                raise BadInput(f"part of {source!r}", "0 <= start < stop", (start, stop))
+        if not self.parts:
+            raise BadInput("spliced frames", "at least one part", "none")
+
+    @classmethod
+    def rebuild(cls, path: str, first: Mapping[str, Any], rest: Sequence[Mapping[str, Any]]) -> SplicedFrames:
+        """Rebuild from the arguments that `describe` returned."""
+        folder = Path(path).parent
+        places = [path, *(os.path.normpath(folder / str(part["path"])) for part in rest)]
+        return cls(
+            tuple(
+                (frame_source(part["kind"], {**part["fields"], "path": place}), part["start"], part["stop"])
+                for place, part in zip(places, [first, *rest], strict=True)
+            )
+        )
+
+    def __len__(self) -> int:
+        return sum(stop - start for _, start, stop in self.parts)
+
+    def times(self) -> Times:
+        """Each part keeps its own clock and starts one of its steps after the end of the part before it."""
+        clocks: list[Times] = []
+        end = 0.0
+        for source, start, stop in self.parts:
+            clock = source.times()
+            step = float(np.median(np.diff(clock))) if len(clock) > 1 else 0.0
+            times = clock[start:stop] - clock[start] + (end + step if clocks else 0.0)
+            clocks.append(times)
+            end = float(times[-1])
+        return np.concatenate(clocks)
+
+    def take(self, indices: Sequence[int]) -> Images:
+        """Decode the given frames from the parts."""
+        wanted = np.asarray(indices, dtype=np.int64)
+        if not len(wanted):
+            return np.empty((0, 0, 0, 3), dtype=np.uint8)
+        out: Images | None = None
+        offset = 0
+        for source, start, stop in self.parts:
+            here = np.flatnonzero((wanted >= offset) & (wanted < offset + stop - start))
+            if len(here):
+                images = source.take((wanted[here] - offset + start).tolist())
+                out = np.empty((len(wanted), *images.shape[1:]), dtype=np.uint8) if out is None else out
+                if images.shape[1:] != out.shape[1:]:
+                    raise UnreadableVideo(repr(source), "its images have another size than those before the splice")
+                out[here] = images
+            offset += stop - start
+        if out is None or wanted.min() < 0 or wanted.max() >= offset:
+            raise BadInput("frame indices", f"0 to {offset - 1}", f"{wanted.min()} to {wanted.max()}")
+        return out
+
+    def identity(self) -> str:
+        """Hash the parts and their frame ranges."""
+        parts = [f"{source.identity()} {start} {stop}" for source, start, stop in self.parts]
+        return short_hash(*(part.encode() for part in parts))
+
+    def describe(self) -> dict[str, Any]:
+        """The first part's file is the path; the others are relative to its folder, so all can move together."""
+        described: list[dict[str, Any]] = []
+        for source, start, stop in self.parts:
+            fields = {name: value for name, value in source.describe().items() if value is not None}
+            described.append({"kind": source.kind, "fields": fields, "start": start, "stop": stop})
+        path = described[0]["fields"].pop("path")
+        folder = os.path.dirname(path)
+        for part in described[1:]:
+            part["path"] = Path(os.path.relpath(part["fields"].pop("path"), folder)).as_posix()
+        return {"path": path, "first": described[0], "rest": described[1:]}
 
 
 def spread(length: int, count: int) -> Indices:

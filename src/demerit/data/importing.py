@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from demerit.data.dataset import Dataset, Problem, Problems
-from demerit.data.episode import Episode, Origin, safe_name
-from demerit.data.files import copy_atomic, make_folder
+from demerit.data.episode import CHECK, Episode, Origin, Outcome, Preference, safe_name
+from demerit.data.files import copy_atomic, make_folder, refuse_links
+from demerit.data.formats.lerobot.reader import LeRobotReader
 from demerit.data.frames import Frames, file_identity, short_hash
-from demerit.data.labels import Outcome, Preference
 from demerit.data.store import (
     ORIGIN_COLUMNS,
     Store,
@@ -75,6 +75,12 @@ class ImportProgress:
             self.examples.append(f"{change}: {what}: {detail}")
 
 
+def refuse_linked(dataset: Dataset) -> None:
+    """Refuse a LeRobot source with links to files elsewhere. Readers of other formats follow no such link."""
+    if isinstance(dataset.reader, LeRobotReader):
+        refuse_links(dataset.reader.info.root)
+
+
 def import_dataset(
     dataset: Dataset,
     dest: str | Path,
@@ -94,6 +100,7 @@ def import_dataset(
         dry_run: count what would change and write nothing.
         on_progress: called after every record.
     """
+    refuse_linked(dataset)
     root = Path(dest).resolve()
     if not dry_run or Store.is_at(root):
         open_or_create(root, dataset.name, licence, source=dataset.address)
@@ -183,13 +190,15 @@ class _FolderUpdate:
         own = [label for label in stored.outcomes if label_hash(id, outcome_row(label)) in self.given]
         given = [label for label in source.outcomes if (label.source, label.by) not in {(o.source, o.by) for o in own}]
         merged = (*own, *given)
+        checks = {name: value for name, value in stored.origin.tags.items() if name.startswith(CHECK)}
         gone = [label for label in stored.outcomes if label not in merged]
         fresh = [label for label in merged if label not in stored.outcomes]
         if gone or fresh:
-            new = label_columns(merged)
+            new = label_columns(merged, stored.check)
             self._count(id, ", ".join(map(str, gone)), ", ".join(map(str, fresh)))
             replaced += [{"episode": id, **outcome_row(label)} for label in gone]
-        origin = replace(source.origin, licence=source.origin.licence or stored.origin.licence)
+        licence = source.origin.licence or stored.origin.licence
+        origin = replace(source.origin, licence=licence, tags={**source.origin.tags, **checks})
         if (source.instruction, origin) != (stored.instruction, stored.origin):
             new |= self._describe(stored, source.instruction, origin)
         return new

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from demerit.data.arrays import Ints
 from demerit.data.files import atomic_file, make_folder, path_inside, write_json
 from demerit.errors import StoreError
 
@@ -239,7 +239,7 @@ def read_matching(
             first_row += count
 
 
-def match_rows(table: pa.Table, where: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+def match_rows(table: pa.Table, where: Mapping[str, Any]) -> Ints:
     """Row numbers, increasing, whose columns equal the given values; None matches null."""
     mask = np.ones(table.num_rows, dtype=bool)
     for name, wanted in where.items():

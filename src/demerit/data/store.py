@@ -18,10 +18,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from demerit.data.dataset import Problem, Record
-from demerit.data.episode import Edit, Episode, Origin
+from demerit.data.episode import (
+    Check,
+    Edit,
+    Episode,
+    Event,
+    Origin,
+    Outcome,
+    Preference,
+    choose_labels,
+    most_trusted,
+    read_check,
+)
 from demerit.data.files import check_free, lock_folder, make_folder
 from demerit.data.frames import Frames, FrameSource, frame_source, short_hash
-from demerit.data.labels import Event, Outcome, Preference, most_trusted
 from demerit.data.parts import (
     ROW,
     Manifest,
@@ -254,18 +264,31 @@ class StoreWriter:
         if self._is_time():
             self.commit()
 
-    def relabel(self, labels: Mapping[str, Sequence[Outcome]]) -> None:
-        """Replace the labels of episodes, by id, in one commit. A later import keeps those that are new."""
+    def relabel(
+        self,
+        labels: Mapping[str, Sequence[Outcome]],
+        tags: Mapping[str, Mapping[str, str]] | None = None,
+        **tables: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Replace the labels of episodes, by id, perhaps their tags, and whole tables, in one commit.
+
+        A later import keeps the labels that are new, and what people said of them.
+        """
         for id in labels:
             if id not in self.written:
                 raise BadEpisode(id, "an id that is in the dataset", "one that is not")
         self.commit()
-        store, columns = Store(self.root), {id: label_columns(outcomes) for id, outcomes in labels.items()}
+        store, tags, columns = Store(self.root), tags or {}, dict[str, dict[str, Any]]()
+        for table in store.batches("episodes", ["id", "tags"]):
+            for row in table.to_pylist():
+                if (id := row["id"]) in labels:
+                    own = tags.get(id, dict(row["tags"]))
+                    columns[id] = {**label_columns(labels[id], read_check(own)), "tags": list(own.items())}
         new = {label_hash(id, label) for id, cells in columns.items() for label in cells["outcomes"]}
         for table in store.batches("episodes", ["id", "outcomes"]):
             for row in table.to_pylist():
                 new -= {label_hash(row["id"], label) for label in row["outcomes"]}
-        self.update(columns, given=[{"label": label} for label in sorted(store.given() | new)])
+        self.update(columns, given=[{"label": label} for label in sorted(store.given() | new)], **tables)
 
     def update(self, episodes: Mapping[str, Mapping[str, Any]], **tables: Sequence[Mapping[str, Any]]) -> None:
         """Change columns of episodes, by id, and replace whole tables, in one commit."""
@@ -306,7 +329,7 @@ def episode_row(episode: Episode, root: Path) -> dict[str, Any]:
     """Turn an episode into a row; paths below `root` become relative."""
     return {
         **flat_columns(episode),
-        **label_columns(episode.outcomes),
+        **label_columns(episode.outcomes, episode.check),
         "tags": list(episode.origin.tags.items()),
         "fingerprint": episode.fingerprint(),
         "views": [_view_row(camera, frames, root) for camera, frames in episode.views.items()],
@@ -318,9 +341,9 @@ def episode_row(episode: Episode, root: Path) -> dict[str, Any]:
     }
 
 
-def label_columns(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def label_columns(outcomes: Sequence[Outcome], check: Check) -> dict[str, Any]:
     """The columns of an episode that hold its labels."""
-    return {**flat_labels(outcomes), "outcomes": [outcome_row(outcome) for outcome in outcomes]}
+    return {**flat_labels(choose_labels(outcomes, check)), "outcomes": [outcome_row(outcome) for outcome in outcomes]}
 
 
 def flat_labels(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -345,7 +368,7 @@ def flat_columns(episode: Episode) -> dict[str, Any]:
         "cameras": list(episode.views),
         "frames": len(episode),
         "seconds": float(times[-1]) if len(times) else 0.0,
-        **flat_labels(episode.outcomes),
+        **flat_labels(episode.labels),
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from demerit.data.dataset import Dataset, Problem
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, read_check
 from demerit.data.store import Store, flat_columns
 from demerit.errors import StoreError, UnreadableVideo
 
@@ -16,7 +16,7 @@ COUNTED = {"dataset": "datasets", "embodiment": "embodiments", "licence": "licen
 """column to the counter that counts it"""
 COLUMNS = (
     *("instruction", *COUNTED, "cameras", "frames", "seconds"),
-    *("success", "grade", "progress", "vouched_by", "has_curve"),
+    *("success", "grade", "progress", "vouched_by", "has_curve", "tags"),
 )
 
 
@@ -40,8 +40,12 @@ class DatasetSummary:
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
     """by label source: successes, failures, graded, with progress ..."""
     unlabelled: int = 0
+    checks: Counter[str] = field(default_factory=Counter)
+    """labels that a person must check, has accepted, corrected or rejected"""
     preferences: Counter[str] = field(default_factory=Counter)
     problems: list[dict[str, Any]] = field(default_factory=list)
+    topics: list[dict[str, Any]] = field(default_factory=list)
+    """of bags: what each topic of each bag has"""
 
     def add(self, row: dict[str, Any]) -> None:
         """Count an episode by its flat columns."""
@@ -54,6 +58,7 @@ class DatasetSummary:
         for column, counter in COUNTED.items():
             getattr(self, counter)[row[column] or "unknown"] += 1
         self.cameras.update(row["cameras"])
+        self.checks.update(filter(None, [read_check(dict(row["tags"]))]))
         if row["vouched_by"] is None:
             self.unlabelled += 1
             return
@@ -68,6 +73,8 @@ class DatasetSummary:
         """Return plain values; counters are cut to the `most` frequent, with the number of distinct values."""
         plain: dict[str, Any] = {}
         for name, value in vars(self).items():
+            if name in ("checks", "topics") and not value:
+                continue
             if isinstance(value, Counter):
                 plain[name] = {"distinct": len(value), "most": dict(value.most_common(most))}
             elif name == "outcomes":
@@ -89,6 +96,7 @@ def summarize(dataset: Dataset, on_progress: Callable[[int], None] = lambda seen
         summary.add(row)
         on_progress(summary.episodes)
     summary.problems = dataset.problems.rows()
+    summary.topics = getattr(dataset.reader, "topics", list)()
     return summary
 
 
@@ -111,6 +119,6 @@ def _read_rows(dataset: Dataset, summary: DatasetSummary) -> Iterator[dict[str, 
             summary.preferences[record.source] += 1
             continue
         try:
-            yield flat_columns(record)
+            yield {**flat_columns(record), "tags": record.origin.tags}
         except UnreadableVideo as error:
             dataset.report(Problem("unreadable video", record.id, f"{error.path}: {error.reason}", kept=False))

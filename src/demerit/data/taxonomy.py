@@ -8,6 +8,7 @@ variable DEMERIT_TAXONOMY (paths separated as in PATH).
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from demerit.errors import BadInput, UnknownName
 
 OWN_FILE = Path(__file__).parents[1] / "assets" / "taxonomy.toml"
 VARIABLE = "DEMERIT_TAXONOMY"
+RUBRIC_VERSION = 2
+RUBRIC = Path(__file__).parents[1] / "assets" / "prompts" / "relabel" / f"rubric-{RUBRIC_VERSION}.txt"
+"""what the grades mean, for people and for models"""
 FIELDS = {"name", "definition", "examples", "grades", "guidance"}
 LOWEST, HIGHEST = 1, 5
 
@@ -43,6 +47,13 @@ class FailureKind:
         low, high = self.grades
         if not LOWEST <= low <= high <= HIGHEST:
             raise BadInput(f"grades of {self.name!r}", "the lowest and the highest, from 1 to 5", list(self.grades))
+
+
+@lru_cache(maxsize=1)
+def read_rubric() -> dict[int, tuple[str, str]]:
+    """Return the meaning of each grade: in a word or two, and in a sentence."""
+    lines = re.findall(r"^([1-5]) \((.+?)\): (.+)$", RUBRIC.read_text("utf-8"), re.MULTILINE)
+    return {int(grade): (name, meaning) for grade, name, meaning in lines}
 
 
 _added: dict[str, FailureKind] = {}

@@ -21,12 +21,12 @@ from typing import Any
 
 import av
 import numpy as np
-import numpy.typing as npt
 from av.container import InputContainer, OutputContainer
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
+from demerit.data.arrays import Ints
 from demerit.data.files import atomic_file
 from demerit.data.frames import Images, Prepare, Times, file_identity, file_state, new_images, short_hash
 from demerit.errors import BadInput, UnreadableVideo
@@ -104,7 +104,12 @@ class VideoClip:
             reason = f"frame {max(indices)} was requested, and only {len(index.pts)} frames can be read"
             raise UnreadableVideo(self.path, reason)
         wanted, places = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
-        images = _decode(self.path, index, wanted, _RgbConverter(self.rotate, prepare), allocate)
+        with open_video(self.path, fresh=not index.seekable) as (container, stream):
+            if index.seekable:
+                frames = _decode_by_seeking(container, stream, index, wanted)
+            else:
+                frames = _pick_frames(_decode_all(self.path, container, stream), wanted)
+            images = collect_images(self.path, rgb_images(self.path, frames, self.rotate), wanted, allocate, prepare)
         is_in_order = np.array_equal(places, np.arange(len(wanted)))
         return images if is_in_order else images[places]
 
@@ -153,7 +158,7 @@ class PackedClip:
                 if index is None or len(index.pts) != self.length:
                     raise UnreadableVideo(name, f"it has not the {self.length} frames that were packed")
                 frames = _decode_by_seeking(container, stream, index, wanted)
-                images = _collect(name, frames, wanted, _RgbConverter(0, None), new_images)
+                images = collect_images(name, rgb_images(name, frames), wanted, new_images)
         except (av.error.FFmpegError, ValueError, IndexError) as error:
             raise UnreadableVideo(name, f"decoding stopped: {error}") from error
         return images[places, : self.height, : self.width]
@@ -180,11 +185,11 @@ class PackedClip:
 class VideoIndex:
     """Where a clip's frames are in its file."""
 
-    pts: npt.NDArray[np.int64]
+    pts: Ints
     """presentation time of every frame of the clip, increasing, in ticks"""
-    keys: npt.NDArray[np.int64]
+    keys: Ints
     """presentation times of the key frames that the clip needs, increasing"""
-    key_dts: npt.NDArray[np.int64]
+    key_dts: Ints
     """decoding times of the same key frames: the targets of seeks"""
     seconds_per_tick: float
     header_frames: int
@@ -265,18 +270,9 @@ def _scan_frames(
     return VideoIndex(np.arange(count), none, none, 1 / rate, int(stream.frames), seekable=False)
 
 
-class _LastOpened(threading.local):
-    """The file that this thread used last, still open.
-
-    Frames are counted before they are taken, and datasets keep many episodes in one large file: opening the file for
-    each would take longer than decoding.
-    """
-
-    key: tuple[str, int, int] | None = None
-    container: InputContainer | None = None
-
-
-_last_opened = _LastOpened()
+_last_opened = threading.local()
+"""the file that this thread used last, still open: frames are counted before they are taken, and datasets keep many
+episodes in one large file, so opening it for each would take longer than decoding"""
 
 
 @contextmanager
@@ -286,7 +282,8 @@ def open_video(path: str, fresh: bool) -> Iterator[tuple[InputContainer, VideoSt
     A container that is not `fresh` may be at any position: seek before reading.
     """
     key = (path, *file_state(path))
-    container, _last_opened.container = _last_opened.container, None
+    container: InputContainer | None = getattr(_last_opened, "container", None)
+    _last_opened.container = None
     if container is not None and (fresh or _last_opened.key != key):
         container.close()
         container = None
@@ -319,43 +316,27 @@ def _open_container(path: str) -> InputContainer:
 # --- decoding
 
 
-def _decode(
+def collect_images(
     path: str,
-    index: VideoIndex,
-    wanted: npt.NDArray[np.int64],
-    converter: _RgbConverter,
+    images: Iterator[tuple[int, Images]],
+    wanted: Ints,
     allocate: Callable[[tuple[int, ...]], Images],
+    prepare: Prepare | None = None,
 ) -> Images:
-    """Decode the wanted positions (increasing, unique)."""
-    with open_video(path, fresh=not index.seekable) as (container, stream):
-        if index.seekable:
-            frames = _decode_by_seeking(container, stream, index, wanted)
-        else:
-            frames = _pick_frames(_decode_all(path, container, stream), wanted)
-        return _collect(path, frames, wanted, converter, allocate)
-
-
-def _collect(
-    path: str,
-    frames: Iterator[tuple[int, VideoFrame]],
-    wanted: npt.NDArray[np.int64],
-    converter: _RgbConverter,
-    allocate: Callable[[tuple[int, ...]], Images],
-) -> Images:
-    """Convert decoded frames into one array, or say why that is not possible."""
+    """Put the images at the wanted positions (increasing, unique) into one array, or say why that fails."""
     out: Images | None = None
+    size: tuple[int, ...] = ()
     done = 0
     try:
-        for position, frame in frames:
-            if frame.is_corrupt:
-                raise UnreadableVideo(path, f"frame {position} is damaged")
-            try:
-                image = converter.convert(frame)
-            except _SizeChanged as change:
-                raise UnreadableVideo(path, f"the image size changes {change} at frame {position}") from None
+        for position, image in images:
+            size = size or image.shape
+            if image.shape != size:
+                change = f"from {size[1]}x{size[0]} to {image.shape[1]}x{image.shape[0]}"
+                raise UnreadableVideo(path, f"the image size changes {change} at frame {position}")
+            prepared = image if prepare is None else prepare(image[None])[0]
             if out is None:
-                out = allocate((len(wanted), *image.shape))
-            out[np.searchsorted(wanted, position)] = image
+                out = allocate((len(wanted), *prepared.shape))
+            out[np.searchsorted(wanted, position)] = prepared
             done += 1
     except DECODER_ERRORS as error:
         raise UnreadableVideo(path, f"decoding stopped: {error}") from error
@@ -364,8 +345,17 @@ def _collect(
     return out
 
 
+def rgb_images(path: str, frames: Iterator[tuple[int, VideoFrame]], rotate: int = 0) -> Iterator[tuple[int, Images]]:
+    """Convert decoded frames to RGB."""
+    reformatter = VideoReformatter()
+    for position, frame in frames:
+        if frame.is_corrupt:
+            raise UnreadableVideo(path, f"frame {position} is damaged")
+        yield position, _to_rgb(reformatter, frame, rotate)
+
+
 def _decode_by_seeking(
-    container: InputContainer, stream: VideoStream, index: VideoIndex, wanted: npt.NDArray[np.int64]
+    container: InputContainer, stream: VideoStream, index: VideoIndex, wanted: Ints
 ) -> Iterator[tuple[int, VideoFrame]]:
     """Decode run by run: seek to the run's key frame, feed packets up to its last wanted frame, drain the decoder."""
     wanted_pts = index.pts[wanted]
@@ -404,7 +394,7 @@ def _decode_by_seeking(
 
 
 def _decode_from_start(
-    container: InputContainer, stream: VideoStream, index: VideoIndex, wanted: npt.NDArray[np.int64]
+    container: InputContainer, stream: VideoStream, index: VideoIndex, wanted: Ints
 ) -> Iterator[tuple[int, VideoFrame]]:
     """Decode linearly from the first packet: slow, only for containers whose seeks cannot be trusted."""
     container.seek(int(index.key_dts[0]) - 1, stream=stream)
@@ -425,7 +415,7 @@ def _decode_all(path: str, container: InputContainer, stream: VideoStream) -> It
         raise UnreadableVideo(path, f"decoding stopped: {error}") from error
 
 
-def _pick_frames(frames: Iterator[VideoFrame], wanted: npt.NDArray[np.int64]) -> Iterator[tuple[int, VideoFrame]]:
+def _pick_frames(frames: Iterator[VideoFrame], wanted: Ints) -> Iterator[tuple[int, VideoFrame]]:
     positions = set(wanted.tolist())
     for position, frame in enumerate(frames):
         if position in positions:
@@ -434,34 +424,18 @@ def _pick_frames(frames: Iterator[VideoFrame], wanted: npt.NDArray[np.int64]) ->
             return
 
 
-class _SizeChanged(Exception):
-    """A frame has another size than the first one."""
-
-
 # Several threads would take cores from the other decoders. Older PyAV, which LeRobot asks for, has no such option.
 ONE_THREAD: dict[str, Any] = {"threads": 1} if "threads" in (VideoReformatter.reformat.__doc__ or "") else {}
 
 
-class _RgbConverter:
-    """Converts decoded frames to RGB arrays with one conversion context."""
-
-    def __init__(self, rotate: int, prepare: Prepare | None) -> None:
-        self._reformatter = VideoReformatter()
-        self._rotate, self._prepare = rotate, prepare
-        self._size: tuple[int, ...] = ()
-
-    def convert(self, frame: VideoFrame) -> Images:
-        """Convert, rotate as the file and the dataset ask, and preprocess."""
-        rgb = self._reformatter.reformat(frame, format="rgb24", **ONE_THREAD)
-        plane = rgb.planes[0]
-        rows = np.frombuffer(memoryview(plane), dtype=np.uint8).reshape(rgb.height, plane.line_size)
-        image = rows[:, : rgb.width * 3].reshape(rgb.height, rgb.width, 3)
-        quarter_turns = round((frame.rotation + self._rotate) / 90) % 4
-        image = np.rot90(image, quarter_turns) if quarter_turns else image
-        self._size = self._size or image.shape
-        if image.shape != self._size:
-            raise _SizeChanged(f"from {self._size[1]}x{self._size[0]} to {image.shape[1]}x{image.shape[0]}")
-        return image if self._prepare is None else self._prepare(image[None])[0]
+def _to_rgb(reformatter: VideoReformatter, frame: VideoFrame, rotate: int) -> Images:
+    """Convert a decoded frame to RGB, rotated as the file and the dataset ask."""
+    rgb = reformatter.reformat(frame, format="rgb24", **ONE_THREAD)
+    plane = rgb.planes[0]
+    rows = np.frombuffer(memoryview(plane), dtype=np.uint8).reshape(rgb.height, plane.line_size)
+    image = rows[:, : rgb.width * 3].reshape(rgb.height, rgb.width, 3)
+    quarter_turns = round((frame.rotation + rotate) / 90) % 4
+    return np.rot90(image, quarter_turns) if quarter_turns else image
 
 
 # --- writing

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demerit.errors import BadInput, StoreError
-from demerit.llm.budget import Budget, Estimate, Spending
-from demerit.llm.cache import AnswerCache, StoredAnswer
+from demerit.llm.budget import AnswerCache, Budget, Estimate, Spending, StoredAnswer
 from demerit.llm.request import ChatRequest, Endpoint, count_text_tokens
 from demerit.registry import load_attribute
 
@@ -55,6 +54,17 @@ class ChatResponse:
     """dollars billed now: 0 from the cache, None without prices"""
     cached: bool = False
     """read from the cache: nothing was sent now"""
+    request: str = ""
+    """hash of the request, under which the answer is cached"""
+
+    def record(self, about: str, why_not: str = "") -> dict[str, str]:
+        """Return what is kept of it in `Reward.given["generations"]`.
+
+        Args:
+            about: which question it answers.
+            why_not: why the answer cannot be used, where that is not known here.
+        """
+        return {"about": about, "request": self.request, "answer": self.text, "why_not": self.why_not or why_not}
 
     @property
     def kind(self) -> str:
@@ -179,7 +189,7 @@ class ChatClient:
             known = self._cache.get(key)
             if known is not None:
                 self._budget.count_cached()
-                return _respond(request, known, 0.0, cached=True)
+                return _respond(request, key, known, 0.0, cached=True)
             sdk = self._connect()
             with self._slots:
                 return self._buy(sdk, request, key, cancelled)
@@ -189,13 +199,13 @@ class ChatClient:
         estimated_in = request.count_tokens()
         reserved = self._budget.reserve(estimated_in, request.max_tokens, cancelled)
         if isinstance(reserved, str):
-            return ChatResponse("", None, f"not asked: {reserved}")
+            return ChatResponse("", None, f"not asked: {reserved}", request=key)
         try:
             answer = self._send(sdk, request)
         except _RequestError as error:
             self._budget.fail(reserved, error.maybe_billed)
             self._count_failure(error)
-            return ChatResponse("", None, f"failed: {error}")
+            return ChatResponse(error.answer, None, f"failed: {error}", request=key)
         except BaseException:
             self._budget.fail(reserved, maybe_billed=1)
             raise
@@ -206,15 +216,16 @@ class ChatClient:
         except StoreError as error:
             # This answer is still handed out, but no more are bought.
             self._budget.stop(f"answers cannot be stored ({error.reason})")
-        return _respond(request, answer, cost, cached=False)
+        return _respond(request, key, answer, cost, cached=False)
 
     def _send(self, sdk: OpenAI, request: ChatRequest) -> StoredAnswer:
         """Send one request, retried by the SDK, and read the completion."""
         import openai  # noqa: PLC0415
 
         body = request.body(self.endpoint)
+        completion: Any = None
         try:
-            completion: Any = sdk.chat.completions.create(**body)
+            completion = sdk.chat.completions.create(**body)
             choice = completion.choices[0]
             text, refusal = self._clean(choice.message.content or ""), self._clean(choice.message.refusal or "")
         except openai.APIStatusError as error:
@@ -223,8 +234,10 @@ class ChatClient:
             attempts = 0 if type(error.__cause__).__name__ in _NOT_SENT else self._max_retries + 1
             reason = self._clean(f"{error} {error.__cause__ or ''}".strip())
             raise _RequestError(f"{reason} ({self._max_retries} retries)", maybe_billed=attempts) from None
-        except (ValueError, LookupError, TypeError, AttributeError):  # such as a proxy's page with status 200
-            raise _RequestError("the server did not send a completion", maybe_billed=1) from None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # such as a proxy's page with status 200
+            sent = self._clean(getattr(error, "doc", "") if completion is None else _write_plainly(completion))
+            reason = f"the server did not send a completion{f' but {_quote(sent)}' if sent else ''}"
+            raise _RequestError(reason, maybe_billed=1, answer=sent) from None
         counted = _counted_tokens(completion.usage)
         tokens_in, tokens_out = counted or (request.count_tokens(), count_text_tokens(text))
         return StoredAnswer(text, str(choice.finish_reason or ""), refusal, tokens_in, tokens_out, counted is None)
@@ -269,26 +282,24 @@ class ChatClient:
 
 
 class _RequestError(Exception):
-    """A request without an answer: `fatal` if all others would fail too, `maybe_billed` attempts may cost money."""
+    """A request without an answer: `fatal` if all others would fail too, `maybe_billed` attempts may cost money.
 
-    def __init__(self, reason: str, *, fatal: bool = False, maybe_billed: int = 0) -> None:
+    `answer` is what the server sent instead of a completion.
+    """
+
+    def __init__(self, reason: str, *, fatal: bool = False, maybe_billed: int = 0, answer: str = "") -> None:
         super().__init__(reason)
-        self.fatal, self.maybe_billed = fatal, maybe_billed
+        self.fatal, self.maybe_billed, self.answer = fatal, maybe_billed, answer
 
 
 def parse_answer(answer: StoredAnswer, schema: type[BaseModel] | None) -> tuple[BaseModel | None, str]:
-    """Return the answer as the schema wants it, or the reason why not.
-
-    The JSON is the last fenced block, else the whole text; <think> sections are skipped. Nothing is repaired.
-    """
+    """Return the answer as the schema wants it, or the reason why not. Nothing is repaired."""
     if answer.refusal or answer.finish == "content_filter":
         return None, f"refused: {_quote(answer.refusal or answer.text or 'filtered by the server')}"
     reason = ""
     if schema is not None:
-        text = _THOUGHTS.sub("", answer.text)
-        blocks = _FENCE.findall(text)
         try:
-            return schema.model_validate_json((blocks[-1] if blocks else text).strip()), ""
+            return schema.model_validate_json(find_json(answer.text)), ""
         except ValueError as error:
             reason = f"unreadable: {_first_error(error)} in {_quote(answer.text)}"
     if answer.finish == "length":
@@ -296,9 +307,22 @@ def parse_answer(answer: StoredAnswer, schema: type[BaseModel] | None) -> tuple[
     return None, reason if answer.text.strip() else "unreadable: the answer is empty"
 
 
-def _respond(request: ChatRequest, answer: StoredAnswer, cost: float | None, *, cached: bool) -> ChatResponse:
+def find_json(text: str) -> str:
+    """Return the part of an answer that should be JSON: the last fenced block, else all but <think> sections."""
+    text = _THOUGHTS.sub("", text)
+    blocks = _FENCE.findall(text)
+    return (blocks[-1] if blocks else text).strip()
+
+
+def _respond(request: ChatRequest, key: str, answer: StoredAnswer, cost: float | None, *, cached: bool) -> ChatResponse:
     parsed, why_not = parse_answer(answer, request.schema)
-    return ChatResponse(answer.text, parsed, why_not, cost, cached)
+    return ChatResponse(answer.text or answer.refusal, parsed, why_not, cost, cached, key)
+
+
+def _write_plainly(sent: Any) -> str:
+    """Write what a server sent instead of a completion: a text, or JSON that the SDK took for one."""
+    is_object = hasattr(sent, "model_dump_json")
+    return str(sent.model_dump_json(warnings=False, exclude_none=True) if is_object else sent)
 
 
 def _counted_tokens(usage: Any) -> tuple[int, int] | None:

@@ -159,7 +159,7 @@ class Message:
         """Make a user message."""
         return cls("user", parts)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Write it as the protocol wants it; text alone stays a string, because some servers accept nothing else."""
         if all(isinstance(part, str) for part in self.parts):
             return {"role": self.role, "content": "\n".join(str(part) for part in self.parts)}
@@ -229,7 +229,7 @@ class ChatRequest:
 
     def body(self, endpoint: Endpoint) -> dict[str, Any]:
         """Write the body of the HTTP request. The schema is always in the prompt too: servers may ignore the mode."""
-        messages = [message.as_json() for message in self.messages]
+        messages = [message.as_dict() for message in self.messages]
         completion_tokens = endpoint.host.endswith(_COMPLETION_TOKENS_HOSTS)
         limit = "max_completion_tokens" if completion_tokens else "max_tokens"
         body: dict[str, Any] = {"model": endpoint.model, "messages": messages, limit: self.max_tokens}

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from demerit.data.arrays import Floats
 from demerit.data.episode import Episode
 from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
 from demerit.errors import BadInput
-from demerit.models.protocol import ModelCard
+from demerit.models.protocol import ModelCard, ShownModel
 
 SIDE = 32
 """images are averaged down to 32 x 32 pixels: cheap, and camera noise averages out"""
@@ -28,10 +29,8 @@ HALF_WAY_MOTION = 0.02
 HALF_WAY_LENGTH = 100
 """number of frames that gives 1/2"""
 
-Floats = npt.NDArray[np.float64]
 
-
-class Baseline:
+class Baseline(ShownModel):
     """A model whose values are one formula per episode."""
 
     card: ModelCard

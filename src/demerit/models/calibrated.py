@@ -24,14 +24,15 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Floats
 from demerit.data.episode import Episode
 from demerit.data.frames import short_hash
 from demerit.data.reward import Reward
-from demerit.data.seen import SeenEpisodes, seen_by
+from demerit.data.splits import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import MODELS, load_model
 from demerit.models.loading import DESCRIPTION, name_of, only_these, read_description
-from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, RewardModel
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, RewardModel, ShownModel
 
 KIND = "calibrated"
 CalibrationMethod = Literal["isotonic", "conformal"]
@@ -40,7 +41,6 @@ EvidenceKind = Literal["value", "success"]
 """which of the inner model's numbers decides success: its value, or its own probability of success"""
 PASSED_ON = ("prefer", "prepare", "looks_at", "wanted", "thread_safe")
 """further attributes of an inner model, which an increasing map does not change"""
-Floats = npt.NDArray[np.float64]
 
 
 # Maps
@@ -57,7 +57,7 @@ class CalibrationMap:
         given = np.array(values, dtype=np.float64)
         return np.where(np.isnan(given), np.nan, self._map(given))
 
-    def as_facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return JSON values."""
         facts = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
         return {"map": self.name, **facts}
@@ -138,7 +138,7 @@ MAPS: dict[str, type[CalibrationMap]] = {kind.name: kind for kind in (Same, Isot
 
 
 def read_map(where: str, facts: object) -> CalibrationMap:
-    """Read what `as_facts` wrote, strictly."""
+    """Read what `as_dict` wrote, strictly."""
     if not isinstance(facts, Mapping) or facts.get("map") not in tuple(MAPS):  # it may be a list
         raise BadInput(where, f"an object with a map of {', '.join(MAPS)}", repr(facts)[:80])
     kind, given = MAPS[facts["map"]], {name: value for name, value in facts.items() if name != "map"}
@@ -179,7 +179,7 @@ class CalibrationRecipe:
     promise: str
     """the guarantee of the threshold, as text"""
     calibrated_on: Mapping[str, Any]
-    """the dataset, counts, and `marks` of the episodes (see `demerit.data.seen`)"""
+    """the dataset, counts, and `marks` of the episodes (see `demerit.data.splits`)"""
 
     @classmethod
     def read(cls, folder: Path) -> CalibrationRecipe:
@@ -208,13 +208,13 @@ class CalibrationRecipe:
                 raise BadInput(f"{where}, {name}", expected, repr(facts[name])[:80])
         return cls(**{**{name: facts[name] for name in names}, **maps})
 
-    def as_facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        maps = {"progress": self.progress.as_facts(), "success": self.success.as_facts()}
+        maps = {"progress": self.progress.as_dict(), "success": self.success.as_dict()}
         return {**vars(self), **maps, "calibrated_on": dict(self.calibrated_on)}
 
 
-class Calibrated:
+class Calibrated(ShownModel):
     """Another model with calibrated numbers; it looks at the same frames and is causal if that one is."""
 
     start: Callable[[str], LiveEpisode]
@@ -242,6 +242,18 @@ class Calibrated:
         if inner is None:
             inner = _load_inner(recipe.inner, folder)
         return cls(recipe, load_model(inner) if isinstance(inner, str) else inner, name_of(folder))
+
+    @property
+    def cut(self) -> str:
+        """When an episode is called a success; empty = never, as nothing could be guaranteed."""
+        number = "value" if self.recipe.evidence == "value" else "probability of success"
+        threshold = self.recipe.threshold
+        return "" if threshold is None else f"the {number} of {self.inner.card.name} reaches {threshold:.3g}"
+
+    @property
+    def promise(self) -> str:
+        """What is guaranteed of such a call, or why nothing is."""
+        return self.recipe.promise
 
     @property
     def seen(self) -> SeenEpisodes:
@@ -285,10 +297,10 @@ class _CalibratedRun:
         value = np.array([live.value], np.float32)
         success = None if live.success is None else np.array([live.success], np.float32)
         why = "not scored" if np.isnan(live.value) else ""
-        said = Reward(self.model.inner.card.name, "live", np.zeros(1, np.int32), value, success, why)
+        said = Reward(self.model.inner.card.name, "live", np.zeros(1, np.int32), value, success, why, live.given)
         mapped = self.model.calibrate_reward(said)
         mapped_success = None if mapped.success is None else float(mapped.success[0])
-        return LiveReward(mapped.final, mapped_success, live.familiarity)
+        return LiveReward(mapped.final, mapped_success, live.familiarity, mapped.given)
 
 
 def calibrated(address: str = "") -> Calibrated:
@@ -345,7 +357,7 @@ def _evidence(reward: Reward, kind: EvidenceKind) -> Floats:
 
 
 def _card(recipe: CalibrationRecipe, inner: ModelCard, name: str) -> ModelCard:
-    facts = json.dumps(recipe.as_facts(), sort_keys=True).encode()
+    facts = json.dumps(recipe.as_dict(), sort_keys=True).encode()
     changes: dict[str, Any] = {}
     if not isinstance(recipe.progress, Same):
         quantity = "lower bound of progress" if isinstance(recipe.progress, Shift) else "progress"

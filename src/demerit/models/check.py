@@ -210,7 +210,7 @@ def _admits_what_it_cannot_see(trial: _ModelTrial) -> Result:
     """An unreadable video must come back unscored with a reason, or raise a DemeritError."""
     if not trial.card.sees_pixels:
         return "not checkable", "the card says that it looks at no pixels"
-    blind = replace(trial.episodes[0], views={"main": Frames(_UnreadableFrames(len(trial.episodes[0])))})
+    blind = replace(trial.episodes[0], views={"main": Frames(_SpyFrames(trial.episodes[0].main, broken=True))})
     try:
         reward = trial.model.score([blind])[0]
     except DemeritError as error:
@@ -289,12 +289,12 @@ def _same(a: Reward, b: Reward, tolerance: float) -> bool:
 
 
 class _SpyFrames:
-    """Frames that record which were read."""
+    """Frames that record which were read, or cannot be decoded."""
 
     kind = "array"
 
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
+    def __init__(self, frames: Frames, broken: bool = False) -> None:
+        self._frames, self._broken = frames, broken
         self.seen: set[int] = set()
 
     def __len__(self) -> int:
@@ -304,35 +304,13 @@ class _SpyFrames:
         return self._frames.times()
 
     def take(self, indices: Sequence[int]) -> Images:
+        if self._broken:
+            raise UnreadableVideo("made-up.mp4", "it is broken on purpose")
         self.seen |= {int(index) for index in indices}
         return self._frames.take(indices)
 
     def identity(self) -> str:
-        return self._frames.identity()
+        return "broken" if self._broken else self._frames.identity()
 
     def describe(self) -> dict[str, Any]:
         return ArrayFrames(self._frames.all()).describe()
-
-
-class _UnreadableFrames:
-    """Frames with a length that cannot be decoded."""
-
-    kind = "array"
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def times(self) -> Times:
-        return np.arange(self._length) / 10
-
-    def take(self, indices: Sequence[int]) -> Images:
-        raise UnreadableVideo("made-up.mp4", "it is broken on purpose")
-
-    def identity(self) -> str:
-        return "broken"
-
-    def describe(self) -> dict[str, Any]:
-        return {}

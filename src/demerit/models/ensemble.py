@@ -19,22 +19,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Floats, Floats32
 from demerit.data.episode import Episode
+from demerit.data.files import plain
 from demerit.data.frames import Indices, short_hash
-from demerit.data.reward import Reward
-from demerit.data.seen import SeenEpisodes, seen_by
+from demerit.data.reward import GENERATIONS, Reward, gather_doubts
+from demerit.data.splits import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import load_model
-from demerit.models.listing import Listing
-from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, RewardModel
-from demerit.models.rule.model import Rule, RuleGate
+from demerit.models.loading import Listing
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, RewardModel, ShownModel
+from demerit.models.rule import Rule, RuleGate
 
-Floats = npt.NDArray[np.float64]
 MIN_MEMBERS = 2
 MAX_NAME_LENGTH = 80
 
 
-class Ensemble:
+class Ensemble(ShownModel):
     """The mean of its members at the frames that all of them look at."""
 
     listing = Listing(
@@ -83,10 +84,12 @@ class Ensemble:
 
     def _combine(self, episode: Episode, rewards: list[Reward]) -> Reward:
         given: dict[str, Any] = {
-            "members": {reward.model: _nan_to_none(reward.final) for reward in rewards},
+            "members": {reward.model: plain(reward.final) for reward in rewards},
             "frames": {reward.model: len(reward.at) for reward in rewards},
             "camera": episode.main_camera,
         }
+        if generations := [answer for reward in rewards for answer in reward.given.get(GENERATIONS, ())]:
+            given[GENERATIONS] = generations
         unscored = [reward for reward in rewards if not reward.scored]
         if unscored:
             reasons = "; ".join(f"{reward.model}: {reward.why_missing}" for reward in unscored)
@@ -96,8 +99,7 @@ class Ensemble:
         combined, spread = self.combine(values, axis=0), values.std(axis=0)
         why = _explain_gaps(rewards, at) if np.isnan(combined).any() else ""
         given["disagreement"] = _summarise_spread(spread)
-        if known := [reward.familiarity for reward in rewards if reward.familiarity is not None]:
-            given["familiarity"] = min(known)
+        given |= gather_doubts(reward.given for reward in rewards)
         found = [_look_up(reward.at, reward.success, at) for reward in rewards if reward.success is not None]
         success = self.combine(found, axis=0).astype(np.float32) if len(found) == len(rewards) else None
         return Reward(self.card.name, episode.id, at, combined.astype(np.float32), success, why, given)
@@ -164,8 +166,9 @@ class _EnsembleRun:
         live = [member.step(frame) for member in self.members]
         found = [one.success for one in live if one.success is not None]
         success = float(self.combine(found)) if len(found) == len(live) else None
-        known = [one.familiarity for one in live if one.familiarity is not None]
-        return LiveReward(float(self.combine([one.value for one in live])), success, min(known, default=None))
+        doubts = gather_doubts({**answer.given, "familiarity": answer.familiarity} for answer in live)
+        value, familiarity = float(self.combine([answer.value for answer in live])), doubts.pop("familiarity", None)
+        return LiveReward(value, success, familiarity, doubts)
 
 
 def _check_members(name: str, cards: list[ModelCard]) -> None:
@@ -203,7 +206,7 @@ def _shared_frames(rewards: list[Reward]) -> Indices:
     return np.union1d(common, [last]).astype(np.int32)
 
 
-def _look_up(known: npt.NDArray[np.int32], numbers: npt.NDArray[np.float32], at: Indices) -> Floats:
+def _look_up(known: npt.NDArray[np.int32], numbers: Floats32, at: Indices) -> Floats:
     """Take the numbers of the frames `at`; NaN where a frame is not known."""
     place = np.minimum(np.searchsorted(known, at), len(known) - 1)
     return np.where(known[place] == at, numbers[place].astype(np.float64), np.nan)
@@ -214,7 +217,7 @@ def _summarise_spread(spread: Floats) -> dict[str, float | None]:
     known = spread[~np.isnan(spread)]
     if not len(known):
         return {"mean": None, "largest": None, "end": None}
-    return {"mean": float(known.mean()), "largest": float(known.max()), "end": _nan_to_none(float(spread[-1]))}
+    return {"mean": float(known.mean()), "largest": float(known.max()), "end": plain(spread[-1])}
 
 
 def _explain_gaps(rewards: list[Reward], at: Indices) -> str:
@@ -222,7 +225,3 @@ def _explain_gaps(rewards: list[Reward], at: Indices) -> str:
     reasons = [f"{reward.model}: {reward.why_missing}" for reward in gaps]
     reasons += [f"{reward.model}: it does not score frame {at[-1]}" for reward in rewards if at[-1] not in reward.at]
     return "; ".join(reasons)
-
-
-def _nan_to_none(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)

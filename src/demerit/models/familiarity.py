@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Bools, Floats, Floats32
 from demerit.data.frames import spread as spread_evenly
 from demerit.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
 FEWEST = 4
 """groups needed to know how far one of them is from the others"""
 REFERENCES, PER_EPISODE, MEASURED = 256, (1, 10), 32
@@ -62,7 +62,7 @@ class FeatureProjection:
 class Familiarity:
     """Reference frames, and how far left-out episodes are from them."""
 
-    near: npt.NDArray[np.float32]
+    near: Floats32
     """(rows, columns): the reference frames"""
     centre: float
     spread: float
@@ -126,7 +126,7 @@ class Familiarity:
 
 
 def measure_left_out(
-    measured: Sequence[Floats], referred: Sequence[npt.NDArray[np.float32]], groups: Sequence[str]
+    measured: Sequence[Floats], referred: Sequence[Floats32], groups: Sequence[str]
 ) -> tuple[float, float]:
     """Return mean and deviation of the distances of episodes to the reference frames of other groups."""
     near, owner = np.concatenate(referred), np.repeat(np.array(groups), [len(rows) for rows in referred])
@@ -134,9 +134,7 @@ def measure_left_out(
     return float(np.mean(found)), float(np.std(found, ddof=1))
 
 
-def log_distances(
-    rows: npt.NDArray[Any], near: npt.NDArray[np.float32], skip: npt.NDArray[np.bool_] | None = None
-) -> Floats:
+def log_distances(rows: npt.NDArray[Any], near: Floats32, skip: Bools | None = None) -> Floats:
     """Return log |rows_i - the nearest of near| for every i, without the references in `skip`."""
     rows = rows.astype(np.float32)
     squared = (rows**2).sum(1)[:, None] + (near**2).sum(1)[None, :] - 2 * rows @ near.T

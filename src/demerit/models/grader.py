@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,18 +22,18 @@ import numpy as np
 
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import Indices, short_hash, spread
-from demerit.data.reward import Reward
-from demerit.errors import BadInput, DemeritError, StoreError
+from demerit.data.reward import GENERATIONS, Reward
+from demerit.errors import BadInput, DemeritError
 from demerit.llm import ChatClient, ChatImage, ChatOptions, ChatRequest, Message, ScoringEstimate, Spending
+from demerit.llm.template import fill_placeholders, name_prompt, read_template
 from demerit.models.by_time import ByTime
-from demerit.models.listing import Listing
-from demerit.models.protocol import ModelCard
+from demerit.models.loading import Listing
+from demerit.models.protocol import ModelCard, ShownModel
 from demerit.models.published.roboreward import parse_grade
 from demerit.models.published.scoring import read_instruction
 from demerit.models.vlm.prompt import load_prompts
 from demerit.registry import load_attribute
 
-TASK = "{task}"
 DESCRIBE = "Describe the video in detail: the scene at the start, what the robot does, and the state at the end."
 FRAME = "Frame at {seconds:.1f} s:"
 ANSWER_TOKENS, REASONING_TOKENS, DESCRIPTION_TOKENS = 256, 8192, 1024
@@ -90,15 +90,11 @@ class GraderConfig(ChatOptions):
 
     def read_prompt(self) -> str:
         """Return the prompt with a place for the task."""
-        if not self.prompt:
-            return str(load_prompts("roboreward")["prompt"])
-        try:
-            text = Path(self.prompt).expanduser().read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(Path(self.prompt), f"the prompt cannot be read ({error})") from error
-        if TASK not in text:
-            raise BadInput(self.prompt, f"a prompt with {TASK} where the task goes", "none")
-        return text
+        return read_template(self.prompt, ["task"]) if self.prompt else str(load_prompts("roboreward")["prompt"])
+
+    def name_prompt(self, prompt: str) -> str:
+        """Name the prompt that `read_prompt` returned, on the card and with the reward."""
+        return name_prompt(self.prompt, prompt) if self.prompt else str(load_prompts("roboreward")["version"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +106,11 @@ class _Question:
     """its last frame"""
     parts: tuple[str | ChatImage, ...]
     """task, rubric and frames"""
+    answers: list[dict[str, str]] = field(default_factory=list)
+    """what came back, as it is kept with the reward"""
 
 
-class ChatGrader:
+class ChatGrader(ShownModel):
     """A grade from 1 to 5 for an episode, or for several of its beginnings."""
 
     listing = Listing(
@@ -150,21 +148,29 @@ class ChatGrader:
         said = [""] * len(questions)
         if self.config.describe:
             for index, response in self.client.ask_all(map(self._description_request, questions)):
-                said[index] = response.text.strip()
-                if response.why_not or not said[index]:
+                question = questions[index]
+                question.answers.append(response.record(f"description up to frame {question.last}"))
+                said[index] = "" if response.why_not else response.text.strip()
+                if not said[index]:
                     missing = f"no description ({response.why_not or 'empty'})"
-                    grades[questions[index].episode.id][questions[index].last] = (np.nan, missing)
+                    grades[question.episode.id][question.last] = (np.nan, missing)
         asked = [index for index, question in enumerate(questions) if question.last not in grades[question.episode.id]]
         requests = (self._request(questions[index], said[index]) for index in asked)
         for place, response in self.client.ask_all(requests):
             question = questions[asked[place]]
             grade = parse_grade(response.text) if not response.why_not else None
             missing = response.why_not or f"no grade from 1 to 5 in the answer {response.text[-80:]!r}"
+            question.answers.append(
+                response.record(f"grade at frame {question.last}", missing if grade is None else "")
+            )
             grades[question.episode.id][question.last] = (np.nan, missing) if grade is None else (float(grade), "")
         # the longest beginning comes last
         described = {question.episode.id: text for question, text in zip(questions, said, strict=True) if text}
+        kept: dict[str, dict[str, Any]] = {id: {"description": text} for id, text in described.items()}
+        for question in questions:
+            kept.setdefault(question.episode.id, {}).setdefault(GENERATIONS, []).extend(question.answers)
         return [
-            self._reward(episode, grades[episode.id], failed.get(episode.id, ""), described.get(episode.id, ""))
+            self._reward(episode, grades[episode.id], failed.get(episode.id, ""), kept.get(episode.id, {}))
             for episode in episodes
         ]
 
@@ -202,7 +208,7 @@ class ChatGrader:
         parts: list[str | ChatImage] = []
         for index, image in zip(at.tolist(), episode.main.take(at), strict=True):
             parts += [FRAME.format(seconds=float(times[index])), ChatImage.encode(image, self.config.size)]
-        return (*parts, self._prompt.replace(TASK, task))
+        return (*parts, fill_placeholders(self._prompt, {"task": task}))
 
     def _description_request(self, question: _Question) -> ChatRequest:
         config = self.config
@@ -221,7 +227,9 @@ class ChatGrader:
     def _temperature(self) -> float | None:
         return None if self.config.reasons else self.config.temperature
 
-    def _reward(self, episode: Episode, grades: dict[int, tuple[float, str]], failed: str, described: str) -> Reward:
+    def _reward(
+        self, episode: Episode, grades: dict[int, tuple[float, str]], failed: str, kept: dict[str, Any]
+    ) -> Reward:
         given = {
             "camera": episode.main_camera,
             "instruction": bool(episode.instruction.strip()),
@@ -229,9 +237,9 @@ class ChatGrader:
             "image size": self.config.size,
             "fps": self.config.fps,
             "last frame": "the true final frame",
-            "prompt": self.config.prompt or load_prompts("roboreward")["version"],
+            "prompt": self.config.name_prompt(self._prompt),
+            **kept,
         }
-        given |= {"description": described} if described else {}
         values = [grades[last][0] for last in sorted(grades)]
         if failed or not grades or np.isnan(values).all():
             reasons = dict.fromkeys(reason for _, reason in grades.values())
@@ -243,10 +251,11 @@ class ChatGrader:
     def _card(self) -> ModelCard:
         config = self.config
         identity = [{name: getattr(config, name) for name in IDENTITY}, self._prompt, config.reasons]
+        parts = filter(None, [f"{config.prefixes}-prefixes" if config.prefixes > 1 else "", Path(config.prompt).stem])
         dense = f"a grade for each of {config.prefixes} beginnings" if config.prefixes > 1 else "a grade for the whole"
         return ModelCard(
-            name=f"grader-{safe_name(config.model)}" + (f"-{config.prefixes}-prefixes" if config.prefixes > 1 else ""),
-            revision=f"{config.model} {'own prompt' if config.prompt else load_prompts('roboreward')['version']}",
+            name=safe_name("-".join(["grader", config.model, *parts])),
+            revision=f"{config.model} {config.name_prompt(self._prompt)}",
             licence="that of the model behind the server",
             quantity="grade",
             low=1.0,

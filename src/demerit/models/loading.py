@@ -5,23 +5,26 @@ A model folder holds `model.json`, which names the kind of model; the kind's loa
     {"format": 1, "kind": "compact"}
 
 The file never names code, so opening a folder from a stranger runs none of their code.
+
+`describe_model` says what `demerit list models` shows about a model, without loading it.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib.util
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from demerit.data.episode import safe_name
-from demerit.data.files import write_atomic
-from demerit.data.untrusted import read_json
-from demerit.errors import BadInput, StoreError, UnknownName
-from demerit.models.protocol import RewardModel
+from demerit.data.files import read_json, write_atomic
+from demerit.errors import BadInput, DemeritError, StoreError, UnknownName
+from demerit.models.protocol import ModelCard, RewardModel
 from demerit.registry import Registry, load_attribute
 
 DESCRIPTION = "model.json"
@@ -49,7 +52,7 @@ MODELS = Registry(
         "vlac": "models.published.pairwise:VLAC",
         "ensemble": "models.ensemble:Ensemble",
         "min": "models.ensemble:Smallest",
-        "rule": "models.rule.model:Rule",
+        "rule": "models.rule:Rule",
         "calibrated": "models.calibrated:calibrated",
     },
     "demerit.models",
@@ -98,6 +101,9 @@ def find_model(name: str) -> Callable[..., Any]:
         raise BadInput(name, f"the name of a model, or its folder with {DESCRIPTION} in it", got)
     if "/" in known:
         raise BadInput(name, f"a model folder with {DESCRIPTION} in it", "a path that does not exist")
+    if colon and argument.isidentifier() and not difflib.get_close_matches(known, MODELS):
+        got = f"the module {known!r}, which cannot be imported (PYTHONPATH=. finds one in this folder)"
+        raise BadInput(name, "a registered model, or MODULE:CLASS that Python can import", got)
     raise UnknownName("model", name, MODELS)
 
 
@@ -164,6 +170,27 @@ def checkpoint_hint(folder: Path) -> str:
     return ""
 
 
+def check_out(out: Path, kind: str, left: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return model.json of the folder that a model will be written to; empty where there is none yet.
+
+    Refuses a folder that holds a model of another kind, or anything else. A killed run may leave `*.part` and files
+    whose names begin with one of `left`.
+    """
+    if not out.exists():
+        return {}
+    if not out.is_dir():
+        raise StoreError(out, "it is a file; choose a folder for the model")
+    if not (out / DESCRIPTION).exists():
+        if not all(path.name.startswith(left) or path.suffix == ".part" for path in out.iterdir()):
+            raise StoreError(out, "it holds something else; nothing is overwritten, choose another folder")
+        return {}
+    facts = read_description(out)
+    if facts["kind"] != kind:
+        reason = f"it holds a model of kind {facts['kind']!r}; nothing is overwritten, choose another folder"
+        raise StoreError(out, reason)
+    return facts
+
+
 def write_description(folder: Path, kind: str, **more: Any) -> None:
     """Write a folder's model.json atomically; write it last, because it makes the folder a model."""
     text = json.dumps({"format": FORMAT, "kind": kind, **more}, indent=2) + "\n"
@@ -195,3 +222,84 @@ def name_of(folder: Path) -> str:
         return safe_name(folder.name)
     name = safe_name(folder.parent.name)
     return name + LOCAL if name.lower() in {known.lower() for known in MODELS} else name
+
+
+EVERY = "all"
+"""shown when a model has no frame budget"""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One model's entry."""
+
+    quantity: str
+    low: float | None
+    high: float | None
+    causal: bool
+    licence: str
+    about: str
+    frames: str = EVERY
+    """frames used per episode"""
+    extra: str = ""
+    """install demerit[extra] for it"""
+    verified: str = ""
+    """what was reproduced, and what was not"""
+
+    @classmethod
+    def of_card(cls, card: ModelCard) -> Listing:
+        """Make an entry from the card of a loaded model."""
+        frames = EVERY if card.frame_budget is None else str(card.frame_budget)
+        return cls(
+            card.quantity,
+            card.low,
+            card.high,
+            card.causal,
+            card.licence,
+            card.about,
+            frames if card.sees_pixels else "none",
+        )
+
+    @property
+    def range(self) -> str:
+        """The range as text."""
+        return f"{'-∞' if self.low is None else f'{self.low:g}'} to {'∞' if self.high is None else f'{self.high:g}'}"
+
+
+NOT_LOADED = {
+    "calibrated": Listing(
+        quantity="calibrated value of another model",
+        low=0.0,
+        high=1.0,
+        causal=False,
+        licence="that of the other model",
+        about="A model with calibrated values. Needs a folder made by `demerit calibrate`: calibrated:DIR.",
+        frames="as the other model",
+    ),
+    "gvl": Listing(
+        quantity="progress",
+        low=0.0,
+        high=1.0,
+        causal=False,
+        licence="that of the model behind the server",
+        about="Any vision-language model behind an OpenAI-compatible server (DEMERIT_CHAT_URL, DEMERIT_CHAT_MODEL) "
+        "rates shuffled frames; with bad behaviour in the prompt: gvl:dense,examples=DIR; your words: gvl:prompt=FILE.",
+        frames="16",
+        extra="chat",
+    ),
+}
+"""models that cannot be made without an argument, or imported without an extra"""
+
+
+def describe_model(name: str) -> Listing | DemeritError:
+    """Return a model's entry, or the error when it cannot be loaded.
+
+    A class with a `listing` attribute is not instantiated: large models would have to load their weights.
+    """
+    if name in NOT_LOADED:
+        return NOT_LOADED[name]
+    try:
+        factory: Callable[..., Any] = MODELS.factory(name)
+        known = getattr(factory, "listing", None)
+        return known if isinstance(known, Listing) else Listing.of_card(load_model(name).card)
+    except DemeritError as error:  # an extra or weights that are not installed
+        return error

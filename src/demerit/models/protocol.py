@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import Images, Indices, Prepare, short_hash, spread
-from demerit.data.reward import Reward
+from demerit.data.reward import Reward, Verdict, judge, read_caution
 from demerit.errors import BadInput, BadReward
+
+SCORE = "score: above 0.5 is more like your successes"
+"""the quantity of a model that was taught verdicts about the end alone, and no progress"""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class ModelCard:
     revision: str
     licence: str
     quantity: str
-    """what the value is: 'progress', 'grade', 'log-probability of success', ..."""
+    """what the value is: 'progress' (only where progress was learned), 'grade', 'log-probability of success', ..."""
     low: float | None
     """smallest possible value; None = unbounded"""
     high: float | None
@@ -53,8 +57,24 @@ class ModelCard:
         if self.frame_budget is not None and self.frame_budget < 1:
             raise BadInput(f"card of {self.name!r}", "a frame budget of at least 1", self.frame_budget)
 
+    @property
+    def meaning(self) -> str:
+        """What a value is, with its range: `progress, 0 to 1`."""
+        is_bounded = self.low is not None and self.high is not None
+        return f"{self.quantity}, {self.low:g} to {self.high:g}" if is_bounded else self.quantity
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether 0.5 means something by itself: a progress, a probability or a score of success from 0 to 1."""
+        words = ("progress", "probability", SCORE)
+        return (self.low, self.high) == (0.0, 1.0) and any(word in self.quantity for word in words)
+
     def hash(self) -> str:
         """Hash of all fields; stored rewards with another hash are stale."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> str:
         facts = asdict(self)
         for name in ("rounding", "reads_signals"):
             if not facts[name]:  # older cards have no such field and keep their hash
@@ -97,6 +117,18 @@ class RewardModel(Protocol):
         ...
 
 
+class ShownModel:
+    """A model that shows its name, the quantity and range of its values, and what it was taught on."""
+
+    def __repr__(self) -> str:
+        card: ModelCard = self.card  # type: ignore[attr-defined]  # every model has one
+        lesson = self._describe_lesson()
+        return f"{type(self).__name__}({card.name!r}, {card.meaning}{f', taught on {lesson}' if lesson else ''})"
+
+    def _describe_lesson(self) -> str:
+        return ""
+
+
 @runtime_checkable
 class Comparer(Protocol):
     """A model that can also compare two episodes."""
@@ -116,6 +148,19 @@ class LiveReward:
     """probability of success; None if the model predicts none"""
     familiarity: float | None = None
     """how much the episode so far looks like what the model learned from, 0 to 1; None = unknown"""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """as `Reward.given`, about the episode so far"""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict about the episode, if it ended with this frame."""
+        given = {**self.given, "familiarity": self.familiarity}
+        return judge(self.value, "the model gave no value for this frame", given)
+
+    @property
+    def caution(self) -> str:
+        """As `Reward.caution`."""
+        return read_caution(self.given)
 
     def __float__(self) -> float:
         return self.value

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from demerit.config import build_config
+from demerit.data.arrays import Floats32
 from demerit.data.episode import Episode
 from demerit.data.frames import Images, Prepare, short_hash, spread
 from demerit.data.reward import Reward
-from demerit.data.seen import SEEN, SeenEpisodes
+from demerit.data.splits import SEEN, SeenEpisodes
 from demerit.errors import BadEpisode, BadInput, DemeritError
 from demerit.models.compact.engine import AGAIN, Engine, open_session
 from demerit.models.compact.model import Compact
-from demerit.models.live_cameras import LiveCameras
+from demerit.models.live import LiveCameras
 from demerit.models.loading import DESCRIPTION, name_of, read_description
-from demerit.models.protocol import LiveFrame, LiveReward, ModelCard
+from demerit.models.protocol import LiveFrame, LiveReward, ModelCard, ShownModel
 
 KIND, HEAD, TOWER_FOLDER = "rewind", "head.onnx", "tower"
 AT_ONCE = 64
@@ -35,8 +35,6 @@ ABOUT = (
     "ReWiND: a small transformer over frame features, trained on t/T and rewound videos, and on failures or wrong "
     "instructions where its recipe has them. It needs an instruction, and knows the tasks it was trained on."
 )
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,12 @@ class RewindInfo:
             raise BadInput(f"{folder / DESCRIPTION}, frames", "a whole number, 1 or more", found.frames)
         return found
 
-    def as_facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {**vars(self), "trained_on": list(self.trained_on)}
 
 
-class ReWiND:
+class ReWiND(ShownModel):
     """Progress (0 to 1) for every frame of the main camera, given an instruction. Causal."""
 
     thread_safe = True
@@ -126,7 +124,7 @@ class ReWiND:
             raise BadInput("instruction", "text with a known word", repr(instruction))
         return _RewindRun(self, words)
 
-    def follow(self, features: Floats, words: Floats) -> Floats:
+    def follow(self, features: Floats32, words: Floats32) -> Floats32:
         """Return (frames,) progress from 0 to 1, of (frames, features) and an instruction's vector."""
         early = self._run(features[None, : self.info.frames], words)[0]
         late = [
@@ -135,16 +133,16 @@ class ReWiND:
         ]
         return np.concatenate([early, *late])
 
-    def follow_last(self, features: Floats, words: Floats) -> float:
+    def follow_last(self, features: Floats32, words: Floats32) -> float:
         """Return the progress at the last of some frames."""
         return float(self._run(self._window(features)[None], words)[0, -1])
 
-    def _window(self, features: Floats) -> Floats:
+    def _window(self, features: Floats32) -> Floats32:
         return features[spread(len(features), self.info.frames)]
 
-    def _run(self, windows: Floats, words: Floats) -> Floats:
+    def _run(self, windows: Floats32, words: Floats32) -> Floats32:
         given = {"features": np.ascontiguousarray(windows), "words": np.repeat(words[None], len(windows), axis=0)}
-        progress: Floats = self._head.run(["progress"], given)[0]
+        progress: Floats32 = self._head.run(["progress"], given)[0]
         return progress
 
     def _score_episode(self, episode: Episode) -> Reward:
@@ -169,8 +167,8 @@ class _RewindRun:
     """A live episode: the first image and the features so far."""
 
     model: ReWiND
-    words: Floats
-    features: list[Floats] = field(default_factory=list)
+    words: Floats32
+    features: list[Floats32] = field(default_factory=list)
     first: Images | None = None
     cameras: LiveCameras = field(default_factory=LiveCameras)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,17 +19,22 @@ from demerit.data.decode import Decoders, LoadedEpisode, OnFrames, load_ahead
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import Indices, spread
 from demerit.data.reward import Reward
-from demerit.data.seen import seen_by
+from demerit.data.splits import seen_by
 from demerit.data.store import Store
 from demerit.errors import BadInput, BadReward, DemeritError, RemoteError, UnreadableVideo
 from demerit.models.protocol import ModelCard, Prepares, RewardModel
-from demerit.models.reward_store import RewardStore, RewardWriter
-from demerit.models.score_summary import SeenEpisode
+from demerit.models.reward_store import (
+    NOT_SCORED,
+    RewardStore,
+    RewardWriter,
+    ScoredDataset,
+    scored_fingerprint,
+)
+from demerit.models.score_summary import ShownEpisode
 
 COMMIT_SECONDS = 2.0
 # Abort if the first 20 episodes all fail.
 ABORT_AFTER = 20
-UNREADABLE = "unreadable"
 
 
 @dataclass
@@ -50,7 +56,7 @@ class ScoreProgress:
     """frames read and frames to read, of long episodes that are being scored"""
     reasons: Counter[str] = field(default_factory=Counter)
     """why episodes are unscored"""
-    episodes: dict[str, SeenEpisode] = field(default_factory=dict)
+    episodes: dict[str, ShownEpisode] = field(default_factory=dict)
     """every episode of the job by id, also the kept ones"""
 
     @property
@@ -126,6 +132,7 @@ def score(
     started = last_commit = time.monotonic()
     between = COMMIT_SECONDS if commit_seconds is None else commit_seconds
     waiting: list[tuple[Reward, str]] = []
+    fingerprints: dict[str, str] = {}
 
     def on_frames(id: str, read: int, total: int) -> None:
         progress.reading[id] = (read, total)
@@ -133,12 +140,11 @@ def score(
         on_progress(progress)
 
     with store.writer(card) as writer:
-        todo = _ScoreQueue(job, store, progress)
-        scored = scorer(job, todo.episodes(), on_frames)
+        scored = scorer(job, _select_episodes(job, store, progress, fingerprints), on_frames)
         try:
             for rewards in scored:
                 for reward in rewards:
-                    waiting.append((reward, todo.fingerprints.pop(reward.episode)))
+                    waiting.append((reward, fingerprints.pop(reward.episode)))
                     _count(progress, reward)
                 progress.reading.clear()
                 _check_failures(progress, card)
@@ -159,6 +165,27 @@ def score(
     return progress
 
 
+def score_missing(
+    dataset: Dataset,
+    model: RewardModel,
+    folder: Path | None = None,
+    on_progress: Callable[[ScoreProgress], None] = lambda progress: None,
+    **options: Any,
+) -> ScoredDataset:
+    """Score what is not scored yet and join the dataset with its rewards.
+
+    Args:
+        dataset: the episodes.
+        model: the model.
+        folder: of the rewards; None = next to the dataset.
+        on_progress: called after every batch.
+        options: other fields of `ScoreJob`.
+    """
+    where = rewards_folder(dataset, model.card.name, options.get("frames")) if folder is None else folder
+    score(ScoreJob(model, dataset, where, **options), on_progress)
+    return ScoredDataset(dataset, RewardStore(where))
+
+
 def rewards_folder(dataset: Dataset, model: str, frames: int | None = None) -> Path:
     """Return the default folder for rewards: inside a demerit dataset folder, next to any other dataset."""
     name = safe_name(model) + ("" if frames is None else f"+{frames}frames")
@@ -168,36 +195,21 @@ def rewards_folder(dataset: Dataset, model: str, frames: int | None = None) -> P
     return path.parent / f"{path.name}.demerit" / "rewards" / name
 
 
-class _ScoreQueue:
-    """Selects the episodes to score and remembers their fingerprints."""
-
-    def __init__(self, job: ScoreJob, store: RewardStore, progress: ScoreProgress) -> None:
-        self.job, self.progress, self.seen = job, progress, seen_by(job.model)
-        self.card_hash = job.model.card.hash()
-        self.on_record = store.on_record()
-        self.fingerprints: dict[str, str] = {}
-
-    def episodes(self) -> Iterator[tuple[Episode, str]]:
-        """Yield the episodes to score now, with their fingerprints."""
-        for count, episode in enumerate(self.job.dataset):
-            if self.job.limit is not None and count >= self.job.limit:
-                return
-            self.progress.episodes[episode.id] = SeenEpisode.of(episode, self.seen.has(episode))
-            fingerprint = scored_fingerprint(episode, self.job.model.card)
-            if self._is_done(episode.id, fingerprint):
-                self.progress.kept += 1
-                continue
-            self.fingerprints[episode.id] = fingerprint
-            yield episode, fingerprint
-
-    def _is_done(self, id: str, fingerprint: str) -> bool:
-        before = self.on_record.get(id)
-        if before is None:
-            return False
-        if (before.fingerprint, before.card) != (fingerprint, self.card_hash):
-            self.progress.stale += 1
-            return False
-        return before.is_scored or not self.job.retry
+def _select_episodes(
+    job: ScoreJob, store: RewardStore, progress: ScoreProgress, fingerprints: dict[str, str]
+) -> Iterator[tuple[Episode, str]]:
+    """Yield the episodes to score now, with their fingerprints, and keep these by id."""
+    seen, card = seen_by(job.model), job.model.card
+    for episode in islice(job.dataset, job.limit):
+        progress.episodes[episode.id] = ShownEpisode.of(episode, seen.has(episode))
+        fingerprint = scored_fingerprint(episode, card)
+        why = store.why_stale(episode, card, fingerprint)
+        progress.stale += why not in ("", NOT_SCORED)
+        if not why and (store.on_record()[episode.id].is_scored or not job.retry):
+            progress.kept += 1
+            continue
+        fingerprints[episode.id] = fingerprint
+        yield episode, fingerprint
 
 
 class BatchScorer:
@@ -243,14 +255,6 @@ class BatchScorer:
         """Map indices of the chosen frames back to frames of the episode."""
         chosen = self._chosen.pop(reward.episode, None)
         return reward if chosen is None else replace(reward, at=chosen[reward.at])
-
-
-def scored_fingerprint(episode: Episode, card: ModelCard) -> str:
-    """Return the fingerprint that is stored with an episode's reward."""
-    try:
-        return episode.fingerprint(card.reads_signals)
-    except UnreadableVideo:
-        return UNREADABLE  # when the file is readable again, its fingerprint differs and it is scored
 
 
 def _score_batch(model: RewardModel, batch: list[LoadedEpisode]) -> list[Reward]:

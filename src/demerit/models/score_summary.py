@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from demerit.data.episode import Episode
-from demerit.data.files import atomic_file, make_folder
-from demerit.data.reward import UNFAMILIAR, Reward
+from demerit.data.files import atomic_file, make_folder, plain, write_csv
+from demerit.data.reward import Reward, Verdict, VerdictCounts
 from demerit.errors import BadInput
 from demerit.models.protocol import ModelCard
 
@@ -26,7 +25,7 @@ PATH = re.compile(r"^.*?\.(mp4|mkv|webm|mov|avi|hdf5|h5|parquet): ", re.IGNORECA
 
 
 @dataclass(frozen=True)
-class SeenEpisode:
+class ShownEpisode:
     """What is shown of an episode beside its reward."""
 
     instruction: str
@@ -37,7 +36,7 @@ class SeenEpisode:
     """whether the model learned from it"""
 
     @classmethod
-    def of(cls, episode: Episode, taught: bool = False) -> SeenEpisode:
+    def of(cls, episode: Episode, taught: bool = False) -> ShownEpisode:
         """Take instruction and most trusted label of an episode."""
         outcome = episode.outcome
         if outcome is None:
@@ -54,7 +53,7 @@ class SeenEpisode:
 
 @dataclass(frozen=True)
 class EpisodeScore:
-    """One row: an episode and its reward. The names of the fields are the columns of the CSV file."""
+    """One row: an episode and its reward."""
 
     model: str
     dataset: str
@@ -66,8 +65,7 @@ class EpisodeScore:
     final: float
     """value at the last scored frame; NaN = unscored"""
     max: float
-    success: bool | None
-    """whether the model calls it a success; None where it does not say"""
+    verdict: Verdict
     success_probability: float
     unscored: str
     """why it, or its last frame, has no value"""
@@ -75,16 +73,12 @@ class EpisodeScore:
     """whether the model learned from it: then its value says little"""
     familiarity: float
     """how much it looks like what the model learned from, 0 to 1; NaN = unknown"""
-
-    @property
-    def is_guess(self) -> bool:
-        """Whether it is unlike everything that the model learned from."""
-        return self.familiarity < UNFAMILIAR
+    caution: str = ""
+    """why the model is not trusted yet; empty where nothing was said"""
 
     @classmethod
-    def of(cls, reward: Reward, seen: SeenEpisode, dataset: str) -> EpisodeScore:
+    def of(cls, reward: Reward, seen: ShownEpisode, dataset: str) -> EpisodeScore:
         """Make the row of a reward."""
-        succeeds = reward.given.get("succeeds")
         return cls(
             model=reward.model,
             dataset=dataset,
@@ -94,22 +88,26 @@ class EpisodeScore:
             label_source=seen.label_source,
             final=reward.final,
             max=float(np.nanmax(reward.value)) if reward.scored else NAN,
-            success=succeeds if isinstance(succeeds, bool) else None,
+            verdict=reward.verdict,
             success_probability=NAN if reward.success is None or not len(reward.success) else float(reward.success[-1]),
             unscored="" if not math.isnan(reward.final) else reward.why_missing,
             taught=seen.taught,
             familiarity=NAN if reward.familiarity is None else reward.familiarity,
+            caution=reward.caution,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values; None = unknown."""
-        return {
-            name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in asdict(self).items()
-        }
+        """Return plain values by the columns of the CSV file; None = unknown."""
+        facts = {**plain(self), "success": self.verdict.success, **self.verdict.as_dict()}
+        return {name: facts[name] for name in COLUMNS}
 
 
-COLUMNS = [field.name for field in fields(EpisodeScore)]
+COLUMNS = (
+    "model dataset id instruction label label_source final max success success_probability unscored taught familiarity "
+    "verdict why_unknown caution"
+).split()
+FEWEST_COLUMNS = 11
+"""of the first version's tables"""
 
 
 @dataclass(frozen=True)
@@ -125,9 +123,11 @@ class ScoreSummary:
         return [row.final for row in self.rows if not math.isnan(row.final)]
 
     @property
-    def verdicts(self) -> list[bool]:
-        """Success as the model says it, where it does."""
-        return [row.success for row in self.rows if row.success is not None]
+    def verdicts(self) -> VerdictCounts:
+        """The verdicts of all episodes, with the warnings that belong to them."""
+        return VerdictCounts.of_verdicts(
+            (row.verdict for row in self.rows), dict.fromkeys(row.caution for row in self.rows)
+        )
 
     def reasons(self) -> dict[str, list[str]]:
         """Return the ids of unscored episodes by reason (without the file's name), most frequent first."""
@@ -136,6 +136,13 @@ class ScoreSummary:
             if row.unscored:
                 found.setdefault(PATH.sub("", row.unscored).removesuffix("."), []).append(row.id)
         return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+    def by_doubt(self) -> list[EpisodeScore]:
+        """Return all episodes: unknown verdicts first, then failures, the lowest values first."""
+        order = {None: 0, False: 1, True: 2}
+        return sorted(
+            self.rows, key=lambda row: (order[row.verdict.success], math.inf if math.isnan(row.final) else row.final)
+        )
 
     def worst(self, most: int = WORST) -> list[EpisodeScore]:
         """Return the episodes with the lowest final values; none where all are equal or cannot be compared."""
@@ -160,19 +167,20 @@ class ScoreSummary:
             "high": self.card.high,
             "episodes": len(self.rows),
             "final": {"mean": fmean(finals), "median": median(finals)} if finals else None,
-            "success_rate": fmean(verdicts) if verdicts else None,
+            "success_rate": verdicts.successes / verdicts.judged if verdicts.judged else None,
+            "verdicts": verdicts.as_dict(),
             "unscored": [
                 {"reason": reason, "episodes": len(ids), "ids": ids} for reason, ids in self.reasons().items()
             ],
             "worst": [row.id for row in self.worst()],
             "highest_failures": [row.id for row in self.highest_failures()],
             "taught": sum(row.taught for row in self.rows),
-            "guesses": sum(row.is_guess for row in self.rows),
+            "guesses": verdicts.unknown.get("unfamiliar", 0),
             "scores": [row.as_dict() for row in self.rows],
         }
 
 
-def match_scores(rewards: Iterable[Reward], seen: Mapping[str, SeenEpisode], dataset: str) -> list[EpisodeScore]:
+def match_scores(rewards: Iterable[Reward], seen: Mapping[str, ShownEpisode], dataset: str) -> list[EpisodeScore]:
     """Return the rows of the episodes that a job has seen, in its order."""
     found = {
         reward.episode: EpisodeScore.of(reward, seen[reward.episode], dataset)
@@ -190,7 +198,7 @@ def check_table_file(path: Path) -> None:
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
             header = file.readline().rstrip("\r\n").split(",")
-            if header not in (COLUMNS, COLUMNS[:-1], COLUMNS[:-2]):  # tables of earlier versions lack the last columns
+            if header != COLUMNS[: len(header)] or len(header) < FEWEST_COLUMNS:  # earlier versions had fewer columns
                 raise BadInput(str(path), "a new file, or one that `demerit score --csv` wrote", "another file")
 
 
@@ -198,6 +206,5 @@ def write_table(rows: Iterable[EpisodeScore], path: Path) -> None:
     """Write a CSV file with a row per episode; empty cells are unknown."""
     check_table_file(path)
     with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(row.as_dict() for row in rows)
+        write_csv(file, [COLUMNS])
+        write_csv(file, (row.as_dict().values() for row in rows))

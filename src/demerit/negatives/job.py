@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from demerit.data.dataset import Dataset, Problem, Problems
-from demerit.data.episode import Episode
-from demerit.data.labels import Outcome
+from demerit.data.episode import Episode, Outcome
 from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.data.video import VideoClip
 from demerit.errors import NotApplicable, UnreadableVideo
-from demerit.negatives.mix import Mix, Originals, Pool, SkippedNegative
-from demerit.negatives.negative import DONE_GRADE, require_success, trusted_outcome
+from demerit.negatives.mix import Mix, Pool, choose_originals
+from demerit.negatives.negative import DONE_GRADE, is_success, require_success, trusted_outcome
 
 ANY = "every negative"
 
@@ -83,12 +82,13 @@ def make_negatives(
             empty = do not use them.
         on_progress: called after every episode of the second pass.
     """
-    pool, originals = Pool(mix.needs_partners), Originals(mix)
+    pool, successes = Pool(mix.needs_partners), dict[str, str]()
     for episode in dataset:
         labelled = with_assumed_success(episode, assume_success)
         pool.add(labelled)
-        originals.add(labelled)
-    chosen = originals.ids
+        if is_success(labelled):
+            successes[labelled.id] = labelled.origin.dataset
+    chosen = choose_originals(successes, mix.seed, mix.per_dataset)
     licence = dataset.reader.manifest.header.get("licence", "") if isinstance(dataset.reader, Store) else ""
     job = _describe_job(dataset, mix, keep_originals, assume_success)
     store = open_or_create(dest, f"{dataset.name}-negatives", licence, source=job)
@@ -110,7 +110,7 @@ def make_negatives(
 
 def with_assumed_success(episode: Episode, why: str) -> Episode:
     """Label an episode without a trusted outcome as a success, with the reason; an empty reason changes nothing."""
-    if not why or trusted_outcome(episode) is not None or episode.edits:
+    if not why or trusted_outcome(episode) is not None or episode.edits or episode.check == "rejected":
         return episode
     success = Outcome("rule", success=True, progress=1.0, grade=DONE_GRADE, by=f"assumed: {why}")
     return replace(episode, outcomes=(*episode.outcomes, success))
@@ -137,8 +137,8 @@ def _add(
     else:
         progress.originals += 1
         for made in mix.make(episode, pool):
-            if isinstance(made, SkippedNegative):
-                progress.skipped[made.name, made.reason] += 1
+            if not isinstance(made, Episode):
+                progress.skipped[made] += 1
                 continue
             name = made.edits[-1].name
             progress.made[name] += 1
@@ -179,7 +179,7 @@ def _write(writer: StoreWriter, episode: Episode) -> int:
 def _grade(episode: Episode) -> int | None:
     """The grade of an original: as labelled, or 5 for an ungraded success."""
     outcome = trusted_outcome(episode)
-    graded = next((label.grade for label in episode.outcomes if label.grade is not None), None)
+    graded = next((label.grade for label in episode.labels if label.grade is not None), None)
     return graded if graded is not None or outcome is None or not outcome.success else DONE_GRADE
 
 

@@ -5,20 +5,18 @@ Everything is drawn from the seed and the episode's id alone, so the order and s
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from demerit.data.episode import Episode
-from demerit.data.instructions import normalize_instruction, objects, same_task
+from demerit.data.arrays import Floats, Ints
+from demerit.data.episode import Episode, normalize_instruction, objects, same_task
 from demerit.data.splits import seed_of
 from demerit.errors import BadEpisode, BadInput, NotApplicable, UnknownName
-from demerit.negatives.negative import NEGATIVES, UNFINISHED_GRADES, Negative, is_success, load_negative
+from demerit.negatives.negative import NEGATIVES, UNFINISHED_GRADES, Negative, load_negative
 
 DEFAULT_MIX = "clip=10,freeze=8,rewind=12,wrong-instruction=6,jump=3,stall=1"
 """With eight per episode and the originals kept, each grade from 1 to 5 is a fifth of all, and the length of a video
@@ -29,21 +27,8 @@ PER_DATASET = 1200
 ATTEMPTS = 8
 
 
-@dataclass(frozen=True)
-class SkippedNegative:
-    """A negative that could not be made."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class MixCell:
-    """A negative at a grade (None = it has no choice of grade) and its share of all negatives."""
-
-    name: str
-    grade: int | None
-    share: float
+MixCell = tuple[str, int | None, float]
+"""a negative, its grade (None = it has no choice of grade), and its share of all negatives"""
 
 
 @dataclass(frozen=True)
@@ -125,57 +110,42 @@ class Mix:
         return (self.cells[number] for number in numbers.tolist())
 
     @cached_property
-    def _bounds(self) -> npt.NDArray[np.float64]:
+    def _bounds(self) -> Floats:
         """Cumulative shares: where each cell after the first starts."""
-        return np.cumsum([cell.share for cell in self.cells])[:-1]
+        return np.cumsum([share for _, _, share in self.cells])[:-1]
 
     @cached_property
     def _loaded(self) -> dict[str, Negative]:
         return {name: load_negative(name) for name in sorted(self.shares)}
 
-    def make(self, episode: Episode, pool: Pool | None = None) -> Iterator[Episode | SkippedNegative]:
-        """Make this episode's negatives, all different; yield the reason where one cannot be made."""
+    def make(self, episode: Episode, pool: Pool | None = None) -> Iterator[Episode | tuple[str, str]]:
+        """Make this episode's negatives, all different; where one cannot be made, yield its name and the reason."""
         seen: set[str] = set()
-        for slot, cell in enumerate(self.slots(episode.id)):
-            negative = self._loaded[cell.name]
-            params = {} if cell.grade is None else {"grade": cell.grade}
+        for slot, (name, grade, _) in enumerate(self.slots(episode.id)):
+            params = {} if grade is None else {"grade": grade}
             try:
                 for attempt in range(ATTEMPTS):
-                    made = negative.make_with_seed(
-                        episode, seed_of(self.seed, episode.id, slot, attempt), pool=pool, **params
-                    )
+                    seed = seed_of(self.seed, episode.id, slot, attempt)
+                    made = self._loaded[name].make_with_seed(episode, seed, pool=pool, **params)
                     if made.id not in seen:
                         seen.add(made.id)
                         yield made
                         break
                 else:
-                    yield SkippedNegative(cell.name, "every draw repeats an earlier one")
+                    yield name, "every draw repeats an earlier one"
             except NotApplicable as no:
-                yield SkippedNegative(cell.name, no.reason)
+                yield name, no.reason
 
 
-@dataclass
-class Originals:
-    """The episodes to make negatives from: the successes of each dataset with the lowest hashes."""
+def choose_originals(successes: Mapping[str, str], seed: int, most: int) -> set[str]:
+    """Choose the ids of at most `most` successes of each dataset (0 = all), those with the lowest hashes.
 
-    mix: Mix
-    _lowest: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
-
-    def add(self, episode: Episode) -> None:
-        """Consider an episode; only successes count against the limit."""
-        if not is_success(episode):
-            return
-        heap = self._lowest[episode.origin.dataset]
-        entry = (-seed_of(self.mix.seed, "chosen", episode.id), episode.id)
-        if self.mix.per_dataset and len(heap) >= self.mix.per_dataset:
-            heapq.heappushpop(heap, entry)
-        else:
-            heapq.heappush(heap, entry)
-
-    @property
-    def ids(self) -> set[str]:
-        """The ids of the chosen episodes."""
-        return {id for heap in self._lowest.values() for _, id in heap}
+    `successes` are the names of the datasets by id.
+    """
+    by_dataset: dict[str, list[str]] = defaultdict(list)
+    for id in sorted(successes, key=lambda id: seed_of(seed, "chosen", id)):
+        by_dataset[successes[id]].append(id)
+    return {id for ids in by_dataset.values() for id in (ids[:most] if most else ids)}
 
 
 def level_out(there: Mapping[int, float], more: float) -> dict[int, float]:
@@ -191,14 +161,14 @@ def level_out(there: Mapping[int, float], more: float) -> dict[int, float]:
 
 def _cells(negative: Negative, share: float, room: Mapping[int, float]) -> Iterator[MixCell]:
     if len(negative.grades) < 2:  # noqa: PLR2004
-        yield MixCell(negative.name, None, share)
+        yield negative.name, None, share
         return
     weights = {grade: room.get(grade, 0.0) for grade in negative.grades}
     total = sum(weights.values())
     for grade, weight in weights.items():
         part = weight / total if total else 1 / len(weights)
         if part:
-            yield MixCell(negative.name, grade, share * part)
+            yield negative.name, grade, share * part
 
 
 NEARNESS = ("same scene and objects", "same scene", "same objects", "another task")
@@ -206,16 +176,9 @@ NEARNESS = ("same scene and objects", "same scene", "same objects", "another tas
 
 FEW = 4
 
-Numbers = npt.NDArray[np.int64]
 
-
-@dataclass
-class _Instructions:
-    """The instructions of a split, numbered alphabetically, and their numbers by object and group."""
-
-    texts: list[str]
-    by_object: dict[str, Numbers]
-    by_group: dict[str, Numbers]
+_Instructions = tuple[list[str], dict[str, Ints], dict[str, Ints]]
+"""the instructions of a split, numbered alphabetically, and their numbers by object and by group"""
 
 
 @dataclass
@@ -230,7 +193,7 @@ class Pool:
     _spelling: dict[tuple[str, str], str] = field(default_factory=dict)
     _partners: dict[tuple[str, str], list[Episode]] = field(default_factory=lambda: defaultdict(list))
     _ready: dict[str, _Instructions] = field(default_factory=dict)
-    _last: tuple[tuple[str, str, str], list[Numbers]] | None = None
+    _last: tuple[tuple[str, str, str], list[Ints]] | None = None
 
     @classmethod
     def of(cls, episodes: Iterable[Episode], keep_partners: bool = False) -> Pool:
@@ -265,7 +228,7 @@ class Pool:
         order = range(len(tiers)) if rng.random() >= easy else range(len(tiers) - 1, -1, -1)
         for tier in order:
             for number in _draw(tiers[tier], rng):
-                text = self._ready[split].texts[number]
+                text = self._ready[split][0][number]
                 reworded = bool(task) and task in self._tasks[split, text]
                 if not reworded and not same_task(text, episode.instruction):
                     near = next(i for i, those in enumerate(tiers) if number in those)
@@ -292,17 +255,17 @@ class Pool:
                     return episode
         raise BadEpisode(id, "an episode of the pool", "one that is not in it")
 
-    def _tiers(self, split: str, instruction: str, group: str) -> list[Numbers]:
+    def _tiers(self, split: str, instruction: str, group: str) -> list[Ints]:
         """The numbers of this split's instructions by NEARNESS; cached for the last episode."""
         key = (split, instruction, group)
         if self._last is None or self._last[0] != key:
-            words = self._index(split)
+            texts, by_object, by_group = self._index(split)
             none = np.empty(0, dtype=np.int64)
-            shared = [words.by_object[word] for word in sorted(objects(instruction)) if word in words.by_object]
+            shared = [by_object[word] for word in sorted(objects(instruction)) if word in by_object]
             alike = np.unique(np.concatenate(shared)) if shared else none
-            here = words.by_group.get(group, none) if group else none
+            here = by_group.get(group, none) if group else none
             both = np.intersect1d(alike, here, assume_unique=True)
-            self._last = (key, [both, here, alike, np.arange(len(words.texts))])
+            self._last = (key, [both, here, alike, np.arange(len(texts))])
         return self._last[1]
 
     def _index(self, split: str) -> _Instructions:
@@ -315,16 +278,16 @@ class Pool:
                     by_object[word].append(number)
                 for group in self._groups[split][text]:
                     by_group[group].append(number)
-            self._ready[split] = _Instructions(texts, _arrays(by_object), _arrays(by_group))
+            self._ready[split] = (texts, _arrays(by_object), _arrays(by_group))
         return self._ready[split]
 
 
-def _draw(numbers: Numbers, rng: np.random.Generator) -> Iterator[int]:
+def _draw(numbers: Ints, rng: np.random.Generator) -> Iterator[int]:
     """Draw a few at random, then all: nearly every number is accepted."""
     if len(numbers):
         yield from rng.choice(numbers, FEW).tolist()
         yield from rng.permutation(numbers).tolist()
 
 
-def _arrays(lists: dict[str, list[int]]) -> dict[str, Numbers]:
+def _arrays(lists: dict[str, list[int]]) -> dict[str, Ints]:
     return {name: np.array(numbers, dtype=np.int64) for name, numbers in lists.items()}

@@ -14,11 +14,10 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from demerit.data.episode import Edit, Episode
+from demerit.data.arrays import Bools, Floats32
+from demerit.data.episode import Edit, Episode, Event, LabelSource, Outcome, most_trusted
 from demerit.data.frames import Indices
-from demerit.data.labels import Event, LabelSource, Outcome, most_trusted
 from demerit.errors import BadEpisode, NotApplicable, UnknownName
 from demerit.registry import Registry
 
@@ -28,18 +27,18 @@ if TYPE_CHECKING:
 NEGATIVES = Registry(
     "negative",
     {
-        "clip": "negatives.edits.time:clip",
-        "rewind": "negatives.edits.time:rewind",
-        "reverse": "negatives.edits.time:reverse",
-        "undo": "negatives.edits.time:undo",
-        "freeze": "negatives.edits.time:freeze",
-        "slow": "negatives.edits.time:slow",
-        "stall": "negatives.edits.time:stall",
-        "jump": "negatives.edits.time:jump",
-        "splice": "negatives.edits.splice:splice",
-        "wrong-instruction": "negatives.edits.instruction:wrong_instruction",
-        "counterfactual": "negatives.edits.instruction:counterfactual",
-        "reworded": "negatives.edits.instruction:reworded",
+        "clip": "negatives.edits:clip",
+        "rewind": "negatives.edits:rewind",
+        "reverse": "negatives.edits:reverse",
+        "undo": "negatives.edits:undo",
+        "freeze": "negatives.edits:freeze",
+        "slow": "negatives.edits:slow",
+        "stall": "negatives.edits:stall",
+        "jump": "negatives.edits:jump",
+        "splice": "negatives.edits:splice",
+        "wrong-instruction": "negatives.edits:wrong_instruction",
+        "counterfactual": "negatives.edits:counterfactual",
+        "reworded": "negatives.edits:reworded",
     },
 )
 TRUSTED: tuple[LabelSource, ...] = ("human", "simulator", "rule")
@@ -119,7 +118,7 @@ def _with_seed(made: Episode, seed: int | None) -> Episode:
 class Targets:
     """The progress of a successful original."""
 
-    curve: npt.NDArray[np.float32]
+    curve: Floats32
     """progress at every frame, NaN where unknown"""
     measured: bool
     """whether it was measured; otherwise it is linear in time"""
@@ -130,7 +129,7 @@ class Targets:
         return len(self.curve)
 
     @cached_property
-    def done(self) -> npt.NDArray[np.bool_]:
+    def done(self) -> Bools:
         """Frames with at least the final progress: a video that ends there is not a failure."""
         return np.asarray(self.curve >= self.curve[-1])
 
@@ -157,7 +156,7 @@ class Targets:
 
 def trusted_outcome(episode: Episode) -> Outcome | None:
     """The most trusted outcome with a success label; None without a trusted source."""
-    return most_trusted(label for label in episode.outcomes if label.source in TRUSTED and label.success is not None)
+    return most_trusted(label for label in episode.labels if label.source in TRUSTED and label.success is not None)
 
 
 def require_success(episode: Episode) -> Outcome:
@@ -190,7 +189,7 @@ def _targets_of(episode: Episode) -> Targets:
     length = len(episode)
     if len(episode.views) > 1 and len({len(frames) for frames in episode.views.values()}) > 1:
         raise NotApplicable("its cameras have different numbers of frames")
-    for label in (outcome, *episode.outcomes):
+    for label in (outcome, *episode.labels):
         curve = label.curve
         # A curve with an unknown end cannot tell what is unfinished.
         if label.source in TRUSTED and curve is not None and len(curve) == length and not np.isnan(curve[-1]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -22,13 +22,8 @@ FILES: dict[Storage, str] = {"video": CLIPS, "raw": FRAMES}
 RowT = TypeVar("RowT")
 
 
-@dataclass(frozen=True, eq=False)
-class PackedEpisode:
-    """The frames of an episode as they are stored."""
-
-    content: bytes
-    facts: Mapping[str, Any]
-    """what a `CorpusRow` says about them"""
+PackedEpisode = tuple[bytes, dict[str, Any]]
+"""the frames of an episode as they are stored, and what a `CorpusRow` says about them"""
 
 
 def pack_episode(frames: Frames, resize: Prepare, storage: Storage) -> PackedEpisode:
@@ -37,14 +32,14 @@ def pack_episode(frames: Frames, resize: Prepare, storage: Storage) -> PackedEpi
     images = frames.take_prepared(every, resize)
     sides = {"height": images.shape[1], "width": images.shape[2]}
     if storage == "raw":
-        return PackedEpisode(np.ascontiguousarray(images).tobytes(), sides)
+        return np.ascontiguousarray(images).tobytes(), sides
     if storage == "originals":
         where = {"kind": frames.source.kind, "fields": frames.source.describe()}
         indices = every if frames.indices is None else frames.indices
         original = {**where, "indices": indices.tolist()}
-        return PackedEpisode(b"", {**sides, "stored": 0, "digest": frames.identity(), "original": original})
+        return b"", {**sides, "stored": 0, "digest": frames.identity(), "original": original}
     content: bytes = load_attribute("demerit.data.video:encode_clip", "Preparing")(images)
-    return PackedEpisode(content, {**sides, "stored": len(content), "digest": short_hash(content)})
+    return content, {**sides, "stored": len(content), "digest": short_hash(content)}
 
 
 def pack_all(

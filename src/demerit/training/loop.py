@@ -1,9 +1,16 @@
-"""The loop that trains small networks: sample ahead, compute, average. It saves now and then and resumes there."""
+"""The loop that trains small networks: sample ahead, compute, average. It saves now and then and resumes there.
+
+Every training run needs a device, a stop that saves first, a check for NaN, and errors for a full disk.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,15 +18,128 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from types import FrameType
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from demerit.data.files import atomic_file, make_folder
-from demerit.errors import BadInput, Diverged
-from demerit.training.run_control import catch_stop, describe_nonfinite, load_tensors
+from demerit.data.files import atomic_file, atomic_folder, make_folder
+from demerit.errors import BadInput, Diverged, StoreError, UnknownName, WriteError
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STDERR = 2
+OPSET = 17
+
+
+def choose_device(name: str | None) -> torch.device:
+    """Return `cpu` or `cuda`; by default a GPU if there is one."""
+    available = torch.cuda.is_available()
+    if name not in (None, "cpu", "cuda"):
+        raise UnknownName("device", str(name), ["cpu", "cuda"])
+    if name == "cuda" and not available:
+        raise BadInput("device", "a GPU that torch can use (or cpu)", "cuda, and there is none")
+    return torch.device(name or ("cuda" if available else "cpu"))
+
+
+class StopRequest:
+    """Set by the first Ctrl-C or SIGTERM. The second one raises KeyboardInterrupt at once."""
+
+    def __init__(self) -> None:
+        """Start unset."""
+        self.is_set = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self.is_set:
+            raise KeyboardInterrupt
+        self.is_set = True
+        # os.write, because the signal may arrive in the middle of a print
+        os.write(STDERR, b"\ndemerit: stopping after this update and saving; press Ctrl-C again to stop at once\n")
+
+
+@contextmanager
+def catch_stop() -> Iterator[StopRequest]:
+    """Catch stop signals within the block. Outside the main thread nothing is caught."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        signal.signal(number, request.handle)
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def describe_nonfinite(losses: Mapping[str, float], gradient: float) -> str:
+    """Name the losses, or the gradient, that are not finite; empty if all are."""
+    bad = [f"{name} {value}" for name, value in losses.items() if not math.isfinite(value)]
+    if bad:
+        return f"the loss is not finite ({', '.join(bad)})"
+    return "" if math.isfinite(gradient) else f"the gradient is not finite ({gradient})"
+
+
+@contextmanager
+def explain_full_disk(path: Path, kept: str) -> Iterator[None]:
+    """Turn a failed write within the block into a WriteError that ends with `kept`."""
+    try:
+        yield
+    except (StoreError, OSError, RuntimeError) as error:
+        # the system's error is the cause of ours, and the context of torch.save's
+        cause = error if isinstance(error, OSError) else error.__cause__ or error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        raise WriteError(path, cause.strerror or str(cause), kept) from error
+
+
+@contextmanager
+def write_folder(folder: Path, kept: str) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `folder` on success; see `explain_full_disk`."""
+    with explain_full_disk(folder, kept), atomic_folder(folder, overwrite=True) as partial:
+        yield partial
+
+
+def load_tensors(path: str | Path, expected: str) -> dict[str, Any]:
+    """Read tensors and plain values that torch.save wrote; refuses pickled objects."""
+    try:
+        values = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise BadInput(str(path), expected, error.strerror or error) from error
+    except Exception as error:  # torch raises a dozen kinds
+        raise BadInput(str(path), expected, f"another file ({type(error).__name__})") from error
+    if not isinstance(values, dict):
+        raise BadInput(str(path), expected, type(values).__name__)
+    return values
+
+
+def export_graph(
+    graph: nn.Module,
+    example: tuple[Tensor, ...],
+    path: Path,
+    inputs: list[str],
+    outputs: list[str],
+    dynamic: dict[str, dict[int, str]],
+) -> None:
+    """Write an ONNX graph; `dynamic` names the axes of any size."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the older exporter needs no further package
+        warnings.simplefilter("ignore", torch.jit._trace.TracerWarning)
+        torch.onnx.export(
+            graph.eval(),
+            example,
+            str(path),
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_axes=dynamic,
+            opset_version=OPSET,
+            dynamo=False,
+        )
+
 
 CHECKPOINT = "checkpoint.pt"
 SAVE_EVERY = 60.0
@@ -31,25 +151,6 @@ AHEAD = 8
 LONGEST_GRADIENT = 2.0
 DROPOUT_SEED = 2**62
 """added to the seed of a step, so that dropout and augmentation draw different numbers"""
-
-
-class LoopConfig(Protocol):
-    """The numbers that the loop itself needs."""
-
-    @property
-    def seed(self) -> int: ...  # noqa: D102
-    @property
-    def steps(self) -> int: ...  # noqa: D102
-    @property
-    def average(self) -> float: ...  # noqa: D102
-
-
-class LoopBatch(Protocol):
-    """The clips of one step on the device."""
-
-    @property
-    def frames(self) -> Tensor:
-        """(n, frames), numbers in the corpus."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +171,8 @@ class LoopProgress:
 LoopReport = Callable[[LoopProgress], None]
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 SampleT = TypeVar("SampleT")
-BatchT = TypeVar("BatchT", bound=LoopBatch)
+BatchT = TypeVar("BatchT", bound=Any)
+"""the clips of one step on the device; `frames` (n, frames) are their numbers in the corpus"""
 
 
 class TrainingLoop(ABC, Generic[NetworkT, SampleT, BatchT]):
@@ -81,24 +183,30 @@ class TrainingLoop(ABC, Generic[NetworkT, SampleT, BatchT]):
 
     def __init__(
         self,
-        config: LoopConfig,
         network: NetworkT,
         groups: list[dict[str, Any]],
-        decay: float,
         folder: Path,
         identity: str,
+        *,
+        seed: int,
+        steps: int,
+        average: float,
+        decay: float,
     ) -> None:
         """Set up, and resume from the folder's checkpoint if it has the same identity.
 
         Args:
-            config: Every number.
             network: On its device.
             groups: Parameters, each group with its learning rate `lr`.
-            decay: Weight decay.
             folder: Where checkpoints go.
             identity: Describes the configuration and the episodes.
+            seed: Of sampling, augmentation and dropout.
+            steps: How long to train.
+            average: Decay of the moving average of the weights.
+            decay: Weight decay.
         """
-        self._loop, self.network, self.folder, self.identity = config, network, folder, identity
+        self.network, self.folder, self.identity = network, folder, identity
+        self.seed, self.steps, self.average = seed, steps, average
         self.device = next(network.parameters()).device
         make_folder(folder)
         self.averaged = deepcopy(network).eval().requires_grad_(False)
@@ -131,9 +239,9 @@ class TrainingLoop(ABC, Generic[NetworkT, SampleT, BatchT]):
                 if time.monotonic() - saved > SAVE_EVERY:
                     self.save()
                     saved = time.monotonic()
-                if report is not None and (self.step % every == 0 or self.step == self._loop.steps):
+                if report is not None and (self.step % every == 0 or self.step == self.steps):
                     speed = (self.step - first) * batch.frames.numel() / (time.monotonic() - started)
-                    report(LoopProgress(self.step, self._loop.steps, losses, speed))
+                    report(LoopProgress(self.step, self.steps, losses, speed))
                 if stop.is_set:
                     self.save()
                     raise KeyboardInterrupt
@@ -144,11 +252,11 @@ class TrainingLoop(ABC, Generic[NetworkT, SampleT, BatchT]):
         return self.averaged
 
     def _update(self, batch: BatchT) -> dict[str, float]:
-        factor = learning_rate_factor(self.step, self._loop.steps)
+        factor = learning_rate_factor(self.step, self.steps)
         for group in self.optimiser.param_groups:
             group["lr"] = group["peak"] * factor
         self.network.train()
-        seed = self._loop.seed * 1_000_003 + self.step
+        seed = self.seed * 1_000_003 + self.step
         torch.manual_seed(seed + DROPOUT_SEED)
         try:
             losses = self.compute_losses(batch, torch.Generator(self.device).manual_seed(seed))
@@ -167,7 +275,7 @@ class TrainingLoop(ABC, Generic[NetworkT, SampleT, BatchT]):
         return found
 
     def _average(self) -> None:
-        keep = min(self._loop.average, (1 + self.step) / (10 + self.step))
+        keep = min(self.average, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
             torch._foreach_lerp_(list(self.averaged.parameters()), list(self.network.parameters()), 1 - keep)
             for ours, theirs in zip(self.averaged.buffers(), self.network.buffers(), strict=True):
@@ -187,10 +295,10 @@ class TrainingLoop(ABC, Generic[NetworkT, SampleT, BatchT]):
 
             def batches() -> Iterator[BatchT]:
                 pending: list[Future[SampleT]] = []
-                steps = iter(range(self.step, self._loop.steps))
-                for _ in range(self.step, self._loop.steps):
+                steps = iter(range(self.step, self.steps))
+                for _ in range(self.step, self.steps):
                     while len(pending) < AHEAD and (step := next(steps, None)) is not None:
-                        rng = np.random.default_rng([self._loop.seed, step])
+                        rng = np.random.default_rng([self.seed, step])
                         pending.append(pool.submit(self.sample, rng))
                     yield self.to_batch(pending.pop(0).result())
 

@@ -26,15 +26,21 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Floats32
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
-from demerit.data.files import lock_folder, make_folder, write_atomic, write_json
+from demerit.data.episode import (
+    Episode,
+    Outcome,
+    Preference,
+    SourceCounts,
+    is_taken,
+    name_source,
+    normalize_instruction,
+    select_labels,
+)
+from demerit.data.files import lock_folder, make_folder, parse_json, plain, read_json, write_atomic, write_json
 from demerit.data.frames import RGB, Frames, Images, Indices, Prepare, frame_source, short_hash
-from demerit.data.instructions import normalize_instruction
-from demerit.data.labels import Outcome, Preference, SourceCounts, is_taken, name_source, select_labels
-from demerit.data.seen import SeenEpisodes, mark_episode
-from demerit.data.splits import USE_TEST_SPLIT, normalize_split
-from demerit.data.untrusted import parse_json, read_json
+from demerit.data.splits import USE_TEST_SPLIT, SeenEpisodes, mark_episode, normalize_split
 from demerit.errors import BadInput, DemeritError, UnknownName, UnreadableVideo
 from demerit.negatives.negative import find_grade
 from demerit.training.frame_storage import CLIPS, FILES, FRAMES, ResizedFrames, Storage, pack_all
@@ -43,10 +49,11 @@ EPISODES, PREFERENCES, PREPARED = "episodes.jsonl", "preferences.jsonl", "prepar
 TRAIN, HELD_OUT = "train", "held-out"
 """splits of a corpus: held-out episodes are never trained on, the best weights are chosen by them"""
 TEST_SPLIT = "of the test split"
+CHECKS = {"due": "not checked by a person yet", "rejected": "rejected by a person"}
+"""why episodes are left out, by `Episode.check`"""
 ADDED_FACTS = ("sources",)
 """keys of prepared.json that corpora of earlier versions lack"""
 NAMED_DUPLICATES = 3
-Floats = npt.NDArray[np.float32]
 PartUse = Literal["data", "demonstrations", "held-out"]
 LineT = TypeVar("LineT")
 
@@ -70,7 +77,7 @@ class CorpusPart:
             return ""
         return HELD_OUT if self.use == HELD_OUT or split == "validation" else TRAIN
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Describe the part for prepared.json. Reads all labels of the dataset."""
         facts = {"name": self.name, "use": self.use, "address": self.data.address, "episodes": self.data.expected()}
         forced = {"use_test_split": True} if self.use_test_split else {}
@@ -88,9 +95,9 @@ class CorpusRow:
     kind: str
     """measured: a progress curve; demonstration: a success without one; model: a model's curve; outcome: the rest"""
     success: bool | None
-    progress: Floats
+    progress: Floats32
     """(frames,), 0 to 1; NaN where unknown"""
-    times: Floats
+    times: Floats32
     """(frames,), seconds"""
     grade: int | None = None
     task: str = ""
@@ -99,10 +106,10 @@ class CorpusRow:
     group: str = ""
     split: str = ""
     """`train` or `held-out`; compact corpora of earlier versions have the dataset's own name"""
-    facts: Floats | None = None
+    facts: Floats32 | None = None
     """(frames, k) numbers measured by a simulator; NaN where unknown"""
     marks: tuple[str, ...] = ()
-    """of the whole episode (see `demerit.data.seen`); none in a corpus of an earlier version"""
+    """of the whole episode (see `demerit.data.splits`); none in a corpus of an earlier version"""
     part: int = 0
     start: int = 0
     """offset of its frames in frames.raw or frames.video, in bytes"""
@@ -140,15 +147,13 @@ class CorpusRow:
         """Number of its first frame in a corpus whose frames all have one size."""
         return self.start // self.frame_bytes
 
-    def to_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return plain values; NaN becomes null."""
-        facts = None if self.facts is None else [_null_for_nan(row) for row in self.facts]
-        arrays = {"progress": _null_for_nan(self.progress), "times": self.times.tolist(), "facts": facts}
-        return {**vars(self), **arrays}
+        return dict(plain(self))
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> CorpusRow:
-        """Read what `to_json` wrote; raises ValueError or TypeError for anything else."""
+    def from_dict(cls, values: dict[str, Any]) -> CorpusRow:
+        """Read what `as_dict` wrote; raises ValueError or TypeError for anything else."""
         arrays = {name: np.array(values[name], np.float32) for name in ("progress", "times")}
         if values["facts"] is not None:
             arrays["facts"] = np.array(values["facts"], np.float32)
@@ -201,7 +206,7 @@ class PreparedCorpus:
         missing += [name] if name and not (folder / name).exists() else []
         if missing:
             raise BadInput(str(folder), "a prepared corpus", f"a folder without {', '.join(missing)}")
-        rows = _read_lines(folder / EPISODES, CorpusRow.from_json)
+        rows = _read_lines(folder / EPISODES, CorpusRow.from_dict)
         if not rows:
             raise BadInput(str(folder), "a corpus with episodes", "none")
         if any(row.start != before.end for before, row in pairwise(rows)) or rows[0].start:
@@ -268,7 +273,7 @@ class PreparedCorpus:
 def hash_rows(rows: Iterable[CorpusRow]) -> str:
     """Hash the labels of rows, wherever their frames are stored."""
     storage = ("marks", "stored", "digest", "original")
-    facts = ({name: value for name, value in row.to_json().items() if name not in storage} for row in rows)
+    facts = ({name: value for name, value in row.as_dict().items() if name not in storage} for row in rows)
     return short_hash(*(json.dumps({**values, "start": 0}, sort_keys=True).encode() for values in facts))
 
 
@@ -290,7 +295,7 @@ class PreparePlan(Protocol):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The label sources that are taken (see `demerit.data.labels`)."""
+        """The label sources that are taken (see `demerit.data.episode`)."""
 
     @property
     def without(self) -> tuple[str, ...]:
@@ -347,7 +352,7 @@ def prepare(
     if storage not in get_args(Storage):
         raise UnknownName("storage", storage, get_args(Storage))
     folder = Path(folder)
-    provenance = {**plan_facts(plan), "parts": [part.facts() for part in parts], "storage": storage}
+    provenance = {**plan_facts(plan), "parts": [part.as_dict() for part in parts], "storage": storage}
     if not folder.exists():
         check_test_split(parts)
         check_held_out(parts)
@@ -526,8 +531,8 @@ def _write_corpus(
                     progress.labels.add([record] if plan.has_preferences else [], plan.sources)
                     continue
                 if not _exclude(record, part, plan):
-                    progress.labels.add(record.outcomes, plan.sources)
-                grade = find_grade(record.outcomes, plan.has_grades)
+                    progress.labels.add(record.labels, plan.sources)
+                grade = find_grade(record.labels, plan.has_grades)
                 progress.grades.update([] if grade is None else [str(grade)])
                 if (number, record.id) not in written:
                     labelled = _label_episode(record, part, plan)
@@ -542,12 +547,13 @@ def _write_corpus(
                 progress.skipped["unreadable"] += 1
                 continue
             start = rows[-1].end if rows else 0
-            rows.append(replace(row, start=start, **packed.facts))
-            if packed.content:
-                frames.write(packed.content)
+            content, facts = packed
+            rows.append(replace(row, start=start, **facts))
+            if content:
+                frames.write(content)
                 frames.flush()
                 os.fsync(frames.fileno())
-            journal.write((json.dumps(rows[-1].to_json()) + "\n").encode())  # last: what it names is complete
+            journal.write((json.dumps(rows[-1].as_dict()) + "\n").encode())  # last: what it names is complete
             journal.flush()
             progress.episodes = len(rows)
             on_progress(progress)
@@ -560,26 +566,27 @@ def _write_corpus(
 
 def _count(progress: PrepareProgress) -> dict[str, dict[str, Any]]:
     counts = {"left_out": dict(progress.skipped), "grades": dict(sorted(progress.grades.items()))}
-    return {**counts, "label_sources": progress.labels.to_json()}
+    return {**counts, "label_sources": progress.labels.as_dict()}
 
 
 def _exclude(episode: Episode, part: CorpusPart, plan: PreparePlan) -> str:
     """Return why an episode is left out whatever its labels are; empty if it is not."""
-    made_by = [edit.name for edit in episode.edits if edit.name in plan.without]
-    return TEST_SPLIT if not part.place(episode) else f"made by {made_by[0]}" if made_by else ""
+    made_by = [f"made by {edit.name}" for edit in episode.edits if edit.name in plan.without]
+    reasons = [TEST_SPLIT] if not part.place(episode) else [*made_by, CHECKS.get(episode.check, "")]
+    return reasons[0]
 
 
 def _label_episode(episode: Episode, part: CorpusPart, plan: PreparePlan) -> tuple[CorpusRow, Frames] | str:
     if excluded := _exclude(episode, part, plan):
         return excluded
-    labelled = replace(episode, outcomes=select_labels(episode.outcomes, plan.sources))
+    labelled = replace(episode, outcomes=select_labels(episode.labels, plan.sources))
     try:
         frames = plan.choose_frames(episode)
         row = plan.label(labelled, frames, part)
     except UnreadableVideo:
         return "unreadable"
     if isinstance(row, str):
-        return _not_taken(episode.outcomes) if episode.outcomes and not labelled.outcomes else row
+        return _not_taken(episode.labels) if episode.labels and not labelled.outcomes else row
     row = replace(row, split=part.place(episode), marks=tuple(mark_episode(episode)))
     return row, episode.main.select(frames)
 
@@ -599,7 +606,7 @@ def _recover_rows(folder: Path, name: str) -> list[CorpusRow]:
     size = frames.stat().st_size if frames.is_file() else 0
     for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else []:
         try:
-            row = CorpusRow.from_json(parse_json(line, str(journal), nan=True))
+            row = CorpusRow.from_dict(parse_json(line, str(journal), nan=True))
         except (BadInput, ValueError, TypeError, KeyError):
             break
         if not line.endswith(b"\n") or row.end > size:
@@ -635,14 +642,15 @@ def _label_values(record: Episode | Preference) -> list[Any]:
         return ["preference", record.a, record.b, record.verdict, name_source(record)]
     curves = [
         None if outcome.curve is None else short_hash(np.ascontiguousarray(outcome.curve, "<f4").tobytes())
-        for outcome in record.outcomes
+        for outcome in record.labels
     ]
     outcomes = [
         [name_source(outcome), outcome.success, outcome.progress, outcome.grade, curve]
-        for outcome, curve in zip(record.outcomes, curves, strict=True)
+        for outcome, curve in zip(record.labels, curves, strict=True)
     ]
-    split = normalize_split(record.origin.split)
-    return [record.id, record.instruction, outcomes, *([] if split == "train" else [split])]
+    split, check = normalize_split(record.origin.split), CHECKS.get(record.check)
+    rest = [*([] if split == "train" else [split]), *([check] if check else [])]
+    return [record.id, record.instruction, outcomes, *rest]
 
 
 def _episode_keys(name: str, episode: Episode) -> Iterator[tuple[str, str, str]]:
@@ -661,7 +669,3 @@ def _read_lines(path: Path, parse: Callable[[dict[str, Any]], LineT]) -> tuple[L
         except (BadInput, ValueError, TypeError, KeyError) as error:
             raise BadInput(f"{path}, line {number}", "a line of a prepared corpus (prepare it again)", error) from error
     return tuple(found)
-
-
-def _null_for_nan(values: Floats) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]

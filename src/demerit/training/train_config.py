@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from demerit.config import change_config, need
-from demerit.data.labels import TRAINED_SOURCES, check_sources
+from demerit.data.episode import TRAINED_SOURCES, check_sources
 from demerit.negatives.negative import check_edits
 
 SEEDS = 2**32
@@ -19,7 +19,7 @@ class TrainConfig:
 
     seed: int = 0
     sources: tuple[str, ...] = TRAINED_SOURCES
-    """label sources that are trained on (see `demerit.data.labels`)"""
+    """label sources that are trained on (see `demerit.data.episode`)"""
     without: tuple[str, ...] = ()
     """edits whose episodes are left out: counterfactual, clip ..."""
 
@@ -33,6 +33,6 @@ class TrainConfig:
         """Return a copy with other numbers; an unknown name is refused."""
         return change_config(self, changes)
 
-    def to_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)

@@ -1,15 +1,16 @@
 """Two policies compared by success rate: a model's predictions for all episodes, and labels for a few.
 
 Prediction-powered inference (PPI++). With f the prediction of each of N episodes, y the label of n of them, chosen at
-random, and b the slope of y on f (0 or more; PPI++ calls b (1 - n/N) lambda):
+random, b the slope of y on f (0 or more; PPI++ calls b (1 - n/N) lambda) and r the correlation of both:
 
     rate      = mean(y) + b (mean of f over all N - mean of f over the n)
-    variance  = (residual variance of y - b f) / n + b^2 variance(f) / N
+    variance  = variance(y) / n * (1 - r^2 (1 - n/N))
 
-A good model makes the residuals small. A useless one has b near 0, a biased one is corrected by the labels, so the
-interval holds whatever the model. Few residuals may be small by luck. So half a success is added that the model gave
-its lowest prediction, and half a failure that it gave its highest, and b costs a degree of freedom. Without a model
-this is half a success and half a failure, as of Jeffreys. `benchmarks/compare_policies.py` measures coverage.
+So the n labels are worth n / (1 - r^2 (1 - n/N)) labels, and the interval is Wilson's for so many. They are never worth
+less than n: a model that explains nothing, and a label for every episode, leave the labels alone. Few labels may fit by
+luck. So r^2 is adjusted for the degree of freedom that b costs, and a tenth of a success is added that the model gave
+its lowest prediction, and a tenth of a failure that it gave its highest. `benchmarks/compare_policies.py` measures
+coverage, and chose the tenth.
 """
 
 from __future__ import annotations
@@ -24,54 +25,25 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from demerit.data.episode import Episode
-from demerit.data.files import atomic_file
+from demerit.data.episode import Episode, is_taken, most_trusted, select_labels
+from demerit.data.files import atomic_file, read_cell, write_csv
 from demerit.data.formats.label_file import LabelRow, read_rows, read_success
 from demerit.data.frames import short_hash
-from demerit.data.labels import is_taken, most_trusted, select_labels
 from demerit.data.reward import Reward
-from demerit.data.seen import SeenEpisodes
+from demerit.data.splits import SeenEpisodes
+from demerit.decide.interval import Z95, Share
 from demerit.errors import BadInput
 
-Z95 = NormalDist().inv_cdf(0.975)
 LIKELY = NormalDist().inv_cdf(0.8)
 """a promised number of labels decides with this probability, if the difference is as estimated"""
 FEWEST, FIRST = 5, 10
 """labels of each policy: the fewest for an interval (coverage was measured from here on), and how many to begin with"""
+DOUBT = 0.1
+"""weight of a success with the lowest prediction, and of a failure with the highest, as if they had been seen"""
 ODD = NormalDist().inv_cdf(0.995)
 """standard errors between labelled and other episodes beyond which their random choice is doubted"""
 SHEET = ["policy", "episode", "video", "success"]
 NEEDED = frozenset(SHEET) - {"video"}
-
-
-@dataclass(frozen=True)
-class RateInterval:
-    """A share (or a difference of shares) and its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, value: float, variance: float, least: float) -> RateInterval:
-        """Return the normal interval, cut at `least` and 1."""
-        half = Z95 * math.sqrt(variance)
-        return cls(*(min(max(end, least), 1.0) for end in (value, value - half, value + half)))
-
-    def show(self, unit: str) -> str:
-        """Return `71% (95%: 62 to 79)`; the unit may be `%` or ` points`."""
-        value, low, high = (f"{100 * end:.0f}".replace("-", "−") for end in (self.value, self.low, self.high))
-        return f"{value}{unit} (95%: {low} to {high})"
-
-
-def wilson(successes: float, count: int) -> RateInterval:
-    """Return a share with Wilson's 95% interval; NaN, 0 to 1 if there is nothing to count."""
-    if not count:
-        return RateInterval(math.nan, 0.0, 1.0)
-    share, extra = successes / count, Z95**2 / count
-    centre = (share + extra / 2) / (1 + extra)
-    half = Z95 / (1 + extra) * math.sqrt(share * (1 - share) / count + extra / count / 4)
-    return RateInterval(share, min(share, max(centre - half, 0.0)), max(share, min(centre + half, 1.0)))
 
 
 @dataclass(eq=False)
@@ -97,7 +69,7 @@ class PolicyRollouts:
         if seen.has(episode):
             self.taught += 1
             return
-        verdicts = [one for one in episode.outcomes if one.success is not None]
+        verdicts = [one for one in episode.labels if one.success is not None]
         label = most_trusted(select_labels(verdicts, sources))
         success = label.success if by_hand is None and label is not None else by_hand
         says = reward.success is not None and len(reward.success) > 0 and not np.isnan(reward.success[-1])
@@ -121,26 +93,34 @@ class PolicyRate:
     rate: float
     labels: int
     episodes: int
-    residual: float
-    """variance of a label that the predictions leave"""
     explained: float
-    """variance of a label that they explain"""
+    """share of the labels' variance that the predictions explain (r^2); 0 = only labels count"""
     slope: float
-    """what a prediction counts; 0 = only labels count"""
-    by_labels: RateInterval
+    """what a prediction counts"""
+    by_labels: Share
     """the labels alone, with Wilson's interval"""
     is_odd: bool
     """labelled episodes have other predictions than the rest, as if they had not been chosen at random"""
 
+    def worth(self, more: int = 0) -> float:
+        """Return how many labels the labels are worth with the predictions, with so many more of them."""
+        labels = min(self.labels + more, self.episodes)
+        return labels / (1 - self.explained * (1 - labels / self.episodes))
+
     def variance(self, more: int = 0) -> float:
         """Return the variance of the rate, with so many more labels (as far as there are episodes)."""
-        labels = min(self.labels + more, self.episodes)
-        return self.residual / (labels + 1) + self.explained / self.episodes
+        share = Share.around(self.rate, self.worth(more))
+        return ((share.high - share.low) / (2 * Z95)) ** 2
 
     @property
-    def interval(self) -> RateInterval:
-        """The rate with its interval."""
-        return RateInterval.around(self.rate, self.variance(), 0.0)
+    def is_counted(self) -> bool:
+        """Whether every episode has a label, so that nothing is left to predict."""
+        return self.labels == self.episodes
+
+    @property
+    def interval(self) -> Share:
+        """The rate with its interval; the labels' own where the predictions add nothing."""
+        return Share.around(self.rate, self.worth()) if self.explained else self.by_labels
 
 
 def estimate_rate(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> PolicyRate:
@@ -149,21 +129,25 @@ def estimate_rate(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> PolicyRa
     f[np.isnan(f)] = 0.0 if np.isnan(f).all() else np.nanmean(f)
     known = ~np.isnan(labels)
     y, n, rest, variance = labels[known], int(known.sum()), f[~known], float(f.var())
-    weights, ys, fs = np.append(np.ones(n), [0.5, 0.5]), np.append(y, [1, 0]), np.append(f[known], [f.min(), f.max()])
-    y_mean, f_mean = np.average(ys, weights=weights), np.average(fs, weights=weights)
-    slope, is_tuned = 0.0, bool(len(rest)) and variance > 0
-    if is_tuned:
-        slope = max(0.0, float(weights @ ((fs - f_mean) * (ys - y_mean)) / (weights @ (fs - f_mean) ** 2)))
-    squares = float(weights @ (ys - y_mean - slope * (fs - f_mean)) ** 2)
+    by_labels, slope, explained = Share.count(float(y.sum()), n), 0.0, 0.0
+    if len(rest) and variance > 0 and n >= FEWEST:
+        weights = np.append(np.ones(n), [DOUBT, DOUBT])
+        ys, fs = np.append(y, [1, 0]), np.append(f[known], [f.min(), f.max()])
+        ys, fs = ys - np.average(ys, weights=weights), fs - np.average(fs, weights=weights)
+        together, own = max(0.0, float(weights @ (fs * ys))), float(weights @ fs**2)
+        unexplained = (1 - together**2 / own / float(weights @ ys**2)) * (n - 1) / (n - 2)
+        if unexplained < 1:
+            slope, explained = together / own, 1 - unexplained
     by_chance = math.sqrt(variance / n + variance / len(rest)) if n and len(rest) else math.inf
     return PolicyRate(
-        rate=float(y_mean + slope * (f.mean() - f_mean)),
+        rate=min(max(by_labels.value + slope * float(f.mean() - f[known].mean()), 0.0), 1.0)
+        if slope
+        else by_labels.value,
         labels=n,
         episodes=len(f),
-        residual=squares / max(n - is_tuned, 1),
-        explained=slope**2 * variance,
+        explained=explained,
         slope=slope,
-        by_labels=wilson(float(y.sum()), n),
+        by_labels=by_labels,
         is_odd=variance > 0 and abs(f[known].sum() / max(n, 1) - f[~known].sum() / max(len(rest), 1)) > ODD * by_chance,
     )
 
@@ -181,26 +165,24 @@ class PolicyComparison:
         return min(self.a.labels, self.b.labels) >= FEWEST
 
     @property
-    def difference(self) -> RateInterval:
+    def difference(self) -> Share:
         """Rate of b minus rate of a."""
-        return RateInterval.around(self.b.rate - self.a.rate, self.a.variance() + self.b.variance(), -1.0)
+        return _subtract(self.b.interval, self.a.interval)
 
     @property
-    def by_labels(self) -> RateInterval:
-        """The difference by labels alone, with Newcombe's interval."""
-        a, b = self.a.by_labels, self.b.by_labels
-        gap, low = b.value - a.value, math.hypot(b.value - b.low, a.high - a.value)
-        return RateInterval(gap, gap - low, gap + math.hypot(b.high - b.value, a.value - a.low))
+    def by_labels(self) -> Share:
+        """The difference by labels alone."""
+        return _subtract(self.b.by_labels, self.a.by_labels)
 
     @property
     def sign(self) -> int:
         """1 if b is better, -1 if a is, 0 if that is not decided."""
-        found = self.difference
-        return 0 if not self.has_enough or found.low <= 0 <= found.high else int(math.copysign(1, found.value))
+        gap = self.difference
+        return 0 if not self.has_enough or gap.low <= 0 <= gap.high else int(math.copysign(1, gap.value))
 
     def labels_needed(self) -> tuple[int, int] | None:
         """Return how many more labels of a and b would probably decide it; None = not even all of them."""
-        left = [one.episodes - one.labels for one in (self.a, self.b)]
+        left = [policy.episodes - policy.labels for policy in (self.a, self.b)]
         if not self.has_enough:
             return min(max(FIRST - self.a.labels, 0), left[0]), min(max(FIRST - self.b.labels, 0), left[1])
         for more in range(1, max(left) + 1):
@@ -211,8 +193,14 @@ class PolicyComparison:
 
     def episodes_needed(self) -> float:
         """Return how many labelled episodes of each policy would probably decide it."""
-        gap, variance = self.b.rate - self.a.rate, sum(one.residual + one.explained for one in (self.a, self.b))
+        gap, variance = self.b.rate - self.a.rate, sum(one.variance() * one.worth() for one in (self.a, self.b))
         return variance * ((Z95 + LIKELY) / gap) ** 2 if gap else math.inf
+
+
+def _subtract(b: Share, a: Share) -> Share:
+    """Return b - a with Newcombe's interval."""
+    gap, below = b.value - a.value, math.hypot(b.value - b.low, a.high - a.value)
+    return Share.difference(gap, gap - below, gap + math.hypot(b.high - b.value, a.value - a.low))
 
 
 def compare(a: PolicyRollouts, b: PolicyRollouts) -> PolicyComparison:
@@ -232,7 +220,8 @@ def read_sheet(path: Path) -> dict[tuple[str, str], bool | None]:
         if not isinstance(row, LabelRow) or not NEEDED <= set(cells):
             where = row.where if isinstance(row, LabelRow) else row.detail
             raise BadInput(str(path), f"a row with the columns {', '.join(SHEET)}", where)
-        found[str(cells["policy"]), str(cells["episode"])] = read_success(row.where, cells["success"])
+        policy, episode = (read_cell(str(cells[name])) for name in ("policy", "episode"))
+        found[policy, episode] = read_success(row.where, cells["success"])
     return found
 
 
@@ -244,5 +233,5 @@ def extend_sheet(path: Path, rows: Iterable[tuple[str, str, str]]) -> None:
         raise BadInput(str(path), f"the columns {', '.join(SHEET)}", ", ".join(header))
     with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         file.write(text if text.endswith("\n") else text + "\n")
-        table = csv.DictWriter(file, header, extrasaction="ignore", lineterminator="\n")
-        table.writerows(dict(zip(SHEET, row, strict=False)) for row in rows)
+        cells = (dict(zip(SHEET, row, strict=False)) for row in rows)
+        write_csv(file, ([row.get(name, "") for name in header] for row in cells))

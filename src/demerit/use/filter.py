@@ -6,6 +6,8 @@ A view is a demerit folder that refers to the videos of its source. It also hold
     filter.json             the source, the model, the conditions and their counts
     rewards/MODEL/          the model's rewards of the kept episodes
     episodes_kept.json, episodes_dropped.json   LeRobot's episode indices, where the source is a LeRobot dataset
+
+Its page is a grid of pictures of what goes and what stays, with value, label and reason, in one HTML file.
 """
 
 from __future__ import annotations
@@ -13,27 +15,31 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from demerit.data.dataset import Dataset, Record
-from demerit.data.episode import Episode, count_episodes
-from demerit.data.files import atomic_folder, write_atomic, write_json
+from markupsafe import Markup
+
+from demerit.data.dataset import Dataset, DatasetReader
+from demerit.data.episode import Episode, count_episodes, normalize_instruction
+from demerit.data.files import atomic_folder, make_folder, write_atomic, write_json
+from demerit.data.formats.lerobot.reader import LeRobotReader
 from demerit.data.importing import import_dataset
-from demerit.data.instructions import normalize_instruction
-from demerit.data.labels import Preference
-from demerit.data.reward import Reward
+from demerit.data.quality import COMPARE, MEASURES, EpisodeQuality
+from demerit.data.reward import Reward, VerdictCounts
 from demerit.data.store import Store
 from demerit.data.taxonomy import kind as find_kind
-from demerit.errors import BadInput
-from demerit.models.reward_store import RewardStore
+from demerit.errors import BadInput, DemeritError, UnknownName
+from demerit.evaluate.reports.player import make_film, script_json
+from demerit.models.reward_store import RewardStore, ScoredDataset
 from demerit.models.rule import Rule
-from demerit.models.score_summary import EpisodeScore, SeenEpisode
-from demerit.use.scored import ScoredDataset
+from demerit.models.score_summary import EpisodeScore, ShownEpisode
+from demerit.web.pages import render
 
 DECISIONS, SUMMARY, KEPT, DROPPED = "decisions.jsonl", "filter.json", "episodes_kept.json", "episodes_dropped.json"
 LEROBOT_ID = re.compile(r"(?:^|/)episode_(\d+)$")
@@ -47,12 +53,10 @@ Judgement = tuple[bool | None, str]
 """whether an episode passes, None = it cannot be judged; and why not"""
 
 
-@dataclass(frozen=True)
-class FilterCondition:
-    """What is dropped, in words, and how an episode is judged."""
-
-    drops: str
-    judge: Callable[[Episode, Reward], Judgement]
+FilterCondition = tuple[str, Callable[[Episode, Reward], Judgement]]
+"""what is dropped, in words, and how an episode is judged"""
+RankCondition = tuple[str, Callable[[Sequence[EpisodeScore]], list[Judgement]]]
+"""the same for all episodes together"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class FilterDecision:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; None = unknown."""
         decided = {"kept": self.kept, "reasons": list(self.reasons.values()), "undecided": dict(self.undecided)}
-        shown = ("instruction", "label", "label_source", "final", "success", "familiarity", "unscored")
+        shown = "instruction label label_source final success verdict why_unknown familiarity unscored".split()
         score = self.score.as_dict()
         return {"episode": self.score.id, **decided, **{name: score[name] for name in shown}}
 
@@ -85,7 +89,13 @@ class FilterOutcome:
     @property
     def kept(self) -> list[str]:
         """The ids of the kept episodes."""
-        return [one.score.id for one in self.decisions if one.kept]
+        return [decision.score.id for decision in self.decisions if decision.kept]
+
+    @property
+    def verdicts(self) -> VerdictCounts:
+        """The model's verdicts, with the warnings that belong to them."""
+        scores = [decision.score for decision in self.decisions]
+        return VerdictCounts.of_verdicts((one.verdict for one in scores), dict.fromkeys(one.caution for one in scores))
 
     def dropped_by(self) -> dict[str, int]:
         """Count the episodes that fail each condition; one may fail several."""
@@ -100,9 +110,9 @@ class FilterOutcome:
     def as_dict(self) -> dict[str, Any]:
         """Return counts, and LeRobot's episode indices (None for another dataset), as plain values."""
         unclear = [{"reason": why, "kept": kept, "episodes": n} for (why, kept), n in self.undecided().most_common()]
-        found = [(LEROBOT_ID.search(one.score.id), one.kept) for one in self.decisions]
+        matches = [(LEROBOT_ID.search(decision.score.id), decision.kept) for decision in self.decisions]
         indices: dict[str, list[int]] = {"kept": [], "dropped": []}
-        for match, kept in found:
+        for match, kept in matches:
             indices["kept" if kept else "dropped"] += [int(match[1])] if match else []
         return {
             "episodes": len(self.decisions),
@@ -110,7 +120,7 @@ class FilterOutcome:
             "dropped": len(self.decisions) - len(self.kept),
             "dropped_by": self.dropped_by(),
             "undecided": unclear,
-            "lerobot": indices if all(match for match, _ in found) else None,
+            "lerobot": indices if all(match for match, _ in matches) else None,
         }
 
 
@@ -123,12 +133,12 @@ def need_at_least(name: str, least: float, value: Callable[[Reward], float | Non
         raise BadInput(f"least {name}", "a finite number", least)
 
     def judge(_: Episode, reward: Reward) -> Judgement:
-        found = None if math.isnan(reward.final) else value(reward)
-        if found is None:
+        number = None if math.isnan(reward.final) else value(reward)
+        if number is None:
             return None, reward.why_missing or f"the model gives no {name}"
-        return found >= least, f"{name} {found:.4g} < {least:g}"
+        return number >= least, f"{name} {number:.4g} < {least:g}"
 
-    return FilterCondition(f"{name} < {least:g}", judge)
+    return f"{name} < {least:g}", judge
 
 
 def need_success(by: Literal["model", "labels"]) -> FilterCondition:
@@ -139,24 +149,22 @@ def need_success(by: Literal["model", "labels"]) -> FilterCondition:
         return succeeded, NO_LABEL if succeeded is None else "labelled a failure"
 
     def ask_model(_: Episode, reward: Reward) -> Judgement:
-        succeeded = reward.given.get("succeeds")
-        if not isinstance(succeeded, bool):
-            return None, reward.why_missing or "the model has no success threshold (see demerit calibrate)"
-        return succeeded, "the model calls it a failure"
+        verdict = reward.verdict
+        return verdict.success, str(verdict) if verdict.success is None else "the model calls it a failure"
 
-    return FilterCondition(f"a failure by the {by}", ask_label if by == "labels" else ask_model)
+    return f"a failure by the {by}", ask_label if by == "labels" else ask_model
 
 
 def need_no_kind(name: str) -> FilterCondition:
     """Drop episodes with a labelled failure of a kind of the taxonomy."""
 
     def judge(episode: Episode, _: Reward) -> Judgement:
-        kinds = {event.kind for one in episode.outcomes for event in one.events}
+        kinds = {event.kind for label in episode.labels for event in label.events}
         if not kinds and (episode.outcome is None or episode.outcome.success is not True):
             return None, NO_LABEL if episode.outcome is None else "a label that names no kind of failure"
         return name not in kinds, f"failure kind {name}"
 
-    return FilterCondition(f"failure kind {find_kind(name).name}", judge)
+    return f"failure kind {find_kind(name).name}", judge
 
 
 def need_rule(rule: Rule) -> FilterCondition:
@@ -168,44 +176,55 @@ def need_rule(rule: Rule) -> FilterCondition:
             return None, reward.why_missing
         return reward.final > 0, f"{rule.card.name} broken: robustness {reward.final:.3g}"
 
-    return FilterCondition(f"{rule.card.name} broken", judge)
+    return f"{rule.card.name} broken", judge
 
 
-@dataclass(frozen=True)
-class KeepBest:
+def parse_quality(text: str) -> tuple[str, str, float]:
+    """Read a condition on a column of quality: `stalls<0.5` is its name, the comparison and the limit."""
+    found = re.fullmatch(r"\s*(\w+)\s*(<=|>=|<|>)\s*(-?[0-9]*[.]?[0-9]+)\s*", text)
+    if found is None:
+        raise BadInput("--quality", f"a condition such as 'stalls<0.5', on {', '.join(MEASURES)}", repr(text))
+    if found[1] not in MEASURES:
+        raise UnknownName("column of quality", found[1], MEASURES)
+    return found[1], found[2], float(found[3])
+
+
+def need_quality(name: str, comparison: str, limit: float, rows: Mapping[str, EpisodeQuality]) -> FilterCondition:
+    """Drop episodes whose column of quality does not compare so with the limit."""
+
+    def judge(episode: Episode, _: Reward) -> Judgement:
+        value = rows[episode.id][name] if episode.id in rows else None
+        if value is None:
+            return None, f"no {name}: it lacks the signal or the clock"
+        return COMPARE[comparison](value, limit), f"{name} {value:.4g}, not {comparison} {limit:g}"
+
+    return f"{name} not {comparison} {limit:g}", judge
+
+
+def need_best(most: str, per_task: bool = False) -> RankCondition:
     """Keep a share (`50%`) or a number of the scored episodes, highest final values first, of each task or of all.
 
     It looks at all scored episodes, also at those that another condition drops; of equal ones the first are kept.
     """
+    is_number, is_share = re.fullmatch(r"\d+(\.\d+)?%|\d+", most.strip()), "%" in most
+    number = float(most.strip().rstrip("%")) if is_number else 0.0
+    if not 0 < number <= (100 if is_share else math.inf):
+        raise BadInput("--keep-best", "a share such as 50%, or a number of episodes", repr(most))
 
-    most: str
-    per_task: bool = False
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        number = re.fullmatch(r"(\d+(?:\.\d+)?)%|\d+", self.most.strip())
-        if number is None or not 0 < float(self.most.strip().rstrip("%")) <= (100 if number[1] else math.inf):
-            raise BadInput("--keep-best", "a share such as 50%, or a number of episodes", repr(self.most))
-
-    @property
-    def drops(self) -> str:
-        """What is dropped, in words."""
-        return f"not among the best {self.most.strip()}{' of its task' * self.per_task}"
-
-    def judge_all(self, scores: Sequence[EpisodeScore]) -> list[Judgement]:
-        """Judge every episode."""
-        found: list[Judgement] = [(None, score.unscored) for score in scores]
+    def judge_all(scores: Sequence[EpisodeScore]) -> list[Judgement]:
+        judged: list[Judgement] = [(None, score.unscored) for score in scores]
         groups: dict[str, list[int]] = {}
         for i, score in enumerate(scores):
             if not math.isnan(score.final):
-                groups.setdefault(normalize_instruction(score.instruction) if self.per_task else "", []).append(i)
-        number = float(self.most.strip().rstrip("%"))
+                groups.setdefault(normalize_instruction(score.instruction) if per_task else "", []).append(i)
         for group in groups.values():
-            count = math.ceil(len(group) * number / 100 - 1e-9) if "%" in self.most else int(number)
+            count = math.ceil(len(group) * number / 100 - 1e-9) if is_share else int(number)
             for place, i in enumerate(sorted(group, key=lambda i: -scores[i].final), 1):
                 why = f"final value {scores[i].final:.4g} is number {place} of {len(group)}; the best {count} stay"
-                found[i] = place <= count, why
-        return found
+                judged[i] = place <= count, why
+        return judged
+
+    return f"not among the best {most.strip()}{' of its task' * per_task}", judge_all
 
 
 # The decision
@@ -214,21 +233,21 @@ class KeepBest:
 def decide(
     episodes: Iterable[tuple[Episode, Reward]],
     conditions: Sequence[FilterCondition],
-    best: KeepBest | None = None,
+    best: RankCondition | None = None,
     unscored: Unscored = "keep",
 ) -> FilterOutcome:
     """Keep the episodes that pass every condition; `unscored` says what happens to those that cannot be judged.
 
     Raises BadInput for a condition that can judge no episode, and at episodes that cannot be judged with `fail`.
     """
-    names = [*(condition.drops for condition in conditions), *([] if best is None else [best.drops])]
+    names = [*(drops for drops, _ in conditions), *([] if best is None else [best[0]])]
     if not names:
         raise BadInput("conditions", "at least one, e.g. --min-final 0.5", "none")
     scores, judged = list[EpisodeScore](), list[list[Judgement]]()
     for episode, reward in episodes:
-        scores.append(EpisodeScore.of(replace(reward, episode=episode.id), SeenEpisode.of(episode), ""))
-        judged.append([condition.judge(episode, reward) for condition in conditions])
-    for row, ranked in zip(judged, [] if best is None else best.judge_all(scores), strict=best is not None):
+        scores.append(EpisodeScore.of(replace(reward, episode=episode.id), ShownEpisode.of(episode), ""))
+        judged.append([judge(episode, reward) for _, judge in conditions])
+    for row, ranked in zip(judged, [] if best is None else best[1](scores), strict=best is not None):
         row.append(ranked)
     for place, name in enumerate(names):
         if judged and all(row[place][0] is None for row in judged):
@@ -256,19 +275,14 @@ def write_view(
 ) -> FilterOutcome:
     """Write the view: whole, or nothing. Return the decisions; a kept episode that cannot be read is dropped after all.
 
-    Args:
-        outcome: what to keep.
-        dataset: the source.
-        dest: a new folder.
-        header: facts for filter.json.
-        scored: rewards to take along.
+    `header` are facts for filter.json, `scored` are rewards to take along.
     """
     if not outcome.kept:
         counts = "; ".join(f"{count}: {name}" for name, count in outcome.dropped_by().items())
         raise BadInput("conditions", "some that keep an episode", f"all {len(outcome.decisions)} dropped ({counts})")
     kept = frozenset(outcome.kept)
     with atomic_folder(dest) as folder:
-        import_dataset(Dataset(_KeptReader(dataset, kept), address=f"filter:{dataset.address}"), folder)
+        import_dataset(dataset.where(lambda episode: episode.id in kept, f"filter:{dataset.address}"), folder)
         readable = set(Store(folder).ids())
         lost = {"unreadable": "its video cannot be read"}
         decisions = [
@@ -288,6 +302,19 @@ def write_view(
     return outcome
 
 
+def write_edit_line(reader: DatasetReader, indices: Sequence[int]) -> str:
+    """Return the command of LeRobot's own tool that writes a copy without these episodes; empty for other formats.
+
+    With `HF_LEROBOT_HOME` it reads and writes the same places in LeRobot 0.4 to 0.6.
+    """
+    if not isinstance(reader, LeRobotReader) or not indices:
+        return ""
+    root = reader.info.root.resolve()
+    words = [f"--repo_id={root.name}", f"--new_repo_id={root.name}_kept", "--operation.type=delete_episodes"]
+    words.append(f"--operation.episode_indices=[{', '.join(map(str, indices))}]")
+    return f"HF_LEROBOT_HOME={shlex.quote(str(root.parent))} {shlex.join(['lerobot-edit-dataset', *words])}"
+
+
 def _copy_rewards(source: RewardStore, ids: set[str], folder: Path) -> None:
     header = {name: source.manifest.header.get(name) for name in ("dataset", "address", "frames")}
     target, card, on_record = RewardStore.open_or_create(folder, source.card, header), source.card, source.on_record()
@@ -297,22 +324,64 @@ def _copy_rewards(source: RewardStore, ids: set[str], folder: Path) -> None:
             writer.commit(some)
 
 
-@dataclass(frozen=True)
-class _KeptReader:
-    """The kept episodes of a dataset, and the preferences between them. Satisfies `DatasetReader`."""
+MARK = b'<meta name="generator" content="demerit filter">'
+PICTURE_HEIGHT = 84
 
-    dataset: Dataset
-    kept: frozenset[str]
 
-    @property
-    def name(self) -> str:
-        return self.dataset.name
+def check_page(path: str | Path) -> None:
+    """Raise if the page cannot be written, or would overwrite another file."""
+    path = Path(path)
+    make_folder(path.parent)
+    if path.exists() and (path.is_dir() or MARK not in path.read_bytes()):
+        raise BadInput(str(path), "a new file, or a page of `demerit filter`", "something else")
 
-    def expected(self) -> int:
-        return len(self.kept)
 
-    def records(self) -> Iterator[Record]:
-        for record in self.dataset.records():
-            wanted = {record.a, record.b} if isinstance(record, Preference) else {record.id}
-            if wanted <= self.kept:
-                yield record
+def write_filter_page(
+    outcome: FilterOutcome,
+    dataset: Dataset,
+    path: str | Path,
+    model: str = "",
+    pictures: int = 600,
+    on_picture: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write the page atomically, with the final values of `model` (a name).
+
+    At most so many episodes have a picture, the dropped ones first; `on_picture` is called after each with their number
+    and the total.
+    """
+    check_page(path)
+    dropped_first = sorted(outcome.decisions, key=lambda one: one.kept)
+    wanted = {one.score.id for one in dropped_first[:pictures]}
+    films: dict[str, str] = {}
+    for episode in dataset:
+        if episode.id in wanted:
+            films[episode.id] = _draw(episode)
+            on_picture(len(films), len(wanted))
+    rows = [_row(one, films.get(one.score.id, "")) for one in outcome.decisions]
+    facts = outcome.as_dict()
+    text = render(
+        "filter.html.j2",
+        scripts=("filter.js",),
+        rows=Markup(script_json(rows)),
+        name=dataset.name,
+        address=dataset.address,
+        model=model,
+        pictures=len(wanted),
+        **{name: facts[name] for name in ("episodes", "kept", "dropped", "dropped_by", "undecided", "lerobot")},
+    )
+    write_atomic(path, text.encode())
+
+
+def _draw(episode: Episode) -> str:
+    try:
+        return make_film(episode.main, 2, PICTURE_HEIGHT)
+    except DemeritError:
+        return ""  # the grid says that there is no picture
+
+
+def _row(one: FilterDecision, film: str) -> dict[str, Any]:
+    facts = one.as_dict()
+    value = None if facts["final"] is None else round(facts["final"], 4)
+    reason = "; ".join([*facts["reasons"], *dict.fromkeys(f"not judged: {why}" for why in one.undecided.values())])
+    shown = {name: facts[name] for name in ("episode", "instruction", "label", "kept")}
+    return {**shown, "value": value, "reason": reason, "film": film}

@@ -31,7 +31,8 @@ from demerit.data.reward import Reward
 from demerit.errors import BadEpisode, BadInput, DemeritError, RemoteError
 from demerit.models.loading import load_model
 from demerit.models.protocol import RewardModel
-from demerit.models.score import BatchScorer, ScoreJob, scored_fingerprint
+from demerit.models.reward_store import scored_fingerprint
+from demerit.models.score import BatchScorer, ScoreJob
 from demerit.registry import load_attribute
 
 LOCAL = "ray"
@@ -80,11 +81,9 @@ class RayCluster:
     """A connection to a Ray cluster; use it in a with block. A local cluster that it starts ends with the block."""
 
     def __init__(self, on: str = LOCAL) -> None:
-        """Check the address.
+        """Check the address: `ray` or `ray://HOST:PORT`, another machine's cluster.
 
-        Args:
-            on: `ray` (the cluster that RAY_ADDRESS names or that runs here; if there is none, a new one on this
-                machine) or `ray://HOST:PORT` (another machine's cluster).
+        `ray` is the cluster that RAY_ADDRESS names or that runs here; if there is none, a new one on this machine.
         """
         self.on, self.address = on, _find_address(on)
         self.is_ours = self.is_lost = False
@@ -189,23 +188,6 @@ def _last(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-@dataclass
-class WorkGroup(Generic[ItemT]):
-    """Items that an actor works on together."""
-
-    items: list[ItemT]
-    deaths: int = 0
-    """actors that died on it"""
-
-
-@dataclass(eq=False)
-class _Member:
-    """An actor, and how many items it gets at a time."""
-
-    actor: Any
-    size: int
-
-
 class _Actor:
     """The process on the cluster. It returns errors as text, because not every exception can be sent."""
 
@@ -241,14 +223,9 @@ def work_on_ray(
 ) -> Iterator[tuple[list[ItemT], Any]]:
     """Yield (items, answer) for all items, in any order; the answer is None for an item on which actors died.
 
-    Args:
-        cluster: where to work.
-        make_work: called once in each actor; returns the function that answers a group of items.
-        items: read as actors become free.
-        needs: what an actor takes.
-        batch: groups are multiples of this (the last one may be smaller).
-        group_seconds: how long an actor should work on a group; 0 = one batch at a time.
-        env: more environment variables of the actors.
+    `make_work` is called once in each actor, with the environment variables `env` as well; it returns the function that
+    answers a group of items. Items are read as actors become free. Groups are multiples of `batch` (the last one may be
+    smaller), for about `group_seconds` of work; 0 = one batch at a time.
     """
     crew = _Crew(cluster, make_work, iter(items), needs, batch, group_seconds, env or {})
     try:
@@ -279,16 +256,18 @@ class _Crew(Generic[ItemT]):
             scheduling_strategy="DEFAULT" if needs.gpus else "SPREAD",
             runtime_env={"env_vars": {name: os.environ[name] for name in SHARED if name in os.environ} | dict(env)},
         )
-        self.members: set[_Member] = set()
-        self.placing: dict[Any, _Member] = {}
-        self.working: dict[Any, tuple[_Member, WorkGroup[ItemT] | None]] = {}
-        """by the answer that is awaited; without a group, it is loading"""
-        self.idle: list[_Member] = []
-        self.again: deque[WorkGroup[ItemT]] = deque()
+        self.sizes: dict[Any, int] = {}
+        """how many items each actor gets at a time"""
+        self.placing: dict[Any, Any] = {}
+        self.working: dict[Any, tuple[Any, list[ItemT], int]] = {}
+        """by the answer that is awaited: the actor, its items (none: it loads), and how many actors died on them"""
+        self.idle: list[Any] = []
+        self.again: deque[tuple[list[ItemT], int]] = deque()
+        """items on which actors died, and how many"""
         self.deaths_in_a_row = 0
         self.alive = time.monotonic()
         for _ in range(count):
-            self._add_member()
+            self._add_actor()
 
     def run(self) -> Iterator[tuple[list[ItemT], Any]]:
         while True:
@@ -304,23 +283,23 @@ class _Crew(Generic[ItemT]):
                     yield from self._collect(ref)
 
     def stop(self) -> None:
-        for member in self.members:
+        for actor in self.sizes:
             if not self.cluster.is_lost:
-                self.ray.kill(member.actor)
+                self.ray.kill(actor)
 
-    def _add_member(self) -> None:
-        member = _Member(self.kind.remote(), self.batch)
-        self.members.add(member)
-        place = member.actor.settle.remote(os.getcwd(), [entry for entry in sys.path if entry])
-        self.placing[place] = member
+    def _add_actor(self) -> None:
+        actor = self.kind.remote()
+        self.sizes[actor] = self.batch
+        self.placing[actor.settle.remote(os.getcwd(), [entry for entry in sys.path if entry])] = actor
 
     def _hand_out(self) -> None:
         while self.idle:
-            items = [] if self.again else list(islice(self.items, self.idle[-1].size))
-            if not self.again and not items:
+            size = self.sizes[self.idle[-1]]
+            items, deaths = self.again.popleft() if self.again else (list(islice(self.items, size)), 0)
+            if not items:
                 return
-            member, group = self.idle.pop(), self.again.popleft() if self.again else WorkGroup(items)
-            self.working[member.actor.run.remote(group.items)] = (member, group)
+            actor = self.idle.pop()
+            self.working[actor.run.remote(items)] = (actor, items, deaths)
 
     def _check(self) -> None:
         """Raise if the head is gone, or if no actor has found a place for long."""
@@ -334,49 +313,48 @@ class _Crew(Generic[ItemT]):
             raise BadInput(f"--on {self.cluster.on}", "an actor that starts on the cluster", got)
 
     def _place(self, ref: Any) -> None:
-        member = self.placing.pop(ref)
+        actor = self.placing.pop(ref)
         try:
             self.ray.get(ref)
-            self.working[member.actor.load.remote(self.make_work)] = (member, None)
+            self.working[actor.load.remote(self.make_work)] = (actor, [], 0)
         except self.ray.exceptions.RayError as error:
-            self._replace(member, error)
+            self._replace(actor, error)
 
     def _collect(self, ref: Any) -> Iterator[tuple[list[ItemT], Any]]:
-        member, group = self.working.pop(ref)
+        actor, items, deaths = self.working.pop(ref)
         try:
             answer, error, seconds = self.ray.get(ref)
         except self.ray.exceptions.RayTaskError as broken:
             raise DemeritError(f"A Ray worker failed: {_last(broken)}") from broken
         except self.ray.exceptions.RayError as death:
-            if group is not None:
-                group.deaths += 1
-                if group.deaths == MOST_DEATHS and len(group.items) == 1:
-                    yield group.items, None
-                else:
-                    is_split = group.deaths == MOST_DEATHS
-                    self.again.extend([WorkGroup([item]) for item in group.items] if is_split else [group])
-            self._replace(member, death)
+            if len(items) == 1 and deaths + 1 == MOST_DEATHS:
+                yield items, None
+            elif deaths + 1 == MOST_DEATHS:
+                self.again.extend(([item], 0) for item in items)
+            elif items:
+                self.again.append((items, deaths + 1))
+            self._replace(actor, death)
             return
         if error:
             raise DemeritError(error)
         self.deaths_in_a_row = 0
-        if group is not None:
-            rate = len(group.items) / max(seconds, 1e-6)
-            member.size = choose_size(member.size, rate, self.batch, self.seconds)
-            yield group.items, answer
-        self.idle.append(member)
+        if items:
+            rate = len(items) / max(seconds, 1e-6)
+            self.sizes[actor] = choose_size(self.sizes[actor], rate, self.batch, self.seconds)
+            yield items, answer
+        self.idle.append(actor)
         self._hand_out()
 
-    def _replace(self, member: _Member, error: BaseException) -> None:
+    def _replace(self, actor: Any, error: BaseException) -> None:
         """Start an actor in the place of a dead one, unless all die."""
-        self.members.discard(member)
+        del self.sizes[actor]
         self.deaths_in_a_row += 1
         if self.deaths_in_a_row > max(MOST_DEATHS_IN_A_ROW, 2 * self.count):
-            told = f"{self.deaths_in_a_row} Ray workers died one after the other"
+            deaths = f"{self.deaths_in_a_row} Ray workers died one after the other"
             raise DemeritError(
-                f"{told}. Is the same demerit installed on every machine? The last error: {_last(error)}"
+                f"{deaths}. Is the same demerit installed on every machine? The last error: {_last(error)}"
             )
-        self._add_member()
+        self._add_actor()
 
 
 def choose_size(size: int, items_per_second: float, batch: int, seconds: float) -> int:
@@ -414,10 +392,10 @@ class RayScorer:
             return
         with RayCluster(self.on) as cluster:
             needs, workers = self._plan(job.model, cluster.ray.cluster_resources())
-            make = partial(_ActorScorer, self.model, job.model.card.hash(), job.frames, job.batch, workers)
+            make = partial(_make_scorer, self.model, job.model.card.hash(), job.frames, job.batch, workers)
             todo = chain([first], episodes)
             for group, rewards in work_on_ray(cluster, make, todo, needs, job.batch, self.group_seconds):
-                yield rewards or [Reward.unscored(job.model.card.name, one.id, DIED) for one, _ in group]
+                yield rewards or [Reward.unscored(job.model.card.name, episode.id, DIED) for episode, _ in group]
 
     def _plan(self, model: RewardModel, cluster: Mapping[str, float]) -> tuple[ActorNeeds, int]:
         gpus, cpus = self.gpus, int(cluster.get("CPU", 0))
@@ -429,26 +407,25 @@ class RayScorer:
         return ActorNeeds(max(workers, 1), gpus, self.actors), workers
 
 
-class _ActorScorer:
-    """The work of a scoring actor; the model and the decoding processes stay."""
+def _make_scorer(
+    name: str, card_hash: str, frames: int | None, batch: int, workers: int
+) -> Callable[[list[tuple[Episode, str]]], list[Reward]]:
+    """Return the work of a scoring actor; the model and the decoding processes stay."""
+    model = load_model(name)
+    if model.card.hash() != card_hash:
+        raise BadInput(f"the model {name}", "the same card as the driver's", "another (is demerit the same version?)")
+    scorer = BatchScorer(model, frames, batch, workers)
+    decoders = Decoders(batch, workers, _ignore) if workers and model.card.sees_pixels else None
 
-    def __init__(self, name: str, card_hash: str, frames: int | None, batch: int, workers: int) -> None:
-        model = load_model(name)
-        if model.card.hash() != card_hash:
-            raise BadInput(
-                f"the model {name}", "the same card as the driver's", "another (is demerit the same version?)"
-            )
-        self.scorer = BatchScorer(model, frames, batch, workers)
-        self.decoders = Decoders(batch, workers, _ignore) if workers and model.card.sees_pixels else None
-
-    def __call__(self, group: list[tuple[Episode, str]]) -> list[Reward]:
+    def score(group: list[tuple[Episode, str]]) -> list[Reward]:
         for episode, fingerprint in group:
-            if scored_fingerprint(episode, self.scorer.model.card) != fingerprint:
-                raise BadEpisode(
-                    episode.id, "the files that the driver sees, on a disk that all machines share", "others"
-                )
-        batches = self.scorer.score((episode for episode, _ in group), _ignore, self.decoders)
-        return [reward for batch in batches for reward in batch]
+            if scored_fingerprint(episode, model.card) != fingerprint:
+                expected = "the files that the driver sees, on a disk that all machines share"
+                raise BadEpisode(episode.id, expected, "others")
+        batches = scorer.score((episode for episode, _ in group), _ignore, decoders)
+        return [reward for rewards in batches for reward in rewards]
+
+    return score
 
 
 def _ignore(id: str, read: int, total: int) -> None:

@@ -37,11 +37,8 @@ def pick(candidates: Sequence[Episode], model: str | RewardModel) -> Choice:
     """Pick the candidate whose final value is highest.
 
     Values of good rollouts often end at the same limit (1). Then the probability of success decides, if the model
-    gives one: on simulated tasks, up to 12 points more of the picks succeeded (docs/results/best_of_k.md).
-
-    Args:
-        candidates: episodes of one task; their ids need not differ.
-        model: a model or its name.
+    gives one: on simulated tasks, up to 12 points more of the picks succeeded (docs/results/best_of_k.md). The
+    candidates are episodes of one task; their ids need not differ.
 
     Raises BadReward if no candidate can be scored, BadInput if the model's values cannot be compared.
     """

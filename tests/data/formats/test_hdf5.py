@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from demerit.data.dataset import DatasetReader
+from demerit.data.episode import Outcome
 from demerit.data.formats import open_dataset
 from demerit.data.formats.hdf5 import Hdf5Frames, Hdf5Reader
 from demerit.data.frames import FrameSource, frame_source
-from demerit.data.labels import Outcome
 from demerit.errors import BadInput, MissingExtra, UnreadableVideo
 from fakes.tiny_video import read_facts
 

@@ -12,12 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from demerit.data.dataset import Dataset, DatasetReader, Problem
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.formats.lerobot.metadata import stays_inside
 from demerit.data.formats.lerobot.reader import LeRobotReader, ParquetImages
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.frames import Frames, FrameSource, frame_source
-from demerit.data.labels import Outcome
 from demerit.data.video import write_video
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from fakes.lerobot_fixture import edit_json, make_images, write_jsonl, write_v21

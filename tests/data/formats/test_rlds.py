@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from demerit.data.dataset import Dataset, DatasetReader
+from demerit.data.episode import Outcome
 from demerit.data.formats.rlds import RldsReader, TfRecordFrames
 from demerit.data.frames import FrameSource, frame_source
-from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 from fakes.paths import SHARED
 from fakes.tfrecord_writer import example, feature, frame

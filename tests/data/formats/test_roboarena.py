@@ -5,9 +5,8 @@ import pytest
 import yaml
 
 from demerit.data.dataset import SOURCES, Dataset, DatasetReader, Problem
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Preference
 from demerit.data.formats.roboarena import RoboArenaReader
-from demerit.data.labels import Preference
 from demerit.errors import BadInput
 from fakes.tiny_video import bright_below, problem_facts, put_video
 
@@ -73,6 +72,8 @@ def test_both_layouts_give_the_same_episodes(tmp_path, layout):
     assert (origin.dataset, origin.licence, origin.embodiment) == ("DataDump", "MIT", "DROID (Franka)")
     assert (origin.site, origin.group) == ("Oslo", "s1")
     policy = {"policy": "pi0", "letter": "A", "duration": "12.5", "open_source": "True", "action_space": "joint"}
+    policy |= {"perspective": "exocentric"}
+    assert "perspective" not in first.with_camera("wrist").origin.tags  # the tag is that of the former camera
     assert origin.tags == policy | {name: value for name, value in SESSION.items() if name.endswith("timestamp")}
     upright = {name: bool(bright_below(view)) for name, view in first.views.items()}
     assert list(upright.items()) == [("left", True), ("right", True), ("wrist", False)]  # the wrist is turned by 180

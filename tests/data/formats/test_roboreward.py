@@ -1,9 +1,9 @@
 import pytest
 
 from demerit.data.dataset import SOURCES, DatasetReader
+from demerit.data.episode import name_source
 from demerit.data.formats.roboreward import RoboRewardReader, original_video
 from demerit.data.frames import short_hash
-from demerit.data.labels import name_source
 from demerit.errors import BadInput, UnknownName
 from fakes.tiny_video import problem_facts, put_video, read_records, write_lines
 
@@ -48,7 +48,8 @@ def test_grades_and_label_sources(tmp_path):
     assert [e.id for e in read(root, split="validation")[0]] == [e.id for e in read(root, split="val")[0]]
     assert [episode.id for episode in read(root, split="val")[0]] == [named("val", f"bridge/{g}") for g in range(1, 6)]
     origin = episodes[0].origin
-    assert (origin.dataset, origin.group, origin.tags) == ("RoboReward/bridge", "bridge/1", {"subset": "bridge"})
+    assert (origin.dataset, origin.group) == ("RoboReward/bridge", "bridge/1")
+    assert (origin.embodiment, origin.tags) == ("WidowX", {"subset": "bridge", "perspective": "exocentric"})
     assert len(episodes[0]) == 4
 
 

@@ -7,10 +7,10 @@ import pytest
 
 import demerit.data.video
 from demerit.data.dataset import SOURCES, Dataset, DatasetReader
+from demerit.data.episode import Event
 from demerit.data.files import path_inside
 from demerit.data.formats.label_file import COLUMNS, FALSE_WORDS, TRUE_WORDS, UNKNOWN_WORDS, count_rows, read_rows, text
 from demerit.data.formats.videos import VideosReader
-from demerit.data.labels import Event
 from demerit.errors import BadInput
 from fakes.paths import REPO
 from fakes.tiny_video import bright_below, problem_facts, put_video, read_records, write_lines
@@ -231,8 +231,123 @@ def test_columns_of_further_cameras(tmp_path):
     (tmp_path / "labels.csv").write_text(f"{header}\n{row}\n")
     episodes, problems = read(tmp_path)
     cameras = {id: list(episode.views) for id, episode in episodes.items()}
-    assert (cameras, problems) == ({"0_left": ["main", "other", "wrist"]}, [])
-    assert episodes["0_left"].origin.tags == {"front_view": "blocked"}
+    assert (cameras, problems) == ({"0": ["left", "right", "wrist"]}, [])
+    assert episodes["0"].origin.tags == {"front_view": "blocked"}
+    for name in ("a.mp4", "b.mp4", "c.mp4"):  # names that say nothing: the columns name the cameras
+        put_video(tmp_path / name)
+    (tmp_path / "labels.csv").write_text(f"{header}\na.mp4,b.mp4,c.mp4,blocked,push\n")
+    assert list(read(tmp_path)[0]["a"].views) == ["main", "other", "wrist"]
+
+
+@pytest.mark.parametrize(
+    "labels", ["", "file,other_view,success\n1_left.mp4,1_right.mp4,1\n", "file,success\n1_left,1\n"]
+)
+def test_videos_that_differ_only_in_a_cameras_name_are_one_episode(tmp_path, labels):
+    for name in (
+        "1_left.mp4",
+        "1_right.mp4",
+        "s/2_cam0.mp4",
+        "s/2_cam1.mkv",
+        "3_Left.mp4",
+        "cup_left.mp4.txt",
+        "4.mp4",
+    ):
+        put_video(tmp_path / name)
+    if labels:
+        (tmp_path / "labels.csv").write_text(labels)
+    episodes, problems = read(tmp_path)
+    cameras = {id: list(episode.views) for id, episode in episodes.items()}
+    # the second camera of 3 is missing
+    assert cameras == {"1": ["left", "right"], "3": ["left"], "4": ["main"], "s/2": ["cam0", "cam1"]}
+    assert [outcome.success for outcome in episodes["1"].outcomes] == [True] * bool(labels)
+    assert {problem.kept for problem in problems} == {True}
+    assert VideosReader(tmp_path).expected() == (1 if labels else 4)
+    assert list(read(tmp_path, only=(tmp_path / "1_right.mp4",))[0]["1"].views) == ["left", "right"]
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (["push_left", "pull_left"], ""),  # one camera
+        (["push_left", "push_right"], "file,task\npush_left,push left\npush_right,push right\n"),  # a row each
+        (["push", "push_left", "push_right"], ""),  # the trial's name is taken
+        (["push_red", "push_blue"], ""),  # no camera's name
+        (["a/push_left", "b/push_right"], ""),  # two folders
+    ],
+)
+def test_other_videos_stay_episodes_of_their_own(tmp_path, names, labels):
+    for name in names:
+        put_video(tmp_path / f"{name}.mp4")
+    if labels:
+        (tmp_path / "labels.csv").write_text(labels)
+    episodes, _ = read(tmp_path)
+    assert {id: list(episode.views) for id, episode in episodes.items()} == {name: ["main"] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("layout", "cameras"),
+    [
+        ("{0}_{1}.mp4", ["cam_high", "cam_low"]),
+        ("{1}/{0}.mp4", ["cam_high", "cam_low"]),
+        ("{0}/{1}.mp4", ["left", "right"]),
+        ("day1/{1}/{0}.mp4", ["left_wrist", "right_wrist", "top"]),
+        ("{0}_{1}.mp4", ["left_wrist", "right_wrist"]),
+    ],
+)
+def test_ways_to_name_the_cameras_of_an_episode(tmp_path, layout, cameras):
+    for trial in ("ep1", "ep2"):
+        for camera in cameras:
+            put_video(tmp_path / layout.format(trial, camera))
+    day = "day1/" if layout.startswith("day1") else ""
+    episodes, _ = read(tmp_path)
+    assert {id: list(one.views) for id, one in episodes.items()} == {f"{day}ep1": cameras, f"{day}ep2": cameras}
+    (note,) = VideosReader(tmp_path).notes()
+    assert f"2 episodes with the cameras {', '.join(cameras)}" in note and "--with pair-cameras=false" in note
+    # a row for one camera labels the whole episode, and its camera is the main one
+    (tmp_path / "labels.csv").write_text(f"file,task,success\n{layout.format('ep2', cameras[1])},push,no\n")
+    labelled = read(tmp_path)[0][f"{day}ep2"]
+    assert (labelled.outcome.success, set(labelled.views)) == (False, set(cameras))
+    assert labelled.main is labelled.views[cameras[1]]
+    off, _ = read(tmp_path, pair_cameras=False)
+    assert len(off) == 2 * len(cameras) and {tuple(one.views) for one in off.values()} == {("main",)}
+    assert VideosReader(tmp_path, pair_cameras=False).notes() == []
+
+
+@pytest.mark.parametrize(
+    ("names", "paired"),
+    [
+        ("a_left a_right b_left b_right c_left", 3),  # one lacks a camera
+        ("a_left a_right b_left c_left d_left", 0),  # most do
+        ("a_left a_right b_left b_right c_top d_top", 0),  # other cameras
+        ("a_left a_right b c", 0),  # most names have none
+        ("a_left a_right b_left b_right c", 2),
+        ("cam_high/a cam_high/b cam_low/c cam_low/d cam_high/e cam_low/e", 0),  # other recordings
+    ],
+)
+def test_nearly_all_trials_must_have_the_same_cameras(tmp_path, names, paired):
+    for name in names.split():
+        put_video(tmp_path / f"{name}.mp4")
+    episodes, _ = read(tmp_path)
+    assert sum("main" not in one.views for one in episodes.values()) == paired
+    assert sum(len(one.views) for one in episodes.values()) == len(names.split())
+    (note,) = VideosReader(tmp_path).notes()
+    assert ("episode of its own" in note) == (not paired)
+
+
+def test_a_video_alone_in_a_cameras_folder_keeps_its_name(tmp_path):
+    put_video(tmp_path / "cam_high" / "1.mp4")
+    assert list(read(tmp_path / "cam_high")[0]) == list(read(tmp_path / "cam_high", pair_cameras=False)[0]) == ["1"]
+    assert list(read(tmp_path)[0]) == ["cam_high/1"] and VideosReader(tmp_path).notes() == []
+
+
+def test_a_camera_that_cannot_be_used_leaves_the_others(tmp_path):
+    put_video(tmp_path / "1_left.mp4")
+    (tmp_path / "1_right.mp4").touch()
+    episodes, problems = read(tmp_path)
+    assert (list(episodes), list(episodes["1"].views)) == (["1"], ["left"])
+    assert ("empty video", "1", True) in problem_facts(problems)
+    (tmp_path / "1_left.mp4").write_bytes(b"")
+    assert problem_facts(read(tmp_path)[1]) == [("empty video", "1", False)] * 2
 
 
 def test_several_cameras(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
+from demerit.decide.threshold import conformal_threshold, failures_needed
 from demerit.errors import NotApplicable
 from demerit.evaluate.benchmarks.benchmark import Benchmark, load_benchmark
 from demerit.evaluate.benchmarks.metric_specs import AT_RISK, hold_out_calibration, rate_at_risk, risk_expectations
@@ -18,7 +19,7 @@ from demerit.evaluate.benchmarks.results import compute_results
 from demerit.evaluate.benchmarks.run import RunOptions, recompute, run_benchmark
 from demerit.evaluate.benchmarks.scores import MeasureSettings, Scores
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.success import conformal_threshold, failures_needed, false_positive_rate
+from demerit.evaluate.metrics.success import false_positive_rate
 from demerit.evaluate.reports.headline import label
 from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels, Report
 from demerit.models.protocol import example_card
@@ -72,7 +73,7 @@ def test_rate_matches_a_second_computation() -> None:
         half = hold_out_calibration(turned).calibration
         assert half is not None and sorted(half.tasks) == list("def")
     aside = np.isin(tasks, about.calibration.tasks)
-    threshold = conformal_threshold(finals.astype(np.float32)[aside & ~success], 0.1).threshold
+    threshold = conformal_threshold(finals.astype(np.float32)[aside & ~success], 0.1).at
     rest = finals.astype(np.float32)[~aside]
     by_hand = false_positive_rate(rest, success[~aside], threshold, clusters=np.array(tasks)[~aside]).measure()
     found = metric.tally(about, "random").measure()

@@ -3,9 +3,8 @@
 import numpy as np
 
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.evaluate.benchmarks.benchmark import load_benchmark
 from demerit.evaluate.benchmarks.run import RunOptions, load_data, run_benchmark
 from demerit.evaluate.benchmarks.scores import MeasureSettings

@@ -125,7 +125,7 @@ def test_comparers_see_chosen_frames_and_are_asked_only_if_needed(tmp_path: Path
             seen.extend(len(episode) for pair in pairs for episode in pair)
             return super().prefer(pairs)
 
-    run_benchmark(load_benchmark("roboarena"), [Counting()], coded(3), tmp_path, replace(QUICK, frames=4))
+    run_benchmark(load_benchmark("own:roboarena"), [Counting()], coded(3), tmp_path, replace(QUICK, frames=4))
     assert seen == [4] * 12
     seen.clear()
     report = run_benchmark(load_benchmark("failure-detection"), [Counting()], coded(3), tmp_path / "f", QUICK)

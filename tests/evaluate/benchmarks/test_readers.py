@@ -9,11 +9,11 @@ import pytest
 
 from demerit.data.video import write_video
 from demerit.errors import DemeritError
-from demerit.evaluate.benchmarks.data import read_categories
+from demerit.evaluate.benchmarks.scores import read_categories
 from demerit.evaluate.reports.report import Report
 from fakes.command import demerit
 
-QUICK = ("--workers", "0", "--resamples", "100", "--embed", "0", "--out", "out")
+QUICK = ("--workers", "0", "--set", "resamples=100", "--set", "embed=0", "--out", "out")
 
 
 def make_video(path: Path, frames: int) -> None:
@@ -55,7 +55,7 @@ def test_roboarena(tmp_path: Path) -> None:
             make_video(session / f"{letter}_p" / "u_video_left.mp4", frames)
         facts = {"language_instruction": instruction, "preference": preference, "policies": policies}
         (session / "metadata.yaml").write_text(json.dumps(facts))
-    report = run(tmp_path, "roboarena@1", root, "-m", "clock")
+    report = run(tmp_path, "own:roboarena@1", root, "-m", "clock")
     by_sum = values(report, "preference_ordering_by_sum")
     # 0.5 T, (T + 1) / 2 and T T / (T + 100) all grow with the length T
     assert [by_sum[name] for name in ("length", "clock", "constant")] == [0.25] * 3
@@ -86,7 +86,7 @@ def test_roborewardbench(tmp_path: Path) -> None:
     write_lines(root / "test" / "metadata.jsonl", rows)
     # not of the measured split
     write_lines(root / "val" / "metadata.jsonl", [{"file_name": "bridge/9.mp4", "task": "lift the cup", "reward": 1}])
-    report = run(tmp_path, "roborewardbench@1", root, "-m", "clock", "-m", "constant", "--no-controls")
+    report = run(tmp_path, "own:roborewardbench@1", root, "-m", "clock", "-m", "constant", "--no-controls")
     assert len(report.episodes) == 7
     # the clock ends at 1 and grades 5, a constant 1/2 grades 3, and 4 / 104 of the range is grade 1
     errors = {
@@ -116,7 +116,7 @@ def test_rbm_eval(tmp_path: Path) -> None:
             make_video(root / "videos" / f"{name}.mp4", count)
             rows.append({"id": name, "task": task, "frames": f"videos/{name}.mp4", "quality_label": quality})
     write_lines(root / "rows.jsonl", rows)
-    report = run(tmp_path, "rbm-eval@1", root, "-m", "clock")
+    report = run(tmp_path, "own:rbm-eval@1", root, "-m", "clock")
     assert values(report, "kendall_tau_a")["length"] == pytest.approx((1 + 0) / 2)
     assert values(report, "kendall_tau_a")["clock"] == 0.0
     assert values(report, "voc_pearson")["clock"] == pytest.approx(1.0)
@@ -131,12 +131,12 @@ def test_rbm_eval(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_categories_from_a_table(tmp_path: Path, sample: Path) -> None:
-    quick = (*QUICK, "--no-controls", "--as-recorded", "-m", "clock", "--data", str(sample))
+    quick = (*QUICK, "--no-controls", "--set", "as-recorded=true", "-m", "clock", "--data", str(sample))
     assert demerit("bench", "failure-detection", *quick, cwd=tmp_path).returncode == 0
     before = {row.instruction: row.category for row in Report.read(tmp_path / "out" / "report.json").episodes}
     first = min(before)
     (tmp_path / "kinds.csv").write_text(f'instruction,category\n"  {first.upper()}.",Tool use\n')
-    done = demerit("bench", "failure-detection", *quick, "--categories", "kinds.csv", cwd=tmp_path)
+    done = demerit("bench", "failure-detection", *quick, "--set", "categories=kinds.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = Report.read(tmp_path / "out" / "report-2.json")
     assert any(f"{len(before) - 1} of {len(before)} instructions" in warning for warning in report.warnings)

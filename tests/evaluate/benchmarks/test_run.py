@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from demerit.data.dataset import NO_INSTRUCTION, Dataset
-from demerit.data.episode import Episode
-from demerit.data.labels import NOT_A_MODEL, Outcome
+from demerit.data.episode import NOT_A_MODEL, Episode, Outcome
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, UnknownName
 from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, Benchmark, load_benchmark
@@ -127,7 +126,7 @@ def test_grades_calibrate_on_a_held_out_split(tmp_path: Path) -> None:
             rows.append(replace(one, origin=replace(one.origin, split=split, group="")))
     half = Oracle(name="half", high=2.0)  # by its range it would grade a success 3; cuts put that right
     options = replace(QUICK, settings=MeasureSettings(Resampling(resamples=50), "val"))
-    benchmark = load_benchmark("roborewardbench")
+    benchmark = load_benchmark("own:roborewardbench")
     plain = run_benchmark(benchmark, [half], Dataset(Listed(rows)), tmp_path, QUICK)
     fitted = run_benchmark(benchmark, [half], Dataset(Listed(rows)), tmp_path, options)
     assert value(plain, "half", "mae_group_wise") > 0.5
@@ -140,7 +139,8 @@ def test_grades_calibrate_on_a_held_out_split(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_benchmark_runs_on_coded_episodes(tmp_path: Path) -> None:
     for name in BENCHMARKS:
-        report = run_benchmark(load_benchmark(name), [Oracle()], coded(3), tmp_path / name, QUICK)
+        benchmark = load_benchmark(f"own:{name}" if load_benchmark(name).published else name)
+        report = run_benchmark(benchmark, [Oracle()], coded(3), tmp_path / name, QUICK)
         # the coded episodes lack the labels of these
         unlabelled = {"mae_roboarena", "mae_group_wise_without_roboarena", "matched_pairs"}
         unlabelled |= {"over_reward_above_threshold"}  # and the oracle has no threshold
@@ -218,8 +218,10 @@ def test_headline_and_card_of_a_report_agree(report: Report, tmp_path: Path) -> 
         assert verdict is not None and found.answer == verdict.answer == "better"
         assert found.trusted == ("oracle" if one is report else "")  # nothing says who tells success from failure
         assert any(sentence.endswith(verdict.words) for sentence in one.verdicts["oracle"])
-        cell = next(cell for cell in headline(one).rows[0].cells if cell and cell.measure.name == found.measure)
-        assert cell.answer == verdict.answer
+        cell = next(
+            cell for cell in headline(one)["rows"][0]["cells"] if cell and cell["measure"].name == found.measure
+        )
+        assert cell["answer"] == verdict.answer
         assert not verdict.by_construction  # a clock is perfect in the order of frames: no measure to conclude from
 
 

@@ -9,7 +9,6 @@ import pytest
 from demerit.errors import UnknownName
 from demerit.evaluate.metrics import Measure, Resampling
 from demerit.evaluate.metrics.bootstrap import mean_tally
-from demerit.evaluate.metrics.controls import ControlFacts, Expectation, expectations
 from demerit.evaluate.metrics.failure_moment import falls_at
 from demerit.evaluate.metrics.ranking import (
     both_orders_agreement,
@@ -31,6 +30,7 @@ from demerit.evaluate.metrics.success import (
     over_reward,
     over_reward_above,
 )
+from demerit.evaluate.metrics.verdict import Expectation, expectations
 
 QUICK = Resampling(resamples=300, level=0.99)
 EPISODES, TASKS = 120, 12
@@ -100,8 +100,8 @@ def everything(control, world):
 
 @pytest.mark.parametrize("control", ["constant", "clock", "reversed", "random"])
 def test_controls_score_what_theory_says(control, world):
-    facts = ControlFacts(success_share=float(world["success"].mean()), tasks=TASKS, constant=0.3)
-    expected = expectations(control, facts)
+    share = float(world["success"].mean())
+    expected = expectations(control, success_share=share, tasks=TASKS, constant=0.3)
     found = everything(control, world)
     for name, theory in expected.items():
         assert theory.fits(found[name]), f"{control} {found[name]} but theory says {theory}"
@@ -110,7 +110,7 @@ def test_controls_score_what_theory_says(control, world):
 
 def test_always_a_scores_what_theory_says(world):
     said = world["verdicts"]
-    expected = expectations("always_a", ControlFacts(a_share=3 / 5))
+    expected = expectations("always_a", a_share=3 / 5)
     assert expected["judgement_agreement"].fits(judgement_agreement([1] * len(said), said).measure(QUICK))
     assert expected["both_orders_agreement"].fits(both_orders_agreement([0] * len(said), said).measure(QUICK))
 

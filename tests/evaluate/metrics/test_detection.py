@@ -1,11 +1,10 @@
-"""Success detection, conformal thresholds and calibration, each against a plain loop over its definition."""
+"""Success detection and calibration, each against a plain loop over its definition."""
 
 import math
 from itertools import product
 
 import numpy as np
 import pytest
-import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -18,9 +17,7 @@ from demerit.evaluate.metrics.success import (
     best_f1,
     brier,
     calibration_error,
-    conformal_threshold,
     f1,
-    failures_needed,
     false_positive_rate,
     over_reward,
     over_reward_above,
@@ -113,54 +110,6 @@ def test_absolute_over_reward_sees_what_the_relative_one_hides():
     shuffled = np.random.default_rng(0).permutation(success)  # without knowledge failures and successes pass alike
     found = over_reward_above(np.where(success, 0.9, 0.1), shuffled, 0.5).measure(QUICK)
     assert found.value == pytest.approx(found.counts["successes above"] / 100, abs=0.15)
-
-
-@pytest.mark.parametrize(("n", "alpha"), [(4, 0.2), (5, 0.4), (6, 0.3), (9, 0.1), (3, 0.3)])
-def test_conformal_risk_over_all_ranks_of_a_new_failure(n, alpha):
-    # n + 1 exchangeable scores: the new one is each of them equally often
-    for values in (list(range(n + 1)), [0] * (n + 1), [0, 0, *range(n - 1)]):
-        passed = 0
-        for new in range(n + 1):
-            rest = values[:new] + values[new + 1 :]
-            passed += values[new] >= conformal_threshold(rest, alpha).threshold
-        assert passed / (n + 1) <= alpha + 1e-12
-        if len(set(values)) == n + 1:  # and no more careful than it must be
-            assert passed == math.floor(alpha * (n + 1) + 1e-9)
-
-
-def test_conformal_needs_enough_failures():
-    few = conformal_threshold([0.1] * 18 + [math.nan], 0.05)
-    assert few.threshold == math.inf and not few.enough and few.unscored == 1
-    enough = conformal_threshold(np.linspace(0, 1, 19), 0.05)
-    assert enough.enough and enough.threshold > 1.0
-    assert false_positive_rate([0.5, 0.9], [0, 0], few.threshold).measure(QUICK).value == 0.0
-    assert 0.29 * 100 < 29  # in floats; 29 of 100 may pass all the same
-    assert conformal_threshold(np.arange(1, 100.0), 0.29).threshold == np.nextafter(71.0, 72)
-    for alpha in (0.0, 1.0, -1.0):
-        with pytest.raises(BadInput, match="between 0 and 1"):
-            conformal_threshold([1.0], alpha)
-
-
-@pytest.mark.parametrize(
-    ("n", "alpha", "confidence"), [(45, 0.05, 0.9), (97, 0.05, 0.9), (400, 0.1, 0.95), (2000, 0.02, 0.8)]
-)
-def test_conformal_with_confidence(n, alpha, confidence):
-    """Of all calibration sets, the given share have a threshold whose true risk is at most alpha: exact, by scipy."""
-    threshold = conformal_threshold(np.arange(n), alpha, confidence).threshold
-    rank = int(threshold) + 1  # it is just above the score with this rank
-
-    def kept(k):  # the true risk above the k-th of n uniform numbers is Beta(n + 1 - k, k)
-        return scipy.stats.beta(n + 1 - k, k).cdf(alpha)
-
-    assert kept(rank) >= confidence - 1e-9 > kept(rank - 1)
-
-
-def test_conformal_with_confidence_needs_more_failures():
-    assert failures_needed(0.05) == 19 and failures_needed(0.05, 0.9) == 45
-    assert conformal_threshold(np.arange(45), 0.05, 0.9).enough
-    assert not conformal_threshold(np.arange(44), 0.05, 0.9).enough
-    with pytest.raises(BadInput):
-        conformal_threshold(np.arange(45), 0.05, 1.0)
 
 
 @check

@@ -37,7 +37,7 @@ def test_the_difference_and_its_interval_in_a_loop() -> None:
     model, controls, success = world(24, 1.5)
     draws: dict[str, list[float]] = {name: [] for name in controls}
     rng = np.random.default_rng(5)
-    for _ in range(3000):
+    for _ in range(1000):
         rows = rng.integers(0, 24, 24)
         if 0 < success[rows].sum() < 24:
             for name, values in controls.items():

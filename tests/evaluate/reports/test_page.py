@@ -14,7 +14,7 @@ import av
 import numpy as np
 import pytest
 
-from demerit.cli.leaderboard import leaderboard
+from demerit.cli.bench import _build_leaderboard
 from demerit.data.frames import Frames
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, StoreError
@@ -22,7 +22,7 @@ from demerit.evaluate.metrics import Measure
 from demerit.evaluate.metrics.verdict import ControlVerdict
 from demerit.evaluate.reports import build_leaderboard, published_tables, write_page
 from demerit.evaluate.reports.headline import lead
-from demerit.evaluate.reports.page import keep_options, render_report
+from demerit.evaluate.reports.page import render_report
 from demerit.evaluate.reports.player import make_clips, pick_examples, playable
 from demerit.evaluate.reports.report import (
     JUDGED_BY_MODELS,
@@ -34,6 +34,7 @@ from demerit.evaluate.reports.report import (
     Versus,
 )
 from demerit.models.protocol import example_card
+from demerit.web.pages import keep_options
 from fakes.coded_episodes import Unreadable
 from fakes.page_fixture import make_report, shading_frames
 
@@ -251,10 +252,10 @@ def test_options_in_a_sentence_stay_on_one_line_and_the_rest_is_escaped() -> Non
 
 def test_leaderboard_command_takes_files_and_folders(made: Made, tmp_path: Path) -> None:
     made[0].write(tmp_path / "report.json")
-    leaderboard([tmp_path, tmp_path / "report.json"], tmp_path / "site")
+    _build_leaderboard([tmp_path, tmp_path / "report.json"], tmp_path / "site")
     assert (tmp_path / "site" / "index.html").read_text("utf-8").count('<table class="headline"') == 2
     with pytest.raises(StoreError, match="missing"):
-        leaderboard([tmp_path / "missing.json"], tmp_path / "site")
+        _build_leaderboard([tmp_path / "missing.json"], tmp_path / "site")
 
 
 def test_unfamiliar_episodes_are_marked(made: Made, tmp_path: Path) -> None:

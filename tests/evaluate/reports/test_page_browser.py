@@ -15,11 +15,10 @@ from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.evaluate.reports import Report, build_leaderboard, write_page
 from demerit.evaluate.reports.player import pick_examples
+from demerit.models.score import score_missing
 from demerit.training.teach import teach
-from demerit.use.filter import decide, need_at_least
-from demerit.use.filter_page import write_filter_page
+from demerit.use.filter import decide, need_at_least, write_filter_page
 from demerit.use.release import ReleaseConfig, release
-from demerit.use.scored import score_missing
 from fakes import lesson_data as data
 from fakes.fake_network import FakeNetwork
 from fakes.named_values import Named
@@ -79,7 +78,7 @@ def visit(browser: Any) -> Iterator[Visit]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.on("request", on_request)
         page.on("console", on_console)
         page.on("pageerror", lambda error: problems.append(f"page error: {error}"))

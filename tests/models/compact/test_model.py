@@ -14,9 +14,8 @@ from demerit.data.video import write_video
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.models.check import check_model
-from demerit.models.compact.engine import CHUNK, Engine
+from demerit.models.compact.engine import CHUNK, Engine, resize_square
 from demerit.models.compact.model import AT_ONCE, Compact
-from demerit.models.compact.resize import resize_square
 from demerit.models.protocol import Comparer, Online, Prepares
 from fakes.tiny_network import random_images
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demerit.errors import BadInput
-from demerit.models.compact.resize import resize_square
+from demerit.models.compact.engine import resize_square
 from fakes.tiny_network import random_images
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import demerit
+from demerit.data.arrays import Floats32
 from demerit.errors import BadInput
-from demerit.models.compact.text import (
+from demerit.models.compact.engine import (
     HEADS,
     MOST_PIECES,
     PARTS,
@@ -19,7 +20,6 @@ from demerit.models.compact.text import (
     SPAN,
     WEIGHTS,
     WIDTH,
-    Floats,
     TextEncoder,
     save_text_encoder,
     split_word,
@@ -33,7 +33,7 @@ def words() -> TextEncoder:
     return TextEncoder.load(SHIPPED)
 
 
-def vector(words: TextEncoder, text: str) -> Floats:
+def vector(words: TextEncoder, text: str) -> Floats32:
     found = words.vector(text)
     assert found is not None
     return found
@@ -105,7 +105,7 @@ def test_long_text_is_truncated(words: TextEncoder) -> None:
 # The vector
 
 
-def slow_vector(words: TextEncoder, text: str) -> Floats:
+def slow_vector(words: TextEncoder, text: str) -> Floats32:
     """Compute the docstring's network piece by piece, in float64."""
     table, weights = words._vectors, {name: value.astype(np.float64) for name, value in words._weights.items()}
     seen = [table[words._index[piece]].astype(np.float64) for piece in words.pieces(text)]

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,19 +12,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from demerit.cli import app
 from demerit.data.dataset import Record
-from demerit.data.episode import Episode
-from demerit.data.labels import Outcome, Preference
+from demerit.data.episode import Episode, Outcome, Preference
+from demerit.data.formats import open_dataset
+from demerit.data.store import Store
 from demerit.models.gvl import distil as module
-from demerit.models.gvl.distil import Distillation, DistillationConfig, DistilledPair, distil, save_records
+from demerit.models.gvl.distil import add_curves, distil_curves
 from demerit.models.gvl.library import Library, is_distilled
-from demerit.models.gvl.query import SampledCurve
+from demerit.models.gvl.model import SampledCurve
 from fakes.chat_server import ScriptedServer
 from fakes.paths import REPO
-from fakes.prompted import Watcher, coloured, entries
+from fakes.prompted import Watcher, coloured, entries, gvl
+from fakes.prompted import close_models as _close_models  # noqa: F401
 
 FRAMES = 5
+Curves = dict[str, list[list[float] | None]]
 
 
 class FakePrompter:
@@ -31,13 +37,13 @@ class FakePrompter:
 
     client = SimpleNamespace(endpoint=SimpleNamespace(model="fake"))
 
-    def __init__(self, answers: dict[str, list[list[float] | None]]) -> None:
+    def __init__(self, answers: Curves) -> None:
         self.answers, self.asked = answers, list[str]()
 
-    def ask(self, episodes: list[Episode], samples: int, temperature: float) -> list[Any]:
+    def ask(self, episodes: list[Episode]) -> list[Any]:
         self.asked += [one.id for one in episodes]
         return [
-            SimpleNamespace(episode=one, samples=[self.sample(values) for values in self.answers[one.id][:samples]])
+            SimpleNamespace(episode=one, samples=[self.sample(values) for values in self.answers[one.id]])
             for one in episodes
         ]
 
@@ -49,11 +55,12 @@ class FakePrompter:
         return SampledCurve(np.arange(len(values), dtype=np.int32), np.array(values), why)
 
 
-def run(answers: dict[str, list[list[float] | None]], *preferences: Preference, **plan: Any) -> Distillation:
-    samples = len(next(iter(answers.values())))
+def run(answers: Curves, *preferences: Preference) -> tuple[dict[str, Outcome], dict[str, int]]:
     episodes = [coloured(id, FRAMES, blue=10 * i) for i, id in enumerate(answers)]
     fake: Any = FakePrompter(answers)
-    return distil(fake, [*episodes, *preferences], DistillationConfig(**{"samples": samples, **plan}))
+    curves, became = distil_curves(fake, [*episodes, *preferences])
+    assert sum(became.values()) == len(preferences) and len(fake.asked) == len(set(fake.asked))
+    return curves, dict(became)
 
 
 def flat(value: float) -> list[float]:
@@ -64,36 +71,31 @@ A_OVER_B = Preference("a", "b", "a", "human")
 
 
 def test_the_clearest_agreeing_sample_gives_the_rejected_curve() -> None:
-    found = run({"a": [flat(0.5), flat(0.9), flat(0.6)], "b": [flat(0.8), flat(0.2), flat(0.5)]}, A_OVER_B)
-    (pair,) = found.pairs
-    assert (pair.agreeing, pair.complete, pair.sample, pair.dropped) == (2, 3, 1, "")
-    assert pair.margin == pytest.approx(4 * 0.7)
-    outcome = found.curves["b"]
-    assert outcome.curve == pytest.approx(flat(0.2)) and list(found.curves) == ["b"]
+    curves, became = run({"a": [flat(0.5), flat(0.9), flat(0.6)], "b": [flat(0.8), flat(0.2), flat(0.5)]}, A_OVER_B)
+    assert became == {module.KEPT: 1} and list(curves) == ["b"]
+    outcome = curves["b"]
+    assert outcome.curve == pytest.approx(flat(0.2))
     assert (outcome.source, outcome.by, outcome.success) == ("model", "gvl fake", None)
-    assert "2 of 3 samples" in outcome.note and is_distilled(outcome)
+    assert "2 of 3 samples" in outcome.note and "sample 1 " in outcome.note and is_distilled(outcome)
 
 
-def test_dropped_pairs_are_counted_by_reason() -> None:
+def test_pairs_that_give_nothing_are_counted_by_reason() -> None:
     hole = [0.0, math.nan, 0.9, 0.9, 0.9]
     wrong = run({"a": [flat(0.5), flat(0.4)], "b": [flat(0.8), flat(0.4)]}, A_OVER_B)
-    assert wrong.drop_reasons() == {module.NO_AGREEMENT: 1} and wrong.kept == 0 and not wrong.curves
-    assert run({"a": [hole, None], "b": [flat(0.1), flat(0.1)]}, A_OVER_B).drop_reasons() == {module.NO_ANSWER: 1}
-    answers: dict[str, list[list[float] | None]] = {"a": [flat(0.9)], "b": [flat(0.1)]}
+    assert wrong == ({}, {module.NO_AGREEMENT: 1})
+    assert run({"a": [hole, None], "b": [flat(0.1), flat(0.1)]}, A_OVER_B) == ({}, {module.NO_ANSWER: 1})
     others = [Preference("a", "b", "tie", "human"), Preference("a", "c", "a", "human")]
     others += [Preference("a", "b", "a", "simulator")]
-    found = run(answers, *others)
-    assert found.drop_reasons() == {module.TIE: 1, module.NOT_HERE: 1, module.OTHER_SOURCE: 1} and not found.curves
-    assert run(answers, *others, sources=("simulator",)).kept == 1
+    found = run({"a": [flat(0.9)], "b": [flat(0.1)]}, *others)
+    assert found == ({}, {module.TIE: 1, module.NOT_HERE: 1, module.OTHER_SOURCE: 1})
 
 
 def test_a_rollout_in_several_pairs_keeps_its_clearest_example() -> None:
-    answers: dict[str, list[list[float] | None]] = {"a": [flat(0.5)], "b": [flat(0.1)], "c": [flat(0.9)]}
+    answers: Curves = {"a": [flat(0.5)], "b": [flat(0.1)], "c": [flat(0.9)]}
     for order in ([A_OVER_B, Preference("c", "b", "a", "human")], [Preference("b", "c", "b", "human"), A_OVER_B]):
-        found = run(answers, *order)
-        assert found.kept == 1 and found.drop_reasons() == {module.WORSE_EXAMPLE: 1}
-        (kept,) = (one for one in found.pairs if not one.dropped)
-        assert "c" in (kept.preference.a, kept.preference.b)
+        curves, became = run(answers, *order)
+        assert became == {module.KEPT: 1, module.WORSE_EXAMPLE: 1}
+        assert "below c" in curves["b"].note
 
 
 VALUES = st.lists(st.floats(0, 1, width=32), min_size=FRAMES, max_size=FRAMES)
@@ -101,49 +103,67 @@ VALUES = st.lists(st.floats(0, 1, width=32), min_size=FRAMES, max_size=FRAMES)
 
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=5), st.booleans())
 def test_what_is_kept_orders_as_the_person_did(samples: list[tuple[list[float], list[float]]], a_wins: bool) -> None:
-    answers: dict[str, list[list[float] | None]] = {"a": [a for a, _ in samples], "b": [b for _, b in samples]}
-    found = run(answers, Preference("a", "b", "a" if a_wins else "b", "human"))
+    answers: Curves = {"a": [a for a, _ in samples], "b": [b for _, b in samples]}
+    curves, _ = run(answers, Preference("a", "b", "a" if a_wins else "b", "human"))
     better, worse = ("a", "b") if a_wins else ("b", "a")
     margins = [math.fsum(answers[better][i] or []) - math.fsum(answers[worse][i] or []) for i in range(len(samples))]
-    (pair,) = found.pairs
-    assert pair.agreeing == sum(margin > 0 for margin in margins)
     if max(margins) > 0:
-        assert pair.margin == max(margins) and pair.sample == margins.index(max(margins))
-        assert found.curves[worse].curve == pytest.approx(answers[worse][pair.sample])
+        kept = margins.index(max(margins))
+        assert curves[worse].curve == pytest.approx(answers[worse][kept])
+        assert curves[worse].note.startswith(f"{sum(margin > 0 for margin in margins)} of {len(samples)} ")
+        assert curves[worse].note.endswith(f"sample {kept} kept")
     else:
-        assert found.curves == {}
+        assert curves == {}
 
 
-def test_applying_replaces_an_older_curve_of_the_same_model() -> None:
+def test_adding_replaces_an_older_curve_of_the_same_model() -> None:
     old = Outcome("model", curve=np.zeros(FRAMES), by="gvl fake")
     new = Outcome("model", curve=np.ones(FRAMES), by="gvl fake")
     other = Outcome("model", curve=np.ones(FRAMES), by="gvl another")
     records: list[Record] = [coloured("a", FRAMES, outcomes=(old, other)), A_OVER_B]
-    after = list(Distillation({"a": new}, (DistilledPair(A_OVER_B),)).apply(records))
+    after = list(add_curves(records, {"a": new}))
     assert isinstance(after[0], Episode) and after[0].outcomes == (other, new) and after[1] is A_OVER_B
 
 
-def test_the_documented_distillation(tmp_path: Path, make_episode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python block of docs/prompted.md; its curves are found again as examples."""
+def test_the_rejected_rollout_is_shown_to_others_and_never_to_its_own_pair(tmp_path: Path) -> None:
+    watcher = Watcher()
+    a, b = coloured("a", blue=60), coloured("b", blue=100)
+    watcher.percents = lambda request, shown: entries(
+        {n: (4 if one.blue < 80 or request.seed != 1 else 1) * one.index for n, one in shown.items()}
+    )
+    with ScriptedServer(watcher) as server:
+        curves, _ = distil_curves(gvl(server, tmp_path, samples=4).prompter, [a, b, A_OVER_B])
+        assert list(curves) == ["b"] and len(watcher.requests) == 8
+        dense = gvl(server, tmp_path, "dense", examples=list(add_curves([a, b, A_OVER_B], curves)))
+        reward = dense.score([coloured("new")])[0]
+        assert [one["episode"] for one in reward.given["references"]] == ["b"]
+        assert "references" not in dense.score([b])[0].given, "neither the rollout itself"
+        assert "references" not in dense.score([a])[0].given, "nor the other half of its pair"
+
+
+def test_the_documented_command(tmp_path: Path, make_episode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of docs/prompted.md; run again it changes nothing, and its curves are found as examples."""
 
     def rate_by_seed(request: Any, shown: Any) -> Any:
-        # noise videos have no colour to read: odd samples see a rise, even ones a fall
-        return entries({n: 10 * n if request.seed % 2 else 90 - 10 * n for n in shown})
+        # noise videos have no colour to read: the accepted rollout rises in odd samples, the rejected one never
+        rises = request.seed % 2 and shown and "do a" in str(request.body)
+        return entries({n: 90 if rises else 10 for n in shown})
 
-    records: list[Record] = [make_episode("a", 6, 1), make_episode("b", 6, 2), A_OVER_B]
     monkeypatch.chdir(tmp_path)
-    save_records("my_set", "my_set", records)
-    (block,) = re.findall(r"```python\n(.*?)```", (REPO / "docs" / "prompted.md").read_text(), re.DOTALL)
-    found: dict[str, Any] = {}
-    with ScriptedServer(Watcher(rate_by_seed)) as server:
-        for name, value in {"URL": server.url, "MODEL": "simulated", "CACHE": "off"}.items():
+    with Store.create("my_set", "my_set", "", source="test").writer() as writer:
+        for record in (make_episode("a", 6, 1), make_episode("b", 6, 2), A_OVER_B):
+            writer.add(record)
+    (command,) = re.findall(r"^demerit (distil .*?) +#", (REPO / "docs" / "prompted.md").read_text(), flags=re.M)
+    watcher = Watcher(rate_by_seed)
+    with ScriptedServer(watcher) as server:
+        for name, value in {"URL": server.url, "MODEL": "simulated", "CACHE": str(tmp_path / "answers")}.items():
             monkeypatch.setenv(f"DEMERIT_CHAT_{name}", value)
-        exec(block, found)
-        found["model"].close()
-    assert len(found["distilled"].pairs) == 1
-    made = Distillation({"b": Outcome("model", curve=[0, math.nan, 0.3, math.nan, math.nan, 0.1], by="gvl x")}, ())
-    save_records("by_hand", "by_hand", made.apply(records))
+        for _ in range(2):
+            found = CliRunner().invoke(app, shlex.split(command))
+            assert found.exit_code == 0 and "1 of 1 pairs" in found.output, found.output
+    assert len(watcher.requests) == 20 and {one.body["temperature"] for one in watcher.requests} == {0.8}
+    outcomes = {episode.id: episode.outcomes for episode in open_dataset("distilled")}
+    assert [one.by for one in outcomes["b"]] == ["gvl simulated"] and not outcomes["a"]
     fresh = replace(make_episode("new", 6, 3), instruction="do b")
-    ((example, outcome),) = Library.open("by_hand").allowed_examples(fresh).with_curve(5)
-    assert example.id == "b" and (outcome.source, outcome.by) == ("model", "gvl x")
-    assert np.array_equal(outcome.curve, np.array([0, np.nan, 0.3, np.nan, np.nan, 0.1], np.float32), equal_nan=True)
+    ((example, outcome),) = Library.open("distilled").allowed_examples(fresh).with_curve(5)
+    assert example.id == "b" and np.nanmax(outcome.curve) == pytest.approx(0.1)

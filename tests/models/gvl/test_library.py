@@ -8,12 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.data.dataset import Problem, Record
-from demerit.data.episode import Episode, Origin
-from demerit.data.labels import Event, Outcome, Preference
+from demerit.data.episode import Episode, Event, Origin, Outcome, Preference
 from demerit.llm import ChatImage
 from demerit.models.gvl import GVLConfig
-from demerit.models.gvl.context import ContextBuilder, FailureDescriptions, failing_frames, gather_remarks
-from demerit.models.gvl.library import Library, similarity
+from demerit.models.gvl.library import (
+    ContextBuilder,
+    FailureDescriptions,
+    Library,
+    failing_frames,
+    gather_remarks,
+    similarity,
+)
 from fakes.prompted import coloured, failed
 
 INSTRUCTIONS = ["put the cup on the shelf", "put the cup away", "open the drawer", "wipe the table"]
@@ -81,18 +86,16 @@ def test_nothing_related_to_the_rollout_is_allowed(records: list[Record], data: 
     near = {one.id for one in episodes if similarity(one.instruction, evaluated.instruction) > 0}
     assert {one.id for one in allowed} == near - forbidden, "all that is near and unrelated, and nothing else"
     remarks = gather_remarks(allowed)
-    context = ContextBuilder(GVLConfig(context="dense", shown_examples=8, example_frames=2)).build(
+    placed, given = ContextBuilder(GVLConfig(context="dense", shown_examples=8, example_frames=2)).build(
         allowed, FailureDescriptions(("x",), "people")
     )
-    shown = set(context.given.get("failures shown", [])) | {
-        one["episode"] for one in context.given.get("references", [])
-    }
+    shown = set(given.get("failures shown", [])) | {one["episode"] for one in given.get("references", [])}
     assert not (shown | set(remarks.episodes)) & forbidden
     assert not any(f"note on {id}" in text for text in remarks.texts for id in forbidden)
     assert not any(id in text.split() for text in remarks.texts for id in forbidden if text.startswith("why"))
-    assert sum(isinstance(part, ChatImage) for part in context.parts) == 2 * (
-        len(context.given.get("failures shown", [])) + len(context.given.get("references", []))
-    )
+    assert len(placed["failure_frame"]) == 2 * len(given.get("failures shown", []))
+    assert len(placed["reference_frame"]) == 2 * len(given.get("references", []))
+    assert all(isinstance(part, ChatImage) for name in ("failure_frame", "reference_frame") for _, part in placed[name])
 
 
 @given(datasets(), st.data())

@@ -1,6 +1,8 @@
 """GVL over real HTTP, against a scripted server."""
 
+import io
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,21 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from demerit import import_dataset, open_dataset
 from demerit.cli import app
-from demerit.data.frames import spread
-from demerit.data.labels import Outcome, Preference
+from demerit.data.dataset import Dataset
+from demerit.data.episode import Outcome, Preference
+from demerit.data.frames import short_hash, spread
 from demerit.errors import BadInput, StoreError, UnknownName
+from demerit.evaluate.reports.report import About, Report, ScoredUnder
 from demerit.llm.options import FROM_ENVIRONMENT, variable_of
 from demerit.models import load_model
 from demerit.models.check import check_model
 from demerit.models.gvl import GVLConfig
-from demerit.models.gvl.distil import DistillationConfig
 from demerit.models.gvl.library import Library
-from demerit.models.gvl.model import GVL
-from fakes.chat_server import Faults, ScriptedServer
+from demerit.models.gvl.model import GVL, EpisodeAnswers
+from demerit.models.score import score_missing
+from fakes.chat_server import Faults, Request, ScriptedServer
 from fakes.prompted import Watcher, colour, coloured, entries, failed, frames_to_rate, gvl, images_of, is_feedback
 from fakes.prompted import close_models as _close_models  # noqa: F401
 
@@ -98,7 +103,17 @@ def test_entries_that_cannot_be_read_are_unscored(tmp_path: Path) -> None:
     assert reward.given["ignored entries"] == 1
 
 
-@pytest.mark.parametrize(("fault", "kind"), [("refusal", "refused"), ("nonsense", "unreadable"), ("length", "cut off")])
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("refusal", "refused"),
+        ("nonsense", "unreadable"),
+        ("empty", "unreadable"),
+        ("length", "cut off"),
+        ("garbage", "failed"),
+        ("gateway", "failed"),
+    ],
+)
 def test_an_unusable_answer_leaves_the_episode_unscored(fault: str, kind: str, tmp_path: Path) -> None:
     with ScriptedServer(Watcher(), Faults(script=[fault])) as server:
         reward = gvl(server, tmp_path).score([coloured("one")])[0]
@@ -210,23 +225,6 @@ def test_contents_of_each_context(server: ScriptedServer, watcher: Watcher, tmp_
     assert found["dense"][2]["failures shown"] == ["bad"]
 
 
-def test_self_distillation_end_to_end(server: ScriptedServer, watcher: Watcher, tmp_path: Path) -> None:
-    a, b = coloured("a", blue=60), coloured("b", blue=100)
-    watcher.percents = lambda request, shown: entries(
-        {n: (4 if one.blue < 80 or request.seed != 1 else 1) * one.index for n, one in shown.items()}
-    )
-    model = gvl(server, tmp_path)
-    found = model.distil([a, b, Preference("a", "b", "a", "human")], DistillationConfig(samples=4))
-    assert list(found.curves) == ["b"] and found.kept == 1
-    assert {request.body["temperature"] for request in watcher.requests} == {0.8}
-    records = list(found.apply([a, b, Preference("a", "b", "a", "human")]))
-    dense = gvl(server, tmp_path, "dense", examples=records)
-    reward = dense.score([coloured("new")])[0]
-    assert [one["episode"] for one in reward.given["references"]] == ["b"]
-    assert "references" not in dense.score([b])[0].given, "neither the rollout itself"
-    assert "references" not in dense.score([a])[0].given, "nor the other half of its pair"
-
-
 def test_settings_from_the_name_and_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"DEMERIT_CHAT_URL.*DEMERIT_CHAT_MODEL"):
         load_model("gvl")
@@ -246,8 +244,19 @@ def test_settings_from_the_name_and_the_environment(monkeypatch: pytest.MonkeyPa
 def test_two_contexts_in_one_bench_run(
     server: ScriptedServer, watcher: Watcher, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["bench", "own", "--data", str(sample), "--out", str(tmp_path / "out"), "--limit", "2", "--embed", "0"]
-    command += ["--as-recorded", "--no-controls", "--resamples", "10", "--workers", "0"]
+    command = [
+        "bench",
+        "own",
+        "--data",
+        str(sample),
+        "--out",
+        str(tmp_path / "out"),
+        "--limit",
+        "2",
+        "--set",
+        "embed=0",
+    ]
+    command += ["--set", "as-recorded=true", "--no-controls", "--set", "resamples=10", "--workers", "0"]
     command += ["--model", "gvl:frames=3", "--model", f"gvl:text,frames=3,examples={tmp_path / 'store'}"]
     import_dataset(open_dataset(str(sample)), tmp_path / "store")
     lost = CliRunner().invoke(app, command)
@@ -261,6 +270,18 @@ def test_two_contexts_in_one_bench_run(
     assert run.output.count("Requests:") == 1, "both models share one client"
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [card["name"] for card in report["cards"]] == ["gvl", "gvl+text"]
+    written = (tmp_path / "out" / "generations.jsonl").read_text()
+    lines = [json.loads(line) for line in written.splitlines()]
+    assert Counter((line["model"], line["about"]) for line in lines) == {
+        ("gvl", "sample 0"): 2, ("gvl+text", "sample 0"): 2, ("gvl+text", "failure descriptions"): 2
+    }  # fmt: skip
+    assert {line["episode"] for line in lines} == {episode["id"] for episode in report["episodes"]}
+    assert all('"frames"' in line["answer"] for line in lines if line["about"] == "sample 0")
+    assert "generations.jsonl" in (tmp_path / "out" / "report.html").read_text()
+    assert "failure descriptions" in written and '"answer"' not in json.dumps(report), "not in the report itself"
+    sent = len(watcher.requests)
+    assert CliRunner().invoke(app, command).exit_code == 0 and len(watcher.requests) == sent
+    assert (tmp_path / "out" / "generations.jsonl").read_text() == written, "a run that resumes has the same answers"
 
 
 def test_models_of_one_server_share_client_cache_and_budget(server: ScriptedServer, tmp_path: Path) -> None:
@@ -275,13 +296,150 @@ def test_models_of_one_server_share_client_cache_and_budget(server: ScriptedServ
     assert gvl(server, tmp_path, **limits).client is not plain.client, "a stopped client is not handed out again"
 
 
-def test_cards_stay_as_they_are() -> None:
-    """Stored rewards are found by these hashes."""
+def test_cards_and_prompts_stay_as_they_are() -> None:
+    """Stored rewards are found by the cards' hashes, and paid answers by what is sent."""
     examples = [coloured("other", outcomes=(failed("it fell"),)), coloured("third", blue=90, outcomes=(failed("x"),))]
-    hashes = {"none": "c765efffa5272b64fbae1f08baa10870", "dense": "22839d054603186c6bcd25b27c449a5d"}
+    hashes = {"none": "d672b167663a79b4cd0a257a7ce5ad8f", "dense": "79c4b072ae3512f0708cff642cdf9a0c"}
+    texts = {"none": "0fef227352d077603733bb78dd0f8497", "dense": "658a8047361afcd1daa685f27c762883"}
     for context, wanted in hashes.items():
         model = GVL(context, url="http://localhost:1/v1", model="mm", cache="off", examples=examples, samples=2)
         assert model.card.hash() == wanted
+        episode = coloured("one", blue=30)
+        answers = [EpisodeAnswers(episode, one, [None]) for one in model.prompter.contexts([episode], offline=True)]
+        (request,) = model.prompter.requests(answers, 0.6, [])
+        parts = [part for message in request.messages for part in (message.role, *message.parts)]
+        sent = [part.encode() if isinstance(part, str) else b"an image" for part in parts]
+        assert short_hash(*sent) == texts[context]
+
+
+OWN = """System:
+You rate.
+---
+Task: {task}. The start: {first_frame}
+---
+Beware of {failure}, {number}.
+---
+Look at {count} frames. Answer with a list of {"frame_number": 1, "task_reward": 50}.
+Frame {number}: {frame}
+"""
+
+
+@pytest.mark.parametrize("form", ["list", "fenced", "object"])
+def test_a_prompt_of_ones_own(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text(OWN)
+
+    def rate(request: Request) -> str:
+        requests.append(request)
+        if is_feedback(request):
+            return '{"failures": ["a fall"]}'
+        indices = [round((float(red) - 10) / 8) for red in reds_of(request)[1:]]
+        said = json.dumps([{"frame_number": n, "task_reward": 4 * index} for n, index in enumerate(indices, 1)])
+        return {"list": said, "fenced": f"Here:\n```json\n{said}\n```", "object": f'{{"rewards": {said}}}'}[form]
+
+    requests: list[Request] = []
+    examples = [coloured("x", blue=90, outcomes=(failed("the cup fell"),))]
+    with ScriptedServer(rate) as server:
+        model = gvl(server, tmp_path, f"text,prompt={path}", examples=examples, frames=8, size=16)
+        reward = model.score([coloured("one", frames=25)])[0]
+        wanted = spread(25, 8).tolist()
+        assert reward.at.tolist() == wanted and reward.value == pytest.approx(np.array(wanted) * 0.04, abs=1e-6)
+        asked = requests[-1]
+        assert "response_format" not in asked.body and len(asked.body["messages"]) == 2, "no word but the user's"
+        texts = ["You rate.", "Task: put the cup away. The start:", "Beware of a fall, 1.", "Look at 7 frames."]
+        assert all(text in asked.text for text in texts)
+        plain = gvl(server, tmp_path, "text", examples=examples, frames=8, size=16)
+        assert model.card.name == "gvl+text+mine" and plain.card.name == "gvl+text"
+        assert reward.given["prompt"].startswith("mine.txt ") and reward.given["prompt"] in model.card.revision
+        path.write_text(OWN + "Be quick.")
+        changed = gvl(server, tmp_path, f"text,prompt={path}", examples=examples, frames=8, size=16)
+        assert len({model.card.hash(), plain.card.hash(), changed.card.hash()}) == 3, "stored rewards become stale"
+
+
+def reds_of(request: Request) -> list[float]:
+    return [float(np.asarray(Image.open(io.BytesIO(image)))[..., 0].mean()) for image in request.images]
+
+
+@pytest.mark.parametrize("said", ["Frame 1: 50%", "[1, 2]", '{"a": [], "b": []}', "{}", "7", "[" * 5000, "null"])
+def test_an_answer_to_ones_own_prompt_that_is_no_list_of_frames(said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text(OWN)
+    with ScriptedServer(lambda request: said) as server:
+        reward = gvl(server, tmp_path, f"prompt={path}", frames=4).score([coloured("one")])[0]
+    assert not reward.scored and reward.why_missing.startswith("unreadable")
+    assert [(one["answer"], one["why_not"]) for one in reward.given["generations"]] == [(said, reward.why_missing)]
+
+
+def test_same_task_needs_examples(server: ScriptedServer, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="same_task"):
+        gvl(server, tmp_path, same_task=True)
+
+
+def arena_session() -> list[Any]:
+    """Two rollouts of one task in one session, and a task like it elsewhere."""
+    curve = Outcome("model", curve=np.linspace(0, 0.5, 20), by="gvl simulated")
+    good = coloured("good", blue=60, group="s", outcomes=(Outcome("human", success=True, note="on good"),))
+    bad = coloured("bad", blue=90, group="s", outcomes=(failed("on bad"), curve))
+    other = coloured("other", blue=120, instruction="put the cup down", outcomes=(failed("on other"), curve))
+    return [good, bad, other, Preference("good", "bad", "a", "human", why="why good won")]
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "same_task", "remarks", "blues"),
+    [
+        ("good", False, ["on other"], {60, 120}),
+        ("good", True, ["on bad", "why good won"], {60, 90}),
+        ("bad", True, ["on good", "why good won"], {90}),
+    ],
+)
+def test_examples_of_the_same_task_are_those_of_the_paper(
+    evaluated: str, same_task: bool, remarks: list[str], blues: set[int], server: ScriptedServer, watcher: Watcher,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    records = arena_session()
+    model = gvl(server, tmp_path, "dense", examples=records, same_task=same_task, frames=4)
+    episode = next(one for one in records if one.id == evaluated)
+    reward = model.score([episode])[0]
+    (feedback,) = [request.text for request in watcher.requests if is_feedback(request)]
+    everything = ["on good", "on bad", "on other", "why good won"]
+    assert sorted(text for text in everything if text in feedback) == remarks
+    (asked,) = watcher.about_rollouts
+    found = {min(blues, key=lambda blue: abs(blue - one.blue)) for one in images_of(asked)}
+    assert found == blues and all(min(abs(one.blue - blue) for blue in blues) < 5 for one in images_of(asked))
+    assert reward.given["examples"] == ("of the same task" if same_task else "unrelated")
+    assert ("same-task" in model.card.name) == same_task == ("evaluated task" in model.card.about)
+    shown = [one["episode"] for one in reward.given.get("references", [])] + reward.given.get("failures shown", [])
+    assert evaluated not in shown, "never the rollout itself"
+    report = Report(About("arena@1", "none"), (model.card,), (), (), rewards=(ScoredUnder(reward),))
+    assert [model.card.name in caution for caution in report.cautions] == [True] * same_task
+
+
+def test_raw_answers_are_kept_beside_the_rewards(tmp_path: Path) -> None:
+    episodes = [coloured(id, blue=blue) for id, blue in (("one", 40), ("two", 70), ("three", 100))]
+    examples = [coloured("x", blue=200, outcomes=(failed("the cup fell"),))]
+    said = {40: "nonsense {", 70: "", 100: json.dumps(entries({1: 10, 2: 20}))}
+
+    def answer(request: Request, shown: Any) -> str:
+        return said[min(said, key=lambda blue: abs(blue - shown[1].blue))]
+
+    with ScriptedServer(Watcher(answer)) as server:
+        model = gvl(server, tmp_path, "text,frames=3", examples=examples)
+        scored = score_missing(Dataset.from_episodes(episodes), model, tmp_path / "rewards", workers=0)
+        rewards = {reward.episode: reward for reward in scored.store}
+        kept = {(id, one["about"]): one for id, one in scored.store.generations()}
+        assert {id: kept[id, "sample 0"]["answer"] for id in ("one", "two", "three")} == {
+            episode.id: text for episode, text in zip(episodes, said.values(), strict=True)
+        }
+        assert all("The cup is dropped." in kept[id, "failure descriptions"]["answer"] for id in rewards)
+        assert [reward.scored for reward in rewards.values()] == [False, False, True]
+        assert all(reward.why_missing for reward in rewards.values() if not reward.scored)
+        assert not any("generations" in reward.given for reward in rewards.values()), "they do not bloat rewards"
+        said[70] = "now nonsense"
+        model = gvl(server, tmp_path, "text,frames=3", examples=examples, cache="off")
+        again = score_missing(Dataset.from_episodes(episodes), model, tmp_path / "rewards", workers=0, retry=True)
+        newest = {(id, one["about"]): one["answer"] for id, one in again.store.generations()}
+        assert newest["two", "sample 0"] == "now nonsense" and len(newest) == 6, "a new attempt replaces the old one"
+        assert newest["three", "sample 0"] == said[100]
 
 
 @pytest.mark.parametrize("cache", ["{}/file/answers.sqlite", "~nobody-of-that-name/answers.sqlite", "{}/a\0b/answers"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.llm import ChatResponse
-from demerit.models.gvl.query import FrameAnswers, align, read_percent, read_ratings
+from demerit.models.gvl.model import FrameAnswers, align, read_percent, read_ratings
 
 ENTRY = st.tuples(
     st.one_of(st.integers(-2, 9), st.integers(1, 6).map(str), st.none(), st.text(max_size=3)),

@@ -8,8 +8,8 @@ import pytest
 
 from demerit import load_model
 from demerit.errors import BadInput, MissingExtra, UnknownName
-from demerit.models.published.options import reward_name
 from demerit.models.published.robometer import PUBLISHED
+from demerit.models.published.scoring import reward_name
 from demerit.models.published.topreward import TOPReward
 from fakes.tiny_vlm import tiny_adapter, tiny_checkpoint
 
@@ -75,7 +75,7 @@ def test_wrong_options_are_refused(model: str) -> None:
 
 def test_listing_needs_no_torch() -> None:
     code = (
-        "import sys; from demerit.models.listing import describe_model\n"
+        "import sys; from demerit.models.loading import describe_model\n"
         f"for name in {MODELS}:\n"
         "    line = describe_model(name)\n"
         "    assert line.extra == 'vlm' and line.verified and line.licence, line\n"

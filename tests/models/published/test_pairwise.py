@@ -13,20 +13,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from demerit.data.dataset import Dataset, ListReader
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Outcome
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
 from demerit.data.importing import import_dataset
-from demerit.data.labels import Outcome
 from demerit.errors import BadInput
-from demerit.evaluate.benchmarks.data import BenchmarkData, labels_of, leave_out_seen
+from demerit.evaluate.benchmarks.scores import BenchmarkData, labels_of, leave_out_seen
 from demerit.models import load_model
-from demerit.models.published.goals import USED
 from demerit.models.published.pairwise import BLANK, VLAC, Dopamine, accumulate, dopamine_step, parse_percent, vlac_step
-from demerit.models.vlm import plain
+from demerit.models.published.scoring import USED
+from demerit.models.vlm import pairwise
 from demerit.models.vlm.network import VLMNetwork
-from demerit.models.vlm.pairwise import PairwiseCritic
-from demerit.models.vlm.plain import PlainCritic
+from demerit.models.vlm.pairwise import PairwiseCritic, PlainCritic
 from fakes.talking_vlm import talking_checkpoint
 from fakes.tiny_plain import make_talk, tiny_internvl2, tiny_qwen25
 from fakes.tiny_vlm import tiny_checkpoint
@@ -234,7 +232,7 @@ def test_each_pair_is_shown_as_the_authors_show_it(tmp_path: Path, monkeypatch: 
 
 def test_vlac_is_the_published_checkpoint_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, asked = tiny_internvl2(tmp_path / "v"), []
-    monkeypatch.setattr(plain, "locate_checkpoint", lambda name, *_, **__: asked.append(name) or folder)
+    monkeypatch.setattr(pairwise, "locate_checkpoint", lambda name, *_, **__: asked.append(name) or folder)
     assert load_model("vlac", device="cpu").card.name == "vlac"
     assert set(asked) == {"InternRobotics/VLAC"}
 

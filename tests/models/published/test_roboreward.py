@@ -155,6 +155,26 @@ def test_a_model_that_always_answers_four(tmp_path: Path) -> None:
     assert rewards[0].given["probability of the answer's form"] == pytest.approx(1.0, abs=1e-3)
 
 
+def test_certainty_is_that_of_the_least_likely_token(folder: Path, tmp_path: Path) -> None:
+    """Whatever the answer says: one that is no grade has a certainty too."""
+    sure = RoboReward("how=certainty", path=str(talking_checkpoint(tmp_path / "four", "ANSWER: 4")), device="cpu")
+    assert sure.score([episode(5)])[0].value.tolist() == [pytest.approx(1.0, abs=1e-4)]
+    unsure = RoboReward("how=certainty", path=str(folder), device="cpu")
+    rewards = unsure.score([episode(24), episode(5)])
+    clips = [unsure._clip(one) for one in (episode(24), episode(5))]
+    said = unsure._grader.decode_surely(clips, [episode(24).instruction] * 2)
+    assert [reward.given["answer"] for reward in rewards] == [text for text, _ in said]
+    assert [reward.value.tolist() for reward in rewards] == [[pytest.approx(np.exp(log))] for _, log in said]
+    assert all(0 < reward.final < 0.5 for reward in rewards)
+    card = unsure.card
+    assert (card.name, card.quantity, card.low, card.high) == (
+        "roboreward-tiny-certainty",
+        "certainty of the answer",
+        0.0,
+        1.0,
+    )
+
+
 def test_a_prefix_is_graded_as_a_video_of_its_own(model: RoboReward, folder: Path) -> None:
     """Dense values against the plain model on every shorter video; and few tokens at a time against all at once."""
     dense = RoboReward("how=dense", path=str(folder), **TRUSTING)

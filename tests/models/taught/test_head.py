@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from demerit.errors import BadInput, StoreError
-from demerit.models.taught.head import LinearPart, RbfPart, TaughtHead, rbf_kernel, success_score
+from demerit.models.taught.head import LinearPart, RbfPart, TaughtHead, rbf_kernel
 
 
 def make_head(seed: int = 0) -> TaughtHead:
@@ -36,7 +36,7 @@ def test_outputs_equal_the_formula_in_plain_loops(x: np.ndarray, seed: int) -> N
             curve = sum(a * w for a, w in zip(kernel, head.rbf.weights[:, k], strict=True)) + head.rbf.bias[k]
             correction = sum(z[i] * own.weights[i, k] for i in range(4)) + own.bias[k]
             assert (line + curve) / 2 + correction == pytest.approx(found[k], abs=1e-9)
-    score = success_score(head.outputs(x))
+    score = head.score(head.outputs(x))
     assert np.allclose(head.success(head.outputs(x)), 1 / (1 + np.exp(-9.0 * (score - 0.4))))
     assert np.allclose(np.diag(rbf_kernel(x, x, 0.5)), 1)
 

@@ -48,7 +48,10 @@ def encode(backbone: Backbone) -> ImageFeatures:
     return each[0].append(each[1]).append(each[2])
 
 
-def generated(theirs: Any, blocks: tuple[TokenBlock, ...], at: int, stops: set[int], most: int) -> list[int]:
+def generated(
+    theirs: Any, blocks: tuple[TokenBlock, ...], at: int, stops: set[int], most: int
+) -> tuple[list[int], list[float]]:
+    """Return the tokens and the log-probability of each."""
     ids = torch.tensor([[id for block in blocks for id in block.ids]])
     flat = cut_image_patches(torch.from_numpy(frame(at)[None]), patch=16, merge=2, temporal=2)
     height, width = SIZES[at]
@@ -63,21 +66,30 @@ def generated(theirs: Any, blocks: tuple[TokenBlock, ...], at: int, stops: set[i
             max_new_tokens=most,
             eos_token_id=sorted(stops),
             pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
         )
-    return list(out[0, ids.shape[1] :].tolist())
+    logs = [float(step.double().log_softmax(-1).max()) for step in out.logits]
+    return list(out.sequences[0, ids.shape[1] :].tolist()), logs
 
 
 def test_tokens_equal_those_of_generate_and_each_answer_stops_by_itself(backbone: Backbone, theirs: Any) -> None:
     prompts = [prompt(backbone, at) for at in range(3)]
     free = decode_greedily(backbone.network, separate_tree(prompts), encode(backbone), stops=(), most=MOST)
     for at, (answer, blocks) in enumerate(zip(free, prompts, strict=True)):
-        assert answer == DecodedAnswer(tuple(generated(theirs, blocks, at, {383}, MOST)), finished=False)
+        said, logs = generated(theirs, blocks, at, {383}, MOST)
+        assert answer == DecodedAnswer(tuple(said), finished=False)
+        assert answer.least == pytest.approx(min(logs), abs=1e-4) and answer.least < 0
     # tokens that end the answers at different places, one of them at once
     stops = {free[0].ids[0], next(id for id in free[1].ids[3:] if id not in free[1].ids[:3])}
     answers = decode_greedily(backbone.network, separate_tree(prompts), encode(backbone), stops=stops, most=MOST)
     for at, (answer, blocks) in enumerate(zip(answers, prompts, strict=True)):
-        said = generated(theirs, blocks, at, stops, MOST)
+        said, logs = generated(theirs, blocks, at, stops, MOST)
         assert answer == DecodedAnswer(tuple(id for id in said if id not in stops), finished=said[-1] in stops)
+        before = [
+            log for id, log in zip(said, logs, strict=True) if id not in stops
+        ]  # the end is no word of the answer
+        assert answer.least == pytest.approx(min(before, default=0.0), abs=1e-4)
     assert answers[0] == DecodedAnswer((), finished=True)
     assert len({len(answer.ids) for answer in answers}) > 1
 

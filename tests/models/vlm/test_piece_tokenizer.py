@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from demerit.errors import BadInput
-from demerit.models.vlm.piece_tokenizer import PieceTable, read_piece_tokenizer
+from demerit.models.vlm.prompt import PieceTable, read_piece_tokenizer
 from fakes.tiny_plain import ADDED, PIECES, tiny_internvl2
 
 CASES = json.loads((PIECES.parent / "cases.json").read_text())

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from demerit.errors import BadInput, NonFiniteOutput, WeightsMismatch
-from demerit.models.vlm.pairwise import LONGEST
-from demerit.models.vlm.plain import PlainBackbone, PlainCritic, open_backbone
+from demerit.models.vlm.pairwise import LONGEST, PlainBackbone, PlainCritic, open_backbone
 from demerit.models.vlm.prompt import load_prompts
 from fakes.internvl2_reference import ReferenceInternVL2
 from fakes.tiny_plain import INTERNVL2, change_weights, make_talk, tiny_internvl2, tiny_qwen25

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.errors import BadInput, OutOfMemory
+from demerit.models.vlm.backbone import FEWEST_TOKENS, MOST_TOKENS, ON_A_CPU, SHARE, TokenBudget, within_memory
 from demerit.models.vlm.config import VLMShape
-from demerit.models.vlm.token_budget import FEWEST_TOKENS, MOST_TOKENS, ON_A_CPU, SHARE, TokenBudget, within_memory
 from fakes.tiny_vlm import tiny_config
 
 Lengths = st.lists(st.integers(1, 50), max_size=40)

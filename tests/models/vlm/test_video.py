@@ -16,20 +16,11 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from demerit.errors import BadInput
 from demerit.models.by_time import TimedClip
 from demerit.models.vlm.backbone import Backbone
-from demerit.models.vlm.images import cut_video_patches, resize_frames
+from demerit.models.vlm.images import MOST, SETTINGS, VideoBounds, cut_video_patches, resize_frames
 from demerit.models.vlm.network import transformers_network
 from demerit.models.vlm.prefix_tree import separate_tree
+from demerit.models.vlm.prefixes import encode_pairs, frame_pairs, timestamp, video_pieces, video_size
 from demerit.models.vlm.prompt import ANSWER, TokenBlock, build_blocks, user_turn
-from demerit.models.vlm.video import (
-    MOST,
-    SETTINGS,
-    VideoBounds,
-    encode_pairs,
-    frame_pairs,
-    timestamp,
-    video_pieces,
-    video_size,
-)
 from fakes.tiny_vlm import ID, tiny_checkpoint, tiny_config, tiny_weights
 
 

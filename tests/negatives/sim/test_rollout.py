@@ -19,7 +19,7 @@ try:
 except DemeritError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-from demerit.data.labels import Event
+from demerit.data.episode import Event
 from demerit.data.store import Store
 from demerit.data.taxonomy import kind
 from demerit.negatives.sim.arena import Arena, SceneRenderer

@@ -12,20 +12,19 @@ import pytest
 
 import demerit
 from demerit.cli.simulate import _benchmark_specs, _specs
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.errors import BadInput, MissingExtra, NotApplicable, UnknownName
 from demerit.negatives.sim.arena import AZIMUTHS, choose_renderer, draw_camera, load_mujoco
 from demerit.negatives.sim.behaviours import BEHAVIOURS
 from demerit.negatives.sim.job import clear_preferences
 from demerit.negatives.sim.rollout import EpisodeSpec, check_applies, draw_length, random_numbers
 from demerit.negatives.sim.splits import (
-    BEHAVIOUR_CLASSES,
     FETCH_BENCHMARK,
     HELD_OUT_BEHAVIOURS,
     HELD_OUT_TASKS,
+    OTHER_BEHAVIOURS,
     SPLITS,
     matched_pairs,
     plan,
@@ -58,7 +57,7 @@ def test_nothing_held_out_is_trained_on() -> None:
         assert spec.task not in HELD_OUT_TASKS
         assert spec.behaviour not in HELD_OUT_BEHAVIOURS
         assert spec.setting == "varied"
-    assert {spec.behaviour for spec in test} == {"expert", *BEHAVIOUR_CLASSES}
+    assert {spec.behaviour for spec in test} == {"expert", *OTHER_BEHAVIOURS}
     assert {spec.setting for spec in test} == {"held-out"}
     assert not {spec.group for spec in train} & {spec.group for spec in validation}
     assert AZIMUTHS["held-out"][0] > AZIMUTHS["varied"][1]
@@ -75,7 +74,7 @@ def test_fetch_is_a_test_and_no_default() -> None:
     with pytest.raises(UnknownName, match="train"):
         plan("train", benchmark=FETCH_BENCHMARK)
     usual = _specs("all", "all", range(1), "varied", 128)
-    assert Counter(spec.behaviour for spec in usual) == dict.fromkeys({"expert", *BEHAVIOUR_CLASSES}, 50)
+    assert Counter(spec.behaviour for spec in usual) == dict.fromkeys({"expert", *OTHER_BEHAVIOURS}, 50)
     assert not {spec.task for spec in usual} & set(tasks(FETCH))
     assert "idle" in {spec.behaviour for spec in _specs("fetch-pick", "all", range(1), "varied", 128)}
 

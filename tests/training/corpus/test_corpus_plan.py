@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.errors import BadInput, DemeritError, NotApplicable
 from demerit.training.corpus import CorpusSource, load_config, parse_config
-from demerit.training.corpus.config import ScoreColumn, format_config
-from demerit.training.corpus.plan import draw_evenly, label_episode
+from demerit.training.corpus.config import ScoreColumn, draw_evenly, format_config, label_episode
 from fakes.corpus_fixture import RECIPE, make_folders
 
 ONE = "name: x\nsources: [{folder: .}]\n"

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,22 +14,27 @@ import torch
 from typer.testing import CliRunner
 
 from demerit.cli import app
+from demerit.data.arrays import Floats32
 from demerit.data.episode import Episode
 from demerit.data.frames import Images, spread
-from demerit.data.seen import SeenEpisodes
+from demerit.data.splits import SeenEpisodes
 from demerit.errors import BadInput, DemeritError
 from demerit.models import load_model
 from demerit.models.check import check_model
-from demerit.models.compact.engine import Engine, shipped_folder
-from demerit.models.compact.text import TextEncoder
+from demerit.models.compact.engine import WORDS, Engine, TextEncoder, shipped_folder
 from demerit.models.loading import DESCRIPTION
 from demerit.models.rewind import HEAD, ReWiND
-from demerit.training.compact.train import shipped_words
-from demerit.training.prepared import CorpusRow, Floats, PreparedCorpus
+from demerit.training.prepared import CorpusRow, PreparedCorpus
 from demerit.training.rewind import RewindTrainConfig, load_rewind_config
-from demerit.training.rewind.clips import RewindSampler, is_for_rewind, order_rewound, row_targets
-from demerit.training.rewind.network import RewindNetwork, RewindShape, rewind_losses
-from demerit.training.rewind.train import RewindTrainer, compute_features, export_rewind
+from demerit.training.rewind.data import RewindSampler, is_for_rewind, order_rewound, row_targets
+from demerit.training.rewind.train import (
+    RewindNetwork,
+    RewindTrainer,
+    compute_features,
+    export_rewind,
+    list_credits,
+    rewind_losses,
+)
 from fakes.toy_corpus import INSTRUCTIONS, compact_corpus, draw_bar
 
 SMALL = RewindTrainConfig(steps=6, clips=8, hidden=16, layers=1, heads=2, mismatched=1.0, failures=0.0)
@@ -43,7 +50,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def words() -> TextEncoder:
-    return TextEncoder.load(shipped_words())
+    return TextEncoder.load(shipped_folder() / WORDS)
 
 
 def corpus_features(width: int = 8) -> tuple[tuple[CorpusRow, ...], np.ndarray]:
@@ -56,7 +63,7 @@ def corpus_features(width: int = 8) -> tuple[tuple[CorpusRow, ...], np.ndarray]:
 
 def small_network(features: int = 384) -> RewindNetwork:
     torch.manual_seed(5)
-    return RewindNetwork(RewindShape(features, 192, 16, 2, 2)).eval()
+    return RewindNetwork(features, 192, 16, 2, 2).eval()
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +250,7 @@ def test_counterfactuals_and_clips_of_an_episode_cost_no_features(
     counted: list[int] = []
     features = Engine.features
 
-    def count(self: Engine, images: Images, first: Images) -> Floats:
+    def count(self: Engine, images: Images, first: Images) -> Floats32:
         counted.append(len(images))
         return features(self, images, first)
 
@@ -327,3 +334,39 @@ def test_the_command_trains_on_the_sample_and_the_folder_is_a_model(tmp_path: Pa
     model = load_model(str(tmp_path / "mine"))
     assert isinstance(model, ReWiND) and len(model.seen.marks - SeenEpisodes().marks) > 0
     assert (tmp_path / "mine" / "network" / "training.json").is_file()
+
+
+def test_credits_name_the_datasets() -> None:
+    sources = {"press": "droid", "lift": "mine"}
+    rows = [replace(row, source=sources.get(row.task, "metaworld")) for row in compact_corpus().rows]
+    credits = list_credits(rows)
+    assert (
+        credits[0].startswith("DROID (CC-BY-4.0)") and credits[1].startswith("Meta-World") and credits[2:] == ["mine"]
+    )
+
+
+SCORING = """
+import numpy as np
+from demerit import Episode, load_model
+load_model("default").score([Episode.from_array(np.zeros((3, 32, 32, 3), np.uint8), "press the button")])
+"""
+HELP = """
+from demerit.cli import app
+app(["train", "rewind", "--help"], standalone_mode=False)
+app(["train", "robometer", "--help"], standalone_mode=False)
+"""
+
+
+@pytest.mark.parametrize("code", [HELP, SCORING], ids=["help", "scoring"])
+def test_only_training_loads_torch(code: str) -> None:
+    check = f"import sys\n{code}\nassert 'torch' not in sys.modules and 'onnx' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_without_torch_the_extra_is_named_first(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['torch'] = None; from demerit.cli import main; main()"
+    command = [sys.executable, "-c", code, "train", "rewind", "-o", str(tmp_path / "out"), "--data", "a=nowhere"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "demerit[train]" in run.stderr
+    assert not (tmp_path / "out").exists()

@@ -10,18 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from demerit.data.dataset import Record
-from demerit.data.episode import Episode
-from demerit.data.labels import NOT_A_MODEL, Event, Outcome, Preference
+from demerit.data.episode import NOT_A_MODEL, Episode, Event, Outcome, Preference
+from demerit.data.splits import LabelSelection
 from demerit.errors import BadInput, NotApplicable
 from demerit.models.taught.features import stride_indices
-from demerit.training.selection import LabelSelection
-from demerit.training.teach.config import TeachConfig
-from demerit.training.teach.data import (
-    TeachData,
-    TeachLabel,
-    gather_data,
-    targets_of,
-)
+from demerit.training.teach.data import TeachConfig, TeachData, TeachLabel, gather_data, targets_of
 from demerit.training.teach.features import EmbeddedEpisode
 from demerit.training.teach.training_set import group_episodes, move_label, name_tasks
 from fakes import lesson_data as data
@@ -168,6 +161,18 @@ def test_a_verdict_sets_the_end_and_interpolates_from_the_start() -> None:
     assert bad.origins == ("start", "capped") and np.isnan(bad.value[5])
     graded = targets_of(TeachLabel(grade=3), 20)
     assert (graded.value[-1], graded.done[-1]) == (0.5, 0)
+
+
+@given(length=st.integers(1, 90), success=st.booleans())
+def test_a_flag_of_recordings_that_stop_is_about_their_last_frames(length: int, success: bool) -> None:
+    targets = targets_of(TeachLabel(success=success), length, stops=True)
+    share = np.arange(length) / max(1, length - 1)
+    last = np.arange(length) >= length - 2
+    known = last | (share < 0.8)
+    assert (targets.origin > 0).tolist() == known.tolist()  # what lies between is not called anything
+    assert targets.done[known].tolist() == (last & success)[known].astype(float).tolist()
+    assert not np.isnan(targets.value[known]).any() and bool((targets.capped[last] != success).all())
+    assert length < 4 or bool((np.diff(targets.value[share < 0.8]) >= 0).all())
 
 
 def test_a_failure_event_caps_the_frames_after_it() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from demerit.errors import BadInput, UnknownName
 from demerit.models.taught.features import FeatureLayout
 from demerit.models.taught.head import TaughtHead
-from demerit.training.teach.config import TeachConfig
-from demerit.training.teach.data import FrameTargets, TeachLabel, targets_of, wrong_task_targets
+from demerit.training.teach.data import FrameTargets, TeachConfig, TeachLabel, targets_of, wrong_task_targets
 from demerit.training.teach.fit import (
     MISSED_SUCCESS,
     NARROWEST,

@@ -15,11 +15,12 @@ from PIL import Image
 
 import demerit
 from demerit.data.dataset import Record
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Outcome, Preference
 from demerit.data.formats import open_dataset
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome, Preference
+from demerit.data.reward import VerdictCounts
+from demerit.decide.guarantee import describe_cut
 from demerit.errors import BadInput, StoppedByUser, StoreError, UnknownName
 from demerit.evaluate.benchmarks.run import recompute
 from demerit.evaluate.reports.headline import headline
@@ -29,7 +30,9 @@ from demerit.models.check import check_model
 from demerit.models.protocol import Prepares
 from demerit.models.reward_store import RewardStore
 from demerit.models.score import ScoreJob, score
+from demerit.models.taught.model import TaughtModel
 from demerit.training.teach import TeachConfig, TeachOutcome, features, teach
+from demerit.training.teach.job import STOPPED
 from demerit.training.teach.report import write_teach_page
 from fakes import lesson_data as data
 from fakes.coded_episodes import Unreadable
@@ -91,6 +94,41 @@ def test_successes_alone_teach_and_the_advice_is_to_label_failures() -> None:
     assert "failures" in outcome.results.advice[0]
     assert outcome.results.answer.kind == "not yet measurable"
     assert outcome.model.config.threshold is None and outcome.results.measure("auroc") is None
+
+
+def test_a_model_that_is_not_trusted_says_so_with_every_reward(tmp_path: Path) -> None:
+    outcome = taught(data.episodes(3, 3, data.verdict), out=tmp_path / "early")
+    assert not outcome.results.answer.is_trusted
+    loaded = TaughtModel.from_folder(tmp_path / "early", FakeNetwork())
+    assert loaded.card.hash() == outcome.model.card.hash()
+    for model in (loaded, outcome.model):
+        counts = VerdictCounts.of(model.score(data.episodes(1, 0, first=40)))
+        assert counts.warnings[-1] == f"model not yet trusted: {outcome.results.title}"
+    path = tmp_path / "early" / "model.json"
+    path.write_text(path.read_text().replace('"caution"', '"an older file has none"'))
+    older = TaughtModel.from_folder(tmp_path / "early", FakeNetwork())
+    assert older.card.hash() == loaded.card.hash()  # it is no part of what the model is
+    assert not older.score(data.episodes(1, 0, first=40))[0].caution
+
+
+def test_a_value_is_called_progress_only_where_progress_was_taught() -> None:
+    flags, curves = (taught(data.episodes(4, 4, *labelled)) for labelled in ((data.verdict,), ()))
+    assert flags.model.card.quantity == "score: above 0.5 is more like your successes"
+    assert curves.model.card.quantity == "progress"
+    assert "quantity" not in curves.model.config.taught_on  # as in models of earlier versions
+    measured = flags.results.report.line(flags.model.card.name, "over_reward_above_half")
+    assert measured is not None and measured.known
+    assert any("No progress is labelled" in note for note in flags.results.notes)
+    assert not any("No progress is labelled" in note for note in curves.results.notes)
+
+
+def test_one_line_says_which_number_decides(model: tuple[TeachOutcome, Path]) -> None:
+    outcome = model[0]
+    threshold = outcome.results.calibration.threshold
+    line = describe_cut(outcome.model)
+    assert line.startswith(f"called a success where the probability of success reaches {threshold:.2f} (At most 20.0%")
+    assert line.endswith(f"the value is no verdict: {outcome.model.card.quantity}, 0 to 1")
+    assert outcome.results.cut == line
 
 
 def redraw(episode: Episode, id: str, change: Callable[[np.ndarray], np.ndarray]) -> Episode:
@@ -179,8 +217,8 @@ def test_title_and_table_follow_one_verdict(model: tuple[TeachOutcome, Path]) ->
         assert verdict is not None and verdict.resampled == "episodes"
         assert verdict.is_better or results.answer.kind != "trust it"
         assert results.as_dict()["teaching"]["answer"]["kind"] == results.answer.kind
-        cell = headline(results.report).rows[0].cells[0]
-        assert cell is not None and cell.answer == verdict.answer
+        cell = headline(results.report)["rows"][0]["cells"][0]
+        assert cell is not None and cell["answer"] == verdict.answer
         assert results.report.line(name, "over_reward_above_half") is not None
     assert few.results.report.verdict("taught", "auroc").answer == "no evidence yet"  # type: ignore[union-attr]
     assert model[0].results.report.line("squares", "over_reward_above_threshold") is not None  # it has a threshold
@@ -383,6 +421,7 @@ def test_an_episode_with_some_cameras_is_taught_and_scored_with_those() -> None:
         assert (reward.given["succeeds"] is None) == (missing is not None)  # no guarantee without a camera
     other = outcome.model.score([replace(both[0], views={"front": both[0].main})])[0]
     assert not other.scored and "'side'" in other.why_missing
+    assert str(other.verdict) == "unknown: camera missing (top, side)"
 
 
 def test_a_live_episode_with_some_cameras_is_as_scored() -> None:
@@ -494,3 +533,24 @@ def test_an_interrupted_run_does_not_ask_for_labels_that_exist(tmp_path: Path) -
     calibration = stopped.results.calibration
     assert stopped.stopped and 0 < calibration.failures < 6 and calibration.threshold is None
     assert f"{calibration.failures} of 6 labelled" in calibration.note and "Label" not in calibration.note
+
+
+def stop_early(episode: Episode) -> Episode:
+    """A recording that ends where the square arrives, or would have."""
+    return replace(episode, views={name: frames.select(np.arange(21)) for name, frames in episode.views.items()})
+
+
+def test_recordings_that_stop_when_the_task_is_done_are_judged_by_their_last_frames() -> None:
+    lesson, new = data.episodes(5, 5, data.verdict), data.episodes(6, 6, first=40)
+    going_on, stopped = taught(lesson), taught([stop_early(one) for one in lesson])
+    assert going_on.model.head.blend < stopped.model.head.blend == 1
+    assert STOPPED in stopped.results.notes and STOPPED not in going_on.results.notes
+    values, good = finals(stopped, [stop_early(one) for one in new]), [bool(one.labels[0].success) for one in new]
+    assert values[good].min() > 0.5 > values[np.logical_not(good)].max()
+    curves = taught(
+        [
+            stop_early(replace(one, outcomes=(Outcome("human", grade=5 if one.labels[0].success else 2),)))
+            for one in lesson
+        ]
+    )
+    assert curves.model.head.blend == going_on.model.head.blend  # only where flags are all that is known

@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from demerit.training.teach.looks import SNAPSHOTS, doubt_labels, find_copies, split_looks, take_snapshots
+from demerit.training.teach.training_set import (
+    SNAPSHOTS,
+    STILL_CHANGES,
+    doubt_labels,
+    find_copies,
+    measure_change,
+    split_looks,
+    take_snapshots,
+)
 
 
 def walks(count: int, seed: int = 0, at: float = 0.0) -> np.ndarray:
@@ -46,11 +54,23 @@ def test_snapshots_join_cameras_and_need_one_frame() -> None:
     assert take_snapshots(towers).shape == (2, SNAPSHOTS, 5)
 
 
-def test_labels_beyond_the_other_median_and_copies_with_both_labels_are_doubted() -> None:
+def test_successes_below_every_failure_and_copies_with_both_labels_are_doubted() -> None:
     success = np.repeat([1.0, 0.0], 6)
-    values = np.array([0.9, 0.8, 0.9, 0.8, 0.9, 0.05, 0.1, 0.2, 0.1, 0.2, 0.1, 0.3])
+    values = np.array([0.9, 0.8, 0.9, 0.15, 0.9, 0.05, 0.1, 0.2, 0.1, 0.2, 0.95, 0.3])
     names = list("abcdefghijkl")
     own = list(range(12))
-    assert list(doubt_labels(values, success, own, names)) == ["f"]
+    assert list(doubt_labels(values, success, own, names)) == ["f"]  # not d: below most failures; nor k: a near miss
     assert list(doubt_labels(values, success, [*own[:11], 0], names)) == ["a", "l", "f"]
     assert list(doubt_labels(np.full(12, np.nan), success, own, names)) == []
+    assert list(doubt_labels(1 - values, success, own, names)) == []  # a model that ranks the wrong way doubts nothing
+    for few in ([0, 1, 5, 6, 7, 8], [0, 1, 2, 3, 4, 5, 6, 7]):  # six labels; two failures
+        assert list(doubt_labels(values[few], success[few], own[: len(few)], [names[i] for i in few])) == []
+
+
+def test_a_recording_that_moves_to_its_end_is_told_from_one_that_waits() -> None:
+    rng = np.random.default_rng(0)
+    moving = np.cumsum(rng.normal(0, 1, (60, 30)), axis=0)
+    moving[-8:] += np.linspace(0, 25, 8)[:, None]  # what decides happens at the end
+    waiting = np.concatenate([moving, np.repeat(moving[-1:], 30, axis=0) + rng.normal(0, 0.05, (30, 30))])
+    assert measure_change(moving) > STILL_CHANGES > 2 * measure_change(waiting)
+    assert measure_change(np.ones((5, 30))) == 0 == measure_change(moving[:1])

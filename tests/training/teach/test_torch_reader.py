@@ -12,9 +12,8 @@ import pytest
 from demerit.errors import BadInput, StoreError
 from demerit.models import load_model
 from demerit.models.compact import Engine
-from demerit.models.taught.features import FeatureStream
+from demerit.models.taught.features import SIDE, FeatureStream, Reader
 from demerit.models.taught.head import TaughtHead
-from demerit.models.taught.reader import SIDE, Reader
 from demerit.training.teach import TeachConfig, features, teach
 from demerit.training.teach.data import TeachLabel, targets_of
 from demerit.training.teach.fit import FitExample, build_rows, choose_mix, confusion, fit_head
@@ -100,7 +99,7 @@ def test_the_exported_graph_is_the_network() -> None:
     network.standardize([relation_of((fine, coarse))])
     network.eval()
     with torch.no_grad():
-        expected = reading._outputs(network(torch.from_numpy(fine), torch.from_numpy(coarse))).numpy()
+        expected = network(torch.from_numpy(fine), torch.from_numpy(coarse)).numpy()
     read = Reader(reading.export_reader(network, lower), Path("reader.onnx"))(images, images[0])
     assert np.allclose(read, expected, atol=1e-4)
 

@@ -15,6 +15,7 @@ from demerit.training.teach.trust import (
     PRIOR_AUROC,
     PRIOR_WEIGHT,
     HeldOutEvidence,
+    TrustAnswer,
     auroc_variance,
     bound_auroc,
     count_more,
@@ -60,6 +61,21 @@ def test_a_model_that_does_not_beat_the_controls_is_not_trusted(answer: Answer) 
     assert (found.kind, found.more) == ("label more", 15)
 
 
+@pytest.mark.parametrize(
+    ("unlabelled", "headline"),
+    [
+        (None, "Label about 90 more"),
+        (200, "Label about 90 more"),
+        (13, "Label all 13 left, and record about 77 more"),
+        (0, "Record and label about 90 more"),
+    ],
+)
+def test_no_more_labels_are_asked_for_than_there_are_episodes(unlabelled: int | None, headline: str) -> None:
+    answer = TrustAnswer("label more", "it is early", 0.8, 0.6, 90, unlabelled)
+    assert answer.headline == headline
+    assert TrustAnswer.from_dict(answer.as_dict()) == answer
+
+
 def test_the_worse_of_two_looks_decides() -> None:
     good, poor, empty = HeldOutEvidence(0.99, 20, 20), HeldOutEvidence(0.8, 20, 20), HeldOutEvidence(math.nan, 9, 0)
     assert decide_trust([good, poor], against_controls("better")).auroc == 0.8
@@ -88,10 +104,40 @@ def test_fewer_labels_are_asked_for_when_the_curve_rises() -> None:
     rising = [CurvePoint(2, 0.5, 0.0), CurvePoint(4, 0.6, 0.0), CurvePoint(8, 0.72, 0.0)]
     flat = [CurvePoint(size, 0.8, 0.0) for size in (2, 4, 8)]
     few, many = (count_more(16, *fit_curve(now, curve)) for curve in (rising, flat))
-    assert 0 < few < many <= MOST
+    assert few is not None and few < 3 * 16 and (many is None or few < many)
     slope, level = fit_curve(now, rising)
     area = 1 - math.exp(level - slope * math.log(16 + few))
     assert bound_auroc(area, 8 + few // 2, 8 + few // 2, 0.1) >= BAR
+
+
+def make_curve(*areas: float) -> list[CurvePoint]:
+    return [CurvePoint(2 ** (i + 1), area, math.nan) for i, area in enumerate(areas)]
+
+
+@pytest.mark.parametrize(("area", "each"), [(0.6, 5), (0.5, 5), (0.82, 12), (1.0, 3), (0.75, 100)])
+def test_no_more_labels_are_asked_for_than_the_curve_can_show(area: float, each: int) -> None:
+    found = decide_trust([HeldOutEvidence(area, each, each)], None, make_curve(0.4, 0.5))
+    assert found.more is not None and 0 < found.more <= min(3 * 2 * each, MOST)
+
+
+def test_where_the_end_is_not_in_sight_as_many_again_are_asked_for() -> None:
+    found = decide_trust([HeldOutEvidence(0.6, 5, 5)], None, make_curve(0.62, 0.55))
+    assert (found.kind, found.more) == ("label more", 10) and "then look again" in found.reason
+    assert "then look again" not in decide_trust([HeldOutEvidence(0.95, 8, 8)], None, make_curve(0.6, 0.7, 0.8)).reason
+
+
+def test_a_flat_curve_of_enough_recordings_asks_for_something_else() -> None:
+    now = HeldOutEvidence(0.76, 14, 14)
+    flat, rising = (decide_trust([now], None, make_curve(*areas)) for areas in ((0.74, 0.77, 0.76), (0.5, 0.6, 0.7)))
+    assert (flat.kind, flat.more) == ("more labels will not help", None)
+    assert flat.title.startswith("More labels will not help: ") and "another camera" in flat.reason
+    assert "moments marked" in flat.reason
+    assert rising.kind == "label more" and rising.more is not None
+    few = decide_trust([HeldOutEvidence(0.76, 8, 8)], None, make_curve(0.74, 0.77, 0.76))
+    assert few.kind == "label more"  # eight of each are too few to call a curve flat
+    assert TrustAnswer.from_dict(flat.as_dict()) == flat
+    good = decide_trust([HeldOutEvidence(0.9, 10, 10)], None, make_curve(0.9, 0.9, 0.9))
+    assert good.kind == "label more"  # no better with more labels, but surer
 
 
 def test_a_group_counts_once() -> None:

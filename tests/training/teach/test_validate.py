@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demerit.evaluate.metrics.success import conformal_threshold
-from demerit.training.calibration.fit import fit_logistic
+from demerit.decide.threshold import conformal_threshold
+from demerit.training.calibration import fit_logistic
 from demerit.training.teach.validate import assign_folds, default_risk
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from demerit.data.seen import SEEN, SeenEpisodes
+from demerit.data.splits import SEEN, SeenEpisodes
 from demerit.errors import BadInput, WriteError
 from demerit.models.vlm.backbone import Backbone
 from demerit.models.vlm.checkpoint import read_checkpoint

@@ -61,7 +61,7 @@ def test_a_file_changes_some_numbers(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("rate: 1e-4\nlora: 8\n")
     mine = load_vlm_config("robometer", tmp_path / "mine.yaml")
     assert (mine.rate, mine.lora) == (1e-4, 8)
-    shares = json.dumps(mine.change({"strategies": {"rewind": 1}}).to_json()["strategies"])
+    shares = json.dumps(mine.change({"strategies": {"rewind": 1}}).as_dict()["strategies"])
     assert shares == '{"rewind": 1.0}'  # equal to 1.0: the identity of a run is made from this text
     with pytest.raises(BadInput, match="roboreward_8b"):
         load_vlm_config("roboreward", tmp_path / "absent.yaml")

@@ -6,13 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.models.by_time import ByTime
 from demerit.training.prepared import CorpusPart, count_grades, count_skipped, prepare
-from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
-from demerit.training.vlm.corpus import VLMCorpusPlan, shrink
+from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig, VLMCorpusPlan, shrink
 from fakes.toy_corpus import list_dataset
 
 

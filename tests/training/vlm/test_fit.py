@@ -165,7 +165,7 @@ def test_two_launched_processes_resume_what_one_began_and_end_where_it_does(tmp_
     numbers = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", REPO / "docs/accelerate/ddp.yaml"]
     launch += ["--num_processes", "2", "--main_process_port", "0", "-m", "demerit"]
-    launch += ["train", "robometer", "-o", tmp_path / "two", "--corpus", tmp_path / "corpus", "--workers", "1"]
+    launch += ["train", "robometer", "-o", tmp_path / "two", "--prepared", tmp_path / "corpus", "--workers", "1"]
     launch += ["--from", start, "--device", "cpu", *numbers]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = list(map(str, launch))

@@ -198,3 +198,12 @@ def test_unequal_pairs_are_those_that_is_better_finds() -> None:
     assert [tuple(pair) for pair in pair_unequal(rows, groups, 0.2).tolist()] == expected
     crowd = pair_unequal([*rows[:1], *[rows[1]] * 200], [list(range(201))], 0.2)
     assert 50 <= (crowd[:, 0] == 0).sum() <= 64  # at most that many for one episode
+
+
+def test_no_episode_is_compared_with_itself() -> None:
+    for apart in (0, -0.1, 1, float("nan")):
+        with pytest.raises(BadInput, match="apart"):
+            RobometerTrainConfig().change({"apart": apart})
+    corpus = vlm_corpus()
+    pairs = PairSampler(corpus, RobometerTrainConfig(apart=1e-6)).unequal
+    assert len(pairs) and not np.any(pairs[:, 0] == pairs[:, 1])

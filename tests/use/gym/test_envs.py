@@ -14,8 +14,8 @@ from gymnasium.wrappers import TimeLimit
 from demerit import RemoteModel
 from demerit.errors import BadInput, BadReward, DemeritWarning
 from demerit.models.rule import Rule, RuleConfig
-from demerit.use.gym import EpisodeThreshold, RewardEnv, RewardVectorEnv, relabel
-from demerit.use.serve.server import RewardServer
+from demerit.use.gym import RewardEnv, RewardVectorEnv, Threshold, relabel
+from demerit.use.serve.server import serve_models
 from fakes.lamp_env import EpisodeLamp, LampEnv, LampModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:mode='dense'")
@@ -96,7 +96,7 @@ def test_success_terminates_and_wins_over_a_time_limit() -> None:
 
 
 def test_some_looks_in_a_row_must_reach_the_threshold() -> None:
-    threshold = EpisodeThreshold(0.55, "value", 0.05, None, 100, in_a_row=2)
+    threshold = Threshold(0.55, "value", 0.05, None, 100, in_a_row=2)
     env = RewardEnv(lamp(20), LampModel(), "", success=threshold)
     assert [step[2] for step in play(env, [UP, UP, UP, DOWN, UP, UP, UP])] == [False] * 5 + [True]
     looks = RewardEnv(lamp(20), LampModel(), "", success=threshold, stride=3)
@@ -104,7 +104,7 @@ def test_some_looks_in_a_row_must_reach_the_threshold() -> None:
 
 
 def test_a_fall_ends_it_as_failed() -> None:
-    fall = EpisodeThreshold(0.3, "drop", 0.05, None, 100)
+    fall = Threshold(0.3, "drop", 0.05, None, 100)
     steps = play(RewardEnv(lamp(9), LampModel(), "", failure=fall), [UP, UP, DOWN, STAY, DOWN, UP])
     assert [step[2] for step in steps] == [False] * 4 + [True]
     assert steps[-1][4]["demerit"]["failed"] and not steps[-1][4]["demerit"]["succeeded"]
@@ -194,7 +194,7 @@ def test_an_unscored_frame_is_never_a_number(delay: int) -> None:
 def test_a_model_on_a_server_gives_the_same_rewards(delay: int) -> None:
     options: dict[str, Any] = {"success": 0.7, "delay": delay, "stride": 2}
     near = RewardEnv(lamp(6), LampModel(gives_success=True), ["a", "b"], **options)
-    with RewardServer([LampModel(gives_success=True)]) as server:
+    with serve_models([LampModel(gives_success=True)]) as server:
         far = RewardEnv(lamp(6), RemoteModel(server.url), ["a", "b"], **options)
         for actions in ([UP] * 6, [UP, STAY, DOWN, UP, UP, STAY]):
             here, there = play(near, actions), play(far, actions)
@@ -227,7 +227,7 @@ def test_other_rewards_are_not_warned_of() -> None:
 
 def test_a_guess_is_said_once() -> None:
     env = RewardEnv(lamp(2), LampModel(familiarity=0.001), "")
-    with pytest.warns(DemeritWarning, match="a guess") as said:
+    with pytest.warns(DemeritWarning, match="unfamiliar") as said:
         for _ in range(3):
             play(env, [UP] * 2)
     assert len(said) == 1

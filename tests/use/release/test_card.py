@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,19 +12,18 @@ from typing import Any
 import pytest
 
 from demerit.data.dataset import Dataset, ListReader
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Event, Outcome
 from demerit.data.formats import open_dataset
 from demerit.data.frames import Frames
-from demerit.data.labels import Event, Outcome
 from demerit.data.store import Store
 from demerit.data.video import VideoClip
 from demerit.use.release import ReleaseConfig, release
 from demerit.use.release.card import count_tables
-from fakes.paths import REPO
+from fakes.paths import REPO, find_chromium
 from fakes.release_fixture import messy_rollouts
 from fakes.tiny_network import make_network
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = find_chromium()
 EVIL = "</script><script>window.evil = 1</script><img src=x onerror='window.evil = 2'>"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 

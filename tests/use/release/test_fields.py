@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demerit.data.episode import Edit, Episode, Origin
-from demerit.data.labels import Event, Outcome, Preference
+from demerit.data.episode import Edit, Episode, Event, Origin, Outcome, Preference
 from demerit.errors import BadInput, UnknownName
-from demerit.use.release.config import ReleaseConfig, load_hook, read_replacements
-from demerit.use.release.fields import ReleaseFields
+from demerit.use.release.config import ReleaseConfig, ReleaseFields, load_hook, read_replacements
 
 MakeEpisode = Callable[..., Episode]
 
@@ -61,7 +59,7 @@ def test_only_allowed_fields_are_released(make_episode: MakeEpisode) -> None:
         "notes": 3, "site": 1, "tags.policy": 1, "tags.pc": 1, "signals.action": 1, "signals.gps": 1,
         "signals.timestamp": 1, "edits.path": 1,
     }  # fmt: skip
-    assert fields.annotators.given == {"Anna Schmidt": "annotator_1"}
+    assert fields.numbered["annotators"] == {"Anna Schmidt": "annotator_1"}
 
 
 def test_kept_fields_are_verbatim_and_times_begin_at_zero(make_episode: MakeEpisode) -> None:

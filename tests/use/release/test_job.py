@@ -19,12 +19,11 @@ import pytest
 import yaml
 
 from demerit.data.dataset import Dataset, ListReader, Record
-from demerit.data.episode import Edit, Episode, Origin
+from demerit.data.episode import Edit, Episode, Origin, Outcome, Preference
 from demerit.data.files import lock_folder
 from demerit.data.formats import open_dataset
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.importing import import_dataset
-from demerit.data.labels import Outcome, Preference
 from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.errors import BadInput, MissingExtra, RemoteError, StoreBusy, StoreError, UnknownName
@@ -397,7 +396,7 @@ def test_the_command(messy: Path, tmp_path: Path, api: type[FakeApi]) -> None:
         (["x", "--yes"], "--push"),
         (["x"], "--licence"),
         (["x", "--where", "split"], "--where"),
-        (["x", "--format", "zip"], "lerobot"),
+        (["x", "--to", "zip"], "lerobot"),
         (["x", "--keep", "names"], "--keep"),
     ):
         assert word in error_sentence(demerit_here("release", messy, *wrong, cwd=tmp_path))
@@ -425,7 +424,7 @@ def test_a_full_disk_says_whether_a_release_resumes(
 
     monkeypatch.setattr("demerit.use.release.job.sync_tree", fill)
     said = {
-        layout: error_sentence(demerit_here("release", blocks.root, tmp_path / layout, "--format", layout))
+        layout: error_sentence(demerit_here("release", blocks.root, tmp_path / layout, "--to", layout))
         for layout in LAYOUTS
     }
     assert "resume" in said["folder"] and "resume" not in said["lerobot"]

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from demerit.data.episode import Episode
-from demerit.data.frames import Frames
+from demerit.data.frames import Frames, SplicedFrames
 from demerit.data.video import EXACT, VideoClip, write_video
 from demerit.errors import BadInput
-from demerit.negatives.edits.splice import SplicedFrames
 from demerit.use.release.config import Mask, ReleaseConfig
 from demerit.use.release.video import ReleaseVideos, hide_regions, remux
 from fakes.release_fixture import add_user_data, cut_video, write_recording

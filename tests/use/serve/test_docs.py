@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from demerit.use.serve.server import RewardServer
+from demerit.use.serve.server import serve_models
 from fakes.paths import REPO
 from fakes.served_models import Brightness
 
@@ -19,7 +19,7 @@ TEXT = (REPO / "docs" / "serve.md").read_text("utf-8")
 @pytest.mark.slow
 def test_the_documentation_runs(make_video: Callable[..., Path], tmp_path: Path) -> None:
     make_video("videos/a.mp4")
-    with RewardServer([Brightness()]) as free:
+    with serve_models([Brightness()]) as free:
         port = free.url.rpartition(":")[2]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "NO_COLOR": "1"}

@@ -13,27 +13,30 @@ import pytest
 import schemathesis
 from hypothesis import given, settings
 from prometheus_client.parser import text_string_to_metric_families
-from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from demerit.data.episode import Episode
-from demerit.errors import BadInput
-from demerit.use.serve.live_socket import LiveSocket
-from demerit.use.serve.requests import ServeLimits
-from demerit.use.serve.server import RewardServer
+from demerit.errors import BadInput, UnreadableVideo
+from demerit.use.serve.client import LiveSocket
+from demerit.use.serve.server import serve_models
 from demerit.use.serve.wire import encode_frame, join_message
+from demerit.web.doors import ONCE_PER_MINUTE, STRANGER_BYTES
+from demerit.web.server import WebServer
+from demerit.web.uploads import ServeLimits, UploadDecoder
 from fakes.served_models import Brightness, ScoresOnly
 from fakes.tiny_network import random_images
 
 BINARY = {"Content-Type": "application/octet-stream"}
 IMAGES = random_images(3, 4, 5)
 HEADER = {"episodes": [{"id": "a", "instruction": "push", "views": [{"camera": "main", "shape": [3, 4, 5, 3]}]}]}
+MANY_VIDEOS = {"views": [{"camera": str(place), "video": 1} for place in range(65)]}
 GOOD = join_message(HEADER, [IMAGES])
 TOKEN = "a token of some length"
 
 
 def ask(
-    server: RewardServer, path: str, body: bytes | None = None, headers: dict[str, str] | None = None, method: str = ""
+    server: WebServer, path: str, body: bytes | None = None, headers: dict[str, str] | None = None, method: str = ""
 ) -> tuple[int, Any, http.client.HTTPMessage]:
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
     connection.request(
@@ -46,19 +49,24 @@ def ask(
     return response.status, json.loads(content) if is_json else content, response.headers
 
 
-def open_live(server: RewardServer, query: str = "", **headers: str) -> ClientConnection:
+def open_live(server: WebServer, query: str = "", **headers: str) -> ClientConnection:
     address = server.url.replace("http", "ws") + f"/live{query}"
     return connect(address, additional_headers=headers, proxy=None, compression=None).__enter__()
 
 
-def refused_live(server: RewardServer, query: str = "", **headers: str) -> int:
-    """Return the status with which a connection is refused and closed."""
-    with open_live(server, query, **headers) as live:
-        answer = exchange(live, '{"start": ""}')
-        with pytest.raises(ConnectionClosedOK):
-            live.recv(60)
-    assert answer["error"]
-    return int(answer["status"])
+def open_raw(server: WebServer, sent: bytes) -> socket.socket:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    raw = socket.create_connection((host, int(port)), timeout=60)
+    raw.sendall(sent)
+    return raw
+
+
+def refused_live(server: WebServer, query: str = "", **headers: str) -> int:
+    """Return the status with which a handshake is refused."""
+    with pytest.raises(InvalidStatus) as refused:
+        open_live(server, query, **headers)
+    assert json.loads(refused.value.response.body or b"")["error"]
+    return refused.value.response.status_code
 
 
 def exchange(live: ClientConnection, message: str | bytes) -> Any:
@@ -72,13 +80,13 @@ def model() -> Brightness:
 
 
 @pytest.fixture
-def server(model: Brightness) -> Iterator[RewardServer]:
-    with RewardServer([model], limits=ServeLimits(waiting=2, live=3, megabytes=1, frames=20, pixels=4096)) as server:
+def server(model: Brightness) -> Iterator[WebServer]:
+    with serve_models([model], limits=ServeLimits(waiting=2, live=3, megabytes=1, frames=20, pixels=4096)) as server:
         yield server
         model.gate.set()
 
 
-def test_scores_of_a_binary_body(server: RewardServer, model: Brightness) -> None:
+def test_scores_of_a_binary_body(server: WebServer, model: Brightness) -> None:
     status, answer, _ = ask(server, "/score", GOOD)
     (expected,) = Brightness().score([Episode.from_array(IMAGES, "push", id="a")])
     assert status == 200 and answer["card"] == model.card.hash()
@@ -92,7 +100,7 @@ def test_scores_of_a_binary_body(server: RewardServer, model: Brightness) -> Non
     )
 
 
-def test_comparisons(server: RewardServer) -> None:
+def test_comparisons(server: WebServer) -> None:
     two = {
         "episodes": [{**HEADER["episodes"][0], "instruction": text} for text in ("long", "")],
         "pairs": [[0, 1], [1, 1]],
@@ -104,7 +112,7 @@ def test_comparisons(server: RewardServer) -> None:
         assert status == 400 and "pairs" in answer["error"]
 
 
-def test_an_uploaded_video(server: RewardServer, make_video: Callable[..., Path]) -> None:
+def test_an_uploaded_video(server: WebServer, make_video: Callable[..., Path]) -> None:
     path = make_video(frames=12)
     status, answer, _ = ask(server, "/score?instruction=push&id=clip", path.read_bytes(), {"Content-Type": "video/mp4"})
     (expected,) = Brightness().score([Episode.from_video(path, "push", id="clip")])
@@ -112,7 +120,7 @@ def test_an_uploaded_video(server: RewardServer, make_video: Callable[..., Path]
     assert answer["rewards"][0]["given"] == expected.given
 
 
-def test_videos_that_cannot_be_decoded_are_unscored(server: RewardServer, make_video: Callable[..., Path]) -> None:
+def test_videos_that_cannot_be_decoded_are_unscored(server: WebServer, make_video: Callable[..., Path]) -> None:
     whole, long = make_video(frames=12).read_bytes(), make_video("long.mp4", frames=21).read_bytes()
     make_video("frames.mp4")
     playlist = b"ffconcat version 1.0\nfile frames.mp4\n"
@@ -132,7 +140,7 @@ def test_videos_that_cannot_be_decoded_are_unscored(server: RewardServer, make_v
 def test_a_video_that_takes_too_long_and_the_next_one(model: Brightness, make_video: Callable[..., Path]) -> None:
     video = make_video().read_bytes()
     for seconds, scored in ((1e-6, 0), (60, 12)):
-        with RewardServer([model], limits=ServeLimits(decode_seconds=seconds)) as server:
+        with serve_models([model], limits=ServeLimits(decode_seconds=seconds)) as server:
             _, answer, _ = ask(server, "/score", video, {"Content-Type": "video/mp4"})
         assert len(answer["rewards"][0]["value"]) == scored
 
@@ -152,22 +160,21 @@ def test_a_video_that_takes_too_long_and_the_next_one(model: Brightness, make_vi
         ("/score", None, BINARY, 405),
         ("/nothing", None, BINARY, 404),
         ("/../etc/passwd", None, BINARY, 404),
+        ("/score", join_message({"episodes": [MANY_VIDEOS]}, [bytes(65)]), BINARY, 400),
     ],
 )
-def test_what_is_refused(server: RewardServer, path: str, body: bytes, headers: dict[str, str], status: int) -> None:
+def test_what_is_refused(server: WebServer, path: str, body: bytes, headers: dict[str, str], status: int) -> None:
     found, answer, _ = ask(server, path, body, headers)
     assert found == status and answer["error"]
     assert ask(server, "/score", GOOD)[0] == 200
 
 
-def test_a_body_without_a_length_is_refused(server: RewardServer) -> None:
+def test_a_body_without_a_length_is_refused(server: WebServer) -> None:
     status, answer, _ = ask(server, "/score", iter([GOOD]), BINARY)  # type: ignore[arg-type]
     assert status == 411 and answer["error"]
 
 
-def test_health_answers_and_a_full_queue_refuses_while_the_model_computes(
-    server: RewardServer, model: Brightness
-) -> None:
+def test_health_answers_and_a_full_queue_refuses_while_the_model_computes(server: WebServer, model: Brightness) -> None:
     model.gate.clear()
     waiting = [threading.Thread(target=ask, args=(server, "/score", GOOD)) for _ in range(3)]
     waiting[0].start()
@@ -187,15 +194,55 @@ def test_health_answers_and_a_full_queue_refuses_while_the_model_computes(
 
 def test_the_deadline(model: Brightness) -> None:
     model.gate.clear()
-    with RewardServer([model], limits=ServeLimits(deadline=0.05)) as server:
+    with serve_models([model], limits=ServeLimits(deadline=0.05)) as server:
         assert ask(server, "/score", GOOD)[0] == 504
         model.gate.set()
+
+
+def test_the_deadline_holds_for_sending_and_decoding_too(
+    model: Brightness, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops: list[threading.Event] = []
+
+    def decode(self: UploadDecoder, video: object, budget: object, prepare: object, stop: threading.Event) -> None:
+        stops.append(stop)
+        assert stop.wait(60)
+
+    monkeypatch.setattr(UploadDecoder, "decode", decode)
+    half = f"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(GOOD)}\r\n\r\nhalf".encode()
+    with serve_models([model], limits=ServeLimits(deadline=0.2)) as server:
+        status, answer, _ = ask(server, "/score", make_video().read_bytes(), {"Content-Type": "video/mp4"})
+        assert status == 504 and answer["error"] and stops[0].is_set()
+        with open_raw(server, half) as raw:
+            assert raw.recv(12).endswith(b" 504")
+
+
+def test_work_stops_when_the_client_is_gone(
+    server: WebServer, model: Brightness, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, stopped = threading.Event(), threading.Event()
+
+    def decode(self: UploadDecoder, video: object, budget: object, prepare: object, stop: threading.Event) -> None:
+        started.set()
+        assert stop.wait(60)
+        stopped.set()
+        raise UnreadableVideo("the file", "nobody waits for it any more")
+
+    monkeypatch.setattr(UploadDecoder, "decode", decode)
+    video = make_video().read_bytes()
+    head = f"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Type: video/mp4\r\nContent-Length: {len(video)}\r\n\r\n"
+    with open_raw(server, head.encode() + video):
+        assert started.wait(60)
+    assert stopped.wait(60) and not model.calls
+    while "499" not in ask(server, "/metrics")[1].decode():  # counted, and its memory is free
+        pass
+    assert ask(server, "/score", GOOD)[0] == 200
 
 
 def test_requests_that_have_arrived_are_answered_before_the_end(model: Brightness) -> None:
     model.gate.clear()
     answers: list[int] = []
-    server = RewardServer([model])
+    server = serve_models([model])
     with server:
         client = threading.Thread(target=lambda: answers.append(ask(server, "/score", GOOD)[0]))
         client.start()
@@ -209,7 +256,7 @@ def test_requests_that_have_arrived_are_answered_before_the_end(model: Brightnes
     assert answers == [200]
 
 
-def test_live_episodes(server: RewardServer) -> None:
+def test_live_episodes(server: WebServer) -> None:
     frames = [encode_frame(image) for image in IMAGES]
     (expected,) = Brightness().score([Episode.from_array(IMAGES, "push", id="a")])
     with open_live(server) as one, open_live(server) as two:
@@ -223,18 +270,19 @@ def test_live_episodes(server: RewardServer) -> None:
 
 
 def test_clients_that_vanish_leave_nothing_behind(
-    server: RewardServer, model: Brightness, capfd: pytest.CaptureFixture[str]
+    server: WebServer, model: Brightness, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(ONCE_PER_MINUTE, "_passed", {})
     place = server.url.removeprefix("http://")
     host, _, port = place.partition(":")
     length = f"Content-Length: {len(GOOD)}\r\nContent-Type: application/octet-stream\r\n\r\n"
     head = f"POST /score HTTP/1.1\r\nHost: x\r\n{length}".encode()
-    live, refused = LiveSocket(f"ws://{place}/live", {}, 60), LiveSocket(f"ws://{place}/live?model=other", {}, 60)
+    live = LiveSocket(f"ws://{place}/live", {}, 60)
     live.ask('{"start": "push"}')
     model.gate.clear()
 
     def step() -> None:
-        with pytest.raises(ConnectionClosedError):
+        with pytest.raises(ConnectionError):
             live.ask(encode_frame(IMAGES[0]))
 
     client = threading.Thread(target=step)
@@ -244,7 +292,6 @@ def test_clients_that_vanish_leave_nothing_behind(
         with socket.create_connection((host, int(port))) as gone:
             gone.sendall(sent)
     live._socket.shutdown(socket.SHUT_RDWR)
-    refused.close()
     client.join(60)
     model.gate.set()
     while ask(server, "/health")[1]["live"]:
@@ -253,7 +300,7 @@ def test_clients_that_vanish_leave_nothing_behind(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_wrong_live_messages_get_a_sentence_and_change_nothing(server: RewardServer) -> None:
+def test_wrong_live_messages_get_a_sentence_and_change_nothing(server: WebServer) -> None:
     good = encode_frame(IMAGES[0])
     with open_live(server) as live:
         assert exchange(live, good)["status"] == 400  # nothing is started
@@ -267,7 +314,21 @@ def test_wrong_live_messages_get_a_sentence_and_change_nothing(server: RewardSer
         assert exchange(live, good)["status"] == 400
 
 
-def test_live_connections_are_limited_and_not_for_web_pages(server: RewardServer) -> None:
+def test_the_first_live_message_is_small_and_does_not_come_late(model: Brightness) -> None:
+    with serve_models([model], limits=ServeLimits(deadline=0.2)) as server:
+        for first in (json.dumps({"start": "x" * STRANGER_BYTES}), bytes(STRANGER_BYTES + 1), None):
+            with open_live(server) as live:
+                if first is not None:
+                    live.send(first)
+                with pytest.raises(ConnectionClosedError):
+                    live.recv(60)
+        with open_live(server) as live:
+            exchange(live, '{"start": ""}')
+            large = np.zeros((200, 200, 3), np.uint8)
+            assert "value" in exchange(live, encode_frame(large))
+
+
+def test_live_connections_are_limited_and_not_for_web_pages(server: WebServer) -> None:
     sockets = [open_live(server) for _ in range(3)]
     for query, status in (("", 429), ("?model=other", 404), ("?card=0", 409)):
         assert refused_live(server, query) == status
@@ -279,7 +340,7 @@ def test_live_connections_are_limited_and_not_for_web_pages(server: RewardServer
 
 
 def test_models_that_only_score() -> None:
-    with RewardServer([ScoresOnly(), Brightness()]) as server:
+    with serve_models([ScoresOnly(), Brightness()]) as server:
         status, answer, _ = ask(server, "/models")
         assert status == 200 and [(one["prefers"], one["live"]) for one in answer["models"]] == [
             (False, False),
@@ -291,13 +352,13 @@ def test_models_that_only_score() -> None:
         assert refused_live(server, "?model=scores-only") == 400
 
 
-def test_a_misspelt_instruction_is_refused_and_not_scored_as_none(server: RewardServer) -> None:
+def test_a_misspelt_instruction_is_refused_and_not_scored_as_none(server: WebServer) -> None:
     status, answer, _ = ask(server, "/score?instructon=push", GOOD)
     assert status == 400 and "'instruction'" in answer["error"]
 
 
 def test_a_token_guards_everything_but_health(model: Brightness) -> None:
-    with RewardServer([model], token=TOKEN) as server:
+    with serve_models([model], token=TOKEN) as server:
         for path, body in (("/models", None), ("/metrics", None), ("/score", GOOD), ("/prefer", GOOD)):
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN[:-1]}):
                 status, answer, _ = ask(server, path, body, {**BINARY, **headers})
@@ -305,6 +366,19 @@ def test_a_token_guards_everything_but_health(model: Brightness) -> None:
         assert refused_live(server) == 401
         assert ask(server, "/health")[0] == 200
         assert ask(server, "/score", GOOD, {**BINARY, "Authorization": f"Bearer {TOKEN}"})[0] == 200
+
+
+def test_a_page_elsewhere_cannot_use_a_server_without_a_token_by_its_own_name(server: WebServer) -> None:
+    for path in ("/health", "/models", "/metrics", "/docs"):
+        assert ask(server, path, headers={"Host": "evil.example"})[0] == 421
+        assert ask(server, path, headers={"Host": "localhost"})[0] == 200
+
+
+def test_the_documentation_loads_nothing(server: WebServer) -> None:
+    status, text, headers = ask(server, "/docs")
+    assert status == 200 and headers["Content-Type"].startswith("text/plain")
+    assert all(word in text.decode() for word in ("/score", "/prefer", "WS /live", "big-endian"))
+    assert ask(server, "/redoc")[0] == 404 and ask(server, "/openapi.json")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -318,18 +392,18 @@ def test_a_token_guards_everything_but_health(model: Brightness) -> None:
 )
 def test_no_server_beyond_this_machine_without_a_token(model: Brightness, host: str, token: str, what: str) -> None:
     with pytest.raises(BadInput) as refused:
-        RewardServer([model], host=host, token=token)
+        serve_models([model], host=host, token=token)
     assert refused.value.what == what
 
 
-def test_addresses_and_names_that_are_taken(server: RewardServer, model: Brightness) -> None:
+def test_addresses_and_names_that_are_taken(server: WebServer, model: Brightness) -> None:
     with pytest.raises(BadInput, match="free"):
-        RewardServer([model], port=int(server.url.rpartition(":")[2]))
+        serve_models([model], port=int(server.url.rpartition(":")[2]))
     with pytest.raises(BadInput, match="different names"):
-        RewardServer([model, Brightness()])
+        serve_models([model, Brightness()])
 
 
-def test_metrics(server: RewardServer) -> None:
+def test_metrics(server: WebServer) -> None:
     ask(server, "/score", GOOD)
     ask(server, "/score", b"")
     ask(server, "/some/path", None)
@@ -349,7 +423,7 @@ def test_metrics(server: RewardServer) -> None:
 
 
 @pytest.mark.slow
-def test_requests_drawn_from_the_api_description_never_break_it(server: RewardServer) -> None:
+def test_requests_drawn_from_the_api_description_never_break_it(server: WebServer) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     assert set(schema.raw_schema["paths"]) == {"/health", "/metrics", "/models", "/score", "/prefer"}
     for operation in schema.get_all_operations():
@@ -363,7 +437,7 @@ def test_requests_drawn_from_the_api_description_never_break_it(server: RewardSe
     assert ask(server, "/score", GOOD)[0] == 200
 
 
-def test_noise_never_breaks_it(server: RewardServer) -> None:
+def test_noise_never_breaks_it(server: WebServer) -> None:
     rng = np.random.default_rng(0)
     with open_live(server) as live:
         exchange(live, '{"start": "push"}')

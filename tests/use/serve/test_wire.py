@@ -13,8 +13,9 @@ from demerit.data.reward import Reward
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 from demerit.models.protocol import LiveReward, example_card
 from demerit.use.serve import wire
-from demerit.use.serve.requests import SentFrames, ServeLimits, read_episodes, read_frame
-from demerit.use.serve.wire import join_message
+from demerit.use.serve.requests import read_episodes, read_frame
+from demerit.use.serve.wire import encode_frame, join_message
+from demerit.web.uploads import SentFrames, ServeLimits
 
 LIMITS = ServeLimits(frames=50, pixels=10_000)
 IMAGES = np.random.default_rng(0).integers(0, 255, (6, 5, 7, 3), dtype=np.uint8)
@@ -76,6 +77,7 @@ def test_live_frames_arrive_as_they_were() -> None:
             wire.encode_frame(wrong)  # type: ignore[arg-type]
 
 
+HUGE = [2**31 - 1] * 3
 GOOD_VIEW = {"camera": "a", "shape": [2, 5, 7, 3], "length": 4, "at": [0, 3], "times": [0, 0.1, 0.2, 0.3]}
 WRONG_VIEWS = [
     {"shape": [2, 5, 7, 4]},
@@ -95,6 +97,8 @@ WRONG_VIEWS = [
     {"at": [0, [1]]},
     {"at": [0, 1.5]},
     {"at": "01"},
+    {"at": [0, 2**70]},
+    {"length": 2**70},
     {"times": [0, 1]},
     {"times": [3, 2, 1, 0]},
     {"times": [0, 0, 0, "1"]},
@@ -128,12 +132,43 @@ def test_a_wrong_view_is_refused(wrong: dict[str, object]) -> None:
         {"episodes": [{"views": [GOOD_VIEW], "signals": {"a": 1}}]},
         {"episodes": [{"views": [GOOD_VIEW], "signals": [{"name": "a", "dtype": "|O", "shape": [1]}]}]},
         {"episodes": [{"views": [GOOD_VIEW], "signals": [{"name": "a", "dtype": "<f8", "shape": [1]}]}]},
+        {"episodes": [{"views": [GOOD_VIEW], "signals": [{"name": "a", "dtype": "<f8", "shape": [0, *HUGE]}]}]},
+        {"episodes": [{"views": [GOOD_VIEW]}], "pairs": [[0, 2**70]]},
     ],
     ids=str,
 )
 def test_a_wrong_header_is_refused(header: dict[str, object]) -> None:
     with pytest.raises(BadInput):
         read_episodes(join_message(header, [IMAGES[:2]]), LIMITS)
+
+
+GOOD_MESSAGE = join_message(
+    {
+        "episodes": [{"views": [GOOD_VIEW], "signals": [{"name": "a", "dtype": "<f4", "shape": [2, 2]}]}],
+        "pairs": [[0, 0]],
+    },
+    [IMAGES[:2], np.zeros((2, 2), np.float32)],
+)
+GOOD_FRAME = encode_frame(IMAGES[0])
+
+
+@given(
+    st.sampled_from([GOOD_MESSAGE, GOOD_FRAME]),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4),
+    st.integers(0, 3),
+)
+@example(GOOD_MESSAGE, [], 0)
+def test_changed_bytes_are_read_or_refused_with_a_sentence(
+    message: bytes, changes: list[tuple[int, int]], cut: int
+) -> None:
+    noisy = bytearray(message)
+    for place, byte in changes:
+        noisy[place % len(noisy)] = byte
+    for read in (read_episodes, read_frame):
+        try:
+            read(noisy[: len(noisy) - cut], LIMITS)
+        except DemeritError as refused:
+            assert str(refused).endswith(".")
 
 
 JSON = st.recursive(
@@ -151,10 +186,9 @@ VIEW = st.dictionaries(st.sampled_from(["camera", "shape", "length", "at", "time
 def test_anything_else_is_refused_with_a_sentence(noise: bytes, header: dict[str, object], views: list[object]) -> None:
     for message in (noise, join_message(header, [noise]), join_message({"episodes": [{"views": views}]}, [noise])):
         for read in (read_episodes, read_frame):
-            try:
+            with pytest.raises(DemeritError) as refused:
                 read(message, LIMITS)
-            except DemeritError as error:
-                assert str(error).endswith(".")
+            assert str(refused.value).endswith(".")
 
 
 def test_limits_are_positive() -> None:

@@ -1,6 +1,7 @@
 """Alarms: a closed grammar, measures over the newest episodes, and a webhook that never blocks."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from demerit.data.reward import Verdict
 from demerit.errors import BadInput
 from demerit.use.watch.alarms import TRIES, AlarmCondition, Webhook
 from demerit.use.watch.watcher import WatchedEpisode
@@ -17,7 +19,8 @@ def make_row(
     place: int, value: float | None = 0.5, success: bool | None = None, familiarity: float | None = None
 ) -> WatchedEpisode:
     unscored = "unreadable" if value is None else ""
-    return WatchedEpisode(f"e{place}", "push", place, float(place), value, success, familiarity, unscored)
+    verdict = Verdict(success, None if success is not None else "no threshold")
+    return WatchedEpisode(f"e{place}", "push", place, float(place), value, verdict, familiarity, unscored)
 
 
 @pytest.mark.parametrize(
@@ -64,14 +67,20 @@ def test_unscored_and_familiarity_are_measures() -> None:
 
 
 @contextmanager
-def listening(failures: int) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that answers 500 so many times, then 200; yields its address and the bodies it got."""
+def listening(failures: int, status: int = 500) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that answers with a failure so many times, then 200; yields its address and the bodies it got."""
     bodies: list[bytes] = []
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
         def do_POST(self) -> None:
             bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(500 if len(bodies) <= failures else 200)
+            self.send_response(status if len(bodies) <= failures else 200)
+            if 300 <= status < 400:
+                self.send_header("Location", f"http://127.0.0.1:{server.server_port}/elsewhere")
             self.end_headers()
 
         def log_message(self, format: str, *arguments: object) -> None:
@@ -115,7 +124,27 @@ def test_a_server_that_always_fails_gets_a_limited_number_of_requests() -> None:
     assert (hook.failed, len(bodies)) == (1, TRIES)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "example.org", "http://"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_an_address_that_has_moved_is_a_failure(status: int) -> None:
+    with listening(failures=100, status=status) as (url, bodies):
+        hook = Webhook(url, first_wait=0.001)
+        hook.send({"text": "x"})
+        hook.close()
+    assert (hook.delivered, hook.failed, len(bodies)) == (0, 1, TRIES) and str(status) in hook.error
+
+
+def test_an_answer_that_is_not_http_is_a_failure_and_the_address_stays_secret() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nonsense:
+        hook = Webhook(f"http://127.0.0.1:{nonsense.getsockname()[1]}/se cret", first_wait=0.001)
+        hook.send({"text": "x"})
+        hook.close()
+    assert hook.failed == 1 and "cret" not in hook.error
+
+
+@pytest.mark.parametrize(
+    "url", ["http://x:y/", "http://[/", "file:///etc/passwd", "ftp://host/x", "example.org", "http://"]
+)
 def test_other_addresses_are_refused(url: str) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(BadInput) as refused:
         Webhook(url)
+    assert url not in str(refused.value)

@@ -9,21 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 
 from demerit.data.formats import open_dataset
+from demerit.data.reward import Verdict
 from demerit.models import load_model
-from demerit.use.view.media import EpisodeMedia
 from demerit.use.watch.alarms import AlarmCondition
 from demerit.use.watch.figures import WatchPage, draw_curves, measure_drift, pick_to_watch, success_rate
 from demerit.use.watch.watcher import WatchedEpisode, Watcher, WatchState
+from demerit.web.media import EpisodeMedia
 from fakes.tiny_video import put_video
 
 EVIL = '<img src=x onerror="alert(1)">'
 
 
 def make_row(place: int, value: float | None = 0.5, success: bool | None = None, **changes: Any) -> WatchedEpisode:
+    verdict = Verdict(success, None if success is not None else "no threshold" if value is not None else "not scored")
     row = WatchedEpisode(
-        f"e{place}", "push", place, float(place), value, success, None, "" if value is not None else "x"
+        f"e{place}", "push", place, float(place), value, verdict, None, "" if value is not None else "x"
     )
     return replace(row, **changes)
 
@@ -33,7 +36,7 @@ def test_failures_guesses_and_unscored_ones_are_looked_at_and_the_lowest_first()
         make_row(0, 0.9, True),
         make_row(1, 0.4, False),
         make_row(2, 0.1, False),
-        make_row(3, 0.8, True, familiarity=0.001),
+        make_row(3, 0.8, verdict=Verdict(None, "unfamiliar")),
         make_row(4, None),
     ]
     assert [row.id for row in pick_to_watch(rows)] == ["e2", "e1", "e3", "e4"]
@@ -42,8 +45,8 @@ def test_failures_guesses_and_unscored_ones_are_looked_at_and_the_lowest_first()
 
 
 def test_only_judged_episodes_make_the_rate() -> None:
-    rate, count = success_rate([make_row(0, success=True), make_row(1, success=False), make_row(2)])
-    assert (rate.value, count) == (0.5, 2)
+    rate = success_rate([make_row(0, success=True), make_row(1, success=False), make_row(2)])
+    assert (rate.value, rate.n) == (0.5, 2)
 
 
 def test_drift_is_found_where_it_is_and_rarely_elsewhere() -> None:
@@ -51,7 +54,7 @@ def test_drift_is_found_where_it_is_and_rarely_elsewhere() -> None:
 
     def count_drifts(values: Sequence[float], familiarity: Sequence[float]) -> list[bool]:
         rows = [make_row(i, value, familiarity=f) for i, (value, f) in enumerate(zip(values, familiarity, strict=True))]
-        return [drift.is_far for drift in measure_drift(rows, 50)]
+        return [drift["is_far"] for drift in measure_drift(rows, 50)]
 
     steady = [count_drifts(rng.normal(0.6, 0.1, 100).tolist(), rng.random(100).tolist()) for _ in range(100)]
     assert np.mean(steady) < 0.03
@@ -80,9 +83,10 @@ def page(tmp_path: Path) -> WatchPage:
     put_video(folder / "a.mp4")
     (folder / "bad.mp4").write_text("no video")
     (folder / "labels.csv").write_text(f'file,instruction\na.mp4,"{EVIL.replace(chr(34), chr(34) * 2)}"\n')
-    watcher = Watcher(str(folder), load_model("clock"), open_dataset, threshold=2.0, settle=0.0, patience=0.0)
+    watcher = Watcher(str(folder), load_model("clock"), open_dataset, settle=0.0, patience=0.0)
     watcher.look()
-    rows = (*watcher.state.rows, make_row(1, None, unscored=EVIL, id=EVIL, kind=EVIL))
+    judged = [row if row.unscored else replace(row, verdict=Verdict(False)) for row in watcher.state.rows]
+    rows = (*judged, make_row(1, None, unscored=EVIL, id=EVIL, kind=EVIL))
     watcher.state = WatchState(rows, ((EVIL, EVIL),), EVIL, 1, (EVIL,), 2, 5.0)
     broken: Any = SimpleNamespace(failed=1, delivered=0, error=EVIL, url="")
     return WatchPage(watcher, EpisodeMedia(tmp_path / "media"), [AlarmCondition.parse("success<1 over 1")], broken)
@@ -90,16 +94,16 @@ def page(tmp_path: Path) -> WatchPage:
 
 def test_texts_of_data_are_escaped(page: WatchPage) -> None:
     for path in ("/", "/body"):
-        text = str(page.routes()[path]().body)
+        text = TestClient(page.app()).get(path).text
         assert EVIL not in text and "&lt;img src=x" in text
         assert text.count("<img ") == 1  # the thumbnail of the one episode with a video
-    assert "script-src 'sha256-" in str(page.routes()["/"]().body)
+    assert "script-src 'sha256-" in TestClient(page.app()).get("/").text
 
 
 def test_the_first_line_says_what_to_watch(page: WatchPage) -> None:
-    assert "Of these 3, watch these <em>3</em>" in str(page.routes()["/"]().body)
+    assert "Of these 3, watch these <em>3</em>" in TestClient(page.app()).get("/").text
     page.watcher.state = WatchState()
-    assert "Waiting for the first episode" in str(page.routes()["/"]().body)
+    assert "Waiting for the first episode" in TestClient(page.app()).get("/").text
 
 
 def test_prometheus_reads_the_metrics(page: WatchPage) -> None:
@@ -123,6 +127,6 @@ def test_nothing_is_measured_before_the_first_episode(page: WatchPage) -> None:
 
 
 def test_pictures_and_clips_are_found_by_place(page: WatchPage) -> None:
-    routes = page.routes()
-    body = next(route for pattern, route in routes.items() if pattern.endswith("[.]jpg"))(0).body
-    assert isinstance(body, Path) and body.read_bytes()[:2] == b"\xff\xd8"
+    client = TestClient(page.app())
+    assert client.get("/media/0.jpg").content[:2] == b"\xff\xd8" and client.get("/media/0.mp4").status_code == 200
+    assert client.get("/media/7.jpg").status_code == 404

@@ -1,6 +1,5 @@
 """The live page in a real browser: it follows the watch, plays clips, fits a phone and runs nothing from the data."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,15 @@ from typing import Any
 import pytest
 
 from demerit.data.formats import open_dataset
-from demerit.models import load_model
-from demerit.use.view.media import EpisodeMedia
-from demerit.use.view.server import LocalServer
 from demerit.use.watch.figures import WatchPage
 from demerit.use.watch.watcher import Watcher
+from demerit.web.media import EpisodeMedia
+from demerit.web.server import WebServer
+from fakes.named_values import Named
+from fakes.paths import find_chromium
 from fakes.tiny_video import put_video
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = find_chromium()
 if CHROMIUM is None:
     pytest.skip("no Chromium on this machine: apt-get install chromium", allow_module_level=True)
 driver = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install playwright")
@@ -40,14 +40,13 @@ def watch(tmp_path: Path) -> Iterator[tuple[Watcher, str]]:
     put_video(folder / "<b>a.mp4")
     watcher = Watcher(
         str(folder),
-        load_model("clock"),
-        lambda path: open_dataset(path, instruction=EVIL),
-        threshold=2.0,
+        Named(),
+        lambda path: open_dataset(path, instruction=f"{EVIL} 0.3"),
         settle=0.0,
         patience=0.0,
     )
     watcher.look()
-    with LocalServer(WatchPage(watcher, EpisodeMedia(tmp_path / "media")).routes()) as server:
+    with WebServer(WatchPage(watcher, EpisodeMedia(tmp_path / "media")).app()) as server:
         yield watcher, server.url
 
 

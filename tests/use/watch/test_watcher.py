@@ -13,16 +13,15 @@ from typing import Any
 
 import pytest
 
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Event, Outcome
 from demerit.data.formats import open_dataset
-from demerit.data.labels import Event, Outcome
 from demerit.data.parts import PartWriter
+from demerit.data.reward import Verdict
 from demerit.data.store import Store
+from demerit.decide.detector import Detector, Schedule
 from demerit.errors import BadInput
 from demerit.models import RewardModel, load_model
 from demerit.models.reward_store import RewardStore
-from demerit.use.detect import Detector
-from demerit.use.detect.detector import Schedule
 from demerit.use.watch.watcher import WatchedEpisode, Watcher
 from fakes.command import COMMAND
 from fakes.lerobot_fixture import write_v21
@@ -106,6 +105,41 @@ def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     watcher.look()
     assert (watcher.state.waiting, [row.value for row in watcher.state.rows]) == ((), [1.0])
     assert rows_on_disk(watcher) == 1
+
+
+def test_a_second_camera_is_waited_for(tmp_path: Path) -> None:
+    clock, scored = Clock(), list[WatchedEpisode]()
+    watcher = make_watcher(tmp_path, clock, on_scored=scored.append)
+    for trial in ("0", "1"):
+        put(tmp_path / f"{trial}_left.mp4", age=START - clock.now)
+        watcher.look()
+        clock.now += 5
+        watcher.look()
+        ((_, reason),) = watcher.state.waiting
+        assert reason == "another camera may come"
+        put(tmp_path / f"{trial}_right.mp4", age=START - clock.now)
+        watcher.look()
+        assert watcher.state.waiting == ((trial, "still being written"),)
+        clock.now += 2
+        watcher.look()
+    assert [row.id for row in scored] == [row.id for row in watcher.state.rows] == ["0", "1"]
+    put(tmp_path / "2_left.mp4", age=START - clock.now)  # its second camera never comes
+    watcher.look()
+    clock.now += 31
+    watcher.look()
+    assert [row.id for row in watcher.state.rows] == ["0", "1", "2"] and rows_on_disk(watcher) == 3
+
+
+def test_one_camera_is_not_waited_for_again_and_again(tmp_path: Path) -> None:
+    clock = Clock()
+    watcher = make_watcher(tmp_path, clock)
+    put(tmp_path / "0_left.mp4")  # complete long ago
+    watcher.look()
+    put(tmp_path / "1_left.mp4", age=0)
+    watcher.look()
+    clock.now += 2
+    watcher.look()
+    assert [row.id for row in watcher.state.rows] == ["0_left", "1_left"]
 
 
 def test_a_video_that_cannot_be_read_is_listed_and_tried_again_when_it_changes(tmp_path: Path) -> None:
@@ -207,7 +241,7 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     watcher = make_watcher(tmp_path / "runs", out=tmp_path / "file")
     watcher.look()
-    assert "--out" in watcher.state.problem and watcher.state.rows == ()
+    assert "--rewards" in watcher.state.problem and watcher.state.rows == ()
 
 
 def test_a_lerobot_dataset_grows(tmp_path: Path) -> None:
@@ -256,7 +290,7 @@ def make_detector(behind: float) -> Detector:
     return Detector("clock", card.hash(), 0.0, 1.0, True, 0.05, None, {"": schedule})
 
 
-def test_success_is_said_by_the_detector_the_threshold_or_the_model(tmp_path: Path) -> None:
+def test_a_detector_finds_failures_and_never_says_success(tmp_path: Path) -> None:
     put(tmp_path / "runs" / "a.mp4")
 
     def judge(**options: Any) -> WatchedEpisode:
@@ -264,14 +298,11 @@ def test_success_is_said_by_the_detector_the_threshold_or_the_model(tmp_path: Pa
         watcher.look()
         return watcher.state.rows[0]
 
-    assert judge().success is None  # a clock says nothing about success
-    assert (judge(threshold=0.9).success, judge(threshold=1.1).success) == (True, False)
-    with pytest.raises(BadInput, match="--threshold"):
-        judge(threshold=float("nan"))
-    found = judge(detector=make_detector(0.1), threshold=0.9)  # the clock is at 0.75 in frame 2
-    assert (found.success, found.frame) == (False, 2)
-    found = judge(detector=make_detector(0.5), threshold=1.1)
-    assert (found.success, found.frame) == (True, None)
+    assert judge().verdict == Verdict(None, "no threshold")  # a clock says nothing about success
+    row = judge(detector=make_detector(0.1))  # the clock is at 0.75 in frame 2
+    assert (row.verdict, row.frame) == (Verdict(False), 2)
+    row = judge(detector=make_detector(0.5))
+    assert (row.verdict, row.frame) == (Verdict(None, "no alarm"), None)
 
 
 @pytest.mark.slow

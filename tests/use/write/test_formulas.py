@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demerit.use.write.formulas import (
+from demerit.data.arrays import Floats
+from demerit.use.write.frames import (
     EpisodeSpans,
-    Floats,
     advantages_ahead,
     discount,
     normalise_groups,

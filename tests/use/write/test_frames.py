@@ -5,12 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from demerit.data.labels import Event, Outcome
+from demerit.data.episode import Event, Outcome
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, BadReward, UnscoredFrames
 from demerit.models.protocol import example_card
-from demerit.use.write.formulas import weigh_samples
-from demerit.use.write.frames import EpisodeFrames, RewardRecipe, fill_between, find_failing, lay_out, read_frames
+from demerit.use.write.frames import (
+    EpisodeFrames,
+    RewardRecipe,
+    fill_between,
+    find_failing,
+    lay_out,
+    read_frames,
+    weigh_samples,
+)
 from fakes.written_rewards import make_episodes
 
 NAN = float("nan")
@@ -55,7 +62,7 @@ def test_dropped_episodes_keep_the_numbers_of_the_others() -> None:
 
 
 def test_weight_zero_invents_no_reward() -> None:
-    got = lay_out(SOME, RewardRecipe(("weight-zero",), n=1), CARD)
+    got = lay_out(SOME, RewardRecipe(("weight-zero",), ahead=1), CARD)
     assert got.weight is not None
     assert np.isnan(got.value).tolist() == [False, False, False, True, False, True, True, True]
     assert np.isnan(got.reward).tolist() == [False, False, True, False, True, True, True, True]
@@ -75,13 +82,12 @@ def test_nothing_scored_is_an_error(rule: str) -> None:
         {"unscored": ()},
         {"unscored": ("guess",)},
         {"unscored": ("fail", "drop-episode")},
-        {"rule": "sparse"},
+        {"reward": "sparse"},
         {"advantage": "gae"},
         {"gamma": 1.5},
         {"gamma": NAN},
-        {"success_from": NAN},
-        {"success_from": 50.0},
-        {"n": 0},
+        {"success": "anybody"},
+        {"ahead": 0},
         {"penalty": -1.0},
         {"kappa": NAN},
     ],
@@ -116,12 +122,17 @@ def test_penalties_fall_on_steps_to_failing_frames() -> None:
 
 def test_success_comes_from_labels_first_and_from_the_model_only_when_asked() -> None:
     episode = make_episodes()[0]
-    low = Reward("m", episode.id, np.arange(6), np.ones(6), np.full(6, 0.2))
+    low, high = (
+        Reward("m", episode.id, np.arange(6), np.ones(6), np.full(6, 0.2), given={"succeeds": succeeds})
+        for succeeds in (False, True)
+    )
+    unsure = replace(high, given={**high.given, "missing cameras": ["right"]})
     bare = replace(episode, outcomes=(Outcome("model", success=True),))  # an unconfirmed opinion
-    assert read_frames(episode, low, RewardRecipe(success_from=0.5)).success is True
+    assert read_frames(episode, low, RewardRecipe(success="model")).success is True
     assert read_frames(bare, low, RewardRecipe()).success is None
-    assert read_frames(bare, low, RewardRecipe(success_from=0.5)).success is False
-    assert read_frames(bare, low, RewardRecipe(success_from=0.2)).success is True
+    assert read_frames(bare, low, RewardRecipe(success="model")).success is False
+    assert read_frames(bare, high, RewardRecipe(success="model")).success is True
+    assert read_frames(bare, unsure, RewardRecipe(success="model")).success is None
     unknown = lay_out([read_frames(bare, low, RewardRecipe())], RewardRecipe(), CARD)
     assert unknown.success is None
 
@@ -136,7 +147,7 @@ def test_group_advantages_compare_episodes_of_a_task() -> None:
 
 def test_grades_become_progress_for_weights_and_unbounded_values_do_not() -> None:
     grades = frames_of([1.0, 3.0, 5.0])
-    got = lay_out(grades, RewardRecipe(n=1), example_card(low=1.0, high=5.0))
+    got = lay_out(grades, RewardRecipe(ahead=1), example_card(low=1.0, high=5.0))
     assert got.progress is not None and got.progress.tolist() == [0.0, 0.5, 1.0] and got.value.tolist() == [1, 3, 5]
     np.testing.assert_array_equal(got.weight, weigh_samples(got.progress, got.spans, 1, 0.01))
     unbounded = lay_out(grades, RewardRecipe(), example_card(low=None))

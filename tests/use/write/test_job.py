@@ -4,19 +4,22 @@ import errno
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
+from demerit.cli.export import EPISODE_FORMATS
 from demerit.data.formats import open_dataset
 from demerit.errors import BadEpisode, BadInput, MissingExtra, StaleRewards, StoreError, UnscoredFrames
 from demerit.models.protocol import example_card
 from demerit.use.write import lerobot, tables
-from demerit.use.write.frames import RewardRecipe
+from demerit.use.write.frames import RewardRecipe, lay_out
 from demerit.use.write.job import RewardFormat, WrittenRewards, plan_write, write_rewards
 from demerit.use.write.tables import read_weights
 from fakes.command import demerit_here, error_sentence
@@ -132,7 +135,7 @@ def test_rewards_of_another_model_replace_those_of_the_source(source: Path, tmp_
     table = pq.read_table(path)
     pq.write_table(table.append_column("stats/next.reward/q01", table["stats/next.reward/min"]), path)
     dark = ByPlace(lambda i, t: i == 1, "by-place-2")
-    put(tmp_path / "first", tmp_path / "second", "lerobot", dark, RewardRecipe(("drop-episode",), rule="final"))
+    put(tmp_path / "first", tmp_path / "second", "lerobot", dark, RewardRecipe(("drop-episode",), reward="final"))
     data = rows_of(tmp_path / "second")
     assert sum(data["next.reward"]) == pytest.approx(sum(true_value(i, LENGTHS[i] - 1) for i in (0, 2, 3)))
     stats = json.loads((tmp_path / "second/meta/stats.json").read_text())
@@ -142,7 +145,7 @@ def test_rewards_of_another_model_replace_those_of_the_source(source: Path, tmp_
 
 
 def test_a_sidecar_has_what_lerobot_and_rlinf_read(source: Path, tmp_path: Path) -> None:
-    written = put(source, tmp_path / "side", "sidecar", recipe=RewardRecipe(gamma=0.5, n=3), tag="mine")
+    written = put(source, tmp_path / "side", "sidecar", recipe=RewardRecipe(gamma=0.5, ahead=3, tag="mine"))
     names = ["sample_weights.parquet", "sarm_progress.parquet", "meta/returns_mine.parquet"]
     assert [str(path) for path in written.sidecars] == names
     schema = pq.read_schema(tmp_path / "side/sarm_progress.parquet")
@@ -161,13 +164,57 @@ def test_a_sidecar_has_what_lerobot_and_rlinf_read(source: Path, tmp_path: Path)
     assert read_weights(tmp_path / "side/sample_weights.parquet").shape == (sum(LENGTHS),)
 
 
+def test_recap_has_what_the_policy_step_of_rlinf_reads(own: Path, tmp_path: Path) -> None:
+    recipe = RewardRecipe(gamma=1.0, ahead=2, tag="my tag", positive=0.25)
+    (own / "meta/mixture_config.yaml").write_text("datasets: [{name: arm}]\ntags: {old: {positive_quantile: 0.5}}\n")
+    written = put(own, own, "recap", recipe=recipe)
+    path = own / "meta/advantages_my-tag.parquet"
+    assert [str(one) for one in written.sidecars] == ["meta/advantages_my-tag.parquet", "meta/mixture_config.yaml"]
+    kinds = {"episode_index": pa.int64(), "frame_index": pa.int64()}
+    kinds |= {"advantage": pa.bool_(), "advantage_continuous": pa.float64()}
+    assert {field.name: field.type for field in pq.read_schema(path)} == kinds
+    found, data = columns(path), rows_of(own)
+    keys = list(zip(found["episode_index"], found["frame_index"], strict=True))
+    # RLinf looks up every frame of the dataset by these two numbers, and refuses it if one is missing
+    assert keys == list(zip(data["episode_index"], data["frame_index"], strict=True))
+    rise = {(i, t): true_value(i, min(t + 2, LENGTHS[i] - 1)) - true_value(i, t) for i, t in keys}
+    assert found["advantage_continuous"] == pytest.approx([rise[key] for key in keys])
+    config = yaml.safe_load((own / "meta/mixture_config.yaml").read_text())
+    assert config["datasets"] == [{"name": "arm"}] and config["tags"]["old"] == {"positive_quantile": 0.5}
+    about = config["tags"]["my-tag"]
+    assert (
+        about["positive_quantile"] == 0.25 and about["value_model"] == "by-place" and "unified_threshold" not in about
+    )
+    for task, places in (("open the box", (0, 2)), ("close the box", (1, 3))):
+        of_task = sorted(rise[key] for key in keys if key[0] in places)
+        limit = np.percentile(of_task, 75)
+        assert about["task_thresholds"][task] == pytest.approx(limit)
+        labels = [label for key, label in zip(keys, found["advantage"], strict=True) if key[0] in places]
+        assert labels == [rise[key] >= about["task_thresholds"][task] - 1e-12 for key in keys if key[0] in places]
+        assert 0.25 <= np.mean(labels) < 1
+    with pytest.raises(StoreError, match="my-tag"):
+        put(own, own, "recap", recipe=recipe)
+    put(own, tmp_path / "new", "lerobot")  # the episodes of a new dataset may have other numbers
+    assert not [*(tmp_path / "new/meta").glob("advantages*"), *(tmp_path / "new/meta").glob("mixture*")]
+
+
+def test_recap_of_one_task_has_the_threshold_where_the_tools_of_rlinf_look(source: Path, tmp_path: Path) -> None:
+    episodes = [replace(one, task="open the box") for one in put(source, tmp_path / "side", "sidecar").frames.episodes]
+    frames = lay_out(episodes, RewardRecipe(), example_card())
+    tables.write_recap(frames, tmp_path, "one", 0.3)
+    about = yaml.safe_load((tmp_path / "meta/mixture_config.yaml").read_text())["tags"]["one"]
+    found = columns(tmp_path / "meta/advantages_one.parquet")
+    pairs = zip(found["advantage"], found["advantage_continuous"], strict=True)
+    assert all(label == (number >= about["unified_threshold"]) for label, number in pairs)
+
+
 def test_dropped_frames_weigh_nothing_and_unscored_ones_never_reach_ra_bc(source: Path, tmp_path: Path) -> None:
     dropped = put(source, tmp_path / "drop", "sidecar", ONE_HIDDEN, RewardRecipe(("drop-episode",)))
     weights = read_weights(tmp_path / "drop/sample_weights.parquet")
     assert len(weights) == sum(LENGTHS) and (weights[6:15] == 0).all() and weights[:5].all()
     assert set(columns(tmp_path / "drop/sarm_progress.parquet")["episode_index"]) == {0, 2, 3}
     assert dropped.frames.dropped == 1
-    zero = put(source, tmp_path / "zero", "sidecar", ONE_HIDDEN, RewardRecipe(("weight-zero",), n=1))
+    zero = put(source, tmp_path / "zero", "sidecar", ONE_HIDDEN, RewardRecipe(("weight-zero",), ahead=1))
     assert [str(path) for path in zero.sidecars] == ["sample_weights.parquet"]
     weights = read_weights(tmp_path / "zero/sample_weights.parquet")
     assert np.flatnonzero(weights[6:14] == 0).tolist() == [1, 2]
@@ -210,22 +257,18 @@ def test_minari_opens_what_is_written(source: Path, tmp_path: Path) -> None:
         ends = [t == LENGTHS[place] - 2 for t in range(LENGTHS[place] - 1)]
         assert episode.terminations.tolist() == [end and place != 1 for end in ends]
         assert episode.truncations.tolist() == [end and place == 1 for end in ends]
-    put(source, tmp_path / "final", "minari", recipe=RewardRecipe(rule="final"))
+    put(source, tmp_path / "final", "minari", recipe=RewardRecipe(reward="final"))
     last = minari.MinariDataset(tmp_path / "final/data")[2].rewards
     np.testing.assert_allclose(last, [0, 0, 0, true_value(2, 4)], rtol=1e-6)
 
 
 def test_minari_says_what_is_missing(sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = demerit_here(
-        "rewards", "write", sample, "-m", "clock", "--to", "minari", "-o", tmp_path / "m", "--rewards", tmp_path / "r"
-    )
+    run = demerit_here("export", sample, tmp_path / "m", "-m", "clock", "--to", "minari", "--rewards", tmp_path / "r")
     assert "action" in error_sentence(run) and not (tmp_path / "m").exists()
     monkeypatch.setitem(__import__("sys").modules, "minari", None)
     monkeypatch.delitem(__import__("sys").modules, "demerit.use.write.minari", raising=False)
-    run = demerit_here(
-        "rewards", "write", sample, "-m", "clock", "--to", "minari", "-o", tmp_path / "m", "--rewards", tmp_path / "r"
-    )
-    assert "demerit[minari]" in error_sentence(run)
+    run = demerit_here("export", sample, tmp_path / "m", "-m", "clock", "--to", "minari", "--rewards", tmp_path / "r")
+    assert "'.[minari]'" in error_sentence(run)
     assert issubclass(MissingExtra, Exception) and issubclass(BadEpisode, Exception)
 
 
@@ -255,7 +298,7 @@ def test_success_is_omitted_when_an_outcome_is_unknown(tmp_path: Path) -> None:
     root = write_source(tmp_path / "arm", labelled=False)
     put(root, tmp_path / "a", "lerobot")
     assert "next.success" not in rows_of(tmp_path / "a")
-    put(root, tmp_path / "b", "lerobot", recipe=RewardRecipe(success_from=0.5))
+    put(root, tmp_path / "b", "lerobot", recipe=RewardRecipe(success="model"))
     assert sum(rows_of(tmp_path / "b")["next.success"]) == 2  # labels of 0 and 3; the model says no to 2
 
 
@@ -272,6 +315,22 @@ def test_another_disk_gets_symbolic_links_and_a_disk_without_links_copies(
     assert put(source, tmp_path / "b", "lerobot").links == {lerobot.COPIED: 8}
 
 
+@pytest.mark.parametrize("place", ["meta/notes.txt", "videos/x.mp4", "README.md", "data/more"])
+def test_a_source_with_a_link_to_a_file_elsewhere_is_refused_by_every_format(own: Path, place: str) -> None:
+    secret = own.parent / "secret"
+    secret.write_text("secret")
+    (own / place).unlink(missing_ok=True)
+    (own / place).symlink_to(secret)
+    dataset = open_dataset(str(own))
+    for to in get_args(RewardFormat):
+        with pytest.raises(BadInput, match="link"):
+            plan_write(dataset, example_card(), to, RewardRecipe())
+    for to in EPISODE_FORMATS:
+        result = demerit_here("export", str(own), str(own.parent / "out"), "--to", to)
+        assert result.returncode != 0 and "link" in error_sentence(result)
+    assert not (own.parent / "out").exists() and secret.stat().st_nlink == 1
+
+
 def test_an_episode_that_the_reader_skips_is_unscored_not_forgotten(own: Path, tmp_path: Path) -> None:
     for camera in ("front", "side"):
         (own / f"videos/observation.images.{camera}/chunk-000/file-002.mp4").unlink()
@@ -285,10 +344,10 @@ def test_an_episode_that_the_reader_skips_is_unscored_not_forgotten(own: Path, t
 def test_a_video_that_cannot_be_read_is_unscored(sample: Path, tmp_path: Path) -> None:
     shutil.copytree(sample, tmp_path / "set")
     next((tmp_path / "set").rglob("*.mp4")).write_bytes(b"no video")
-    words = ["rewards", "write", tmp_path / "set", "-m", "clock", "--to", "npz", "-o", tmp_path / "r.npz"]
-    assert "1 of 15 episodes" in error_sentence(demerit_here(*words))
+    words = ["export", tmp_path / "set", "-m", "clock", "--to", "npz"]
+    assert "1 of 15 episodes" in error_sentence(demerit_here(*words, tmp_path / "r.npz"))
     for rule in ("drop-episode", "weight-zero"):
-        told = json.loads(demerit_here(*words[:-1], tmp_path / f"{rule}.npz", "--unscored", rule, "--json").stdout)
+        told = json.loads(demerit_here(*words, tmp_path / f"{rule}.npz", "--unscored", rule, "--json").stdout)
         assert (told["episodes"], told["dropped"]) == (14, 1)
 
 
@@ -307,7 +366,7 @@ def test_a_dataset_that_changed_since_it_was_scored_is_an_error(own: Path, tmp_p
     assert caught.value.episode == "arm/episode_000000" and not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("to", ["lerobot", "sidecar", "minari", "parquet", "npz"])
+@pytest.mark.parametrize("to", get_args(RewardFormat))
 def test_unscored_frames_stop_every_format(source: Path, tmp_path: Path, to: RewardFormat) -> None:
     with pytest.raises(UnscoredFrames) as caught:
         put(source, tmp_path / "new", to, FIRST_OF_1_HIDDEN, RewardRecipe(("interpolate",)))
@@ -321,6 +380,8 @@ def test_unscored_frames_stop_every_format(source: Path, tmp_path: Path, to: Rew
         ("sidecar", {"high": None}, "fail"),
         ("lerobot", {}, "weight-zero"),
         ("minari", {}, "weight-zero"),
+        ("recap", {}, "weight-zero"),
+        ("recap", {}, "drop-episode"),
         ("csv", {}, "fail"),
     ],
 )
@@ -332,6 +393,8 @@ def test_what_cannot_be_written_is_refused_before_scoring(source: Path, to: Any,
 def test_a_sidecar_belongs_to_a_lerobot_dataset(sample: Path) -> None:
     with pytest.raises(BadInput, match="demerit export"):
         plan_write(open_dataset(str(sample)), example_card(), "sidecar", RewardRecipe())
+    with pytest.raises(BadInput, match="demerit export"):
+        plan_write(open_dataset(str(sample)), example_card(), "recap", RewardRecipe())
 
 
 def test_nothing_is_overwritten_and_nothing_goes_into_the_source(own: Path, tmp_path: Path) -> None:
@@ -350,14 +413,16 @@ def test_nothing_is_overwritten_and_nothing_goes_into_the_source(own: Path, tmp_
     assert (tmp_path / "r.npz").read_text() == "mine"
 
 
-@pytest.mark.parametrize("to", ["lerobot", "sidecar", "minari", "parquet", "npz"])
+@pytest.mark.parametrize("to", get_args(RewardFormat))
 def test_a_read_only_folder_is_a_sentence(source: Path, tmp_path: Path, to: RewardFormat) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StoreError):
         put(source, tmp_path / "file/new", to)
 
 
-@pytest.mark.parametrize(("place", "to"), [(lerobot, "lerobot"), (tables, "sidecar"), (tables, "parquet")])
+@pytest.mark.parametrize(
+    ("place", "to"), [(lerobot, "lerobot"), (tables, "sidecar"), (tables, "parquet"), (tables, "recap")]
+)
 def test_a_full_disk_leaves_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, to: RewardFormat
 ) -> None:

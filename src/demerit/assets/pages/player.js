@@ -96,7 +96,7 @@ function loadVideo(index) {
   player.play.disabled = player.video.hidden;
   if (player.video.hidden) {
     player.video.removeAttribute('src');
-    byId('player-none').textContent = problem || `The video of this episode is not embedded; --embed N embeds more than ${data.embed}.`;
+    byId('player-none').textContent = problem || `The video of this episode is not embedded; --set embed=N embeds more than ${data.embed}.`;
   } else {
     player.video.src = player.address || link;
   }

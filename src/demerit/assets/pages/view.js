@@ -4,7 +4,7 @@
 const form = byId('filters');
 const field = (name) => form.elements[name].value;
 const isOn = (name) => form.elements[name].checked;
-const view = { index: null, texts: [], apart: [], stale: [], shown: [], open: -1, rows: new Map(), wish: '' };
+const view = { index: null, texts: [], apart: [], stale: [], quality: {}, said: null, shown: [], open: -1, opens: 0, rows: new Map(), wish: '' };
 
 /* Reading the index */
 
@@ -34,11 +34,24 @@ function readIndex(index) {
   view.stale = index.models.map(() => ({}));
   addOptions('label', [...new Set(index.vouched_by.filter(Boolean))].sort());
   addOptions('kind', [...new Set(Object.values(index.kinds).flat())].sort());
+  addOptions('quality', Object.keys(index.quality));
   addOptions('model', index.models.map((model) => model.name));
   byId('by-value').hidden = !index.models.length;
   if (!index.models.length) index.problems.push('No rewards are stored for this dataset: demerit view DATASET --model default makes some.');
   byId('problems').hidden = !index.problems.length;
   byId('problems').append(...index.problems.map((text) => make('div', {}, text)));
+}
+
+/* What each model says of the dataset; controls say nothing about success */
+function showVerdicts() {
+  const lines = data.models.flatMap((model, i) => {
+    if (model.control) return [];
+    const stale = Object.keys(view.stale[i]).length;
+    const counts = make('p', {}, make('b', {}, model.name), ` ${model.counts}`, stale ? `; ${stale} of them stale (demerit score scores them again)` : '');
+    return [counts, ...model.warnings.map((text) => make('p', { class: 'alarm' }, text))];
+  });
+  byId('verdicts').hidden = !lines.length;
+  byId('verdicts').replaceChildren(...lines);
 }
 
 /* Filters and the address */
@@ -72,7 +85,8 @@ function filter() {
   const words = field('q').toLowerCase().split(/\s+/).filter(Boolean);
   const model = Math.max(0, form.elements.model.selectedIndex);
   const final = index.final[model] || [];
-  const [least, most, apart] = ['min', 'max', 'apart'].map((name) => (field(name) === '' ? null : Number(field(name))));
+  const measured = view.quality[field('quality')]; // undefined: none is chosen, or they are being measured
+  const [least, most, apart, low, high] = ['min', 'max', 'apart', 'low', 'high'].map((name) => (field(name) === '' ? null : Number(field(name))));
   const states = { unscored: (place) => index.why.some((why) => why[place]), stale: isStale };
   const state = states[field('state')];
   const wanted = (place) => words.every((word) => view.texts[place].includes(word))
@@ -80,9 +94,10 @@ function filter() {
     && (!field('label') || (index.vouched_by[place] || 'none') === field('label'))
     && (!field('kind') || (field('kind') === 'none' ? !index.kinds[place] : (index.kinds[place] || []).includes(field('kind'))))
     && (least === null || (final[place] ?? NaN) >= least) && (most === null || (final[place] ?? NaN) <= most)
-    && (apart === null || (view.apart[place] ?? NaN) >= apart) && (!state || state(place));
+    && (apart === null || (view.apart[place] ?? NaN) >= apart) && (!state || state(place))
+    && (!measured || ((low === null || (measured[place] ?? NaN) >= low) && (high === null || (measured[place] ?? NaN) <= high)));
   view.shown = index.id.map((_, place) => place).filter(wanted);
-  const values = { text: (place) => index.instructions[index.instruction[place]], frames: (place) => index.frames[place], value: (place) => final[place], apart: (place) => view.apart[place] };
+  const values = { text: (place) => index.instructions[index.instruction[place]], frames: (place) => index.frames[place], value: (place) => final[place], apart: (place) => view.apart[place], quality: (place) => measured?.[place] };
   const value = values[field('sort')];
   const sign = isOn('desc') ? -1 : 1;
   if (value) view.shown.sort((a, b) => compareValues(value(a), value(b), sign));
@@ -127,8 +142,12 @@ function finals(place) {
     const why = view.index.staleness[view.stale[i][place] || 0] || view.index.reasons[view.index.why[i][place]];
     const bar = make('i', { class: model.look });
     if (value !== null) bar.style.setProperty('--share', Math.min(1, Math.max(0, share(i, value))));
-    const said = make('em', { title: why || '', class: view.stale[i][place] ? 'old' : '' }, value === null ? '–' : value.toFixed(2));
-    box.append(make('span', { title: model.name }, model.name), bar, said);
+    const old = view.stale[i][place] ? 'old' : '';
+    const said = make('em', { title: why || '', class: old }, value === null ? '–' : value.toFixed(2));
+    const verdict = view.index.reasons[view.index.verdicts[i][place]];
+    const [word] = verdict.split(':');
+    const look = { success: 'good', failure: 'bad' }[word] || 'muted';
+    box.append(make('span', { title: model.name }, model.name), bar, said, make('strong', { title: why || verdict, class: `${look} ${old}` }, word));
   });
   return box;
 }
@@ -172,30 +191,48 @@ function scrollToOpen() {
 
 /* One episode */
 
-function showFacts(facts, notes) {
+function showCameras(place, facts) {
+  const cameras = facts.cameras || [];
+  byId('camera-box').hidden = cameras.length < 2;
+  byId('camera').replaceChildren(...cameras.map(({ name }) => make('option', {}, name)));
+  byId('camera').onchange = () => {
+    data.episodes[place] = { ...facts, ...cameras[byId('camera').selectedIndex] };
+    openEpisode(place);
+  };
+}
+
+function showFacts(facts, notes, verdicts) {
   const box = byId('more-facts');
   const terms = make('dl', {});
   const add = (name, text) => { if (text) terms.append(make('dt', {}, name), make('dd', { class: 'id' }, text)); };
   add('id', facts.id);
+  for (const [model, text] of verdicts) add(`${model} says`, text);
   for (const label of facts.labels || []) add('label', label);
   for (const [name, text] of Object.entries(facts.more || {})) add(name, text);
+  for (const [name, column] of Object.entries(view.quality)) add(name, column[view.open]?.toString());
   box.replaceChildren(...notes.map((note) => make('p', { class: note.includes(': stale') ? 'alarm' : 'muted' }, note)), terms);
 }
 
 async function openPlace(place) {
   view.open = place;
+  view.opens += 1;
+  const turn = view.opens;
+  player.box.setAttribute('aria-busy', 'true');
   view.wish = view.index.id[place];
   writeAddress();
   for (const [at, row] of view.rows) row.setAttribute('aria-selected', String(at === place));
   list.setAttribute('aria-activedescendant', `row-${place}`);
   const answer = await fetch(`/episodes/${place}.json`);
-  const found = answer.ok ? await answer.json() : { episode: { id: view.wish, problem: await answer.text() }, curves: { curves: data.models.map(() => null) }, notes: [] };
-  if (view.open !== place) return; // another one was opened meanwhile
+  const found = answer.ok ? await answer.json() : { episode: { id: view.wish, problem: await answer.text() }, curves: { curves: data.models.map(() => null) }, notes: [], verdicts: [] };
+  if (view.opens !== turn) return; // another one, or this one again, was opened meanwhile
   data.episodes[place] = found.episode;
   allCurves[place] = found.curves;
   openEpisode(place);
-  showFacts(found.episode, found.notes);
+  showCameras(place, found.episode);
+  view.said = [found.episode, found.notes, found.verdicts];
+  showFacts(...view.said);
   document.title = `${found.episode.id} · demerit view`;
+  player.box.setAttribute('aria-busy', 'false');
 }
 
 function step(by) {
@@ -208,8 +245,10 @@ function step(by) {
 }
 
 player.video.addEventListener('error', async () => {
-  if (player.video.hidden || !player.episode.link) return;
-  const answer = await fetch(player.episode.link, { headers: { Range: 'bytes=0-1' } });
+  const { episode } = player;
+  if (player.video.hidden || !episode.link) return;
+  const answer = await fetch(episode.link, { headers: { Range: 'bytes=0-1' } });
+  if (player.episode !== episode) return; // another one was opened meanwhile
   player.video.hidden = true;
   player.play.disabled = true;
   byId('player-none').hidden = false;
@@ -243,11 +282,21 @@ byId('help-open').addEventListener('click', () => byId('help').showModal());
 
 byId('more-filters').open = innerWidth > 860;
 
+/* Reads every episode's signals, so it comes after the list. */
+async function loadQuality() {
+  const answer = await fetch('/quality.json');
+  if (!answer.ok) return;
+  view.quality = await answer.json();
+  if (view.said) showFacts(...view.said);
+  if (field('quality')) refresh();
+}
+
 async function start() {
   const answer = await fetch('/index.json');
   if (!answer.ok) { byId('count').textContent = await answer.text(); return; }
   readIndex(await answer.json());
   readAddress();
+  showVerdicts();
   refresh();
   performance.mark('ready');
   new ResizeObserver(drawRows).observe(list);
@@ -255,11 +304,13 @@ async function start() {
   if (wished >= 0 || view.shown.length) await openPlace(wished >= 0 ? wished : view.shown[0]);
   scrollToOpen();
   drawRows();
+  loadQuality();
   const stale = await fetch('/stale.json');
   if (!stale.ok) return;
   view.stale = await stale.json();
   if (!view.stale.some((found) => Object.keys(found).length)) return;
   const top = list.scrollTop;
+  showVerdicts();
   refresh();
   list.scrollTop = top;
 }

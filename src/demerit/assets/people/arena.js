@@ -36,9 +36,9 @@ async function upload(box, file) {
       }
       bar.value = 1;
       said.textContent = "arrived";
-      return;
+      return true;
     } catch (error) {
-      if (error.status && error.status < 500) { said.textContent = error.message; return; }
+      if (error.status && error.status < 500) { said.textContent = error.message; return false; }
       const wait = Math.min(20, 1 + tries * 2);
       said.textContent = `${error.status ? error.message : "no connection"}, trying again in ${wait} s`;
       await sleep(wait);
@@ -53,9 +53,9 @@ for (const box of document.querySelectorAll(".upload")) {
     if (!input.files[0]) return;
     input.disabled = true;
     uploading++;
-    await upload(box, input.files[0]);
+    const isFinal = await upload(box, input.files[0]);
     uploading--;
-    input.disabled = false;
+    input.disabled = isFinal && box.dataset.part !== "photo";
   };
 }
 addEventListener("beforeunload", (event) => { if (uploading) event.preventDefault(); });
@@ -97,17 +97,16 @@ if (form) {
     if (!(field.name in kept)) continue;
     if (field.type === "radio") field.checked = kept[field.name] === field.value; else field.value = kept[field.name];
   }
-  const show = () => { for (const slider of form.querySelectorAll("input[type=range]")) slider.nextElementSibling.value = `${slider.value}%`; };
-  form.oninput = () => { show(); localStorage.setItem(key, JSON.stringify(Object.fromEntries(new FormData(form)))); };
-  show();
+  form.oninput = () => localStorage.setItem(key, JSON.stringify(Object.fromEntries(new FormData(form))));
   form.onsubmit = async (event) => {
     event.preventDefault();
-    const given = Object.fromEntries(new FormData(form));
-    await step("judge", {
-      verdict: given.verdict, feedback: given.feedback,
-      first_success: given.first_success === "true", second_success: given.second_success === "true",
-      first_progress: Number(given.first_progress) / 100, second_progress: Number(given.second_progress) / 100,
-    });
+    const given = Object.fromEntries(new FormData(form)), judgement = { verdict: given.verdict, feedback: given.feedback };
+    for (const part of ["first", "second"]) {
+      const success = given[`${part}_success`], progress = given[`${part}_progress`];
+      if (success) judgement[`${part}_success`] = success === "true";
+      if (progress) judgement[`${part}_progress`] = Number(progress) / 100;
+    }
+    await step("judge", judgement);
     localStorage.removeItem(key);
   };
 }

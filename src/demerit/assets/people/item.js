@@ -94,8 +94,9 @@ function toggleEvent() {
   const open = state.events.findIndex((event) => event.isOpen);
   if (open < 0) {
     const kind = $("#kind").value;
+    if (!kind) { say("Choose first what goes wrong."); $("#kind").focus(); return; }
     change({ events: [...state.events, { kind, first: stage.frame, last: stage.frame, isOpen: true }] });
-    say(`${kind} begins at frame ${stage.frame + 1}: press f again where it ends.`);
+    say(`${kind} begins at frame ${stage.frame + 1}: press e again where it ends.`);
   } else {
     const events = state.events.map((event, place) => (place === open ? closeEvent(event, stage.frame) : event));
     change({ events });
@@ -124,7 +125,7 @@ function drawEvents() {
     row.append(text, " ", remove);
     return row;
   }));
-  $("#event").textContent = state.events.some((event) => event.isOpen) ? "It ends here" : "Something goes wrong here";
+  $("#event").firstChild.textContent = state.events.some((event) => event.isOpen) ? "It ends here " : "It begins here ";
 }
 
 // Sending
@@ -135,6 +136,7 @@ function bodyOf() {
   const body = Object.fromEntries(known.map((name) => [name, state[name]]));
   if (body.events) body.events = body.events.map((event) => closeEvent(event, event.isOpen ? stage.frames - 1 : event.last));
   if (facts.kind === "verify" && body.verdict !== "reject" && body.verdict !== "accept") body.verdict = "correct";
+  if (body.verdict === "accept") Object.assign(body, facts.proposed); // what was shown is what is accepted
   return body;
 }
 
@@ -155,12 +157,7 @@ async function submit() {
 
 function finish(answer) {
   draft.drop();
-  if (!answer.rationale) { location.href = answer.next; return; }
-  $("#rationale blockquote").textContent = answer.rationale;
-  const next = $("#next");
-  next.href = answer.next;
-  $("#rationale").hidden = false;
-  next.focus();
+  location.href = answer.next;
 }
 
 // Buttons and keys
@@ -207,16 +204,19 @@ const keys = {
 };
 const press = (selector) => () => $(selector)?.click();
 if (facts.kind === "verify") {
-  Object.assign(keys, { a: press("[data-key=a]"), r: press("[data-key=r]"), s: press("[data-key=s]"), x: press("[data-key=x]") });
+  Object.assign(keys, { a: press("[data-key=a]"), r: press("[data-key=r]"), s: press("[data-key=s]"), f: press("[data-key=f]") });
   for (const grade of [1, 2, 3, 4, 5]) keys[grade] = press(`[data-key="${grade}"]`);
 } else if (facts.kind === "compare") {
   Object.assign(keys, { 1: press("[data-key='1']"), 2: press("[data-key='2']"), t: press("[data-key=t]"), u: press("[data-key=u]") });
 } else {
-  Object.assign(keys, { s: press("[data-key=s]"), x: press("[data-key=x]"), f: toggleEvent, p: toggleRecording, d: () => mark(1) });
+  Object.assign(keys, { s: press("[data-key=s]"), f: press("[data-key=f]"), e: toggleEvent, p: toggleRecording, d: () => mark(1) });
   for (let digit = 0; digit < 10; digit++) keys[digit] = () => mark(digit / 10);
 }
 addEventListener("keydown", (event) => {
   const { target } = event;
+  if (target.matches("select") && ["Enter", "Escape"].includes(event.key)) { event.preventDefault(); target.blur(); return; }
+  if (target.id === "note" && event.key === "Enter" && !event.shiftKey) { event.preventDefault(); submit(); return; }
+  if (target.id === "note" && event.key === "Escape") { target.blur(); return; }
   const isTyping = target.matches("textarea, input:not([type=range]):not([type=checkbox]), select");
   const isSliding = target.matches("input[type=range]") && event.key.startsWith("Arrow");
   if (event.ctrlKey || event.metaKey || event.altKey || isTyping || isSliding) return;
@@ -231,7 +231,11 @@ addEventListener("beforeunload", (event) => { if (isSending) event.preventDefaul
 
 async function showModel() {
   const answer = await fetch(`/items/${facts.item}/curve`, { headers: { accept: "application/json" } });
-  if (answer.ok) { timeline.model = (await answer.json()).points; drawFrame(); }
+  if (!answer.ok) return;
+  const { points, verdict, caution } = await answer.json();
+  timeline.model = points;
+  $("#model").textContent = `The model that you are teaching says: ${verdict}.${caution ? ` It is not trusted yet: ${caution}` : ""}`;
+  drawFrame();
 }
 
 async function showLesson() {

@@ -1,7 +1,7 @@
 """Readers of dataset formats, one module each.
 
 `open_dataset("lerobot:/path")` names the format; `open_dataset("/path")` detects it by the files in the folder. A video
-file is read as part of its folder: with its row in the folder's label file, and the id that it has there.
+file, or a bag, is read as part of its folder: with its row in the folder's label file, and the id that it has there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from demerit.data.dataset import SOURCES, Dataset, DatasetReader
+from demerit.data.dataset import SOURCES, Dataset, DatasetReader, distinct_names, join_readers
 from demerit.data.formats.label_file import VIDEO_SUFFIXES
-from demerit.data.joined import JoinedReader, distinct_names
 from demerit.errors import BadInput, UnknownName
 
 HDF5_SUFFIXES = {".hdf5", ".h5"}
+BAG_SUFFIXES = {".mcap", ".bag", ".db3"}
 
 
 def open_dataset(
@@ -46,7 +46,7 @@ def open_dataset(
     if len(parts) == 1:
         return parts[0]
     names = distinct_names([part.address for part in parts])
-    joined = JoinedReader(dict(zip(names, [part.reader for part in parts], strict=True)))
+    joined = join_readers(dict(zip(names, [part.reader for part in parts], strict=True)))
     return Dataset(joined, ", ".join(part.address for part in parts), strict, camera, instruction)
 
 
@@ -65,19 +65,20 @@ def open_parts(
         for found in _expand(str(address)):
             kind, path = split_address(found)
             is_video = kind == "videos" and path.is_file() and path.suffix.lower() in VIDEO_SUFFIXES
-            videos = chosen.setdefault((kind, path.parent if is_video else path), [])
-            if not is_video:
+            is_part = is_video or (kind == "ros" and is_bag(path))
+            parts_of = chosen.setdefault((kind, path.parent if is_part else path), [])
+            if not is_part:
                 whole.add((kind, path))
-            elif path not in videos:
-                videos.append(path)
+            elif path not in parts_of:
+                parts_of.append(path)
     if not chosen:
         raise BadInput("dataset", "at least one", "none")
     for (kind, path), (other, again) in combinations(chosen, 2):
         if path == again:
             raise BadInput(str(path), "one format", f"two ({kind} and {other})")
     parts = []
-    for (kind, path), videos in chosen.items():
-        selection = {} if (kind, path) in whole else {"only": tuple(videos)}
+    for (kind, path), parts_of in chosen.items():
+        selection = {} if (kind, path) in whole else {"only": tuple(parts_of)}
         reader = _open_reader(kind, path, **options, **selection)
         parts.append(Dataset(reader, f"{kind}:{path}", strict, camera, instruction))
     return parts
@@ -149,6 +150,15 @@ def _suggest(path: Path) -> str:
     return f" (did you mean {path.parent / near[0]}?)" if near else ""
 
 
+def is_bag(path: Path) -> bool:
+    """Whether a path is a bag: a file of one, or the folder of a ROS 2 bag, also one without its metadata.yaml."""
+    if not path.is_dir():
+        return path.suffix.lower() in BAG_SUFFIXES
+    if (path / "metadata.yaml").is_file():
+        return any(BAG_SUFFIXES & set(file.suffixes) for file in path.iterdir())  # run_0.mcap, run_0.mcap.zstd
+    return any(re.fullmatch(re.escape(path.name) + r"_\d+\.(mcap|db3)", file.name) for file in path.iterdir())
+
+
 def _has_file(path: Path, suffixes: set[str]) -> bool:
     return any(found.suffix.lower() in suffixes for found in path.rglob("*"))
 
@@ -161,5 +171,6 @@ DETECTORS: dict[str, Callable[[Path], bool]] = {
     "rlds": lambda path: path.is_dir() and any([*path.glob("features.json"), *path.glob("*/features.json")]),
     "hdf5": lambda path: path.suffix in HDF5_SUFFIXES or (path.is_dir() and _has_file(path, HDF5_SUFFIXES)),
     "videos": lambda path: path.suffix.lower() in VIDEO_SUFFIXES or _has_file(path, set(VIDEO_SUFFIXES)),
+    "ros": lambda path: is_bag(path) or _has_file(path, BAG_SUFFIXES),
 }
 """In order: the first match wins. `rbm` cannot be detected and must be named."""

@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 from h5py import Group, h5l
 
+from demerit.data.arrays import Ints
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
-from demerit.data.episode import Episode, Origin, safe_name
+from demerit.data.episode import Episode, Origin, Outcome, safe_name
 from demerit.data.frames import IMAGES_DIMENSIONS, RGB, Frames, Images, Times, file_identity, short_hash
-from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnreadableVideo
 
 NOMINAL_FPS = 20.0
@@ -87,7 +87,7 @@ class Hdf5Frames:
         """The arguments that rebuild it."""
         return asdict(self)
 
-    def _read(self, dataset: Any, rows: npt.NDArray[np.int64]) -> Images:
+    def _read(self, dataset: Any, rows: Ints) -> Images:
         try:
             if not rows.size:
                 return np.asarray(dataset[:0])
@@ -164,70 +164,66 @@ class Hdf5Reader:
 
     def _demo_records(self, file: Any, summary: Hdf5Summary, demo: str, episode: str) -> Iterator[Record]:
         group = resolve(file, f"data/{demo}")
-        contents = _DemoContents(file, f"data/{demo}")
-        problems = [Problem("refused link", episode, reason, kept=True) for reason in contents.refused]
-        if not contents.cameras:
-            detail = "; ".join(contents.refused) or "obs holds no uint8 images of shape (n, height, width, 3)"
+        refused: list[str] = []
+        datasets = _find_datasets(file, f"data/{demo}", refused)
+        images = sorted((name for name in datasets if _is_camera(datasets[name][1])), key=_scene_first)
+        problems = [Problem("refused link", episode, reason, kept=True) for reason in refused]
+        if not images:
+            detail = "; ".join(refused) or "obs holds no uint8 images of shape (n, height, width, 3)"
             yield Problem("no camera", episode, detail, kept=False)
             return
-        if not contents.steps:
+        steps = int(datasets[images[0]][1].shape[0])
+        if not steps:
             yield Problem("no steps", episode, "its images have no rows", kept=False)
             return
-        problems += [Problem("another length", episode, misfit, kept=True) for misfit in contents.misfits]
+        cameras: dict[str, str] = {}
+        signals: dict[str, npt.NDArray[Any]] = {}
+        numbers = [name for name in datasets if name not in images and _is_numbers(datasets[name][1])]
+        for name in (*images, *numbers):
+            key, dataset = datasets[name]
+            if dataset.shape[0] != steps:
+                misfit = f"{name} has {dataset.shape[0]} rows, the main camera {steps}"
+                problems.append(Problem("another length", episode, misfit, kept=True))
+            elif name in images:
+                short = _camera_name(name)
+                cameras[name if short in cameras else short] = key
+            else:
+                signals[name] = np.asarray(dataset[()])
         declared = group.attrs.get("num_samples")
-        if declared is not None and not np.array_equal(declared, contents.steps):
-            detail = f"the attribute says {declared}, there are {contents.steps} rows"
+        if declared is not None and not np.array_equal(declared, steps):
+            detail = f"the attribute says {declared}, there are {steps} rows"
             problems.append(Problem("wrong num_samples", episode, detail, kept=True))
         if not summary.instruction:
             problems.append(Problem(NO_INSTRUCTION, episode, "the file has none", kept=True))
         yield from problems
         flip = summary.libero if self.upside_down is None else self.upside_down
-        path, fps, steps = str(summary.path.resolve()), summary.fps, contents.steps
+        path, fps = str(summary.path.resolve()), summary.fps
         yield Episode(
             episode,
             summary.instruction,
-            {name: Frames(Hdf5Frames(path, key, flip, fps, steps)) for name, key in contents.cameras.items()},
-            _outcomes(contents.signals.get("rewards"), summary.libero),
+            {name: Frames(Hdf5Frames(path, key, flip, fps, steps)) for name, key in cameras.items()},
+            _outcomes(signals.get("rewards"), summary.libero),
             Origin(self.name, embodiment=summary.embodiment, split=summary.splits.get(demo, ""), tags=summary.tags),
-            contents.signals,
+            signals,
         )
 
 
-class _DemoContents:
-    """A demo: cameras by name, signals of the same length, and what was skipped."""
-
-    def __init__(self, file: Any, demo: str) -> None:
-        self.refused: list[str] = []
-        self.misfits: list[str] = []
-        keys = {name: f"{demo}/{name}" for name in SIGNALS}
-        keys |= {name: f"{demo}/obs/{name}" for name in children(file, f"{demo}/obs")}
-        found = {name: dataset for name, key in keys.items() if (dataset := self._dataset(file, key)) is not None}
-        images = sorted((name for name in found if _is_camera(found[name])), key=_scene_first)
-        self.steps = int(found[images[0]].shape[0]) if images else 0
-        self.cameras: dict[str, str] = {}
-        for name in images:
-            if self._fits(name, found[name]):
-                short = _camera_name(name)
-                self.cameras[name if short in self.cameras else short] = keys[name]
-        numbers = [name for name in found if name not in images and _is_numbers(found[name])]
-        fitting = [name for name in numbers if images and self._fits(name, found[name])]
-        self.signals: dict[str, npt.NDArray[Any]] = {name: np.asarray(found[name][()]) for name in fitting}
-
-    def _dataset(self, file: Any, key: str) -> Any:
+def _find_datasets(file: Any, demo: str, refused: list[str]) -> dict[str, tuple[str, Any]]:
+    """Find the signals and observations of a demo: name to (key, dataset)."""
+    keys = {name: f"{demo}/{name}" for name in SIGNALS}
+    keys |= {name: f"{demo}/obs/{name}" for name in children(file, f"{demo}/obs")}
+    datasets = {}
+    for name, key in keys.items():
         try:
-            found = resolve(file, key)
+            dataset = resolve(file, key)
         except LinkRefused as reason:
-            self.refused.append(str(reason))
-            return None
+            refused.append(str(reason))
+            continue
         except KeyError:
-            return None
-        return found if hasattr(found, "shape") else None
-
-    def _fits(self, name: str, dataset: Any) -> bool:
-        if dataset.shape[0] != self.steps:
-            self.misfits.append(f"{name} has {dataset.shape[0]} rows, the main camera {self.steps}")
-            return False
-        return True
+            continue
+        if hasattr(dataset, "shape"):
+            datasets[name] = (key, dataset)
+    return datasets
 
 
 def _files(path: Path) -> list[Path]:

@@ -15,13 +15,13 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demerit.data.arrays import Floats32
 from demerit.data.dataset import Problem
+from demerit.data.episode import LABEL_SOURCES, Event, LabelSource, Outcome
 from demerit.data.frames import Frames
-from demerit.data.labels import LABEL_SOURCES, Event, LabelSource, Outcome
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -183,9 +183,7 @@ def _read_source(place: str, value: object) -> LabelSource:
     return value
 
 
-def _curve(
-    place: str, cell: Any, frames: Frames, episode: str, problems: list[Problem]
-) -> npt.NDArray[np.float32] | None:
+def _curve(place: str, cell: Any, frames: Frames, episode: str, problems: list[Problem]) -> Floats32 | None:
     """Read progress at every frame, or at a few marked moments; None = unknown or a problem."""
     if cell is None or cell == "":
         return None
@@ -225,7 +223,7 @@ def _moments(cell: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _place_moments(place: str, moments: list[tuple[str, Any]], frames: Frames) -> npt.NDArray[np.float32]:
+def _place_moments(place: str, moments: list[tuple[str, Any]], frames: Frames) -> Floats32:
     """Make a curve of marked moments: a frame (-1 is the last), or seconds (2.5s)."""
     values = np.full(len(frames), np.nan, dtype=np.float32)
     for moment, value in moments:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
-from demerit.data.episode import Origin
+from demerit.data.episode import Origin, Outcome
 from demerit.data.formats.label_file import (
     LabelRow,
     check_label,
@@ -26,7 +26,6 @@ from demerit.data.formats.label_file import (
     text,
 )
 from demerit.data.formats.videos import FolderReader, build_episode, find_video, video_id
-from demerit.data.labels import Outcome
 from demerit.errors import BadInput
 
 COLUMNS = ("id", "task", "data_source", "frames", "is_robot", "quality_label", "partial_success")

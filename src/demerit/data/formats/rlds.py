@@ -25,10 +25,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
-from demerit.data.episode import Episode, Origin, safe_name
+from demerit.data.episode import Episode, Origin, Outcome, safe_name
 from demerit.data.formats.tfrecord import Example, Feature, parse_example, read_record, record_spans, stored_checksum
 from demerit.data.frames import Frames, Images, Times, file_identity, short_hash
-from demerit.data.labels import Outcome
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 
 NOMINAL_FPS = 5.0

@@ -21,11 +21,10 @@ import numpy.typing as npt
 import yaml
 
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
-from demerit.data.episode import Episode, Origin
+from demerit.data.episode import Episode, Origin, Outcome, Preference, Preferred
 from demerit.data.files import path_inside
 from demerit.data.formats.label_file import check_label, detail_of, printable, read_fraction, read_success, text
 from demerit.data.formats.videos import FolderReader, build_episode, find_video
-from demerit.data.labels import Outcome, Preference, Verdict
 from demerit.data.video import VideoClip
 from demerit.errors import BadInput
 
@@ -42,7 +41,7 @@ SESSION_NAMES = (
     "session_completion_timestamp",
 )
 POLICY_NAMES = ("policy_name", "binary_success", "partial_success")
-VERDICTS: dict[str, Verdict] = {"A": "a", "B": "b", "TIE": "tie"}
+VERDICTS: dict[str, Preferred] = {"A": "a", "B": "b", "TIE": "tie"}
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class RoboArenaReader(FolderReader):
             problems.append(Problem(NO_INSTRUCTION, printable(episode), detail, kept=True))
         signals = self._signals(folder, printable(episode), problems)
         yield from problems
-        origin = _origin(self.name, session, letter, folder)
+        origin = _origin(self.name, session, letter, folder, next(iter(views)))
         yield build_episode(episode, instruction, views, outcomes, origin, signals)
 
     def _views(self, folder: Path, episode: str, problems: list[Problem]) -> dict[str, VideoClip]:
@@ -184,7 +183,7 @@ def _outcomes(session: Session, entry: Mapping[str, Any], episode: str, problems
     return (Outcome("human", success=success, progress=progress, note=session.feedback, by=session.evaluator),)
 
 
-def _origin(dataset: str, session: Session, letter: str, folder: Path) -> Origin:
+def _origin(dataset: str, session: Session, letter: str, folder: Path, camera: str) -> Origin:
     entry = session.entries.get(letter)
     entry = entry if isinstance(entry, dict) else {}
     policy = text(entry.get("policy_name")) or folder.name.partition("_")[2]
@@ -193,6 +192,7 @@ def _origin(dataset: str, session: Session, letter: str, folder: Path) -> Origin
     tags = {
         "policy": policy,
         "letter": letter,
+        "perspective": "egocentric" if camera == "wrist" else "exocentric",
         "duration": text(entry.get("duration")),
         **{name: text(session.metadata.get(name)) for name in SESSION_NAMES if name.endswith("timestamp")},
         **{name: text(about.get(name)) for name in ("open_source", "action_space")},

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
-from demerit.data.episode import Origin
+from demerit.data.episode import Origin, Outcome
 from demerit.data.formats.label_file import (
     HIGHEST_GRADE,
     LabelRow,
@@ -26,7 +26,7 @@ from demerit.data.formats.label_file import (
 )
 from demerit.data.formats.videos import FolderReader, build_episode, find_video, video_id
 from demerit.data.frames import short_hash
-from demerit.data.labels import Outcome
+from demerit.data.published_sets import find_source, published_sets
 from demerit.errors import BadInput, UnknownName
 
 SPLITS = ("train", "val", "test")
@@ -52,7 +52,8 @@ class RoboRewardReader(FolderReader):
     evaluation never see. Unknown columns are not read.
 
     A video appears with several instructions, so an id ends in a short hash of the instruction. `Origin.group` is the
-    original video, if the file name tells (`x_clip_2.mp4` is a part of `x.mp4`).
+    original video, if the file name tells (`x_clip_2.mp4` is a part of `x.mp4`). Embodiment and the tag `perspective`
+    are those of the subset in the paper's list of sources; RoboArena mixes perspectives and has no such tag.
     """
 
     format = "RoboReward"
@@ -147,9 +148,12 @@ def _outcomes(split: str, grade: int | None, row: LabelRow) -> tuple[Outcome, ..
 
 def _origin(dataset: str, split: str, stem: str) -> Origin:
     subset = stem.partition("/")[0] if "/" in stem else ""
+    printed = find_source(subset, published_sets("roborewardbench@1"))
+    tags = {"subset": subset, "perspective": printed.perspective}
     return Origin(
         dataset=f"{dataset}/{subset}" if subset else dataset,
+        embodiment=printed.embodiment,
         split=split,
         group=original_video(stem),
-        tags={"subset": subset} if subset else {},
+        tags={name: value for name, value in tags.items() if value},
     )

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from demerit.data.arrays import Floats32, Ints
 from demerit.errors import UnreadableVideo
 
-Feature: TypeAlias = list[memoryview] | npt.NDArray[np.float32] | npt.NDArray[np.int64]
+Feature: TypeAlias = list[memoryview] | Floats32 | Ints
 """the values of a name: byte strings, floats or integers; empty list = no values"""
 
 Example: TypeAlias = Mapping[str, Feature]
@@ -43,10 +43,6 @@ FLOAT_BYTES = 4
 CASTAGNOLI = 0x82F63B78
 MASK_DELTA = 0xA282EAD8
 GZIP_MAGIC = b"\x1f\x8b"
-
-
-class _Malformed(Exception):
-    """Bytes that break the wire format; `parse_example` raises UnreadableVideo instead."""
 
 
 def masked_crc32c(data: bytes) -> int:
@@ -107,7 +103,7 @@ def parse_example(data: bytes, where: str | Path) -> Example:
             for entry in _delimited_fields(features, 1):
                 name, feature = _entry(entry)
                 found[name] = feature
-    except (_Malformed, UnicodeDecodeError) as broken:
+    except ValueError as broken:
         raise UnreadableVideo(where, f"a record is not a tf.train.Example: {broken}") from None
     return found
 
@@ -173,13 +169,13 @@ def _values(numbers: memoryview, alone: int) -> bytes:
     return b"".join(value for field, wire, value in _fields(numbers) if field == 1 and wire in (DELIMITED, alone))
 
 
-def _floats(data: bytes) -> npt.NDArray[np.float32]:
+def _floats(data: bytes) -> Floats32:
     if len(data) % FLOAT_BYTES:
-        raise _Malformed(f"a list of floats has {len(data)} bytes, not a multiple of {FLOAT_BYTES}")
+        raise ValueError(f"a list of floats has {len(data)} bytes, not a multiple of {FLOAT_BYTES}")
     return np.frombuffer(data, dtype="<f4").astype(np.float32, copy=False)
 
 
-def varints(data: bytes) -> npt.NDArray[np.int64]:
+def varints(data: bytes) -> Ints:
     """Decode a run of base-128 varints to signed 64-bit integers, all at once."""
     if not data:
         return np.zeros(0, dtype=np.int64)
@@ -188,11 +184,11 @@ def varints(data: bytes) -> npt.NDArray[np.int64]:
     if len(ends) == len(groups):
         return groups.astype(np.int64)
     if not len(ends) or ends[-1] != len(groups) - 1:
-        raise _Malformed("a list of integers ends inside a number")
+        raise ValueError("a list of integers ends inside a number")
     starts = np.concatenate(([0], ends[:-1] + 1))
     lengths = ends - starts + 1
     if lengths.max() > LONGEST_VARINT:
-        raise _Malformed(f"an integer of {lengths.max()} bytes; {LONGEST_VARINT} is the most")
+        raise ValueError(f"an integer of {lengths.max()} bytes; {LONGEST_VARINT} is the most")
     place = np.arange(len(groups)) - np.repeat(starts, lengths)
     parts = (groups & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
     return np.add.reduceat(parts, starts).view(np.int64)
@@ -209,7 +205,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         tag, at = _varint(message, at)
         field, wire = tag >> 3, tag & 7
         if field == 0:
-            raise _Malformed("a field has number 0")
+            raise ValueError("a field has number 0")
         if wire == VARINT:
             _, end = _varint(message, at)
         elif wire == DELIMITED:
@@ -218,9 +214,9 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         elif wire in (FIXED32, FIXED64):
             end = at + (4 if wire == FIXED32 else 8)
         else:
-            raise _Malformed(f"field {field} has the unknown wire type {wire}")
+            raise ValueError(f"field {field} has the unknown wire type {wire}")
         if end > size:
-            raise _Malformed(f"field {field} ends {end - size} bytes after its message")
+            raise ValueError(f"field {field} ends {end - size} bytes after its message")
         yield field, wire, message[at:end]
         at = end
 
@@ -229,10 +225,10 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 7 * LONGEST_VARINT, 7):
         if at >= len(message):
-            raise _Malformed("the message ends inside a number")
+            raise ValueError("the message ends inside a number")
         byte = message[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:  # noqa: PLR2004  # the high bit marks that more follows
             return value, at
-    raise _Malformed(f"a number of more than {LONGEST_VARINT} bytes")
+    raise ValueError(f"a number of more than {LONGEST_VARINT} bytes")

@@ -7,8 +7,10 @@ only within the dataset's folder.
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +18,7 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
-from demerit.data.episode import Episode, Origin, safe_name
+from demerit.data.episode import Episode, Origin, Outcome, count_episodes, safe_name
 from demerit.data.files import is_file, path_inside
 from demerit.data.formats.label_file import (
     COLUMNS,
@@ -32,7 +34,6 @@ from demerit.data.formats.label_file import (
     text,
 )
 from demerit.data.frames import Frames
-from demerit.data.labels import Outcome
 from demerit.data.video import VideoClip
 from demerit.errors import BadEpisode, BadInput
 
@@ -46,6 +47,34 @@ LABEL_FILES = (
     "index.json",
 )
 SPLIT_WORDS = frozenset({"train", "training", "val", "valid", "validation", "test"})
+_VIEW = r"left|right|top|wrist|front|back|side|third_person"
+_CAMERA = rf"""
+    (?:{_VIEW})                                                  # left
+    | (?:cam|camera)[_-]?[a-z0-9]+(?:_[a-z0-9]+)?                # cam0, cam_high, camera_left_wrist
+    | (?:{_VIEW})_(?:wrist|shoulder|hand|gripper|cam|camera)     # left_wrist
+"""
+CAMERA_NAME = re.compile(_CAMERA, re.IGNORECASE | re.VERBOSE)
+TRIAL_AND_CAMERA = re.compile(rf"(.+?)_({_CAMERA})", re.IGNORECASE | re.VERBOSE)
+ODD_SHARE = 0.2
+"""of the trials in a folder, at most so many (or one) have other cameras than the rest"""
+
+
+@dataclass(frozen=True)
+class SharedCameras:
+    """The cameras that most trials of a folder have, by the names of the videos."""
+
+    cameras: frozenset[str]
+    whole: int
+    """trials with exactly these cameras"""
+    trials: int
+    """trials with some camera"""
+    others: int
+    """videos beside them whose names name no camera"""
+
+    @property
+    def are_cameras(self) -> bool:
+        """Whether the names mean cameras: nearly all trials have the same ones, and few videos have other names."""
+        return self.trials - self.whole <= max(1, ODD_SHARE * self.trials) and self.others <= self.whole
 
 
 @dataclass(frozen=True)
@@ -80,33 +109,34 @@ class VideosReader(FolderReader):
     `labels` is a CSV, JSON or JSON lines file; the default is the first of LABEL_FILES in the folder. docs/labels.md
     describes its columns: COLUMNS, and further cameras. Other columns become tags.
 
-    Rows come first, in order, then videos without a row, by path. Nothing is guessed from file names: a video without
-    an instruction gets an empty one and is counted. Hidden files and folders are ignored.
+    Rows come first, in order, then videos without a row, by path. Videos whose paths differ only in a camera's name
+    (`07_left.mp4` and `07_right.mp4`, `cam_high/07.mp4` and `cam_low/07.mp4`) are one episode. Nothing else is guessed
+    from file names: a video without an instruction gets an empty one and is counted. Hidden files and folders are
+    ignored.
     """
 
     format = "videos"
     labels: str | None = field(default=None, kw_only=True)
     only: Sequence[Path] | None = field(default=None, kw_only=True)
     """read only these videos of the folder, with their rows; absolute paths"""
+    pair_cameras: bool = field(default=True, kw_only=True)
+    """find the cameras of an episode by their names; False = only where a row of the label file names them"""
 
     def __post_init__(self) -> None:
-        if not self.root.is_dir() or (self.labels is not None and not self._label_files):
-            known = ", ".join(LABEL_FILES)
-            raise BadInput("labels", f"a file, or nothing to look for {known}", repr(self.labels))
+        self._label_files  # noqa: B018  # refuses a label file that is not there
 
     def expected(self) -> int:
-        """The number of rows of the label file; without one, the number of videos."""
-        if self.only is not None:
-            return len(self.only)
-        return count_rows(self._label_files[0]) if self._label_files else sum(1 for _ in videos_under(self.root))
+        """The number of rows of the label file; without one, of trials and other videos."""
+        if self._label_files and self.only is None:
+            return count_rows(self._label_files[0])
+        videos = videos_under(self.root) if self.only is None else self.only
+        return len({self._trials[path][0] if path in self._trials else path for path in videos})
 
     def records(self) -> Iterator[Record]:
         """Stream the rows, then the videos without a row."""
         used: dict[Path, str] = {}
         columns: set[str] = set()
-        for extra in self._label_files[1:]:
-            detail = f"ignored, because {self._label_files[0].name} exists; choose with labels="
-            yield Problem("second label file", extra.name, detail, kept=True)
+        yield from report_others(self._label_files)
         for row in read_rows(self._label_files[0]) if self._label_files else ():
             if isinstance(row, Problem):
                 yield row
@@ -116,20 +146,95 @@ class VideosReader(FolderReader):
                 yield from self._read_labelled(row, cells, used)
         for path in videos_under(self.root) if self.only is None else self.only:
             if path not in used:
-                yield from self._read_unlabelled(path)
+                yield from self._read_unlabelled(path, used)
 
     @cached_property
     def _label_files(self) -> list[Path]:
-        if self.labels is not None:
-            places = [Path(self.labels).absolute(), self.root / self.labels]
-            return [place for place in places if place.is_file()][:1]
-        return [self.root / name for name in LABEL_FILES if (self.root / name).is_file()]
+        return find_label_files(self.root, self.labels)
 
-    def _read_unlabelled(self, path: Path) -> Iterator[Record]:
-        episode = video_id(self.root, path)
-        video = find_video(self.root, path.relative_to(self.root).as_posix(), printable(episode))
-        if isinstance(video, Problem):
-            yield video
+    def notes(self) -> list[str]:
+        """Say which cameras were found by their names, or why they are not used, and how to change that."""
+        paths = self._trials if self.only is None else [path for path in self.only if path in self._trials]
+        trials = dict(self._trials[path] for path in paths)
+        if trials:
+            (cameras, _), *_ = Counter(tuple(views) for views in trials.values()).most_common(1)
+            found = f"{count_episodes(len(trials))} with the cameras {', '.join(cameras)}, by the names of the videos"
+            return [printable(f"{self.name}: {found} (to turn this off: --with pair-cameras=false)")]
+        return [
+            f"{printable(folder.name)}: only {one.whole} of {one.trials + one.others} trials have the cameras "
+            f"{', '.join(sorted(one.cameras))}, so each video is an episode of its own (see docs/labels.md)"
+            for folder, one in self._named[1].items()
+            if not one.are_cameras
+        ][:1]
+
+    @cached_property
+    def _trials(self) -> Mapping[Path, tuple[Path, dict[str, Path]]]:
+        """The trial that a video is a camera of, by its name: the path without the camera, and all cameras.
+
+        Nearly all trials of a folder must have the same cameras, so that names which end like a camera's by chance join
+        nothing; then a trial that lacks one is a trial too. Videos that have a row each, and those beside a video with
+        the trial's name, are episodes of their own.
+        """
+        trials, folders = self._named
+        shared = {folder: one.cameras for folder, one in folders.items() if one.are_cameras}
+        rows = Counter(parts[0] for parts in map(self._split, self._row_videos() if shared else ()) if parts)
+        return {
+            path: (trial, views)
+            for trial, views in trials.items()
+            if rows[trial] < 2 and views.keys() & shared.get(trial.parent, ())  # noqa: PLR2004
+            for path in views.values()
+        }
+
+    @cached_property
+    def _named(self) -> tuple[dict[Path, dict[str, Path]], dict[Path, SharedCameras]]:
+        """Videos by trial and camera, as their names say, and by folder the cameras that most trials share."""
+        trials: dict[Path, dict[str, Path]] = {}
+        videos = list(videos_under(self.root, is_deep=self.only is None)) if self.pair_cameras else []
+        taken = {path.with_suffix("") for path in videos}
+        for path in videos:
+            if (parts := self._split(path)) and parts[0] not in taken:
+                trials.setdefault(parts[0], {}).setdefault(parts[1], path)
+        others = Counter(path.parent for path in videos if not self._split(path))
+        sets: dict[Path, Counter[frozenset[str]]] = {}
+        for trial, views in trials.items():
+            sets.setdefault(trial.parent, Counter())[frozenset(views)] += 1
+        folders = {}
+        for folder, counts in sets.items():
+            if several := [cameras for cameras in counts if len(cameras) > 1]:
+                cameras = max(several, key=lambda one: (counts[one], len(one), sorted(one)))
+                folders[folder] = SharedCameras(cameras, counts[cameras], counts.total(), others[folder])
+        return trials, folders
+
+    def _split(self, path: Path) -> tuple[Path, str] | None:
+        return split_camera(self.root, path)
+
+    def _row_videos(self) -> Iterator[Path]:
+        """List the main video of each row."""
+        for row in read_rows(self._label_files[0]) if self._label_files else ():
+            if isinstance(row, LabelRow):
+                video = find_video(self.root, _cameras(LabelCells(row))[1].get("main"), row.where)
+                yield from [video] if isinstance(video, Path) else []
+
+    def _name_cameras(self, videos: dict[str, Path]) -> tuple[str, dict[str, Path]]:
+        """Return an episode's id and cameras: those of the trial, if all of its videos are cameras of it."""
+        first = next(iter(videos.values()))
+        trial, views = self._trials.get(first, (first, {}))
+        if "main" not in videos or not set(videos.values()) <= set(views.values()):
+            return video_id(self.root, first), videos
+        main = {camera: path for camera, path in views.items() if path == first}
+        return trial.relative_to(self.root).as_posix(), main | views
+
+    def _read_unlabelled(self, path: Path, used: dict[Path, str]) -> Iterator[Record]:
+        _, views = self._trials.get(path, (path, {"main": path}))
+        episode, cameras = self._name_cameras({"main": next(iter(views.values()))})
+        used.update(dict.fromkeys(cameras.values(), episode))
+        files = {
+            camera: find_video(self.root, place.relative_to(self.root).as_posix(), printable(episode))
+            for camera, place in cameras.items()
+        }
+        videos = {camera: file for camera, file in files.items() if isinstance(file, Path)}
+        yield from (replace(file, kept=bool(videos)) for file in files.values() if isinstance(file, Problem))
+        if not videos:
             return
         if self._label_files:
             detail = (
@@ -139,7 +244,7 @@ class VideosReader(FolderReader):
             yield Problem("video without a row", printable(episode), detail, kept=True)
         else:
             yield Problem(NO_INSTRUCTION, printable(episode), "there is no label file", kept=True)
-        yield build_episode(episode, "", {"main": video}, (), Origin(dataset=self.name))
+        yield build_episode(episode, "", videos, (), Origin(dataset=self.name))
 
     def _read_labelled(self, row: LabelRow, cells: LabelCells, used: dict[Path, str]) -> Iterator[Record]:
         problems: list[Problem] = []
@@ -155,13 +260,14 @@ class VideosReader(FolderReader):
                 videos[camera] = video
             else:
                 problems.append(video)
-        if self.only is not None and not set(self.only) & set(videos.values()):
-            return
         if not videos:
-            yield problems[0]
+            if self.only is None:
+                yield problems[0]
             return
         first = next(iter(videos.values()))
-        episode = named or video_id(self.root, first)
+        episode, videos = (named, videos) if named else self._name_cameras(videos)
+        if self.only is not None and not set(self.only) & set(videos.values()):
+            return
         problems = [Problem(problem.kind, printable(episode), problem.detail, kept=True) for problem in problems]
         if first in used:
             detail = f"{row.where} names the video of {used[first]} again and is skipped"
@@ -173,13 +279,30 @@ class VideosReader(FolderReader):
             problems.append(Problem(NO_INSTRUCTION, printable(episode), f"{row.where} gives none", kept=True))
         outcomes = read_outcomes(cells, Frames(VideoClip(str(first))), printable(episode), problems)
         yield from problems
-        yield build_episode(episode, instruction, videos, outcomes, _origin(self.name, cells))
+        yield build_episode(episode, instruction, videos, outcomes, read_origin(self.name, cells))
 
 
-def videos_under(root: Path) -> Iterator[Path]:
-    """List the video files under a folder, by path; links to folders are not followed."""
+def find_label_files(root: Path, labels: str | None) -> list[Path]:
+    """Find the label file that was named, or those of LABEL_FILES in the folder: the first is read."""
+    if labels is None:
+        return [root / name for name in LABEL_FILES if (root / name).is_file()]
+    places = [place for place in (Path(labels).absolute(), root / labels) if place.is_file()]
+    if not places:
+        raise BadInput("labels", f"a file, or nothing to look for {', '.join(LABEL_FILES)}", repr(labels))
+    return places[:1]
+
+
+def report_others(label_files: Sequence[Path]) -> Iterator[Problem]:
+    """Report the label files that are not read."""
+    for extra in label_files[1:]:
+        detail = f"ignored, because {label_files[0].name} exists; choose with labels="
+        yield Problem("second label file", extra.name, detail, kept=True)
+
+
+def videos_under(root: Path, is_deep: bool = True) -> Iterator[Path]:
+    """List the video files under a folder, by path, also those of its folders; links to folders are not followed."""
     for folder, inner, names in os.walk(root):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        inner[:] = sorted(name for name in inner if is_deep and not name.startswith("."))
         for name in sorted(names):
             if name.lower().endswith(VIDEO_SUFFIXES) and not name.startswith("."):
                 yield Path(folder, name)
@@ -222,7 +345,8 @@ def _cameras(cells: LabelCells) -> tuple[str, dict[str, Any]]:
     return "", {} if name is None else {"main": name}
 
 
-def _origin(dataset: str, cells: LabelCells) -> Origin:
+def read_origin(dataset: str, cells: LabelCells) -> Origin:
+    """Read where an episode comes from; columns that nobody took become tags."""
     split, group = text(cells.take("split")), text(cells.take("group"))
     if not split and group.lower() in SPLIT_WORDS:
         # A group called "test" is a split.
@@ -263,6 +387,21 @@ def find_video(root: Path, given: object, episode: str) -> Path | Problem:
         else:
             return found
     return Problem("missing video", episode, f"there is no video {wanted!r} in the dataset folder{other}", kept=False)
+
+
+def split_camera(root: Path, path: Path) -> tuple[Path, str] | None:
+    """Split the path of a video into trial and camera; None if it names no camera.
+
+    `07_left.mp4`, `07/left.mp4` and `left/07.mp4` are the camera `left` of the trial `07`.
+    """
+    is_inside = path.parent != root
+    if is_inside and CAMERA_NAME.fullmatch(path.stem):
+        return path.parent, path.stem.lower()
+    if match := TRIAL_AND_CAMERA.fullmatch(path.stem):
+        return path.with_name(match[1]), match[2].lower()
+    if is_inside and CAMERA_NAME.fullmatch(path.parent.name):
+        return path.parent.with_name(path.stem), path.parent.name.lower()
+    return None
 
 
 def video_id(root: Path, path: Path) -> str:

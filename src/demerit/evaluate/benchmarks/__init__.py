@@ -1,12 +1,11 @@
 """Benchmarks: episodes, labels and metrics under one name; `run_benchmark` scores models on one and returns a report.
 
-`benchmark` holds the definition, `catalogue` the built-in ones, `episode_metrics` and `curve_metrics` their metrics.
+`benchmark` holds the definition and the built-in ones, `metric_specs` their metrics.
 """
 
 from demerit.evaluate.benchmarks.benchmark import BENCHMARKS, Benchmark, load_benchmark
-from demerit.evaluate.benchmarks.data import BenchmarkData, labels_of
-from demerit.evaluate.benchmarks.run import RunOptions, load_data, recompute, run_benchmark
-from demerit.evaluate.benchmarks.scores import MeasureSettings, MetricSpec, Scores
+from demerit.evaluate.benchmarks.run import RunOptions, load_data, recompute, run_benchmark, write_generations
+from demerit.evaluate.benchmarks.scores import BenchmarkData, MeasureSettings, MetricSpec, Scores, labels_of
 
 __all__ = [
     "BENCHMARKS",
@@ -21,4 +20,5 @@ __all__ = [
     "load_data",
     "recompute",
     "run_benchmark",
+    "write_generations",
 ]

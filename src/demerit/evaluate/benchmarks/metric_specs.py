@@ -10,8 +10,8 @@
     at risk      {false,true}_positive_rate_at_RISK, at a threshold that at most a share RISK of failures passes
 
 The threshold of the last two is calibrated on failures that are not measured: those of the split that
-`--calibrate-on` names, else of the validation split, else of half of the tasks. The half follows from the task names
-alone, so everybody who recomputes a report gets the same one.
+`--set calibrate-on=` names, else of the validation split, else of half of the tasks. The half follows from the task
+names alone, so everybody who recomputes a report gets the same one.
 
 order         voc_{pearson,spearman}[_reversed|_shuffled], on demonstrations
 truth         progress_error, progress_correlation_spearman, against a labelled curve
@@ -28,22 +28,26 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Floats
 from demerit.data.frames import short_hash
 from demerit.data.splits import normalize_split
+from demerit.decide.threshold import Threshold, conformal_threshold, failures_needed
 from demerit.errors import NotApplicable
-from demerit.evaluate.benchmarks.data import (
+from demerit.evaluate.benchmarks.scores import (
+    ALWAYS_A,
+    NAN,
     REVERSED,
+    ROBOTS,
     SHUFFLED,
-    InstructionProbe,
+    MetricSpec,
+    Scores,
     demonstrations,
     frame_order,
     instruction_probes,
     under_instruction,
 )
-from demerit.evaluate.benchmarks.scores import ALWAYS_A, NAN, MetricSpec, Scores
 from demerit.evaluate.metrics import Tally
-from demerit.evaluate.metrics.bootstrap import Floats, empty_tally, mean_tally
-from demerit.evaluate.metrics.controls import Expectation
+from demerit.evaluate.metrics.bootstrap import empty_tally, mean_tally
 from demerit.evaluate.metrics.failure_moment import Falls, falls_at
 from demerit.evaluate.metrics.grades import fit_thresholds, grade_by_range, grade_error, group_wise_error
 from demerit.evaluate.metrics.ranking import (
@@ -64,18 +68,16 @@ from demerit.evaluate.metrics.ranking import (
     success_failure_gap,
 )
 from demerit.evaluate.metrics.success import (
-    ConformalThreshold,
     auroc,
     average_precision,
     best_f1,
     brier,
     calibration_error,
-    conformal_threshold,
     f1,
-    failures_needed,
     over_reward,
     over_reward_above,
 )
+from demerit.evaluate.metrics.verdict import Expectation
 from demerit.evaluate.reports.report import AS_RECORDED, EpisodeLabels
 
 TWO_SIDES = "accepted and rejected episodes"
@@ -102,7 +104,8 @@ def ordering(how: Return, ties: TieCredit = "half") -> MetricSpec:
         return replace(tally, note=f"people's order by {label}")
 
     name = f"{'strict_' if ties == 'wrong' else ''}preference_ordering_by_{how}"
-    return MetricSpec(name, lambda scores, model: scores.returns(model, how), tally_of, RANKED, by=("category",))
+    by = ("category", *ROBOTS)
+    return MetricSpec(name, lambda scores, model: scores.returns(model, how), tally_of, RANKED, by=by)
 
 
 def judgement(name: str, how: Return) -> MetricSpec:
@@ -183,7 +186,7 @@ def ranking(variant: Variant) -> MetricSpec:
         return kendall_tau(finals, _levels(scores), scores.contexts, variant=variant, clusters=scores.tasks)
 
     return MetricSpec(
-        f"kendall_{variant}", Scores.finals, tally_of, needs="episodes of one task that went differently well"
+        f"kendall_{variant}", Scores.finals, tally_of, "episodes of one task that went differently well", by=ROBOTS
     )
 
 
@@ -240,14 +243,14 @@ def _f1_over_tasks(scores: Scores, calls: Floats) -> Tally:
 def _absolute_finals(scores: Scores, model: str) -> Floats:
     """Final values that mean something by themselves: progress or probability of success from 0 to 1."""
     card = scores.cards[model]
-    if (card.low, card.high) != (0.0, 1.0) or not any(word in card.quantity for word in ("progress", "probability")):
+    if not card.is_absolute:
         raise NotApplicable(f"its {card.quantity} is not a progress or probability from 0 to 1")
     return scores.finals(model)
 
 
 def _threshold_calls(scores: Scores, model: str) -> Floats:
-    """1 where the model calls the episode a success by its own threshold, 0 where it does not, NaN = unscored."""
-    calls = [None if reward is None else reward.given.get("succeeds") for reward in scores.rewards_of(model)]
+    """1 where the model's verdict is success, 0 where it is failure, NaN = unknown."""
+    calls = [None if reward is None else reward.verdict.success for reward in scores.rewards_of(model)]
     return np.array([NAN if call is None else float(call) for call in calls])
 
 
@@ -274,7 +277,7 @@ def _over_reward_above(name: str, numbers: Callable[[Scores, str], Floats], **mo
     )
 
 
-AUROC = _by_final("auroc", auroc, by=("category",))
+AUROC = _by_final("auroc", auroc, by=("category", *ROBOTS))
 OVER_REWARD = _by_final("over_reward_rate", over_reward, lower_is_better=True)
 OVER_REWARD_ABOVE_HALF = _over_reward_above("over_reward_above_half", _absolute_finals)
 OVER_REWARD_ABOVE_THRESHOLD = _over_reward_above(
@@ -334,7 +337,7 @@ MAE = MetricSpec(
     lambda scores, grades: grade_error(grades, scores.grades, clusters=scores.clusters),
     needs=GRADED,
     lower_is_better=True,
-    by=("subset", "category"),
+    by=("subset", "category", *ROBOTS),
     note=_grading_rule,
 )
 MAE_GROUP_WISE = MetricSpec(
@@ -438,31 +441,32 @@ def _calibration_failures(scores: Scores, model: str) -> Floats:
     return np.zeros(0) if on is None else on.finals(model)[on.success == 0]
 
 
-def _threshold(scores: Scores, model: str, risk: float) -> ConformalThreshold:
+def _threshold(scores: Scores, model: str, risk: float) -> Threshold:
     failures = _calibration_failures(scores, model)
-    found = conformal_threshold(failures, risk)
-    if not found.enough:
-        scored = f"it scored {found.n} of the {len(failures)} rejected episodes to calibrate on"
+    threshold = conformal_threshold(failures, risk)
+    if not threshold.enough:
+        scored = f"it scored {threshold.episodes} of the {len(failures)} rejected episodes to calibrate on"
         raise NotApplicable(f"{scored}, and a risk of {risk:.0%} takes {failures_needed(risk)}")
-    return found
+    return threshold
 
 
 def _passes(scores: Scores, model: str, risk: float) -> Floats:
     finals = scores.finals(model)
     if np.isnan(scores.success).all():
         return np.full(len(finals), NAN)  # no labels: nothing to calibrate or to measure
-    threshold = _threshold(scores, model, risk).threshold
+    threshold = _threshold(scores, model, risk).at
     return np.where(np.isnan(finals), NAN, (finals >= threshold).astype(np.float64))
 
 
 def _threshold_note(scores: Scores, model: str, risk: float) -> str:
     if np.isnan(scores.success).all():
         return ""
-    found = _threshold(scores, model, risk)
-    highest = float(np.nextafter(found.threshold, -np.inf))  # the largest value that does not pass
-    unscored = f" ({found.unscored} more are unscored)" if found.unscored else ""
+    threshold = _threshold(scores, model, risk)
+    highest = float(np.nextafter(threshold.at, -np.inf))  # the largest value that does not pass
+    missing = len(_calibration_failures(scores, model)) - threshold.episodes
+    unscored = f" ({missing} more are unscored)" if missing else ""
     return (
-        f"risk {risk:.0%}: success = final value above {highest:.4g}, by {found.n} rejected episodes "
+        f"risk {risk:.0%}: success = final value above {highest:.4g}, by {threshold.episodes} rejected episodes "
         f"{_calibrated_on(scores)}{unscored}; the interval takes the threshold as given"
     )
 
@@ -533,6 +537,7 @@ def order_correlation(method: Method, perturbation: str = AS_RECORDED) -> Metric
         across=False,
         subset=lambda scores: _select_demonstrations(scores, perturbation),
         undefined=lambda scores, model: int(correlations(scores, model).undefined.sum()),
+        by=ROBOTS if in_order else (),
         top_by_construction=("clock",) if in_order else (),
         note=(lambda scores, model: "the first frame stays and is not counted") if perturbation == SHUFFLED else None,
     )
@@ -685,17 +690,17 @@ def _probe_matrix(scores: Scores, model: str) -> Floats:
     if not _was_asked(scores):
         return np.zeros(0)
     low, high = scores.range_of(model)
-    probes = instruction_probes(scores.episodes)
+    probes = instruction_probes(scores.episodes).values()
     if len(probes) <= 1:
         return np.zeros(0)
     finals = [_final_under(scores, model, video, probe) for video in probes for probe in probes]
     return (np.array(finals, dtype=np.float64) - low) / (high - low)
 
 
-def _final_under(scores: Scores, model: str, video: InstructionProbe, probe: InstructionProbe) -> float:
+def _final_under(scores: Scores, model: str, video: EpisodeLabels, probe: EpisodeLabels) -> float:
     # a model that does not read the instruction was asked once only
-    same = video.task == probe.task or not scores.cards[model].reads_instruction
-    reward = scores.reward(model, video.episode, AS_RECORDED if same else under_instruction(probe.instruction))
+    same = video is probe or not scores.cards[model].reads_instruction
+    reward = scores.reward(model, video.id, AS_RECORDED if same else under_instruction(probe.instruction))
     return NAN if reward is None else reward.final
 
 
@@ -716,10 +721,10 @@ def _diagonal(scores: Scores, cells: Floats) -> Tally:
 def _right_against_wrong(scores: Scores, cells: Floats) -> Tally:
     if not len(cells):
         return empty_tally("", "comparisons", 0, "fewer than two tasks")
-    probes = instruction_probes(scores.episodes)
-    matrix = cells.reshape(len(probes), len(probes))
-    rows, columns = np.nonzero(~np.eye(len(probes), dtype=bool))
-    tasks = [probes[row].task for row in rows]
+    names = list(instruction_probes(scores.episodes))
+    matrix = cells.reshape(len(names), len(names))
+    rows, columns = np.nonzero(~np.eye(len(names), dtype=bool))
+    tasks = [names[row] for row in rows]
     return right_instruction(matrix[rows, rows], matrix[rows, columns], clusters=tasks)
 
 

@@ -10,15 +10,14 @@ from typing import get_args
 
 import numpy as np
 
+from demerit.data.arrays import Floats
 from demerit.errors import BadInput, NotApplicable
 from demerit.evaluate.benchmarks.benchmark import Benchmark
-from demerit.evaluate.benchmarks.data import instruction_probes
 from demerit.evaluate.benchmarks.metric_specs import risk_expectations
-from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, MetricSpec, Scores
+from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, MetricSpec, Scores, instruction_probes
 from demerit.evaluate.metrics import Comparison, Measure, holm
-from demerit.evaluate.metrics.bootstrap import FEW_TASKS, Floats, pair_up
-from demerit.evaluate.metrics.controls import Control, ControlFacts, Expectation, expectations
-from demerit.evaluate.metrics.verdict import ControlVerdict, decide
+from demerit.evaluate.metrics.bootstrap import FEW_TASKS, pair_up
+from demerit.evaluate.metrics.verdict import Control, ControlVerdict, Expectation, decide, expectations
 from demerit.evaluate.reports.headline import label
 from demerit.evaluate.reports.report import MeasureLine, Versus
 
@@ -36,13 +35,8 @@ class BenchmarkResults:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """A metric that cannot be computed for a model, and why."""
-
-    metric: str
-    model: str
-    reason: str
+Refusal = tuple[str, str, str]
+"""a metric that cannot be computed for a model: metric, model and why"""
 
 
 def compute_results(benchmark: Benchmark, scores: Scores, controls: Sequence[str]) -> BenchmarkResults:
@@ -93,12 +87,12 @@ def _measure_models(
     refused: list[Refusal] = []
     for model in models:
         if metric.across and not scores.cards[model].comparable:
-            refused.append(Refusal(metric.name, model, "its values cannot be compared between episodes"))
+            refused.append((metric.name, model, "its values cannot be compared between episodes"))
             continue
         try:
             lines += list(metric.lines(scores, model))
         except NotApplicable as refusal:
-            refused.append(Refusal(metric.name, model, refusal.reason))
+            refused.append((metric.name, model, refusal.reason))
     return lines, refused
 
 
@@ -233,13 +227,14 @@ def _expectations(scores: Scores, name: str) -> dict[str, Expectation]:
     scored = np.zeros(len(scores.episodes), bool) if name == ALWAYS_A else ~np.isnan(scores.finals(name))
     labelled = scores.success[scored & ~np.isnan(scores.success)]
     verdicts = [pair.verdict for pair in scores.preferences if pair.verdict != "tie"]
-    facts = ControlFacts(
+    control: Control = name.replace("-", "_")  # type: ignore[assignment]
+    table = expectations(
+        control,
         success_share=float(labelled.mean()) if len(labelled) else float("nan"),
         a_share=verdicts.count("a") / len(verdicts) if verdicts else float("nan"),
         tasks=len(instruction_probes(scores.episodes)),
     )
-    control: Control = name.replace("-", "_")  # type: ignore[assignment]
-    table = expectations(control, facts) | risk_expectations(scores, name)
+    table |= risk_expectations(scores, name)
     if name in ("constant", "clock"):
         table["failure_latency"] = Expectation(float("nan"), True, "it never falls, so that it is never late")
     return table
@@ -274,9 +269,9 @@ def _doubts(scores: Scores, lines: Sequence[MeasureLine]) -> Iterator[str]:
 def _refusal_warnings(refused: Sequence[Refusal], controls: Sequence[str]) -> Iterator[str]:
     """Warn about metrics that could not be computed for a model; for controls that is expected."""
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for refusal in refused:
-        if refusal.model not in controls:
-            by_reason.setdefault((refusal.model, refusal.reason), []).append(refusal.metric)
+    for metric, model, reason in refused:
+        if model not in controls:
+            by_reason.setdefault((model, reason), []).append(metric)
     for (model, reason), names in by_reason.items():
         yield f"{model}: {reason}; refused: {'; '.join(map(label, names))}."
 

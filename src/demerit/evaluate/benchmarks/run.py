@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from demerit.data.dataset import Dataset, ListReader
-from demerit.data.episode import Episode, count_episodes, safe_name
+from demerit.data.episode import (
+    NOT_A_MODEL,
+    Episode,
+    Preference,
+    count_episodes,
+    safe_name,
+    select_labels,
+)
+from demerit.data.files import atomic_file
 from demerit.data.formats import open_dataset
 from demerit.data.frames import short_hash, spread
-from demerit.data.labels import NOT_A_MODEL, Preference, SourceCounts, select_labels
-from demerit.data.splits import describe_leaks, find_leaks, same_split
+from demerit.data.published_sets import PublishedSet
+from demerit.data.splits import LabelSelection, describe_leaks, find_leaks, same_split
 from demerit.errors import BadInput, DemeritError
-from demerit.evaluate.benchmarks.benchmark import Benchmark, load_benchmark
-from demerit.evaluate.benchmarks.data import (
+from demerit.evaluate.benchmarks.benchmark import Benchmark, count_parts, load_benchmark
+from demerit.evaluate.benchmarks.results import BenchmarkResults, compute_results
+from demerit.evaluate.benchmarks.scores import (
+    ALWAYS_A,
+    CONTROLS,
+    NAN,
     BenchmarkData,
+    MeasureSettings,
     Perturbation,
+    Scores,
     apply_categories,
     describe_unknown,
     leave_out_seen,
     list_perturbations,
     under_instruction,
 )
-from demerit.evaluate.benchmarks.results import BenchmarkResults, compute_results
-from demerit.evaluate.benchmarks.scores import ALWAYS_A, CONTROLS, NAN, MeasureSettings, Scores
-from demerit.evaluate.reports.report import AS_RECORDED, JUDGED_BY_MODELS, About, PairAnswer, Report, ScoredUnder
+from demerit.evaluate.reports.published import find_figures
+from demerit.evaluate.reports.report import (
+    AS_RECORDED,
+    JUDGED_BY_MODELS,
+    UNVERIFIED,
+    About,
+    EpisodeLabels,
+    PairAnswer,
+    Report,
+    ScoredUnder,
+)
 from demerit.models import load_model
 from demerit.models.protocol import Comparer, ModelCard, RewardModel
 from demerit.models.reward_store import RewardStore
@@ -61,6 +85,8 @@ class RunOptions:
     """decoding processes; None = one per core"""
     sources: tuple[str, ...] = NOT_A_MODEL
     """label sources to measure by; with labels of models the report says so"""
+    unverified: bool = False
+    """also measure test episodes whose labels no person has checked, although they must be; the report says so"""
     include_seen: bool = False
     """also measure episodes that a model learned from; the report then says that it is unfair"""
     camera: str | None = None
@@ -85,18 +111,21 @@ def load_data(
     dataset = data if isinstance(data, Dataset) else _open(benchmark, data, options)
     episodes: list[Episode] = []
     preferences: list[Preference] = []
-    counts = SourceCounts()
+    selection = LabelSelection(options.sources, use_test_split=True, use_unchecked=options.unverified)
     for record in dataset.records():
         if isinstance(record, Preference):
             preferences.append(record)
         elif _is_measured(benchmark, options, record) and (options.limit is None or len(episodes) < options.limit):
-            counts.add(record.outcomes, options.sources)
-            episodes.append(replace(record, outcomes=select_labels(record.outcomes, options.sources)))
+            episodes += filter(None, [selection.take(record)])
+    checks = tuple(selection.describe_checks())
     if not episodes:
-        raise BadInput(benchmark.name, f"{benchmark.data}", f"no episode at {dataset.address or dataset.name}")
+        got = " ".join((f"no episode at {dataset.address or dataset.name}.", *checks)).rstrip(".")
+        hint = " (--unverified measures them all the same)" if selection.unchecked else ""
+        raise BadInput(benchmark.name, benchmark.data, got + hint)
     ids = {episode.id for episode in episodes}
     preferences = preferences if benchmark.pairs is None else benchmark.pairs(episodes)
     known = [pair for pair in preferences if pair.a in ids and pair.b in ids]
+    counts = selection.labels
     counts.add(known, options.sources)
     kept = select_labels(known, options.sources)
     problems = tuple(
@@ -105,7 +134,11 @@ def load_data(
         for row in dataset.problems.rows()
     )
     labels, notes = apply_categories([benchmark.labels_of(episode) for episode in episodes], options.categories)
-    return BenchmarkData(dataset.address or dataset.name, tuple(episodes), labels, kept, (*notes, *problems), counts)
+    split = options.settings.calibrate_on
+    rows = [row for row in labels if not split or not same_split(row.split, split)]
+    published = benchmark.find_set(rows)
+    notes = (*checks, *notes, *_describe_set(published, rows), *problems)
+    return BenchmarkData(dataset.address or dataset.name, tuple(episodes), labels, kept, notes, counts, published)
 
 
 def run_benchmark(
@@ -128,8 +161,8 @@ def run_benchmark(
     """
     options = options or RunOptions()
     loaded = data if isinstance(data, BenchmarkData) else load_data(benchmark, data, options)
-    given = [benchmark.load_model(model) if isinstance(model, str) else model for model in models]
-    loaded, seen = leave_out_seen(given, loaded, options.include_seen)
+    given = [benchmark.load_model(model, loaded.address) if isinstance(model, str) else model for model in models]
+    whole, (loaded, seen) = loaded, leave_out_seen(given, loaded, options.include_seen)
     scorers, controls = _with_controls(given, options)
     rewards = [
         scored
@@ -150,10 +183,11 @@ def run_benchmark(
         preferences=loaded.preferences,
         rewards=tuple(rewards),
         choices=answers,
-        environment={**_environment(options), **_name_sources(options, loaded)},
+        environment={**_environment(options), **_name_sources(options, loaded), **_name_set(loaded)},
         seen=seen,
     )
     results = compute_results(benchmark, Scores.of(report, options.settings), controls)
+    figures = find_figures(loaded.published, report.cards, results.lines)
     leaks = [*describe_unknown(given), *describe_leaks(find_leaks(loaded.episodes))]
     # Problems of the data first: they explain much of what follows, such as measures without instructions.
     warnings = (
@@ -163,7 +197,36 @@ def run_benchmark(
         *leaks,
         *results.warnings,
     )
-    return with_results(replace(report, warnings=warnings), benchmark, results)
+    if figures and len(loaded.episodes) < len(whole.episodes) and not seen.by_model.keys() <= {*seen.goals}:
+        left = f"{len(loaded.episodes)} of {len(whole.episodes)} episodes"
+        warnings = (f"No published figure is shown: they rest on all episodes, and these on {left}.", *warnings)
+        figures = ()
+    return with_results(replace(report, warnings=warnings, published=figures), benchmark, results)
+
+
+def write_generations(report: Report, out: str | Path, path: Path, frames: int | None = None) -> int:
+    """Write the raw answers of a report's chat models as JSON lines (see `Report`), and return their number.
+
+    Args:
+        report: what `run_benchmark` returned; its options `out` and `frames` are given again.
+        out: the folder with the rewards, where the answers are kept.
+        path: the file to write, atomically; without an answer there is none.
+        frames: as in `RunOptions`.
+    """
+    cards = {card.name: card for card in report.cards}
+    ids = {episode.id for episode in report.episodes}
+    lines = (
+        json.dumps({"model": model, "perturbation": perturbation, "episode": episode, **answer}, ensure_ascii=False)
+        for model, perturbation in dict.fromkeys((one.reward.model, one.perturbation) for one in report.rewards)
+        for episode, answer in RewardStore(rewards_folder(Path(out), cards[model], perturbation, frames)).generations()
+        if episode in ids
+    )
+    first = next(lines, None)
+    if first is None:
+        path.unlink(missing_ok=True)
+        return 0
+    with atomic_file(path) as partial, partial.open("w", encoding="utf-8") as file:
+        return sum(file.write(f"{line}\n") > 0 for line in chain([first], lines))
 
 
 def recompute(report: Report, benchmark: Benchmark | None = None) -> Report:
@@ -174,7 +237,7 @@ def recompute(report: Report, benchmark: Benchmark | None = None) -> Report:
         benchmark: its benchmark; None = the one named in the report.
     """
     benchmark = benchmark or load_benchmark(report.about.name)
-    scores = Scores.of(report, MeasureSettings.from_facts(report.environment))
+    scores = Scores.of(report, MeasureSettings.from_dict(report.environment))
     return with_results(report, benchmark, compute_results(benchmark, scores, report.controls))
 
 
@@ -254,6 +317,16 @@ def _perturbations(benchmark: Benchmark, data: BenchmarkData, options: RunOption
         kinds, [row for row in data.labels if not split or not same_split(row.split, split)]
     )
     return [replace(recorded, episodes=frozenset(row.id for row in data.labels)), *others]
+
+
+def list_scored(benchmark: Benchmark, data: BenchmarkData, options: RunOptions) -> list[Episode]:
+    """List everything that a model is asked about: the episodes, and again with frames or instruction changed."""
+    return [
+        perturbation.apply(episode)
+        for perturbation in _perturbations(benchmark, data, options)
+        for episode in data.episodes
+        if episode.id in perturbation.episodes
+    ]
 
 
 def _score(
@@ -357,11 +430,25 @@ def _reasons(reasons: Iterator[str] | list[str]) -> str:
     return "; ".join(f"{reason} ({count})" for reason, count in Counter(reasons).most_common(MAX_REASONS))
 
 
+def _describe_set(published: PublishedSet | None, rows: Sequence[EpisodeLabels]) -> Iterator[str]:
+    """Note that categories were assigned otherwise than in the paper, which does not print how."""
+    if published is not None and published.by == "category":
+        different = "; ".join(published.compare_parts(count_parts(published, rows)))
+        if different:
+            yield f"Categories are assigned otherwise than in {published.source}: {different}."
+
+
+def _name_set(data: BenchmarkData) -> dict[str, str]:
+    return {} if data.published is None else {"published set": str(data.published)}
+
+
 def _name_sources(options: RunOptions, data: BenchmarkData) -> dict[str, str]:
-    """Name the label sources, and how much was labelled by models, unless they are the default."""
+    """Name the label sources, how much was labelled by models, and how much no person has checked, where it matters."""
+    due = sum(episode.check == "due" and bool(episode.labels) for episode in data.episodes)
+    unverified = {UNVERIFIED: str(due)} if due else {}
     if options.sources == NOT_A_MODEL:
-        return {}
-    return {"label sources": ", ".join(options.sources), JUDGED_BY_MODELS: str(data.judged_by_models)}
+        return unverified
+    return {"label sources": ", ".join(options.sources), JUDGED_BY_MODELS: str(data.judged_by_models), **unverified}
 
 
 def _environment(options: RunOptions) -> dict[str, str]:
@@ -374,5 +461,5 @@ def _environment(options: RunOptions) -> dict[str, str]:
         "frames": "all" if options.frames is None else str(options.frames),
         "limit": "none" if options.limit is None else str(options.limit),
         "categories": "by a table" if options.categories else "by rules",
-        **options.settings.as_facts(),
+        **options.settings.as_dict(),
     }

@@ -1,20 +1,30 @@
-"""Scores: labels and rewards as columns in episode order; and `MetricSpec`, one metric computed from them."""
+"""Scores: labels and rewards as columns in episode order; and `MetricSpec`, one metric computed from them.
+
+Before it stand the episodes of a benchmark: loading, labels, task categories, and the perturbations under which models
+score them. A perturbation is named in the report. What it does follows from its name and the episode alone, so a report
+can be recomputed without the videos.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import csv
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from demerit.data.labels import Preference
+from demerit.data.arrays import Floats, Floats32, Ints
+from demerit.data.episode import LABEL_SOURCES, Episode, Event, Outcome, Preference, SourceCounts, task_name
+from demerit.data.frames import Frames, short_hash
+from demerit.data.published_sets import PublishedSet
 from demerit.data.reward import Reward
-from demerit.data.splits import same_split
-from demerit.errors import NotApplicable
+from demerit.data.splits import same_split, seen_by
+from demerit.errors import BadInput, NotApplicable, UnknownName, UnreadableVideo
 from demerit.evaluate.metrics import Resampling, Tally
-from demerit.evaluate.metrics.bootstrap import Floats
+from demerit.evaluate.metrics.categories import Category, category
 from demerit.evaluate.metrics.ranking import Return, episode_returns
 from demerit.evaluate.reports.report import (
     AS_RECORDED,
@@ -22,9 +32,252 @@ from demerit.evaluate.reports.report import (
     MeasureLine,
     PairAnswer,
     Report,
+    SeenRows,
     resampling_units,
 )
-from demerit.models.protocol import ModelCard
+from demerit.models.protocol import ModelCard, RewardModel
+
+QUALITY = {
+    "failure": "failed",
+    "failed": "failed",
+    "suboptimal": "suboptimal",
+    "successful": "successful",
+    "success": "successful",
+}
+"""words for quality found in datasets, and ours"""
+REVERSED, SHUFFLED, INSTRUCTION = "reversed", "shuffled", "told"
+PERTURBATIONS = (REVERSED, SHUFFLED, INSTRUCTION)
+"""what a benchmark can ask for beyond `as recorded`; `told` scores a video under another video's instruction"""
+KNOWN_CATEGORIES = [str(kind) for kind in Category]
+ROBOTS = ("embodiment", "perspective")
+"""parts of a measure that say who acted, seen from where"""
+MAX_PROBES = 8
+"""size of the video x instruction matrix: 8 x 7 further queries per model, for any size of the dataset"""
+
+
+@dataclass(frozen=True, eq=False)
+class BenchmarkData:
+    """The episodes of a benchmark with their labels."""
+
+    address: str
+    episodes: tuple[Episode, ...]
+    labels: tuple[EpisodeLabels, ...]
+    """one per episode, in the same order"""
+    preferences: tuple[Preference, ...]
+    problems: tuple[str, ...] = ()
+    sources: SourceCounts = field(default_factory=SourceCounts)
+    """how many labels of each source are measured by, and how many were dropped"""
+    published: PublishedSet | None = None
+    """the published set that these episodes are"""
+
+    @property
+    def judged_by_models(self) -> int:
+        """The number of episodes and preferences with a label of a model."""
+        judged = sum(any(outcome.source == "model" for outcome in episode.labels) for episode in self.episodes)
+        return judged + sum(pair.source == "model" for pair in self.preferences)
+
+    def frames(self) -> dict[str, Frames]:
+        """Return the main camera of each episode, by id."""
+        return {episode.id: episode.main for episode in self.episodes}
+
+
+# Labels
+
+
+def labels_of(episode: Episode) -> EpisodeLabels:
+    """Collect the labels of an episode, each from its most trusted label source.
+
+    `load_data` has dropped labels of other sources than the chosen ones, by default those of models. Episodes of one
+    task have the same tag `task` (a column of the label file, or the simulator's name) or else the same instruction.
+    Those of one instruction and one session (`Origin.group`) may be ranked against each other.
+    """
+    outcomes = sorted(episode.labels, key=lambda outcome: LABEL_SOURCES.index(outcome.source))
+    origin, task = episode.origin, task_name(episode.instruction)
+    frames, seconds = _length(episode)
+    alone = origin.group or episode.id
+    curve: Floats32 | None = _first(outcomes, "curve")
+    events: tuple[Event, ...] = next((outcome.events for outcome in outcomes if outcome.events), ())
+    sources = (f"{outcome.source} ({outcome.by})" if outcome.by else outcome.source for outcome in outcomes)
+    return EpisodeLabels(
+        id=episode.id,
+        instruction=episode.instruction,
+        category=str(category(episode.instruction)),
+        context=f"{task} ({origin.group})" if task and origin.group else task or alone,
+        task=task_name(origin.tags.get("task", "")) or task or alone,
+        dataset=origin.dataset,
+        subset=origin.tags.get("subset") or origin.tags.get("data_source") or origin.dataset,
+        split=origin.split,
+        embodiment=origin.embodiment,
+        frames=frames,
+        seconds=seconds,
+        success=_first(outcomes, "success"),
+        progress=_first(outcomes, "progress"),
+        grade=_first(outcomes, "grade"),
+        quality=QUALITY.get(origin.tags.get("quality", "").lower(), ""),
+        vouched_by=", ".join(dict.fromkeys(sources)),
+        note=next((outcome.note for outcome in outcomes if outcome.note), ""),
+        events=events,
+        curve=curve,
+        group=origin.group,
+        perspective=origin.tags.get("perspective", "").lower(),
+    )
+
+
+def _first(outcomes: list[Outcome], field: str) -> Any:
+    return next((value for outcome in outcomes if (value := getattr(outcome, field)) is not None), None)
+
+
+def _length(episode: Episode) -> tuple[int, float]:
+    try:
+        times = episode.main.times()
+    except UnreadableVideo:
+        return 0, 0.0  # the models report why they could not score it
+    return len(times), float(times[-1] - times[0]) if len(times) else 0.0
+
+
+# Categories from a table
+
+
+def read_categories(path: str | Path) -> dict[str, str]:
+    """Read a CSV file with the columns `instruction` and `category`; returns the category by task name."""
+    expected = "a CSV file with the columns instruction and category"
+    table: dict[str, str] = {}
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            if not {"instruction", "category"} <= set(rows.fieldnames or []):
+                raise BadInput(str(path), expected, list(rows.fieldnames or []))
+            for row in rows:
+                instruction, given = row["instruction"] or "", row["category"] or ""
+                kind = given.strip().lower()
+                if kind not in KNOWN_CATEGORIES:
+                    raise UnknownName(f"category (of {instruction!r} in {path})", given, KNOWN_CATEGORIES)
+                if table.setdefault(task_name(instruction), kind) != kind:
+                    both = f"{table[task_name(instruction)]} and {kind}"
+                    raise BadInput(str(path), f"one category for {instruction!r}", both)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(str(path), expected, error) from error
+    return table
+
+
+def apply_categories(
+    labels: Sequence[EpisodeLabels], table: Mapping[str, str]
+) -> tuple[tuple[EpisodeLabels, ...], tuple[str, ...]]:
+    """Set each episode's category from the table; also return a note if instructions are missing in it."""
+    if not table:
+        return tuple(labels), ()
+    changed = tuple(replace(row, category=table.get(task_name(row.instruction), row.category)) for row in labels)
+    tasks = {task_name(row.instruction) for row in labels if row.instruction}
+    missing = len(tasks - set(table))
+    note = f"Categories are by a table; {missing} of {len(tasks)} instructions are not in it, and sorted by the rules."
+    return changed, (note,) if missing else ()
+
+
+# Perturbations
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """One way of presenting some of the episodes to a model."""
+
+    name: str
+    """`as recorded`, `reversed`, `shuffled` or `told: <instruction>`"""
+    episodes: frozenset[str]
+
+    def apply(self, episode: Episode) -> Episode:
+        """Return the episode that the model gets; the id stays."""
+        if self.name == AS_RECORDED:
+            return episode
+        if self.name.startswith(f"{INSTRUCTION}: "):
+            return replace(episode, instruction=self.name.removeprefix(f"{INSTRUCTION}: "))
+        one_camera = replace(episode, views={episode.main_camera: episode.main})
+        return one_camera.select(frame_order(self.name, episode.id, len(episode)))
+
+
+def frame_order(perturbation: str, episode: str, frames: int) -> Ints:
+    """Return the true index of each presented frame.
+
+    A shuffle sorts the frames by a hash of episode id and frame index: the same on every machine. The first frame
+    stays in place, since a model of progress may need to know the start.
+    """
+    if perturbation == REVERSED:
+        return np.arange(frames, dtype=np.int64)[::-1]
+    if perturbation == SHUFFLED:
+        keys = [short_hash(f"{episode}\0{i}".encode()) for i in range(frames)]
+        shuffled = sorted(range(1, frames), key=keys.__getitem__)
+        return np.array([*range(min(1, frames)), *shuffled], dtype=np.int64)
+    return np.arange(frames, dtype=np.int64)
+
+
+def demonstrations(labels: Sequence[EpisodeLabels]) -> list[EpisodeLabels]:
+    """Return the episodes in which the value should rise: the successes, or all where success is unknown for all."""
+    if all(row.success is None for row in labels):
+        return list(labels)
+    return [row for row in labels if row.success]
+
+
+def instruction_probes(labels: Sequence[EpisodeLabels]) -> dict[str, EpisodeLabels]:
+    """Choose one demonstration for each of at most 8 tasks, by task; the choice depends on ids and task names only."""
+    chosen: dict[str, EpisodeLabels] = {}
+    for row in sorted(demonstrations(labels), key=lambda row: short_hash(row.id.encode())):
+        if row.instruction:
+            chosen.setdefault(row.instruction.strip().lower(), row)
+    tasks = sorted(chosen, key=lambda task: short_hash(task.encode()))[:MAX_PROBES]
+    return {task: chosen[task] for task in tasks}
+
+
+def under_instruction(instruction: str) -> str:
+    """Return the name of the perturbation that replaces the instruction by this one."""
+    return f"{INSTRUCTION}: {instruction}"
+
+
+def list_perturbations(kinds: Collection[str], labels: Sequence[EpisodeLabels]) -> list[Perturbation]:
+    """List every perturbation that a benchmark asks for, `as recorded` first."""
+    listed = [Perturbation(AS_RECORDED, frozenset(row.id for row in labels))]
+    shown = frozenset(row.id for row in demonstrations(labels))
+    listed += [Perturbation(kind, shown) for kind in (REVERSED, SHUFFLED) if kind in kinds and shown]
+    probes = instruction_probes(labels).values() if INSTRUCTION in kinds else ()
+    for probe in probes:
+        others = frozenset(other.id for other in probes if other is not probe)
+        listed += [Perturbation(under_instruction(probe.instruction), others)] if others else []
+    return listed
+
+
+# Episodes that a model learned from
+
+
+def leave_out_seen(
+    models: Sequence[RewardModel], data: BenchmarkData, include: bool = False
+) -> tuple[BenchmarkData, SeenRows]:
+    """Remove the episodes that any of the models learned from, for all models; with `include`, only name them."""
+    by_model: dict[str, tuple[str, ...]] = {}
+    for model in models:
+        seen = seen_by(model)
+        again = tuple(episode.id for episode in data.episodes if seen.has(episode))
+        if again:
+            by_model[model.card.name] = again
+    goals = tuple(model.card.name for model in models if seen_by(model).are_goals)
+    rows = SeenRows(by_model, len(data.episodes), included=include, goals=goals)
+    gone = rows.ids
+    if include or not gone:
+        return data, rows
+    kept = [(episode, row) for episode, row in zip(data.episodes, data.labels, strict=True) if episode.id not in gone]
+    if not kept:
+        expected = (
+            f"episodes that {' and '.join(by_model)} did not learn from (or --set include-seen=true, marked as unfair)"
+        )
+        raise BadInput(data.address, expected, f"{len(gone)} episodes, all of them in the training data")
+    episodes, labels = zip(*kept, strict=True)
+    preferences = tuple(pair for pair in data.preferences if not {pair.a, pair.b} & gone)
+    return replace(data, episodes=episodes, labels=labels, preferences=preferences), rows
+
+
+def describe_unknown(models: Iterable[RewardModel]) -> list[str]:
+    """Return a note that names the models whose training data is not recorded; empty if there are none."""
+    names = [model.card.name for model in models if not seen_by(model).complete]
+    note = "There is no full record of what {} learned from: episodes that were in it may be among these."
+    return [note.format(" and ".join(names))] if names else []
+
 
 NAN = float("nan")
 CONTROLS = ("constant", "clock", "random", "change", "motion", "length")
@@ -44,7 +297,7 @@ class MeasureSettings:
     by_recording: bool = True
     """with few tasks, resample recordings instead (see `resampling_units`); earlier versions did not"""
 
-    def as_facts(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, str]:
         """Return the entries of a report's environment."""
         how = self.resampling
         facts = {"resamples": str(how.resamples), "level": repr(how.level), "seed": str(how.seed)}
@@ -52,8 +305,8 @@ class MeasureSettings:
         return {**facts, "resampling of one task": how.alone, **few, "calibrated on split": self.calibrate_on}
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, str]) -> MeasureSettings:
-        """Read what `as_facts` wrote; absent entries get their defaults."""
+    def from_dict(cls, facts: Mapping[str, str]) -> MeasureSettings:
+        """Read what `as_dict` wrote; absent entries get their defaults."""
         default = Resampling()
         how = Resampling(
             resamples=int(facts.get("resamples", default.resamples)),
@@ -163,7 +416,7 @@ class Scores:
                 for reward in self.rewards_of(model)
             ]
             return np.array(last, dtype=np.float64), "the model's own probability of success"
-        if (card.low, card.high) == (0.0, 1.0) and any(word in card.quantity for word in ("progress", "probability")):
+        if card.is_absolute:
             return self.finals(model), f"final {card.quantity} read as a probability of success"
         raise NotApplicable(
             "it gives no probability of success, and its value is not a progress or probability from 0 to 1"
@@ -229,7 +482,7 @@ class MetricSpec:
     """compares values of different episodes, so it does not apply to values normalised per episode"""
     lower_is_better: bool = False
     by: tuple[str, ...] = ()
-    """also computed for each category, subset, task or embodiment"""
+    """also computed for each category, subset, task, and each of several embodiments or perspectives"""
     subset: Callable[[Scores], Scores] | None = None
     """the episodes that it is about; None = all"""
     undefined: Callable[[Scores, str], int] | None = None
@@ -269,7 +522,10 @@ class MetricSpec:
             return
         yield whole
         for kind in self.by:
-            for name in sorted({getattr(row, kind) for row in selected.episodes} - {""}):
+            names = {getattr(row, kind) for row in selected.episodes}
+            if kind in ROBOTS and len(names) == 1:
+                continue  # one robot: the same number again
+            for name in sorted(names - {""}):
                 part = selected.where(lambda row, kind=kind, name=name: getattr(row, kind) == name)  # type: ignore[misc]
                 line = self._line(part, model, f"{kind}: {name}")
                 if line is not None:

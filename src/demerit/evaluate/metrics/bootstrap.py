@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Bools, Floats, Ints
+from demerit.data.files import plain
 from demerit.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Labels = Sequence[Hashable] | npt.NDArray[Any]
 
 
@@ -132,10 +131,7 @@ class Measure:
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values; NaN becomes None."""
-        plain = {**asdict(self), "counts": dict(self.counts)}
-        for key in ("value", "low", "high"):
-            plain[key] = None if math.isnan(plain[key]) else plain[key]
-        return plain
+        return dict(plain(self))
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Measure:

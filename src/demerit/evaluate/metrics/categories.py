@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from itertools import pairwise
 
-from demerit.data.instructions import word_forms
+from demerit.data.episode import word_forms
 
 
 class Category(StrEnum):

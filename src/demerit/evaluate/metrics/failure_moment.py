@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Bools, Floats
 from demerit.errors import BadInput
-from demerit.evaluate.metrics.bootstrap import Floats, numbers
+from demerit.evaluate.metrics.bootstrap import numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +29,9 @@ class Falls:
     """NaN if a frame that it needs is unscored, or if no frame inside the window was scored"""
     latency: Floats
     """frames from the start to the first value at least delta below the peak; NaN if not caught"""
-    early: npt.NDArray[np.bool_]
+    early: Bools
     """already delta below its peak at the last scored frame before the event"""
-    unseen: npt.NDArray[np.bool_]
+    unseen: Bools
     """no scored frame up to the start, or none in the window"""
     placebo: Floats
     """share caught at the other frames of the same episode; NaN if there are none"""

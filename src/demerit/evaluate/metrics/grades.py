@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Floats, Ints
 from demerit.errors import BadInput
 from demerit.evaluate.metrics.bootstrap import (
     Additive,
-    Floats,
     Labels,
     Tally,
     cluster_sums,
@@ -149,7 +149,7 @@ def _mean_of_ratios(sums: Floats) -> Floats:
     return ratio(np.where(there, each, 0.0).sum(axis=1), there.sum(axis=1).astype(np.float64))
 
 
-def _monotone(cost: Floats) -> tuple[npt.NDArray[np.int64], float]:
+def _monotone(cost: Floats) -> tuple[Ints, float]:
     """Choose a non-falling column for each row with the least total cost."""
     best = np.empty_like(cost)
     came = np.zeros(cost.shape, dtype=np.int64)
@@ -165,7 +165,7 @@ def _monotone(cost: Floats) -> tuple[npt.NDArray[np.int64], float]:
     return chosen + 1, float(best[-1].min())
 
 
-def _cuts(distinct: Floats, assigned: npt.NDArray[np.int64]) -> tuple[float, float, float, float]:
+def _cuts(distinct: Floats, assigned: Ints) -> tuple[float, float, float, float]:
     """Put each cut half-way between the last value below it and the first one above."""
     cuts = []
     for grade in range(2, GRADES + 1):

@@ -21,8 +21,9 @@ from typing import Literal
 
 import numpy as np
 
+from demerit.data.arrays import Bools, Floats, Ints
 from demerit.errors import BadInput
-from demerit.evaluate.metrics.bootstrap import NAN, Bools, Floats, Ints, Measure, holm
+from demerit.evaluate.metrics.bootstrap import NAN, Measure, holm
 
 MOST_STEPS = 100
 FLAT = 1e-6

@@ -13,12 +13,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Bools, Floats, Ints
 from demerit.errors import BadInput
 from demerit.evaluate.metrics.bootstrap import (
     Additive,
-    Bools,
-    Floats,
-    Ints,
     Labels,
     Tally,
     Weighted,
@@ -262,8 +260,8 @@ class Correlations:
     """One correlation per episode; NaN where the episode is unscored or the correlation undefined."""
 
     value: Floats
-    unscored: npt.NDArray[np.bool_]
-    undefined: npt.NDArray[np.bool_]
+    unscored: Bools
+    undefined: Bools
 
 
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
@@ -354,36 +352,8 @@ LEVELS = {"failed": 0.0, "suboptimal": 1.0, "successful": 2.0}
 """how well an episode went, as increasing numbers"""
 
 
-@dataclass(frozen=True)
-class PairCounts:
-    """Counts over the pairs of episodes of one task."""
-
-    concordant: int
-    discordant: int
-    model_ties: int
-    """pairs with equal values, at any levels"""
-    level_ties: int
-    """pairs with equal levels, at any values"""
-    pairs: int
-
-    def tau(self, variant: Variant) -> float:
-        """Return (C - D) / d with d by variant; NaN if there is nothing to order or d is 0.
-
-        tau_a: d = n (n - 1) / 2, all pairs, so pairs of equal level keep even a perfect model below 1.
-        tau_b: d = sqrt((pairs - model ties) (pairs - level ties)).
-        ordered: d = pairs - level ties, only pairs with a strict order (Somers' d): a perfect model scores 1.
-        """
-        strict = self.pairs - self.level_ties
-        if not strict:
-            return float("nan")
-        below = {"tau_a": self.pairs, "tau_b": ((self.pairs - self.model_ties) * strict) ** 0.5, "ordered": strict}
-        return (self.concordant - self.discordant) / below[variant] if below[variant] else float("nan")
-
-
-def count_pairs(values: npt.ArrayLike, levels: npt.ArrayLike) -> PairCounts:
-    """Count concordant, discordant and tied pairs, by sorted search for each pair of levels."""
-    value = numbers("values", values)
-    level = numbers("levels", levels, len(value))
+def count_pairs(value: Floats, level: Floats) -> tuple[int, int]:
+    """Count concordant and discordant pairs, by sorted search for each pair of levels."""
     groups = [np.sort(value[level == name]) for name in np.unique(level)]
     concordant = discordant = 0
     for high in range(1, len(groups)):
@@ -392,9 +362,7 @@ def count_pairs(values: npt.ArrayLike, levels: npt.ArrayLike) -> PairCounts:
             reached = np.searchsorted(groups[low], groups[high], side="right")
             concordant += int(below.sum())
             discordant += int((len(groups[low]) - reached).sum())
-    return PairCounts(
-        concordant, discordant, _count_ties(value), _count_ties(level), len(value) * (len(value) - 1) // 2
-    )
+    return concordant, discordant
 
 
 def kendall_tau(
@@ -405,7 +373,11 @@ def kendall_tau(
     variant: Variant = "tau_a",
     clusters: Labels | None = None,
 ) -> Tally:
-    """Measure the mean over tasks of Kendall's tau between a task's values and levels (see `PairCounts.tau`).
+    """Measure the mean over tasks of Kendall's tau between a task's values and levels, (C - D) / d by variant.
+
+    tau_a: d = n (n - 1) / 2, all pairs, so pairs of equal level keep even a perfect model below 1.
+    tau_b: d = sqrt((pairs - model ties) (pairs - level ties)).
+    ordered: d = pairs - level ties, only pairs with a strict order (Somers' d): a perfect model scores 1.
 
     A task with one level is skipped; a task where the formula has no value (tau_b of a constant model) is undefined; a
     task left with one level because episodes are unscored counts as unscored.
@@ -429,15 +401,17 @@ def kendall_tau(
         if len(np.unique(level[judged])) < 2:  # noqa: PLR2004
             continue
         there = judged & ~np.isnan(value)
-        counted = count_pairs(value[there], level[there])
-        tau = counted.tau(variant)
-        if counted.pairs == counted.level_ties:
+        concordant, discordant = count_pairs(value[there], level[there])
+        pairs, model_ties = math.comb(int(there.sum()), 2), _count_ties(value[there])
+        strict = pairs - _count_ties(level[there])
+        below = {"tau_a": pairs, "tau_b": ((pairs - model_ties) * strict) ** 0.5, "ordered": strict}[variant]
+        if not strict:
             unscored += 1
-        elif np.isnan(tau):
+        elif not below:
             undefined += 1
         else:
-            ties += counted.model_ties
-            taus.append(tau)
+            ties += model_ties
+            taus.append((concordant - discordant) / below)
             labels.append(owners[owner[judged][0]])
     counts = {"unscored episodes": int((np.isnan(value) & ~np.isnan(level)).sum())}
     name, found = f"kendall_{variant}", np.array(taus)

@@ -12,19 +12,9 @@ from typing import Literal
 
 import numpy as np
 
+from demerit.data.arrays import Bools, Floats
 from demerit.errors import BadInput
-from demerit.evaluate.metrics.bootstrap import (
-    Additive,
-    Bools,
-    Floats,
-    Labels,
-    Tally,
-    empty_tally,
-    numbers,
-    pick,
-    rank_codes,
-    ratio,
-)
+from demerit.evaluate.metrics.bootstrap import Additive, Labels, Tally, empty_tally, numbers, pick, rank_codes, ratio
 
 Answers = Sequence[Hashable | None]
 """one answer per item or per rater; None or NaN is a missing one"""

@@ -1,8 +1,7 @@
-"""Success: AUROC, average precision, F1, over-reward, false positives, a conformal threshold, ECE and Brier score."""
+"""Success: AUROC, average precision, F1, over-reward, false positives, ECE and Brier score."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,13 +9,11 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Bools, Floats, Ints
 from demerit.errors import BadInput
 from demerit.evaluate.metrics.bootstrap import (
     DEFAULT,
     Additive,
-    Bools,
-    Floats,
-    Ints,
     Labels,
     Resampling,
     Tally,
@@ -130,7 +127,7 @@ def over_reward_above(
 def false_positive_rate(
     scores: npt.ArrayLike, success: npt.ArrayLike, threshold: float, *, clusters: Labels | None = None
 ) -> Tally:
-    """Measure the share of rejected episodes scored at or above a fixed threshold (see `conformal_threshold`)."""
+    """Measure the share of rejected episodes scored at or above a fixed threshold (see `decide.threshold`)."""
     missing = _unscored_failures(scores, success)
     score, good, kept, _ = _rows(scores, success, clusters)
     passes = (score[~good] >= threshold).astype(np.float64)
@@ -359,71 +356,3 @@ def _probability_rows(probability: npt.ArrayLike, success: npt.ArrayLike) -> tup
         raise BadInput("probability", "numbers from 0 to 1 (calibration is about probabilities)", "one outside")
     keep = ~np.isnan(p) & ~np.isnan(label)
     return p[keep], label[keep], keep, int((np.isnan(p) & ~np.isnan(label)).sum())
-
-
-@dataclass(frozen=True)
-class ConformalThreshold:
-    """Call an episode a success when its score reaches `threshold`."""
-
-    threshold: float
-    """+inf if there are too few calibration failures for a guarantee: then nothing passes"""
-    alpha: float
-    n: int
-    """scored calibration failures"""
-    unscored: int
-
-    @property
-    def enough(self) -> bool:
-        """Whether there were enough failures for a threshold below infinity."""
-        return math.isfinite(self.threshold)
-
-
-def failures_needed(risk: float, confidence: float | None = None) -> int:
-    """Return how many calibration failures a threshold at this risk needs: with fewer, it is +inf."""
-    if confidence is not None:
-        return math.ceil(math.log(1 - confidence) / math.log(1 - risk) - 1e-9)
-    return math.ceil(1 / risk - 1e-9) - 1
-
-
-def affordable_risk(failures: int) -> float:
-    """Return the smallest risk that this many calibration failures can guarantee, rounded up to two digits."""
-    return math.ceil(100 / (failures + 1) - 1e-9) / 100
-
-
-def conformal_threshold(failures: npt.ArrayLike, alpha: float, confidence: float | None = None) -> ConformalThreshold:
-    """Calibrate a threshold t so that P(score >= t | failure) <= alpha for a new failure.
-
-    With n calibration scores s_(1) <= ... <= s_(n) and k = n + 1 - floor(alpha (n + 1)): t is the next number above
-    s_(k), and +inf when k > n. A new exchangeable failure exceeds s_(k) with a probability of at most
-    1 - k / (n + 1) <= alpha, ties or not. The guarantee needs exchangeable failures: it does not carry over to other
-    tasks, robots or cameras, and it holds on average over calibration sets.
-
-    With a confidence c, k is the smallest rank with P(Binomial(n, alpha) <= n - k) <= 1 - c. The share of all failures
-    above s_(k) is Beta(n + 1 - k, k) distributed (at most, with ties), and exceeds alpha with that probability.
-
-    Args:
-        failures: scores of human-rejected episodes that are not among the test episodes, NaN = unscored.
-        alpha: the allowed share of failures that pass, between 0 and 1.
-        confidence: the share of calibration sets for which it holds, between 0 and 1; None = on average over them.
-    """
-    for name, share in (("risk alpha", alpha), ("confidence", alpha if confidence is None else confidence)):
-        if not 0 < share < 1:
-            raise BadInput(name, "a number between 0 and 1", share)
-    scores = numbers("scores of calibration failures", failures)
-    known = np.sort(scores[~np.isnan(scores)])
-    n = len(known)
-    if confidence is None:
-        allowed = math.floor(alpha * (n + 1) + 1e-9)  # the slack undoes rounding: 0.29 * 100 is below 29
-    else:
-        allowed = int(np.sum(np.cumsum(_binomial(n, alpha)) <= 1 - confidence + 1e-12))
-    rank = n + 1 - allowed
-    threshold = math.inf if rank > n else float(np.nextafter(known[rank - 1], np.inf))
-    return ConformalThreshold(threshold, alpha, n, len(scores) - n)
-
-
-def _binomial(n: int, p: float) -> Floats:
-    """Return the probability of 0 .. n hits."""
-    k = np.arange(n + 1)
-    ways = np.array([math.lgamma(n + 1) - math.lgamma(hits + 1) - math.lgamma(n - hits + 1) for hits in range(n + 1)])
-    found: Floats = np.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
-    return found

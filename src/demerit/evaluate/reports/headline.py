@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -168,8 +169,8 @@ def _is_labelled(report: Report) -> bool:
 
 def _topped(report: Report, measure: str) -> bool:
     """Whether a control has the best value of a measure by construction."""
-    found = [verdict for name in models_of(report) if (verdict := report.verdict(name, measure)) is not None]
-    return any(verdict.by_construction for verdict in found)
+    verdicts = [report.verdict(name, measure) for name in models_of(report)]
+    return any(verdict is not None and verdict.by_construction for verdict in verdicts)
 
 
 def headline_measures(report: Report) -> list[str]:
@@ -190,10 +191,10 @@ def models_of(report: Report) -> list[str]:
 
 def best_of(report: Report, names: Iterable[str], measure: str) -> tuple[str, Measure] | None:
     """Return the best of some models by one measure; None if none of them has it."""
-    found = [(name, report.line(name, measure)) for name in names]
-    known = [(name, line) for name, line in found if line is not None and line.known]
+    lines = [(name, report.line(name, measure)) for name in names]
+    measured = [(name, line) for name, line in lines if line is not None and line.known]
     sign = 1 if higher_is_better(report, measure) else -1
-    return max(known, key=lambda pair: sign * pair[1].value, default=None)
+    return max(measured, key=lambda pair: sign * pair[1].value, default=None)
 
 
 def is_significant(versus: Versus) -> bool:
@@ -257,98 +258,62 @@ def scale_of(measures: Iterable[Measure]) -> Scale:
     return Scale(start - (margin if start else 0.0), high + margin)
 
 
-@dataclass(frozen=True)
-class MeasureCell:
-    """A measure ready to draw: numbers as text, positions in percent."""
+def headline(report: Report) -> dict[str, Any]:
+    """Lay out the headline table: columns, rows of the models, and apart from them those of the controls.
 
-    measure: Measure
-    value: str
-    span: str
-    at: float | None
-    low: float | None
-    high: float | None
-    answer: str
-    """whether it beats the controls: better, no evidence yet, not better; or a note where it is not compared"""
-    best: bool
-    details: str
-
-
-@dataclass(frozen=True)
-class HeadlineColumn:
-    """A headline measure."""
-
-    name: str
-    label: str
-    meaning: str
-    higher: bool
-    scale: Scale
-    bar: float | None
-    """position of the best control"""
-
-
-@dataclass(frozen=True)
-class HeadlineRow:
-    """A model in the headline table; a cell is None where the report has no such measure."""
-
-    model: str
-    cells: tuple[MeasureCell | None, ...]
-
-
-@dataclass(frozen=True)
-class HeadlineTable:
-    """The headline table: models, and controls apart from them."""
-
-    columns: list[HeadlineColumn]
-    rows: list[HeadlineRow]
-    controls: list[HeadlineRow]
-
-
-def headline(report: Report) -> HeadlineTable:
-    """Lay out the headline table."""
+    A cell is None where the report has no such measure; `bar` of a column is the position of the best control.
+    """
     columns = [_column(report, name) for name in headline_measures(report)]
     rows = [
-        HeadlineRow(card.name, tuple(_cell(report, card.name, column) for column in columns)) for card in report.cards
+        {"model": card.name, "cells": [_cell(report, card.name, column) for column in columns]} for card in report.cards
     ]
-    models = [row for row in rows if row.model not in report.controls]
-    return HeadlineTable(columns, models, [row for row in rows if row.model in report.controls])
+    models, controls = ([row for row in rows if (row["model"] in report.controls) == own] for own in (False, True))
+    return {"columns": columns, "rows": models, "controls": controls}
 
 
-def measure_cell(measure: Measure, scale: Scale, *, answer: str = "", best: bool = False) -> MeasureCell:
-    """Prepare a measure for drawing."""
+def measure_cell(measure: Measure, scale: Scale, *, answer: str = "", best: bool = False) -> dict[str, Any]:
+    """Prepare a measure for drawing: numbers as text, positions in percent.
+
+    `answer` says whether it beats the controls (better, no evidence yet, not better), or is a note where it is not
+    compared.
+    """
     nothing = "undefined" if measure.undefined else "unscored" if measure.unscored else "nothing to measure"
     details = [f"{measure.n} {measure.unit}", f"{measure.unscored} unscored"]
     details += [f"{measure.ties} ties"] if measure.ties else []
     details += [f"{measure.undefined} undefined"] if measure.undefined else []
     details += [f"{measure.clusters} {measure.resampled} resampled"] if measure.clusters else []
     details += [measure.note] if measure.note else []
-    return MeasureCell(
-        measure,
-        value=number(measure.value, digits_of(measure)),
-        span=span(measure) if measure.known else nothing,
-        at=scale.percent(measure.value),
-        low=scale.percent(measure.low),
-        high=scale.percent(measure.high),
-        answer=answer,
-        best=best,
-        details=", ".join(details),
-    )
+    return {
+        "measure": measure,
+        "value": number(measure.value, digits_of(measure)),
+        "span": span(measure) if measure.known else nothing,
+        "at": scale.percent(measure.value),
+        "low": scale.percent(measure.low),
+        "high": scale.percent(measure.high),
+        "answer": answer,
+        "best": best,
+        "details": ", ".join(details),
+    }
 
 
-def _column(report: Report, name: str) -> HeadlineColumn:
+def _column(report: Report, name: str) -> dict[str, Any]:
     scale = scale_of(line.measure for line in report.lines if line.measure.name == name and not line.part)
     control = best_of(report, report.controls, name)
     is_compared = any(report.verdict(model, name) for model in models_of(report))
     bar = scale.percent(control[1].value) if control and is_compared else None
-    return HeadlineColumn(name, label(name), meaning(name), higher_is_better(report, name), scale, bar)
+    facts = {"name": name, "label": label(name), "meaning": meaning(name), "higher": higher_is_better(report, name)}
+    return {**facts, "scale": scale, "bar": bar}
 
 
-def _cell(report: Report, model: str, column: HeadlineColumn) -> MeasureCell | None:
-    measure = report.line(model, column.name)
+def _cell(report: Report, model: str, column: dict[str, Any]) -> dict[str, Any] | None:
+    name = column["name"]
+    measure = report.line(model, name)
     if measure is None:
         return None
     models = models_of(report)
-    best = best_of(report, models, column.name)
+    best = best_of(report, models, name)
     is_best = len(models) > 1 and best is not None and best[0] == model
-    verdict = report.verdict(model, column.name)
+    verdict = report.verdict(model, name)
     answer = "" if model in report.controls else verdict.answer if verdict else measure.note
-    return measure_cell(measure, column.scale, answer=answer, best=is_best)
+    cell = measure_cell(measure, column["scale"], answer=answer, best=is_best)
+    return {**cell, "published": [one.printed for one in report.figures(model, name)]}

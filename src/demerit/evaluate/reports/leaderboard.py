@@ -1,30 +1,19 @@
-"""The leaderboard: a static page of measured reports and, apart from them, published tables."""
+"""The leaderboard: a static page of measured reports and, apart from them, tables that others have published."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from demerit.data.episode import count_episodes, safe_name
 from demerit.data.files import write_atomic
 from demerit.errors import StoreError
-from demerit.evaluate.reports.headline import HeadlineTable, Lead, headline, label, lead
-from demerit.evaluate.reports.page import ModelStyle, model_styles, render
+from demerit.evaluate.reports.headline import headline, label, lead
+from demerit.evaluate.reports.page import model_styles
 from demerit.evaluate.reports.published import published_tables
 from demerit.evaluate.reports.report import Report
-
-
-@dataclass(frozen=True, eq=False)
-class Board:
-    """One report, ready to draw."""
-
-    report: Report
-    anchor: str
-    source: str
-    lead: Lead
-    table: HeadlineTable
-    styles: dict[str, ModelStyle]
+from demerit.web.pages import render
 
 
 def build_leaderboard(reports: Sequence[Report], out: Path) -> Path:
@@ -49,10 +38,11 @@ def build_leaderboard(reports: Sequence[Report], out: Path) -> Path:
     return page
 
 
-def _board(report: Report, number: int) -> Board:
+def _board(report: Report, number: int) -> dict[str, Any]:
     data = f" of {report.about.data}" if report.about.data else ""
     made = ", ".join(f"{name} {value}" for name, value in report.environment.items() if value)
     source = f"measured by demerit on {count_episodes(len(report.episodes))}{data}" + (f" ({made})" if made else "")
     # Two reports of one benchmark may rest on different data, so each has its own table.
     anchor = f"measured-{number}-{safe_name(report.about.name)}"
-    return Board(report, anchor, source, lead(report), headline(report), model_styles(report))
+    parts = {"lead": lead(report), "table": headline(report), "styles": model_styles(report)}
+    return {"report": report, "anchor": anchor, "source": source, **parts}

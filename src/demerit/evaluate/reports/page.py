@@ -1,37 +1,31 @@
-"""The report as one HTML file, and the parts that every page of demerit shares.
+"""The report as one HTML file, and the parts that pages about models share.
 
-Everything is inlined: a page makes no request. Templates, style sheet and scripts are in `assets/pages`; the blocks
-that pages share (player, episode table, headline table) are macros in `blocks.html.j2`.
+Everything is inlined: a page makes no request. The blocks that pages share (player, episode table, headline table) are
+macros in `blocks.html.j2`.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from demerit.data.arrays import Floats
 from demerit.data.episode import count_episodes
 from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
 from demerit.data.reward import Reward
+from demerit.data.splits import same_split
 from demerit.errors import BadInput
 from demerit.evaluate.metrics import Category, Resampling
+from demerit.evaluate.metrics.grades import GRADES, fit_thresholds, grade_by_range
 from demerit.evaluate.metrics.success import Reliability, reliability
 from demerit.evaluate.reports.headline import (
-    MeasureCell,
-    Scale,
     headline,
     headline_measures,
     higher_is_better,
@@ -55,14 +49,17 @@ from demerit.evaluate.reports.player import (
     pick_examples,
     script_json,
 )
-from demerit.evaluate.reports.report import Report, resampling_units
+from demerit.evaluate.reports.report import EpisodeLabels, Report, generations_file, resampling_units
 from demerit.models.protocol import ModelCard
+from demerit.web.pages import TEMPLATES, render
 
 COLOURS, MARKERS = 7, 6
 """numbers of colours and markers in the style sheet: 42 models look different"""
 CATEGORY_PART = "category: "
 CHANCE_IS_HALF = ("preference_ordering", "judgement_agreement", "both_orders_agreement", "right_instruction", "auroc")
 EXAMPLES = 3
+TOLD = "told: "
+"""start of a perturbation's name: the video was shown under these words"""
 DIAGRAM_RESAMPLING = Resampling(resamples=2000, alone="rows")
 SIDE, LARGEST, SMALLEST = 180.0, 9.0, 2.5
 """of a reliability diagram: its side, and the largest and smallest radius of a point"""
@@ -71,12 +68,7 @@ WRITERS = {"people": "from what people wrote", "records": "from recorded kinds o
 """sources of the failure descriptions that prompted models write into `Reward.given`"""
 
 
-@dataclass(frozen=True)
-class ModelStyle:
-    """How a model is drawn on a page: CSS classes and the id of a marker."""
-
-    css: str
-    marker: str
+TEMPLATES.filters.update(label=label, meaning=meaning, number=number, join_words=join_words)
 
 
 def write_page(report: Report, path: str | Path, frames: Mapping[str, Frames] | None = None, embed: int = 24) -> Path:
@@ -94,12 +86,15 @@ def write_page(report: Report, path: str | Path, frames: Mapping[str, Frames] | 
     if embed < 0:
         raise BadInput("embed", "a number of videos, 0 or more", embed)
     path = Path(path)
-    write_atomic(path, render_report(report, frames or {}, embed, path.with_suffix(".json").name).encode())
+    names = path.with_suffix(".json").name, generations_file(path).name if generations_file(path).is_file() else ""
+    write_atomic(path, render_report(report, frames or {}, embed, *names).encode())
     return path
 
 
-def render_report(report: Report, frames: Mapping[str, Frames], embed: int, json_name: str = "report.json") -> str:
-    """Return the HTML text; `json_name` is the file that the page names for recomputing."""
+def render_report(
+    report: Report, frames: Mapping[str, Frames], embed: int, json_name: str = "report.json", answers_name: str = ""
+) -> str:
+    """Return the HTML text; the page names `json_name` for recomputing and links the raw answers of chat models."""
     return render(
         "report.html.j2",
         **player_parts(report, pick_examples(report, max(embed, LISTED)), frames, embed),
@@ -107,6 +102,9 @@ def render_report(report: Report, frames: Mapping[str, Frames], embed: int, json
         table=headline(report),
         chart=category_chart(report),
         diagrams=reliability_diagrams(report),
+        published=published_rows(report),
+        grades=grade_matrices(report),
+        words=instruction_matrices(report),
         side=SIDE,
         prompts=prompt_summaries(report),
         unscored=unscored_groups(report),
@@ -115,15 +113,8 @@ def render_report(report: Report, frames: Mapping[str, Frames], embed: int, json
         all_lines=_all_lines(report),
         facts=report_facts(report),
         json_name=json_name,
+        answers_name=answers_name,
     )
-
-
-def render(template: str, *, scripts: Sequence[str] = ("tables.js",), **parts: Any) -> str:
-    """Render a template with the shared style sheet, and scripts that the page's content policy allows by hash."""
-    script = Markup("").join(["\n", *(asset(name) for name in scripts)])
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    shared = {"style": asset("style.css"), "script": script, "script_hash": f"sha256-{digest}"}
-    return environment().get_template(template).render(**shared, **parts)
 
 
 def player_parts(
@@ -135,7 +126,7 @@ def player_parts(
     clips = make_clips(watched, frames)
     index = {episode.id: i for i, episode in enumerate(report.episodes)}
     styles = model_styles(report)
-    classes = {name: style.css for name, style in styles.items()}
+    classes = {name: style["css"] for name, style in styles.items()}
     return {
         "report": report,
         "styles": styles,
@@ -149,20 +140,20 @@ def player_parts(
     }
 
 
-def model_styles(report: Report) -> dict[str, ModelStyle]:
+def model_styles(report: Report) -> dict[str, dict[str, str]]:
     """Return the looks of a report's models."""
     return style_models((card.name for card in report.cards), report.controls)
 
 
-def style_models(names: Iterable[str], known_controls: Collection[str]) -> dict[str, ModelStyle]:
-    """Return colour, dash and marker by model; controls are grey and differ by dash."""
+def style_models(names: Iterable[str], known_controls: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return CSS classes (colour, dash) and the id of a marker by model; controls are grey and differ by dash."""
     styles, models, controls = {}, 0, 0
     for name in names:
         if name in known_controls:
-            styles[name] = ModelStyle(f"control d{controls % MARKERS}", f"m{controls % MARKERS}")
+            styles[name] = {"css": f"control d{controls % MARKERS}", "marker": f"m{controls % MARKERS}"}
             controls += 1
         else:
-            styles[name] = ModelStyle(f"s{models % COLOURS} d{models % MARKERS}", f"m{models % MARKERS}")
+            styles[name] = {"css": f"s{models % COLOURS} d{models % MARKERS}", "marker": f"m{models % MARKERS}"}
             models += 1
     return styles
 
@@ -181,32 +172,6 @@ def report_facts(report: Report, groups: str = "tasks") -> list[str]:
     return facts + ([f"labels by {sources}"] if sources else [])
 
 
-@cache
-def environment() -> Environment:
-    """Everything that a template prints is escaped, and an undefined name is an error."""
-    env = Environment(
-        loader=FunctionLoader(lambda name: str(asset(name))),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    env.filters.update(label=label, meaning=meaning, number=number, join_words=join_words, keep_options=keep_options)
-    return env
-
-
-def keep_options(text: str) -> Markup:
-    """Escape a sentence: what stands in backticks is code, and no line ends inside an option such as `--risk 0.1`."""
-    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-    return Markup(re.sub(r"--[a-z][\w-]*(?: [\d.]*\d)?", r'<span class="option">\g<0></span>', code))
-
-
-@cache
-def asset(name: str) -> Markup:
-    """Return the text of a file in `assets/pages`, unescaped."""
-    return Markup((files("demerit") / "assets" / "pages" / name).read_text("utf-8"))
-
-
 def _all_lines(report: Report) -> list[dict[str, Any]]:
     """Every measure of every model and part; those of one name share a scale."""
     names = {line.measure.name for line in report.lines}
@@ -220,29 +185,8 @@ def _all_lines(report: Report) -> list[dict[str, Any]]:
 # Categories
 
 
-@dataclass(frozen=True)
-class CategoryRow:
-    """One category: a cell per model, None where there is nothing."""
-
-    name: str
-    n: str
-    cells: tuple[MeasureCell | None, ...]
-
-
-@dataclass(frozen=True)
-class CategoryChart:
-    """One measure by category, in rising complexity."""
-
-    measure: str
-    label: str
-    scale: Scale
-    chance: float | None
-    """position of chance, where it is 1/2"""
-    rows: tuple[CategoryRow, ...]
-
-
-def category_chart(report: Report) -> CategoryChart | None:
-    """Lay out the chart by category; None if the report has no such lines."""
+def category_chart(report: Report) -> dict[str, Any] | None:
+    """Lay out one measure by category, in rising complexity: a cell per model; None if the report has no such lines."""
     lines = [line for line in report.lines if line.part.startswith(CATEGORY_PART)]
     names = list(dict.fromkeys(line.measure.name for line in lines))
     if not names:
@@ -260,62 +204,158 @@ def category_chart(report: Report) -> CategoryChart | None:
         known = [measure for measure in measures if measure is not None and measure.known]
         most = max(known, key=lambda measure: measure.n, default=None)
         cells = tuple(measure_cell(measure, scale) if measure in known else None for measure in measures)
-        rows.append(CategoryRow(kind, f"{most.n} {most.unit}" if most else "nothing to measure", cells))
+        rows.append({"name": kind, "n": f"{most.n} {most.unit}" if most else "nothing to measure", "cells": cells})
     chance = scale.percent(0.5) if name.startswith(CHANCE_IS_HALF) else None
-    return CategoryChart(name, label(name), scale, chance, tuple(rows))
+    return {"measure": name, "label": label(name), "scale": scale, "chance": chance, "rows": rows}
+
+
+# Published figures
+
+
+def published_rows(report: Report) -> list[dict[str, Any]]:
+    """Lay out each printed figure beside the measured one."""
+    rows = []
+    for figure in report.published:
+        measure = report.line(figure.model, figure.measure, figure.part)
+        if measure is not None:
+            more = number(measure.value - figure.value, 3) if figure.value is not None and measure.known else ""
+            rows.append({"figure": figure, "cell": measure_cell(measure, scale_of([measure])), "difference": more})
+    return rows
+
+
+# Matrices
+
+
+def grade_matrices(report: Report) -> list[dict[str, Any]]:
+    """Lay out how often each model gives each grade (columns) where people gave each (rows); empty without grades.
+
+    Values become grades as in the mean absolute error: by the card's range, or by cuts fitted on the calibration split.
+    """
+    split = report.environment.get("calibrated on split", "")
+    graded = [row for row in report.episodes if row.grade is not None]
+    fitted = [row for row in graded if split and same_split(row.split, split)]
+    rows = [row for row in graded if not split or not same_split(row.split, split)]
+    measured = [card for card in report.cards if (line := report.line(card.name, "mae")) is not None and line.known]
+    return [_grade_matrix(report, card, rows, fitted) for card in measured]
+
+
+def _grade_matrix(
+    report: Report, card: ModelCard, rows: Sequence[EpisodeLabels], fitted: Sequence[EpisodeLabels]
+) -> dict[str, Any]:
+    rewards = report.rewards_of(card.name)
+
+    def finals(episodes: Sequence[EpisodeLabels]) -> Floats:
+        return np.array([rewards[row.id].final if row.id in rewards else math.nan for row in episodes])
+
+    if fitted:
+        people = [float(row.grade or math.nan) for row in fitted]
+        said = fit_thresholds(finals(fitted), people, [row.subset for row in fitted]).grade(finals(rows))
+    else:
+        said = grade_by_range(finals(rows), card.low, card.high)
+    counts = np.zeros((GRADES, GRADES))
+    for row, grade in zip(rows, said, strict=True):
+        if row.grade is not None and not math.isnan(grade):
+            counts[row.grade - 1, int(grade) - 1] += 1
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    same = f"{np.trace(counts) / max(counts.sum(), 1):.0%} of {count_episodes(int(counts.sum()))} graded as labelled"
+    names = [str(grade) for grade in range(1, GRADES + 1)]
+    texts = [[f"{count:.0f}" if count else "" for count in line] for line in counts]
+    return _matrix(report, card.name, names, shares, texts, same)
+
+
+def instruction_matrices(report: Report) -> list[dict[str, Any]]:
+    """Lay out the final value of each video (rows) under each video's words (columns), per model that is no control.
+
+    Rows are the videos that were shown under each other's instructions; empty if none was.
+    """
+    asked = {
+        (scored.reward.model, scored.reward.episode, scored.perturbation.removeprefix(TOLD)): scored.reward.final
+        for scored in report.rewards
+        if scored.perturbation.startswith(TOLD)
+    }
+    shown = {episode for _, episode, _ in asked}
+    videos = [row for row in report.episodes if row.id in shown]
+    return [_instruction_matrix(report, card, videos, asked) for card in report.cards if _is_asked(report, card, asked)]
+
+
+def _is_asked(report: Report, card: ModelCard, asked: Mapping[tuple[str, str, str], float]) -> bool:
+    return card.name not in report.controls and any(model == card.name for model, _, _ in asked)
+
+
+def _instruction_matrix(
+    report: Report, card: ModelCard, videos: Sequence[EpisodeLabels], asked: Mapping[tuple[str, str, str], float]
+) -> dict[str, Any]:
+    own = report.rewards_of(card.name)
+    values = np.array(
+        [
+            [
+                (own[video.id].final if video.id in own else math.nan)
+                if video is words
+                else asked.get((card.name, video.id, words.instruction), math.nan)
+                for words in videos
+            ]
+            for video in videos
+        ]
+    )
+    known = values[~np.isnan(values)]
+    low = card.low if card.low is not None else float(known.min(initial=0.0))
+    high = card.high if card.high is not None else float(known.max(initial=low + 1))
+    shares = np.nan_to_num((values - low) / max(high - low, 1e-9))
+    share = report.line(card.name, "instruction_diagonal_share")
+    caption = "" if share is None or not share.known else f"{number(share.value)} of the reward is for the right words"
+    texts = [[number(value, 1) for value in line] for line in values.tolist()]
+    matrix = _matrix(report, card.name, [str(place) for place in range(1, len(videos) + 1)], shares, texts, caption)
+    return {**matrix, "videos": [video.instruction for video in videos]}
+
+
+def _matrix(
+    report: Report, model: str, names: Sequence[str], shares: Floats, texts: Sequence[Sequence[str]], caption: str
+) -> dict[str, Any]:
+    """Lay out a square matrix of `SIDE`; `shares` from 0 to 1 are how dark the cells are."""
+    step = SIDE / max(len(names), 1)
+    cells = [
+        {
+            "x": round(column * step, 1),
+            "y": round(row * step, 1),
+            "share": round(min(1.0, max(0.0, float(shares[row, column]))), 3),
+            "text": texts[row][column],
+            "same": row == column,
+        }
+        for row in range(len(names))
+        for column in range(len(names))
+    ]
+    facts = {"model": model, "control": model in report.controls, "caption": caption}
+    return {**facts, "names": names, "step": round(step, 1), "cells": cells}
 
 
 # Reliability
 
 
-@dataclass(frozen=True)
-class ReliabilityPoint:
-    """A bin, in the units of the diagram ((0, 0) is the upper left corner)."""
-
-    x: float
-    y: float
-    low: float | None
-    high: float | None
-    radius: float
-    text: str
-
-
-@dataclass(frozen=True)
-class ReliabilityDiagram:
-    """One model's diagram, or the reason why there is none."""
-
-    model: str
-    control: bool
-    points: tuple[ReliabilityPoint, ...] = ()
-    caption: str = ""
-    why_not: str = ""
-
-
-def reliability_diagrams(report: Report) -> list[ReliabilityDiagram]:
-    """Lay out a diagram per model; empty if no episode has a known success."""
+def reliability_diagrams(report: Report) -> list[dict[str, Any]]:
+    """Lay out a diagram per model, or the reason why there is none; empty if no episode has a known success."""
     if all(episode.success is None for episode in report.episodes):
         return []
     return [_diagram(report, card) for card in report.cards]
 
 
-def _diagram(report: Report, card: ModelCard) -> ReliabilityDiagram:
-    is_control = card.name in report.controls
+def _diagram(report: Report, card: ModelCard) -> dict[str, Any]:
+    head = {"model": card.name, "control": card.name in report.controls}
     rewards = report.rewards_of(card.name)
     gives_probability = any(reward.success is not None for reward in rewards.values())
     if not gives_probability and (card.low, card.high) != (0.0, 1.0):
         reason = f"its {card.quantity} is not a probability and does not run from 0 to 1"
-        return ReliabilityDiagram(card.name, is_control, why_not=reason)
+        return {**head, "why_not": reason}
     labelled = [episode for episode in report.episodes if episode.success is not None]
     predicted = np.array([_probability(rewards.get(episode.id), gives_probability) for episode in labelled])
     if np.isnan(predicted).all():
-        return ReliabilityDiagram(card.name, is_control, why_not="it scored no labelled episode")
+        return {**head, "why_not": "it scored no labelled episode"}
     success = np.array([float(bool(episode.success)) for episode in labelled])
     bins = reliability(predicted, success, clusters=resampling_units(labelled)[0], resampling=DIAGRAM_RESAMPLING)
     known = bins.count > 0
     error = float(np.sum(bins.count[known] / bins.n * np.abs(bins.predicted[known] - bins.observed[known])))
     quantity = "final probability of success" if gives_probability else f"final {card.quantity}"
     caption = f"ECE {error:.2f}, {count_episodes(bins.n)}, by {quantity}"
-    return ReliabilityDiagram(card.name, is_control, _points(bins), caption)
+    return {**head, "points": _points(bins), "caption": caption, "why_not": ""}
 
 
 def _probability(reward: Reward | None, by_success: bool) -> float:
@@ -326,7 +366,8 @@ def _probability(reward: Reward | None, by_success: bool) -> float:
     return math.nan if reward.success is None else float(reward.success[-1])
 
 
-def _points(bins: Reliability) -> tuple[ReliabilityPoint, ...]:
+def _points(bins: Reliability) -> list[dict[str, Any]]:
+    """Lay out the bins, in the units of the diagram ((0, 0) is the upper left corner)."""
     points = []
     for i in np.flatnonzero(bins.count):
         span = "" if math.isnan(bins.low[i]) else f" ({bins.low[i]:.2f} to {bins.high[i]:.2f})"
@@ -334,8 +375,9 @@ def _points(bins: Reliability) -> tuple[ReliabilityPoint, ...]:
         low, high = (None if math.isnan(end) else _height(end) for end in (bins.low[i], bins.high[i]))
         radius = round(SMALLEST + (LARGEST - SMALLEST) * math.sqrt(float(bins.count[i]) / bins.n), 1)
         x = round(float(bins.predicted[i]) * SIDE, 1)
-        points.append(ReliabilityPoint(x, _height(bins.observed[i]), low, high, radius, text))
-    return tuple(points)
+        y = _height(bins.observed[i])
+        points.append({"x": x, "y": y, "low": low, "high": high, "radius": radius, "text": text})
+    return points
 
 
 def _height(share: float) -> float:
@@ -345,68 +387,43 @@ def _height(share: float) -> float:
 # Prompts
 
 
-@dataclass(frozen=True)
-class PromptSummary:
-    """What one model's prompts showed of bad behaviour, over all episodes."""
+def prompt_summaries(report: Report) -> list[dict[str, Any]]:
+    """Summarise what each model's prompts showed of bad behaviour; models whose prompts hold no examples are skipped.
 
-    model: str
-    context: str
-    episodes: int
-    descriptions: tuple[tuple[str, str, int], ...]
-    """each sentence, its source, and the number of prompts with it; the most frequent first"""
-    failures: int
-    """number of episodes whose failure frames were shown"""
-    references: int
-    """number of episodes that were shown with a value per step"""
-    lacking: tuple[tuple[str, int], ...]
-    """what was not available, and in how many prompts"""
-
-
-def prompt_summaries(report: Report) -> list[PromptSummary]:
-    """Summarise the prompts of each model; models whose prompts hold no examples are skipped."""
-    found = []
+    `descriptions` are sentences with source and number of prompts, the most frequent first; `failures` and `references`
+    count the episodes that were shown; `lacking` is what was not available, with the number of prompts.
+    """
+    summaries = []
     for card in report.cards:
         given = [reward.given for reward in report.rewards_of(card.name).values()]
         prompts = [entry for entry in given if entry.get("context") not in (None, "none")]
         if prompts:
-            found.append(_prompt_summary(card.name, prompts))
-    return found
+            summaries.append({"model": card.name, "episodes": len(prompts), **_summarise_prompts(prompts)})
+    return summaries
 
 
-def _prompt_summary(model: str, prompts: list[Any]) -> PromptSummary:
+def _summarise_prompts(prompts: list[Any]) -> dict[str, Any]:
     sentences = Counter(
         (text, WRITERS.get(prompt.get("described by", ""), ""))
         for prompt in prompts
         for text in prompt.get("failure descriptions", ())
     )
-    return PromptSummary(
-        model=model,
-        context=str(prompts[0]["context"]),
-        episodes=len(prompts),
-        descriptions=tuple((text, source, count) for (text, source), count in sentences.most_common()),
-        failures=len({name for prompt in prompts for name in prompt.get("failures shown", ())}),
-        references=len({shown["episode"] for prompt in prompts for shown in prompt.get("references", ())}),
-        lacking=tuple(Counter(what for prompt in prompts for what in prompt.get("lacking", ())).most_common()),
-    )
+    return {
+        "descriptions": [(text, source, count) for (text, source), count in sentences.most_common()],
+        "failures": len({name for prompt in prompts for name in prompt.get("failures shown", ())}),
+        "references": len({shown["episode"] for prompt in prompts for shown in prompt.get("references", ())}),
+        "lacking": Counter(what for prompt in prompts for what in prompt.get("lacking", ())).most_common(),
+    }
 
 
 # Unscored episodes
 
 
-@dataclass(frozen=True)
-class UnscoredGroup:
-    """What one model did not score, for one reason."""
+def unscored_groups(report: Report) -> list[dict[str, Any]]:
+    """Group unscored episodes by model and reason, the most frequent first; an absent reward counts too.
 
-    model: str
-    reason: str
-    whole: int
-    """episodes with no value at all"""
-    partly: int
-    examples: str
-
-
-def unscored_groups(report: Report) -> list[UnscoredGroup]:
-    """Group unscored episodes by model and reason, the most frequent first; an absent reward counts too."""
+    `whole` counts the episodes with no value at all, `partly` the others.
+    """
     groups: dict[tuple[str, str], list[tuple[str, bool]]] = {}
     for card in report.cards:
         rewards = report.rewards_of(card.name)
@@ -415,20 +432,21 @@ def unscored_groups(report: Report) -> list[UnscoredGroup]:
             reason = "the report has no reward for it" if reward is None else reward.why_missing
             if reason:
                 groups.setdefault((card.name, reason), []).append((episode.id, bool(reward and reward.scored)))
-    found = []
+    rows: list[dict[str, Any]] = []
     for (model, reason), cases in groups.items():
         examples = ", ".join(id for id, _ in cases[:EXAMPLES]) + (" ..." if len(cases) > EXAMPLES else "")
         partly = sum(scored for _, scored in cases)
-        found.append(UnscoredGroup(model, reason, len(cases) - partly, partly, examples))
-    return sorted(found, key=lambda group: -(group.whole + group.partly))
+        counts = {"whole": len(cases) - partly, "partly": partly}
+        rows.append({"model": model, "reason": reason, **counts, "examples": examples})
+    return sorted(rows, key=lambda row: -(row["whole"] + row["partly"]))
 
 
 def uneven_warning(report: Report) -> str:
     """Warn if the models left different numbers of episodes unscored; empty if they did not."""
     missing = {model: 0 for model in models_of(report)}
     for group in unscored_groups(report):
-        if group.model in missing:
-            missing[group.model] += group.whole + group.partly
+        if group["model"] in missing:
+            missing[group["model"]] += group["whole"] + group["partly"]
     if len(set(missing.values())) <= 1:
         return ""
     counts = join_words(f"{model} {count}" for model, count in missing.items())
@@ -438,21 +456,8 @@ def uneven_warning(report: Report) -> str:
 # Comparisons
 
 
-@dataclass(frozen=True)
-class ComparisonRow:
-    """A comparison of two models, with its reading in words."""
-
-    first: str
-    second: str
-    measure: str
-    numbers: tuple[tuple[str, float], ...]
-    """difference, low, high, p, adjusted p: as text and as numbers to sort by"""
-    n: int
-    words: str
-
-
-def comparison_rows(report: Report) -> list[ComparisonRow]:
-    """Lay out the pairwise comparisons."""
+def comparison_rows(report: Report) -> list[dict[str, Any]]:
+    """Lay out the pairwise comparisons: numbers as text and as numbers to sort by, and a reading in words."""
     rows = []
     for versus in report.comparisons:
         sign = 1 if higher_is_better(report, versus.measure) else -1
@@ -461,7 +466,8 @@ def comparison_rows(report: Report) -> list[ComparisonRow]:
         values = (versus.difference, versus.low, versus.high, versus.p, versus.p_adjusted)
         texts = [number(value, 3) for value in values[:3]] + [_p(value) for value in values[3:]]
         numbers = tuple(zip(texts, values, strict=True))
-        rows.append(ComparisonRow(versus.first, versus.second, label(versus.measure), numbers, versus.n, words))
+        facts = {"first": versus.first, "second": versus.second, "measure": label(versus.measure)}
+        rows.append({**facts, "numbers": numbers, "n": versus.n, "words": words})
     return rows
 
 

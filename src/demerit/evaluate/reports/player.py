@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from demerit.data.frames import Frames, Images, spread
+from demerit.data.arrays import Floats
+from demerit.data.export import shrink
+from demerit.data.frames import Frames, spread
 from demerit.data.reward import Reward
 from demerit.data.video import Encoding, write_video
 from demerit.errors import DemeritError
-from demerit.evaluate.metrics.bootstrap import Floats
 from demerit.evaluate.reports.headline import models_of, number
 from demerit.evaluate.reports.report import EpisodeLabels, Report
 from demerit.models.protocol import ModelCard
@@ -208,16 +209,6 @@ def make_film(frames: Frames, count: int, height: int) -> str:
     buffer = io.BytesIO()
     film.save(buffer, "JPEG", quality=82)
     return base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
-def shrink(image: Images, widest: int) -> Images:
-    """Scale down to a width, with even sides (yuv420p halves the colour planes)."""
-    height, width = image.shape[:2]
-    scale = min(1.0, widest / width)
-    size = tuple(max(2, 2 * round(side * scale / 2)) for side in (width, height))
-    if size == (width, height):
-        return image
-    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
 
 
 # JSON for the scripts: the exact numbers are in report.json; three digits are enough for pixels

@@ -1,7 +1,8 @@
 """A report: the results of a benchmark, with everything that is needed to recompute them without the models.
 
 `report.json` holds the labels, every reward of every model, the measures and the environment.
-`demerit.evaluate.benchmarks.recompute` computes the same measures from it; `report.html` shows it.
+`demerit.evaluate.benchmarks.recompute` computes the same measures from it; `report.html` shows it. `generations.jsonl`
+holds the raw answers of chat models, one a line: model, perturbation, episode, about, request, answer, why_not.
 """
 
 from __future__ import annotations
@@ -10,19 +11,18 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
-import numpy.typing as npt
 
-from demerit.data.files import write_atomic
-from demerit.data.labels import Event, Preference
-from demerit.data.reward import Reward
-from demerit.data.untrusted import read_json
+from demerit.data.arrays import Floats32
+from demerit.data.episode import Event, Preference, count_episodes
+from demerit.data.files import plain, read_json, write_atomic
+from demerit.data.reward import SAME_TASK_EXAMPLES, Reward
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.evaluate.metrics import Measure
 from demerit.evaluate.metrics.bootstrap import FEW_TASKS
@@ -32,7 +32,7 @@ from demerit.models.protocol import ModelCard
 
 FORMAT_NAME = "demerit-report"
 FORMAT_VERSION = 1
-JUDGED_BY_MODELS = "judged by models"
+JUDGED_BY_MODELS, UNVERIFIED = "judged by models", "unverified"
 """fact of the environment: how many episodes and preferences have a label of a model"""
 MANY_GUESSES = 0.05
 """up to this share of unfamiliar episodes is no news: one in a hundred is unfamiliar by definition"""
@@ -40,6 +40,11 @@ MACHINE = ("demerit", "python", "platform", "numpy", "date")
 """facts of the environment that are not options of the run"""
 AS_RECORDED = "as recorded"
 """the unchanged episode; other perturbations are `reversed`, `shuffled` and `told: <other instruction>`"""
+
+
+def generations_file(report: Path) -> Path:
+    """Return where the raw answers of a report's chat models are: generations.jsonl next to report.json."""
+    return report.with_name(report.stem.replace("report", "generations") + ".jsonl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +75,14 @@ class EpisodeLabels:
     note: str = ""
     """what the annotator wrote; shown to readers, never to models"""
     events: tuple[Event, ...] = ()
-    curve: npt.NDArray[np.float32] | None = None
+    curve: Floats32 | None = None
     """true progress at every frame, NaN where unknown"""
     video: str = ""
     """a path or data address that a browser can play; empty = no video"""
     group: str = ""
     """episodes recorded together; empty = alone, or unknown in reports of earlier versions"""
+    perspective: str = ""
+    """of the main camera: egocentric or exocentric; empty = unknown"""
 
 
 def resampling_units(episodes: Sequence[EpisodeLabels]) -> tuple[list[str], str]:
@@ -120,6 +127,23 @@ class MeasureLine:
     measure: Measure
     part: str = ""
     """empty = all; else `category: pour`, `subset: bridge` ..."""
+
+
+@dataclass(frozen=True)
+class PublishedFigure:
+    """What a paper printed where this report has a measure: the same model, set and part."""
+
+    model: str
+    """the report's name of it"""
+    measure: str
+    part: str
+    printed: str
+    """as in the print: `0.665`, or `0.72 to 0.77` where only a range is given"""
+    value: float | None
+    """None for a range, or for a gain over another model"""
+    printed_model: str
+    source: str
+    """paper and table"""
 
 
 @dataclass(frozen=True)
@@ -210,6 +234,8 @@ class Report:
     """caveats that a reader must know"""
     environment: Mapping[str, str] = field(default_factory=dict)
     seen: SeenRows = field(default_factory=SeenRows)
+    published: tuple[PublishedFigure, ...] = ()
+    """figures of the same set in print; empty for any other set"""
 
     @property
     def judged_by_models(self) -> int:
@@ -219,16 +245,24 @@ class Report:
 
     @property
     def cautions(self) -> list[str]:
-        """What a reader must know before any figure: episodes that models learned from, and labels of models."""
-        judged = self.judged_by_models
+        """What a reader must know before any figure: what models learned from or were told, labels nobody checked."""
+        judged, unverified = self.judged_by_models, int(self.environment.get(UNVERIFIED, "0"))
         of = f"{len(self.episodes)} episodes and {len(self.preferences)} preferences"
         agreement = f"{judged} of {of} have labels of models: these figures show agreement with models, not truth."
+        labelled = sum(bool(episode.vouched_by) for episode in self.episodes)
+        doubt = f"The labels of {unverified} of {count_episodes(labelled)} must be checked by a person and are not yet."
         guesses = [
             f"{count} of {len(self.episodes)} values of {model} are a guess: "
             "these episodes are unlike everything that it learned from."
             for model, count in self.guesses.items()
         ]
-        return [*self.seen.sentences(), *([agreement] if judged else []), *guesses]
+        told = dict.fromkeys(
+            f"{scored.reward.model} was shown examples of the tasks that it judges: its figures are too good."
+            for scored in self.rewards
+            if scored.reward.given.get("examples") == SAME_TASK_EXAMPLES
+        )
+        labels = [*([agreement] if judged else []), *([doubt] if unverified else [])]
+        return [*self.seen.sentences(), *told, *labels, *guesses]
 
     @property
     def guesses(self) -> dict[str, int]:
@@ -258,6 +292,10 @@ class Report:
             if (line.model, line.measure.name, line.part) == (model, measure, part):
                 return line.measure
         return None
+
+    def figures(self, model: str, measure: str, part: str = "") -> list[PublishedFigure]:
+        """Return what was printed about one measure."""
+        return [one for one in self.published if (one.model, one.measure, one.part) == (model, measure, part)]
 
     def verdict(self, model: str, measure: str) -> ControlVerdict | None:
         """Return whether a model beats the controls by one measure; None where they were not compared.
@@ -303,20 +341,21 @@ class Report:
         return {
             "format": FORMAT_NAME,
             "version": FORMAT_VERSION,
-            "about": asdict(self.about),
-            "cards": [asdict(card) for card in self.cards],
+            "about": plain(self.about),
+            "cards": plain(self.cards),
             "controls": list(self.controls),
             "episodes": [_labels_dict(episode) for episode in self.episodes],
-            "preferences": [asdict(preference) for preference in self.preferences],
+            "preferences": plain(self.preferences),
             "rewards": [_scored_dict(scored) for scored in self.rewards],
-            "choices": [_without_nan(asdict(choice)) for choice in self.choices],
-            "lines": [{"model": x.model, "part": x.part, "measure": x.measure.as_dict()} for x in self.lines],
-            "comparisons": [_without_nan(asdict(versus)) for versus in self.comparisons],
-            "verdicts": {model: list(sentences) for model, sentences in self.verdicts.items()},
-            "decisions": [_without_nan(asdict(decision)) for decision in self.decisions],
+            "choices": plain(self.choices),
+            "lines": [{"model": x.model, "part": x.part, "measure": plain(x.measure)} for x in self.lines],
+            "comparisons": plain(self.comparisons),
+            "verdicts": plain(self.verdicts),
+            "decisions": plain(self.decisions),
             "warnings": list(self.warnings),
             "environment": dict(self.environment),
-            **({"seen": asdict(self.seen)} if self.seen.by_model else {}),
+            **({"seen": plain(self.seen)} if self.seen.by_model else {}),
+            **({"published": plain(self.published)} if self.published else {}),
         }
 
     @classmethod
@@ -339,6 +378,7 @@ class Report:
             warnings=tuple(facts["warnings"]),
             environment=dict(facts["environment"]),
             seen=_read_seen(facts.get("seen", {})),
+            published=tuple(PublishedFigure(**figure) for figure in facts.get("published", ())),
         )
 
     @classmethod
@@ -364,7 +404,8 @@ class Report:
 def _check_report(report: Report) -> None:
     """Raise BadInput for fields of another type, and for what belongs to no model or no episode of the report."""
     listed = (report.cards, report.episodes, report.preferences, report.choices, report.comparisons, report.lines)
-    things: list[Any] = [report.about, *report.decisions, *(item for group in listed for item in group)]
+    things: list[Any] = [report.about, *report.decisions, *report.published]
+    things += [item for group in listed for item in group]
     things += [event for episode in report.episodes for event in episode.events]
     things += [line.measure for line in report.lines]
     for thing in things:
@@ -380,7 +421,7 @@ def _check_report(report: Report) -> None:
         _check_type("a text", text, (str,))
     rewards = [scored.reward for scored in report.rewards]
     pairs: list[Any] = [*report.preferences, *report.choices]
-    owned: list[Any] = [*rewards, *report.choices, *report.lines, *report.decisions]
+    owned: list[Any] = [*rewards, *report.choices, *report.lines, *report.decisions, *report.published]
     episodes = {reward.episode for reward in rewards} | {id for pair in pairs for id in (pair.a, pair.b)}
     models = {name for versus in report.comparisons for name in (versus.first, versus.second)}
     models |= {item.model for item in owned} | {*report.controls, *report.verdicts}
@@ -414,10 +455,7 @@ def _read_seen(facts: Mapping[str, Any]) -> SeenRows:
 
 
 def _labels_dict(episode: EpisodeLabels) -> dict[str, Any]:
-    facts = {column.name: getattr(episode, column.name) for column in fields(episode)}
-    facts["events"] = [asdict(event) for event in episode.events]
-    facts["curve"] = None if episode.curve is None else _numbers(episode.curve)
-    return facts
+    return {**plain(episode), "curve": None if episode.curve is None else _numbers(episode.curve)}
 
 
 def _labels(facts: Mapping[str, Any]) -> EpisodeLabels:
@@ -452,17 +490,13 @@ def _read_scored(facts: Mapping[str, Any]) -> ScoredUnder:
     return ScoredUnder(reward, facts["showing"])
 
 
-def _numbers(values: npt.NDArray[np.float32]) -> list[float | None]:
+def _numbers(values: Floats32) -> list[float | None]:
     """Return float32 values with as few digits as restore the same float32."""
     return [None if math.isnan(value) else float(str(value)) for value in values.astype(np.float32)]
 
 
-def _array(values: list[float | None]) -> npt.NDArray[np.float32]:
+def _array(values: list[float | None]) -> Floats32:
     return np.array([math.nan if value is None else value for value in values], dtype=np.float32)
-
-
-def _without_nan(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in facts.items()}
 
 
 def _with_nan(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from demerit.data.arrays import Floats, Floats32
 from demerit.data.episode import Episode, safe_name
 from demerit.data.frames import Frames, Images
 from demerit.data.reward import Reward
-from demerit.data.seen import SeenEpisodes
+from demerit.data.splits import SeenEpisodes
 from demerit.errors import BadEpisode, BadInput, DemeritError, UnknownName
-from demerit.models.compact.engine import Engine, NetworkInfo, NetworkOutputs
-from demerit.models.compact.resize import resize_square
-from demerit.models.live_cameras import LiveCameras, take_first
+from demerit.models.compact.engine import Engine, NetworkInfo, NetworkOutputs, resize_square
+from demerit.models.live import LiveCameras, take_first
 from demerit.models.loading import name_of, only_these, read_description
-from demerit.models.protocol import LiveFrame, LiveReward, ModelCard
+from demerit.models.protocol import LiveFrame, LiveReward, ModelCard, ShownModel
 
 MAIN, ALL = "main", "all"
 COLUMNS = ("progress", "bins", "success", "rank", "hidden")
@@ -31,10 +30,8 @@ ABOUT = (
     "simulation: on a new robot or camera its zero-shot values are a guess until it is taught some of your episodes."
 )
 
-Floats = npt.NDArray[np.float32]
 
-
-class Compact:
+class Compact(ShownModel):
     """Progress (0 to 1) and probability of success for every frame. Causal."""
 
     thread_safe = True
@@ -103,11 +100,11 @@ class Compact:
         cameras = self._check_cameras(episode)
         return average_outputs([self._follow_camera(episode.views[name], episode.instruction) for name in cameras])
 
-    def features(self, frames: Frames) -> Floats:
+    def features(self, frames: Frames) -> Floats32:
         """Turn every frame of a camera into (frames, features)."""
         return np.concatenate([np.empty((0, self.engine.info.features), np.float32), *self._read_features(frames)])
 
-    def _read_features(self, frames: Frames) -> Iterator[Floats]:
+    def _read_features(self, frames: Frames) -> Iterator[Floats32]:
         """Yield the features of 512 frames after the other: a long video is never in memory."""
         first: Images | None = None
         for start in range(0, len(frames), AT_ONCE):
@@ -167,7 +164,7 @@ class _CompactRun:
     instruction: str
     cameras: LiveCameras
     first: dict[str, Images] = field(default_factory=dict)
-    states: dict[str, Floats] = field(default_factory=dict)
+    states: dict[str, Floats32] = field(default_factory=dict)
     total: float = 0.0
     """sum of the frames' distances"""
     count: int = 0
@@ -196,7 +193,7 @@ def average_outputs(cameras: Sequence[NetworkOutputs]) -> NetworkOutputs:
     """Average the outputs of several cameras."""
     if len(cameras) == 1:
         return cameras[0]
-    columns: Mapping[str, Floats] = {
+    columns: Mapping[str, Floats32] = {
         name: np.mean([getattr(camera, name) for camera in cameras], axis=0, dtype=np.float32) for name in COLUMNS
     }
     state = np.concatenate([camera.state for camera in cameras])
@@ -204,7 +201,7 @@ def average_outputs(cameras: Sequence[NetworkOutputs]) -> NetworkOutputs:
     return NetworkOutputs(**columns, state=state, distance=_distances(cameras, partial(np.max, axis=0)))
 
 
-def _distances(parts: Sequence[NetworkOutputs], combine: Callable[[list[Any]], Any]) -> npt.NDArray[np.float64] | None:
+def _distances(parts: Sequence[NetworkOutputs], combine: Callable[[list[Any]], Any]) -> Floats | None:
     known = [part.distance for part in parts if part.distance is not None]
     return np.asarray(combine(known)) if len(known) == len(parts) else None
 

@@ -20,34 +20,33 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from demerit.data.arrays import Floats
 from demerit.data.episode import Episode
 from demerit.data.frames import Images, Indices, short_hash, spread
 from demerit.data.reward import Reward
-from demerit.data.seen import SeenEpisodes
+from demerit.data.splits import SeenEpisodes
 from demerit.errors import BadEpisode, BadInput, UnknownName
-from demerit.models.listing import Listing
-from demerit.models.protocol import ModelCard
-from demerit.models.published.goals import TaskGoals
-from demerit.models.published.options import (
+from demerit.models.loading import Listing
+from demerit.models.protocol import ModelCard, ShownModel
+from demerit.models.published.scoring import (
+    TaskGoals,
     check_at_least,
     check_choice,
     load_engine,
     placement,
+    read_instruction,
     read_options,
     reward_name,
+    score_each,
 )
-from demerit.models.published.scoring import read_instruction, score_each
 from demerit.models.vlm.prompt import load_prompts
 
 if TYPE_CHECKING:
     from demerit.models.vlm.backbone import Backbone
-    from demerit.models.vlm.pairwise import PairwiseCritic
-    from demerit.models.vlm.plain import PlainBackbone, PlainCritic
+    from demerit.models.vlm.pairwise import PairwiseCritic, PlainBackbone, PlainCritic
 
-Floats = npt.NDArray[np.float64]
 Hops = Sequence[float | None]
 """fractions in -1..1, None for an unreadable answer"""
 
@@ -63,7 +62,8 @@ GOAL = "goal"
 UNSCORED, GREY = "unscored", "grey"
 NO_GOAL = "none: a grey picture stands for it"
 BLANK = 128
-"""grey level of the image that stands for a missing goal; the authors' own blank image is not known"""
+"""grey level of the image that stands for a missing goal, as in Robometer's evaluation (there 224 x 224, here as large
+as a frame)"""
 DOPAMINE_LICENCE = "Apache-2.0 (as its hub card is quoted; not verified here)"
 DOPAMINE_FAMILY = "Robo-Dopamine's GRM 2.0 is a Qwen3-VL, and the first GRM models are a Qwen2.5-VL (qwen2_5_vl)"
 DOPAMINE_ALSO = "qwen2_5_vl"
@@ -146,7 +146,7 @@ class _DopamineInput:
     """where the goal image is from"""
 
 
-class Dopamine:
+class Dopamine(ShownModel):
     """Robo-Dopamine: progress accumulated from hops between moments, given a start and a goal."""
 
     listing = Listing(
@@ -158,7 +158,8 @@ class Dopamine:
         frames=str(FRAMES),
         extra="vlm",
         verified="random weights of the same layouts; not the published weights",
-        about="Robo-Dopamine (8b, 4b, grm-3b): signed hops between frames add up; wants three views and a goal.",
+        about="Robo-Dopamine (8b, 4b, grm-3b): signed hops between frames add up; wants three views and a goal, "
+        "and is shown a grey picture (128) where none is given.",
     )
 
     def __init__(self, options: str = "", **changes: Any) -> None:
@@ -171,9 +172,9 @@ class Dopamine:
                 the three); cameras (front+left+right, or one for all three views; default: the main camera); goal (an
                 image of the completed task), or goals (a dataset: the last frame of one success with the episode's
                 instruction is the goal, and that success is not scored); no_goal (`unscored`, the default, or `grey`
-                for episodes whose instruction has no success there).
+                for episodes whose instruction has no success there). Without goal and goals, a grey picture (128).
         """
-        opener = load_engine("dopamine", "plain:open_backbone")
+        opener = load_engine("dopamine", "pairwise:open_backbone")
         own = {"size": str, "mode": str, "frames": int, "cameras": str, "goal": str, "goals": str, "no_goal": str}
         given = read_options("dopamine", options, changes, own, "size")
         self._at_once = given.get("at_once")
@@ -345,7 +346,7 @@ def _read_image(path: str) -> Images:
         raise BadInput("goal", "a readable image", f"{path} ({error})") from error
 
 
-class VLAC:
+class VLAC(ShownModel):
     """VLAC's protocol: progress accumulated from pairs of neighbouring frames."""
 
     listing = Listing(
@@ -369,7 +370,7 @@ class VLAC:
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype, frames;
                 at_once (tokens computed together; fewer take less memory).
         """
-        opener = load_engine("vlac", "plain:open_backbone")
+        opener = load_engine("vlac", "pairwise:open_backbone")
         given = read_options("vlac", options, changes, {"frames": int}, "path")
         self._at_once = given.get("at_once")
         self._prompts = load_prompts("vlac")

@@ -17,20 +17,22 @@ import numpy as np
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames, Images
 from demerit.data.reward import Reward
-from demerit.data.seen import SeenEpisodes
+from demerit.data.splits import SeenEpisodes
 from demerit.errors import BadInput
-from demerit.models.listing import Listing
-from demerit.models.live_cameras import LiveCameras
-from demerit.models.protocol import LiveFrame, LiveReward, ModelCard
-from demerit.models.published.options import (
+from demerit.models.live import LiveCameras
+from demerit.models.loading import Listing
+from demerit.models.protocol import LiveFrame, LiveReward, ModelCard, ShownModel
+from demerit.models.published.scoring import (
+    NON_FINITE,
     check_at_least,
     check_choice,
     load_engine,
     placement,
+    read_instruction,
     read_options,
     reward_name,
+    score_each,
 )
-from demerit.models.published.scoring import NON_FINITE, read_instruction, score_each
 from demerit.models.vlm.prefix_tree import window
 from demerit.models.vlm.prompt import is_plain_text
 
@@ -59,7 +61,7 @@ ZERO_AT = {
 }
 
 
-class Robometer:
+class Robometer(ShownModel):
     """Eight frames spread up to each moment, read at the last: the authors' dense rewards."""
 
     listing = Listing(
@@ -130,7 +132,7 @@ class Robometer:
             return float("nan")  # the prompt has one task
         count = self.checkpoint.protocol.frames
         clips = [episode.main.take(window(len(episode.main) - 1, count)) for episode in (first, second)]
-        within_memory = load_engine("robometer", "token_budget:within_memory")
+        within_memory = load_engine("robometer", "backbone:within_memory")
         with within_memory(f"Comparing episodes {first.id} and {second.id}"):
             there = self.engine.compare(clips[0], clips[1], task)
             back = self.engine.compare(clips[1], clips[0], task)

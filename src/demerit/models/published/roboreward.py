@@ -3,6 +3,7 @@
 demerit score my_set --model roboreward              the 8B from the hub, the grade's distribution from its logits
 demerit score my_set --model roboreward:4b,how=decode   the whole number that it writes: the published protocol
 demerit score my_set --model roboreward:how=dense    a grade after every frame that it looks at
+demerit score my_set --model roboreward:how=certainty   how sure it is of what it writes: a baseline
 demerit score my_set --model roboreward:path=./my-checkpoint
 """
 
@@ -11,34 +12,38 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import isfinite
+from math import exp, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from demerit.data.episode import Episode
 from demerit.data.reward import Reward
-from demerit.data.seen import SeenEpisodes
+from demerit.data.splits import SeenEpisodes
 from demerit.errors import BadInput, DemeritError
 from demerit.models.by_time import MOST_A_SECOND, ByTime, TimedClip
-from demerit.models.listing import Listing
-from demerit.models.protocol import ModelCard
-from demerit.models.published.options import (
+from demerit.models.loading import Listing
+from demerit.models.protocol import ModelCard, ShownModel
+from demerit.models.published.scoring import (
+    NON_FINITE,
+    ScoringFailure,
     check_at_least,
     check_choice,
     load_engine,
     placement,
+    prefetch,
+    read_instruction,
     read_options,
     reward_name,
+    score_each,
 )
-from demerit.models.published.scoring import NON_FINITE, ScoringFailure, prefetch, read_instruction, score_each
 from demerit.models.vlm.prompt import load_prompts
 
 if TYPE_CHECKING:
     from demerit.models.vlm.backbone import Backbone
     from demerit.models.vlm.grades import GradeDistribution, VideoGrader
 
-LOGITS, DECODE, DENSE = "logits", "decode", "dense"
+LOGITS, DECODE, DENSE, CERTAINTY = "logits", "decode", "dense", "certainty"
 GRADE = re.compile(r"ANSWER\s*:\s*([1-5])(?![\d.])", re.IGNORECASE)
 MOST_FRAMES = 64
 TRUST = 0.5
@@ -56,13 +61,18 @@ DENSE_ABOUT = (
     "The network was trained on whole episodes. Pictures have the size that the whole video gets. Which frames are "
     "looked at depends on later ones only where the episode is longer than that many frames. "
 )
+CERTAINTY_ABOUT = (
+    "How sure the network is of its answer about the whole episode, whatever it says: the probability of the least "
+    "likely token of the answer that it writes, from task and video at {fps:g} frames a second (at most {frames}). A "
+    "baseline that calls an unsure answer a failure; Robometer's Table III reads the policy's own action tokens. "
+)
 ABOUT = (
     "A grade from 1 to 5 for the whole episode, at its last frame, from task and video at {fps:g} frames a second with "
     "the true final frame (at most {frames}); {how}. "
 )
 
 
-class RoboReward:
+class RoboReward(ShownModel):
     """A grade for the whole episode, at its last frame."""
 
     listing = Listing(
@@ -84,8 +94,9 @@ class RoboReward:
             options: `8b` or `4b`, then name=value options, separated by commas.
             **changes: options by name: path (a folder or a hub id), revision, adapter, device, dtype; at_once (tokens
                 computed together; fewer take less memory); how (`logits`: the distribution of the grade, `decode`:
-                the decoded answer, `dense`: the distribution after every frame that it looks at), frames (at most N),
-                fps, trust (the least probability of the five grades together; below it the value is missing).
+                the decoded answer, `dense`: the distribution after every frame that it looks at, `certainty`: no grade,
+                but the probability of the answer's least likely token), frames (at most N), fps, trust (the least
+                probability of the five grades together; below it the value is missing).
         """
         opener = load_engine("roboreward", "backbone:Backbone")
         given = read_options("roboreward", options, changes, OWN, "size")
@@ -93,7 +104,7 @@ class RoboReward:
         self._prompts = load_prompts("roboreward")
         known: Mapping[str, str] = self._prompts["checkpoints"]
         size = check_choice("roboreward", str(given.get("size", "8b")), tuple(known))
-        self.how = check_choice("how", given.get("how", LOGITS), (LOGITS, DECODE, DENSE))
+        self.how = check_choice("how", given.get("how", LOGITS), (LOGITS, DECODE, DENSE, CERTAINTY))
         self.trust = float(given.get("trust", TRUST))
         if not 0 <= self.trust <= 1:
             raise BadInput("trust", "a probability", self.trust)
@@ -101,7 +112,7 @@ class RoboReward:
             1 / _positive(given.get("fps", 1.0)), check_at_least("frames", given.get("frames", MOST_FRAMES), 2)
         )
         path = given.get("path") or known[size]
-        self.backbone: Backbone = opener.open(path, **placement(given))
+        self.backbone: Backbone = opener.open(path, **placement(given), trained=True)
         published = {place: f"roboreward-{size}" for size, place in known.items()}
         self.card = self._card(reward_name(path, given.get("adapter"), published, "roboreward-"))
 
@@ -112,7 +123,7 @@ class RoboReward:
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Grade every episode; an answer without a grade leaves it unscored with the answer."""
-        if self.how == DECODE:
+        if self.how in (DECODE, CERTAINTY):
             return self._score_decoded(episodes)
         # one at a time, so that a grade never depends on the batch
         score = self._from_prefixes if self.how == DENSE else self._from_logits
@@ -173,28 +184,31 @@ class RoboReward:
             for episode, clip in made
         ]
 
-    def _decode(self, asked: Sequence[tuple[Episode, TimedClip]]) -> list[str | ScoringFailure]:
+    def _decode(self, asked: Sequence[tuple[Episode, TimedClip]]) -> list[tuple[str, float] | ScoringFailure]:
         """Decode answers side by side; after an error, one by one, so that only the failing ones are unscored."""
         try:
             clips, tasks = [clip for _, clip in asked], [read_instruction(episode) for episode, _ in asked]
-            return [*self._grader.decode(clips, tasks)]
+            return [*self._grader.decode_surely(clips, tasks)]
         except DemeritError as error:
             if len(asked) == 1:
                 return [ScoringFailure(str(error))]
         return [answer for pair in asked for answer in self._decode([pair])]
 
-    def _read_answer(self, episode: Episode, clip: TimedClip, text: str | ScoringFailure) -> Reward:
-        if isinstance(text, ScoringFailure):
-            return Reward.unscored(self.card.name, episode.id, text.reason)
-        grade = parse_grade(text)
+    def _read_answer(self, episode: Episode, clip: TimedClip, answer: tuple[str, float] | ScoringFailure) -> Reward:
+        if isinstance(answer, ScoringFailure):
+            return Reward.unscored(self.card.name, episode.id, answer.reason)
+        text, least = answer
         given = self._given(episode, clip) | {"answer": text}
+        if self.how == CERTAINTY:
+            return self._reward(episode, exp(least), given)
+        grade = parse_grade(text)
         if grade is None:
             return Reward.unscored(self.card.name, episode.id, f"no grade from 1 to 5 in the answer {text!r}", given)
         return self._reward(episode, float(grade), given)
 
-    def _reward(self, episode: Episode, grade: float, given: dict[str, Any]) -> Reward:
-        value = np.clip([grade], self.card.low, self.card.high)  # rounding may leave the range
-        return Reward(self.card.name, episode.id, np.array([len(episode) - 1]), value, None, "", given)
+    def _reward(self, episode: Episode, value: float, given: dict[str, Any]) -> Reward:
+        values = np.clip([value], self.card.low, self.card.high)  # rounding may leave the range
+        return Reward(self.card.name, episode.id, np.array([len(episode) - 1]), values, None, "", given)
 
     def _given(self, episode: Episode, clip: TimedClip) -> dict[str, Any]:
         height, width = self._grader.size(clip)
@@ -213,15 +227,16 @@ class RoboReward:
     def _card(self, name: str) -> ModelCard:
         ways = {LOGITS: "the mean of the grade's distribution, read off its logits", DECODE: "the grade that it writes"}
         settings = f"{self._prompts['version']} {self.how} {1 / self.wanted.step:g} fps trust {self.trust:g}"
-        how = DENSE_ABOUT if self.how == DENSE else ABOUT
+        how = {DENSE: DENSE_ABOUT, CERTAINTY: CERTAINTY_ABOUT}.get(self.how, ABOUT)
+        is_grade = self.how != CERTAINTY
         about = how.format(fps=1 / self.wanted.step, frames=self.wanted.most, how=ways.get(self.how))
         return ModelCard(
             name=name + ("" if self.how == LOGITS else f"-{self.how}"),
             revision=f"{self.backbone.revision} {settings}",
             licence=LICENCE,
-            quantity="grade",
-            low=1.0,
-            high=5.0,
+            quantity="grade" if is_grade else "certainty of the answer",
+            low=1.0 if is_grade else 0.0,
+            high=5.0 if is_grade else 1.0,
             causal=False,
             comparable=True,
             frame_budget=self.wanted.most,

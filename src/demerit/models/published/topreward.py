@@ -16,10 +16,18 @@ from demerit.data.episode import Episode
 from demerit.data.frames import spread
 from demerit.data.reward import Reward
 from demerit.models.by_time import TimedClip
-from demerit.models.listing import Listing
-from demerit.models.protocol import ModelCard
-from demerit.models.published.options import check_at_least, load_engine, placement, read_options, reward_name
-from demerit.models.published.scoring import NON_FINITE, read_instruction, score_each
+from demerit.models.loading import Listing
+from demerit.models.protocol import ModelCard, ShownModel
+from demerit.models.published.scoring import (
+    NON_FINITE,
+    check_at_least,
+    load_engine,
+    placement,
+    read_instruction,
+    read_options,
+    reward_name,
+    score_each,
+)
 from demerit.models.vlm.prompt import load_prompts
 
 if TYPE_CHECKING:
@@ -41,7 +49,7 @@ ABOUT = (
 )
 
 
-class TOPReward:
+class TOPReward(ShownModel):
     """The log-probability that the task is done, after each frame."""
 
     listing = Listing(

@@ -12,23 +12,37 @@ follows an episode. The parts below are concatenated, camera by camera; the colu
     outputs   the network's own progress, success and rank
 
 All parts are causal: a frame's features never depend on later frames.
+
+A `Reader` is a small network on larger images, trained by `demerit teach` and run without torch.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from demerit.data.frames import Images, Prepare
+from demerit.data.frames import IMAGES_DIMENSIONS, RGB, Images, Prepare, short_hash
 from demerit.errors import BadInput, UnknownName
-from demerit.models.compact.engine import Engine, NetworkOutputs
-from demerit.models.taught.reader import OUTPUTS as READ_OUTPUTS
-from demerit.models.taught.reader import Reader
+from demerit.models.compact.engine import (
+    Engine,
+    NetworkOutputs,
+    Shapes,
+    count_cores,
+    load_session,
+    open_session,
+    resize_square,
+)
+from demerit.models.loading import read_listed
 
 Features = npt.NDArray[np.float32]
 PARTS = ("tower", "change", "recent", "places", "moved", "hidden", "outputs")
@@ -38,6 +52,11 @@ FADING = 0.25
 """weight of the newest frame in `recent`"""
 RANK_SCALE = 4.0
 """ranks are unbounded; tanh(rank / 4) keeps them in -1..1"""
+SHIPPED_TOWER, NO_TOWER = "droid", "none"
+"""the second tower that comes with demerit, trained on real demonstrations; and no second tower"""
+MEAN, DEVIATION = (np.array(one, np.float32) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+"""ImageNet's, which other encoders expect"""
+MATRIX, TOKENS, REGIONS = 2, 3, 4
 CHUNK = 256
 """frames passed to the tower at once: bounds the memory for float images"""
 
@@ -75,11 +94,145 @@ class FeatureNetwork(Protocol):
         ...
 
 
-def load_network(network: FeatureNetwork | str | Path | None) -> FeatureNetwork:
-    """Return a network: as given, from a folder, or (None) the one that comes with demerit."""
-    if network is None:
-        return Engine.load_shipped()
-    return Engine.load(Path(network)) if isinstance(network, str | Path) else network
+def load_network(network: FeatureNetwork | str | Path | None, tower: Tower | None = None) -> FeatureNetwork:
+    """Return a network: as given, from a folder, or (None) the one that comes with demerit; with a second tower."""
+    if network is not None and not isinstance(network, str | Path):
+        return network
+    engine = Engine.load_shipped() if network is None else Engine.load(Path(network))
+    return engine if tower is None else PairedNetwork(engine, tower)
+
+
+class Tower:
+    """A second tower: an ONNX graph from one image to features, whatever it was trained on.
+
+    Its own format has the input `frames`, (n, side, side, 3) uint8, the output `features`, (n, D), and says in its
+    metadata how many of them are the pooled vector. Any other encoder needs one input of (n, 3, side, side) floats,
+    ImageNet's way; its first output is a vector (n, D), tokens (n, t, D) or a map (n, D, h, w) or (n, h, w, D).
+    """
+
+    def __init__(self, content: bytes, path: Path) -> None:
+        """Open a graph; `path` is where it comes from, for messages."""
+        self.content = content
+        self._session = load_session(content, path)
+        inputs, self._name = self._session.get_inputs(), self._session.get_outputs()[0].name
+        facts = self._session.get_modelmeta().custom_metadata_map
+        self.licence = facts.get("licence", "unknown")
+        shape = inputs[0].shape if len(inputs) == 1 and len(inputs[0].shape) == IMAGES_DIMENSIONS else [0] * 4
+        self._is_own = bool(inputs) and inputs[0].type == "tensor(uint8)"
+        count, high, wide, colours = shape if self._is_own else (shape[0], *shape[2:], shape[1])
+        if isinstance(count, int) or high != wide or not isinstance(high, int) or colours != RGB:
+            found = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
+            raise BadInput(str(path), "one input of any number of square RGB images, (n, 3, side, side)", found)
+        self._input, self.side = inputs[0].name, high
+        self._pool = ThreadPoolExecutor(count_cores(), thread_name_prefix="demerit-tower")
+        try:
+            vector, places = self._split(self._run(np.zeros((1, high, wide, RGB), np.uint8)))
+            self.pooled = int(facts.get("pooled", vector.shape[1])) if self._is_own else vector.shape[1]
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
+            raise BadInput(str(path), "an encoder of images: a vector, tokens or a map of each", error) from error
+        self.width = vector.shape[1] + places.shape[1]
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the graph."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether it is the one that comes with demerit, which models need not carry."""
+        return self.content == shipped_tower().read_bytes()
+
+    @classmethod
+    def load(cls, name: str | Path, sha256: str = "") -> Tower | None:
+        """Return the tower that comes with demerit (`droid`), none (`none`), or that of a file, of this hash if any."""
+        if name == NO_TOWER:
+            return None
+        path = shipped_tower() if name == SHIPPED_TOWER else Path(name)
+        if not path.is_file():
+            raise BadInput("tower", f"{SHIPPED_TOWER}, {NO_TOWER} or an ONNX file", repr(str(name)))
+        return cls(read_listed(path, sha256) if sha256 else path.read_bytes(), path)
+
+    def __call__(self, images: Images) -> Features:
+        """Turn (n, height, width, 3) images into (n, width): the pooled vector, then places."""
+        chunks = [images[start : start + READER_CHUNK] for start in range(0, len(images), READER_CHUNK)]
+        found = [np.concatenate(self._split(part), axis=1) for part in self._pool.map(self._run, chunks)]
+        return np.concatenate([np.empty((0, self.width), np.float32), *found])
+
+    def _run(self, images: Images) -> npt.NDArray[np.float32]:
+        small = np.ascontiguousarray(resize_square(images, self.side))
+        given = small if self._is_own else ((small / np.float32(255) - MEAN) / DEVIATION).transpose(0, 3, 1, 2)
+        return np.asarray(self._session.run([self._name], {self._input: given})[0], dtype=np.float32)
+
+    def _split(self, output: npt.NDArray[np.float32]) -> tuple[Features, Features]:
+        """Return the pooled vector, and the mean of each of 4 x 4 regions where the graph gives more than a vector."""
+        empty = np.empty((len(output), 0), np.float32)
+        if output.ndim == MATRIX:
+            return output, empty
+        if output.ndim == IMAGES_DIMENSIONS:
+            square = output.shape[1] == output.shape[2]
+            grid = output if square else output.transpose(0, 2, 3, 1)
+        elif output.ndim == TOKENS:
+            side = math.isqrt(output.shape[1])
+            grid = output[:, output.shape[1] - side * side :].reshape(len(output), side, side, -1)
+        else:
+            raise ValueError(f"shape {output.shape}")
+        if grid.shape[1] < REGIONS or grid.shape[2] < REGIONS:
+            return grid.mean(axis=(1, 2)), empty
+        rows = [part.mean(axis=1) for part in np.array_split(grid, REGIONS, axis=1)]
+        cells = [part.mean(axis=1) for row in rows for part in np.array_split(row, REGIONS, axis=1)]
+        return grid.mean(axis=(1, 2)), np.concatenate(cells, axis=1)
+
+
+class PairedNetwork:
+    """The network with a second tower beside its own: pooled vectors together, then places together."""
+
+    def __init__(self, engine: Engine, tower: Tower) -> None:
+        """Combine both."""
+        self.engine, self.tower, self.seen = engine, tower, engine.seen
+        cut, pooled, whole = engine.pooled_width, tower.pooled, engine.info.features
+        self.own = np.array([*range(cut), *range(cut + pooled, whole + pooled)])
+        """the columns of the engine's own tower"""
+
+    @property
+    def hash(self) -> str:
+        """Hash of the weights of both."""
+        return short_hash(self.engine.hash.encode(), self.tower.sha256.encode())
+
+    @property
+    def licence(self) -> str:
+        """Licences of both."""
+        return " and ".join(dict.fromkeys((self.engine.licence, self.tower.licence)))
+
+    @property
+    def pooled_width(self) -> int:
+        """How many of a frame's features, the first, are pooled vectors."""
+        return self.engine.pooled_width + self.tower.pooled
+
+    @property
+    def prepare(self) -> Prepare:
+        """Resize images to the larger of the two sizes; run in the decoding processes."""
+        return partial(resize_square, side=max(self.engine.info.size, self.tower.side))
+
+    def features(self, images: Images, first: Images) -> Features:
+        """Turn (n, height, width, 3) frames and the episode's first (height, width, 3) into (n, D)."""
+        own, other = self.engine.features(images, first), self.tower(images)
+        cut, pooled = self.engine.pooled_width, self.tower.pooled
+        return np.concatenate([own[:, :cut], other[:, :pooled], own[:, cut:], other[:, pooled:]], axis=1)
+
+    def follow(self, features: Features, instruction: str, state: Any = None) -> NetworkOutputs:
+        """Run the engine's recurrent part on the features of its own tower."""
+        return self.engine.follow(features[:, self.own], instruction, state)
+
+
+def find_engine(network: FeatureNetwork) -> Engine | None:
+    """Return the compact network inside; None where there is none."""
+    found = network.engine if isinstance(network, PairedNetwork) else network
+    return found if isinstance(found, Engine) else None
+
+
+def shipped_tower() -> Path:
+    """Return the file of the second tower that comes with demerit."""
+    return Path(str(files("demerit"))) / "assets" / "towers" / f"{SHIPPED_TOWER}.onnx"
 
 
 @dataclass(frozen=True)
@@ -247,3 +400,52 @@ def _moving_average(
         last = (1 - FADING) * last + FADING * row
         out[i] = last
     return out, last
+
+
+SIDE = 192
+"""pixels of the images that a reader sees"""
+LAYERS = "/blocks.4/Add_output_0", "/blocks.10/Add_output_0"
+"""the tower's layers below a reader: the last of the third and of the fifth stage, an eighth and a sixteenth of the
+image's side"""
+READ = "outputs"
+READ_OUTPUTS = 2
+READER_CHUNK = 8
+"""frames that one thread computes; fixed, so results do not depend on the number of threads"""
+
+
+class Reader:
+    """Progress and `done` of frames, from images of SIDE x SIDE pixels and the episode's first."""
+
+    def __init__(self, content: bytes, path: Path) -> None:
+        """Open an ONNX graph; `path` is where it comes from, for messages."""
+        self.content = content
+        image = (SIDE, SIDE, RGB)
+        inputs: Shapes = {"frames": (None, *image), "first": (1, *image)}
+        self._session = open_session(content, (inputs, {READ: (None, READ_OUTPUTS)}), path)
+        self._pool = ThreadPoolExecutor(count_cores(), thread_name_prefix="demerit-reader")
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the graph."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @classmethod
+    def load(cls, path: Path, sha256: str) -> Reader:
+        """Read a reader's file; refuse another than the one that was written."""
+        return cls(read_listed(path, sha256), path)
+
+    def __call__(self, images: Images, first: Images) -> npt.NDArray[np.float64]:
+        """Return progress and `done`, 0 to 1: (frames, 2)."""
+        before = resize_square(first[None], SIDE)
+
+        def run(chunk: Images) -> npt.NDArray[np.float32]:
+            frames = np.ascontiguousarray(resize_square(chunk, SIDE))
+            return np.asarray(self._session.run([READ], {"frames": frames, "first": before})[0])
+
+        chunks = [images[start : start + READER_CHUNK] for start in range(0, len(images), READER_CHUNK)]
+        return np.concatenate(list(self._pool.map(run, chunks))).astype(np.float64)
+
+
+def prepare_large() -> Prepare:
+    """Return the function that resizes images for a reader; run in the decoding processes."""
+    return partial(resize_square, side=SIDE)

@@ -7,14 +7,14 @@
 y is the mean of the parts present, plus the task's own correction z B_task + b_task. Its columns are progress and
 `done` (whether the task is finished), both clipped to 0..1.
 
-With a reader (`demerit.models.taught.reader`), y = (1 - mix) y + mix times the reader's outputs, before the
+With a reader (`demerit.models.taught.features`), y = (1 - mix) y + mix times the reader's outputs, before the
 corrections.
 
 With several cameras, z B and |z - z_j|^2 are sums over cameras. Where a camera is missing, they are the mean over those
 present times the number of cameras: nothing is assumed about the missing one.
 
     value      = calibration((1 - blend) progress + blend done), piecewise linear, clipped to 0..1
-    p(success) = 1 / (1 + exp(-steep (s - middle))) with s = (progress + done) / 2
+    p(success) = 1 / (1 + exp(-steep (s - middle))) with s = (1 - b) progress + b done, b = max(blend, 1/2)
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from demerit.data.untrusted import read_npz
+from demerit.data.arrays import Floats
+from demerit.data.files import read_npz
 from demerit.errors import BadInput, StoreError
 from demerit.models.familiarity import Familiarity
 
-Floats = npt.NDArray[np.float64]
 OUTPUTS = 2
 ROWS_AT_ONCE = 4096
 FAMILIAR = "familiar."
@@ -173,9 +173,14 @@ class TaughtHead:
         mixed = (1 - self.blend) * outputs[..., 0] + self.blend * outputs[..., 1]
         return np.asarray(np.clip(np.interp(mixed, self.calibration_x, self.calibration_y), 0, 1))
 
+    def score(self, outputs: Floats) -> Floats:
+        """The score behind p(success): a mean of progress and `done`, in which `done` counts half or more."""
+        share = max(self.blend, 1 / 2)
+        return np.asarray((1 - share) * outputs[..., 0] + share * outputs[..., 1])
+
     def success(self, outputs: Floats) -> Floats:
         """Probability of success from both outputs."""
-        return probability(success_score(outputs), self.steep, self.middle)
+        return probability(self.score(outputs), self.steep, self.middle)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return every fitted array by its name in the file."""
@@ -246,8 +251,3 @@ class TaughtHead:
 def probability(score: Floats, steep: float, middle: float) -> Floats:
     """1 / (1 + exp(-steep (score - middle)))."""
     return np.asarray(1 / (1 + np.exp(-np.clip(steep * (score - middle), -60, 60))))
-
-
-def success_score(outputs: Floats) -> Floats:
-    """The score behind p(success): the mean of progress and `done`."""
-    return np.asarray(outputs.mean(axis=-1))

@@ -2,15 +2,17 @@
 
 The folder that `demerit teach` writes holds `model.json`, `head-*.npz` (named by its hash, so a crash never leaves one
 model's description with another's arrays), `report.html` and `report.json`. The network is not in the folder:
-model.json holds its hash, and another network is refused. `seen-*.json`, named by the head's hash too, marks the
-episodes that it was taught on.
+model.json holds its hash, and another network is refused; a second tower of the user's own is there, as
+`tower-*.onnx`. `seen-*.json`, named by the head's hash too, marks the episodes that it was taught on; `held-*.npz` has
+the values of its successes by heads that were fitted without them.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,31 +22,37 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.config import build_config
-from demerit.data.episode import Episode
+from demerit.data.arrays import Floats
+from demerit.data.episode import Episode, normalize_instruction
+from demerit.data.files import read_npz
 from demerit.data.frames import Images, Prepare, short_hash
-from demerit.data.instructions import normalize_instruction
-from demerit.data.reward import Reward
-from demerit.data.seen import SeenEpisodes, seen_by
-from demerit.errors import BadEpisode, BadInput, DemeritError
-from demerit.models.live_cameras import LiveCameras
+from demerit.data.reward import NOT_TAUGHT, Reward
+from demerit.data.splits import SeenEpisodes, mark_episode, seen_by
+from demerit.errors import BadEpisode, BadInput, DemeritError, StoreError
+from demerit.models.live import LiveCameras
 from demerit.models.loading import DESCRIPTION, name_of, read_description, read_listed
-from demerit.models.protocol import LiveFrame, LiveReward, ModelCard
+from demerit.models.protocol import SCORE, LiveFrame, LiveReward, ModelCard, ShownModel
 from demerit.models.taught.features import (
+    SHIPPED_TOWER,
     FeatureNetwork,
     Features,
     FeatureStream,
+    Reader,
+    Tower,
     join_cameras,
     load_network,
     mean_read,
+    prepare_large,
     stream_features,
     stride_indices,
     validate_parts,
 )
-from demerit.models.taught.head import Floats, TaughtHead, success_score
-from demerit.models.taught.reader import Reader, prepare_large
+from demerit.models.taught.head import MOST_BYTES, TaughtHead
 
 KIND = "taught"
 IDENTITY = 2
+HELD_ROWS, JOIN = 3, "-"
+"""rows of a held-out reward: frames, values, probabilities; its name joins the episode's marks"""
 AT_ONCE = 512
 """frames computed at once; a multiple of the engine's chunks and steps"""
 
@@ -66,18 +74,20 @@ class TaughtConfig:
     promise: str
     """the threshold's false-positive guarantee, as text"""
     taught_on: Mapping[str, Any]
-    """dataset, number of episodes and labels, tasks"""
+    """dataset, number of episodes and labels, tasks; quantity "score" where no progress was taught"""
     licence: str
     head: str = ""
     """sha256 of the head file, which is named by it"""
     reader: str = ""
     """sha256 of the reader's file, which is named by it; empty = there is none"""
+    second_tower: str = ""
+    """sha256 of the second tower; empty = there is none"""
     read_every: int = 1
     """the reader reads every so-many-th of the frames used"""
     large: bool = False
     """its features were fitted on images resized for a reader first"""
     lesson: Mapping[str, Any] = field(default_factory=dict)
-    """how it was fitted; for people"""
+    """how it was fitted, for people; caution: why it is not trusted yet, which every reward repeats"""
     identity: int = 1
     """what the model's hash covers. 1: network, head and threshold; 2: also cameras, parts, stride, risk and tasks"""
 
@@ -104,7 +114,7 @@ class TaughtConfig:
                 raise BadInput(f"{path}, {name}", expected, repr(facts[name])[:80])
         return found
 
-    def as_facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {**vars(self), "cameras": list(self.cameras), "parts": list(self.parts)}
 
@@ -120,7 +130,7 @@ class TaughtConfig:
         return short_hash(*known)
 
 
-class TaughtModel:
+class TaughtModel(ShownModel):
     """Progress and success as the user's own episodes define them. Causal."""
 
     thread_safe = True
@@ -133,8 +143,12 @@ class TaughtModel:
         name: str = KIND,
         taught_on: SeenEpisodes | None = None,
         reader: Reader | None = None,
+        held_out: Iterable[Reward] = (),
     ) -> None:
-        """Combine the parts; `TaughtModel.from_folder` reads them. `taught_on` None = unknown."""
+        """Combine the parts; `TaughtModel.from_folder` reads them. `taught_on` None = unknown.
+
+        `held_out` has rewards of taught successes by heads that were fitted without them, named by joined marks.
+        """
         if network.hash != config.network:
             raise BadInput(
                 f"the taught model {name!r}",
@@ -142,20 +156,41 @@ class TaughtModel:
                 f"another one ({network.hash[:12]}): teach it again, or install the demerit version it was made with",
             )
         self.config, self.head, self.network = config, replace(head, cameras=len(config.cameras)), network
-        self.reader = reader
+        self.reader, self.held_out = reader, {mark: one for one in held_out for mark in one.episode.split(JOIN)}
         self.tasks: Mapping[str, str] = config.taught_on.get("tasks", {})
         self.card = self._card(name)
         self.seen = (taught_on or SeenEpisodes(complete=False)) | seen_by(network)
 
     @classmethod
     def from_folder(cls, folder: Path, network: FeatureNetwork | str | Path | None = None) -> TaughtModel:
-        """Load a model folder of kind `taught`; `network` replaces the shipped network (itself or its folder)."""
+        """Load a model folder of kind `taught`; `network` replaces the shipped network (itself or its folder).
+
+        A second tower is in the folder, unless it is the one that comes with demerit.
+        """
         config = TaughtConfig.read(folder)
         path = folder / head_file(config.head)
         read_listed(path, config.head)
         taught_on = SeenEpisodes.read(folder / seen_file(config.head))
         reader = Reader.load(folder / reader_file(config.reader), config.reader) if config.reader else None
-        return cls(config, TaughtHead.load(path), load_network(network), name_of(folder), taught_on, reader)
+        other = folder / tower_file(config.second_tower)
+        tower = (
+            Tower.load(other if other.is_file() else SHIPPED_TOWER, config.second_tower)
+            if config.second_tower
+            else None
+        )
+        loaded, held_out = load_network(network, tower), read_held_out(folder / held_file(config.head))
+        return cls(config, TaughtHead.load(path), loaded, name_of(folder), taught_on, reader, held_out)
+
+    @property
+    def cut(self) -> str:
+        """When an episode is called a success; empty = never, as nothing could be guaranteed."""
+        threshold = self.config.threshold
+        return "" if threshold is None else f"the probability of success reaches {threshold:.2f}"
+
+    @property
+    def promise(self) -> str:
+        """What is guaranteed of such a call, or why nothing is."""
+        return self.config.promise
 
     @property
     def prepare(self) -> Prepare:
@@ -168,13 +203,13 @@ class TaughtModel:
         return partial(stride_indices, stride=self.config.stride)
 
     def looks_at(self, episode: Episode) -> list[str]:
-        """Return the camera names: those it was taught with and the episode has."""
-        found = [name for name in self.config.cameras if name in episode.views]
-        if not found:
-            names = " or ".join(map(repr, self.config.cameras))
-            expected = f"the camera {names}, which this model was taught with"
-            raise BadEpisode(episode.id, expected, f"an episode with {', '.join(episode.views)}")
-        return found
+        """Return the camera names: those it was taught with and the episode has; if it has none, its main camera."""
+        return [name for name in self.config.cameras if name in episode.views] or [episode.main_camera]
+
+    def _describe_lesson(self) -> str:
+        tasks = sorted(set(self.tasks.values()))
+        named = f" of {tasks[0]!r}{' and other tasks' if len(tasks) > 1 else ''}" if tasks else ""
+        return f"{self.config.taught_on.get('episodes', 'some')} episodes{named}"
 
     def task(self, instruction: str) -> str:
         """Return the taught task an instruction names; empty when none."""
@@ -183,6 +218,11 @@ class TaughtModel:
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Score episodes. An episode that cannot be read comes back unscored with the reason."""
         return [self._score_episode(episode) for episode in episodes]
+
+    def left_out(self, episode: Episode) -> Reward | None:
+        """Return the reward of a taught success by a head that was fitted without it; None = there is none."""
+        found = next((self.held_out[mark] for mark in mark_episode(episode) if mark in self.held_out), None)
+        return None if found is None else replace(found, episode=episode.id)
 
     def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
         """Return the probability that the first of each pair is better, by the scores at the end."""
@@ -218,6 +258,10 @@ class TaughtModel:
         A long video is never in memory.
         """
         cameras = self.looks_at(episode)
+        if cameras[0] not in self.config.cameras:
+            names = " or ".join(map(repr, self.config.cameras))
+            expected = f"the camera {names}, which this model was taught with"
+            raise BadEpisode(episode.id, expected, f"an episode with {', '.join(episode.views)}")
         lengths = {name: len(episode.views[name]) for name in (episode.main_camera, *cameras)}
         if len(set(lengths.values())) > 1:
             raise BadEpisode(episode.id, "cameras of one length", lengths)
@@ -246,30 +290,36 @@ class TaughtModel:
             found = [(self.head.outputs(x, task, read), self.head.distances(x)) for x, read in parts]
             outputs, distances = (np.concatenate(column) for column in zip(*found, strict=True))
         except DemeritError as error:
-            return Reward.unscored(self.card.name, episode.id, str(error))
+            has_none = self.looks_at(episode)[0] not in self.config.cameras
+            facts = {"missing cameras": list(self.config.cameras)} if has_none else {}
+            return Reward.unscored(self.card.name, episode.id, str(error), facts)
         success = self.head.success(outputs).astype(np.float32)
         value = self.head.value(outputs).astype(np.float32)
         why = "" if np.isfinite(value).all() else "the network gave no number there"
-        given = self._given(episode, len(at), success)
-        if self.head.familiarity is not None:
-            given["familiarity"] = self.head.familiarity.percentile(distances)
+        familiarity = None if self.head.familiarity is None else self.head.familiarity.percentile(distances)
+        given = self.describe_scoring(self.looks_at(episode), episode.instruction, len(at), success[-1], familiarity)
         return Reward(self.card.name, episode.id, at, value, success, why, given)
 
-    def _given(self, episode: Episode, frames: int, success: npt.NDArray[np.float32]) -> dict[str, Any]:
-        cameras = self.looks_at(episode)
+    def describe_scoring(
+        self, cameras: Sequence[str], instruction: str, frames: int, success: np.float32, familiarity: float | None
+    ) -> dict[str, Any]:
+        """Return `Reward.given` of an episode that ends with this probability of success."""
         missing = [name for name in self.config.cameras if name not in cameras]
         # the guarantee is about episodes with all cameras
         threshold = None if missing else self.config.threshold
-        known = normalize_instruction(episode.instruction) in self.tasks
+        known = normalize_instruction(instruction) in self.tasks
+        caution = self.config.lesson.get("caution", "")
         return {
             "camera": cameras[0] if len(cameras) == 1 else cameras,
             **({"missing cameras": missing} if missing else {}),
             "frames": frames,
-            "instruction": episode.instruction or "none",
-            "task": "as taught" if known else "not among those taught",
+            "instruction": instruction or "none",
+            "task": "as taught" if known else NOT_TAUGHT,
             "success from": threshold,
             "risk": self.config.risk if threshold is not None else None,
-            "succeeds": None if threshold is None else bool(success[-1] >= threshold),
+            "succeeds": None if threshold is None else bool(success >= threshold),
+            **({} if familiarity is None else {"familiarity": familiarity}),
+            **({"caution": caution} if caution else {}),
         }
 
     def _final_score(self, episode: Episode) -> float:
@@ -278,7 +328,7 @@ class TaughtModel:
             *_, (x, read) = self._read_features(episode)[1]
         except DemeritError:
             return math.nan
-        return float(success_score(self.head.outputs(x, task, read)[-1]))
+        return float(self.head.score(self.head.outputs(x, task, read)[-1]))
 
     def _card(self, name: str) -> ModelCard:
         config = self.config
@@ -291,7 +341,7 @@ class TaughtModel:
             name=name,
             revision=short_hash(config.head.encode(), config.network.encode())[:12],
             licence=config.licence,
-            quantity="progress",
+            quantity=SCORE if config.taught_on.get("quantity") == "score" else "progress",
             low=0.0,
             high=1.0,
             causal=True,
@@ -312,9 +362,37 @@ def seen_file(sha256: str) -> str:
     return f"seen-{sha256[:12]}.json"
 
 
+def held_file(sha256: str) -> str:
+    """Return the name of the file with the values of a head's taught successes, held out."""
+    return f"held-{sha256[:12]}.npz"
+
+
+def pack_held_out(rewards: Iterable[Reward]) -> bytes:
+    """Return what `read_held_out` reads: per reward, named by marks, its frames, values and probabilities."""
+    buffer = io.BytesIO()
+    rows = {one.episode: np.stack([one.at, one.value, one.success]) for one in rewards if one.success is not None}
+    np.savez_compressed(buffer, **rows)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def read_held_out(path: Path) -> list[Reward]:
+    """Read held-out rewards; without the file there are none (models of earlier versions)."""
+    found = []
+    for marks, rows in (read_npz(path, MOST_BYTES) if path.is_file() else {}).items():
+        if rows.ndim != 2 or len(rows) != HELD_ROWS or not np.isfinite(rows).all():  # noqa: PLR2004
+            raise StoreError(path, "damaged, or not the held-out values of a taught model")
+        found.append(Reward(KIND, marks, rows[0].astype(np.int32), *rows[1:].astype(np.float32)))
+    return found
+
+
 def reader_file(sha256: str) -> str:
     """Return the reader's file name."""
     return f"reader-{sha256[:12]}.onnx"
+
+
+def tower_file(sha256: str) -> str:
+    """Return the name of a second tower's file."""
+    return f"tower-{sha256[:12]}.onnx"
 
 
 @dataclass(eq=False)
@@ -341,7 +419,9 @@ class _TaughtRun:
         if head.familiarity is not None:
             self.distance += float(head.distances(x)[0])
             familiarity = head.familiarity.percentile(self.distance / self.count)
-        return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]), familiarity)
+        success = head.success(outputs).astype(np.float32)
+        given = self.model.describe_scoring(list(seen), self.instruction, self.count, success[0], familiarity)
+        return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]), familiarity, given)
 
     def _look(self, stream: FeatureStream, image: Images) -> tuple[Features, Floats | None]:
         tower, read = stream.embed_and_read(self.model.prepare(image[None]))

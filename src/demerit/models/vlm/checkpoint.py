@@ -1,6 +1,7 @@
 """Read Qwen3-VL checkpoints: every public layout under one set of names, checked strictly, LoRA adapters merged.
 
     qwen               model.language_model.*        model.visual.*        lm_head.weight (or tied)
+    qwen, 2.5          model.*                       visual.*              lm_head.weight (or tied); flat config.json
     robometer          model.language_model.*        model.visual.*        heads; config.yaml; maybe the base's config
     robometer-lerobot  model.model.language_model.*  model.model.visual.*  model.lm_head.weight; heads; vlm_config
     our names          language_model.*              visual.*              lm_head.weight; heads
@@ -31,8 +32,9 @@ import yaml
 from safetensors import SafetensorError, safe_open
 
 from demerit.config import read_yaml
-from demerit.data.untrusted import parse_json, read_json
+from demerit.data.files import parse_json, read_json
 from demerit.errors import AmbiguityWarning, BadInput, DemeritError, WeightsMismatch
+from demerit.models.vlm.config import QWEN25
 from demerit.models.vlm.hub import INCOMPLETE, hub_id, hub_revision, locate_checkpoint
 
 CONFIG, YAML, TOKENIZER = "config.json", "config.yaml", "tokenizer.json"
@@ -57,6 +59,8 @@ UNUSED_HEAD = "frame_pool_attn.weight"
 """stored with every Robometer and never read"""
 SPARE = (READ_OUT, UNUSED_HEAD)
 """tensors that may be in a file without being asked for"""
+SHARED = ("architectures", "dtype", "model_type", "tie_word_embeddings", "torch_dtype", "vision_config")
+"""settings of a whole network; the other ones of an older Qwen2.5-VL are the language model's"""
 SPARE_OF: Mapping[str, tuple[str, ...]] = {"internvl2": (), "qwen2.5": (READ_OUT,)}
 """the same for other families; a tied output matrix may be stored"""
 PEFT_PREFIX = "base_model.model."
@@ -240,13 +244,16 @@ def _locate_small_files(place: str) -> Path:
 
 def _read_whole(folder: Path) -> Checkpoint:
     layout, config, facts = _read_config(folder)
-    sources = _rename(_list_model(folder), str(folder))
+    stored = _list_model(folder)
+    if config is not None and config.get("model_type") == QWEN25:
+        stored = {name_in_newer_qwen25(name): source for name, source in stored.items()}
+    sources = _rename(stored, str(folder))
     present = [name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_HEADS) if (folder / name).is_file()]
     if present:
         advice = "move the adapter to its own folder; give that as the adapter if it is not merged yet"
         raise BadInput(str(folder), f"a whole model or an adapter ({advice})", f"both ({', '.join(present)})")
     if config is None and facts is not None:
-        config = read_json(_locate_small_files(facts.base) / CONFIG)
+        config = _nest_text_config(read_json(_locate_small_files(facts.base) / CONFIG))
     if config is None or not isinstance(config.get("text_config"), dict):
         raise BadInput(str(folder), f"the network's shape in {CONFIG}, its own or its base model's", "neither")
     config = copy.deepcopy(config)
@@ -276,6 +283,15 @@ def read_other_family(folder: Path, layout: Layout, rename: Callable[[str], str]
             raise BadInput(str(folder), "one tensor for each weight", f"{sources[ours].name} and {name}")
         sources[ours] = source
     return Checkpoint(folder, layout, config, sources, None, (str(folder),), hub_revision(folder))
+
+
+def name_in_newer_qwen25(name: str) -> str:
+    """Return the name that newer versions of transformers give a weight of a Qwen2.5-VL."""
+    if name.startswith("visual."):
+        return f"model.{name}"
+    if name.startswith("model.") and not name.startswith(("model.visual.", "model.language_model.")):
+        return name.replace("model.", "model.language_model.", 1)
+    return name
 
 
 def is_adapter(folder: Path) -> bool:
@@ -356,7 +372,7 @@ def _rename(stored: Mapping[str, WeightSource], where: str) -> dict[str, WeightS
 
 def _read_config(folder: Path) -> tuple[Layout, dict[str, Any] | None, RobometerFacts | None]:
     """Return the layout, the backbone's config (None: it is in the base model) and a Robometer's facts."""
-    config = read_json(folder / CONFIG)
+    config = _nest_text_config(read_json(folder / CONFIG))
     _refuse_quantised(folder, config)
     if "vlm_config" in config:
         facts = _robometer_facts(folder / CONFIG, config, config, config, {})
@@ -371,6 +387,14 @@ def _read_config(folder: Path) -> tuple[Layout, dict[str, Any] | None, Robometer
         got = f"config.json for {config.get('model_type') or config.get('architectures') or 'nothing in particular'}"
         raise BadInput(str(folder), "config.json with text_config and vision_config (Qwen3-VL)", got)
     return "qwen", config, None
+
+
+def _nest_text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Put the language model's settings of an older Qwen2.5-VL, which stand at the top, where newer ones have them."""
+    if config.get("model_type") != QWEN25 or "text_config" in config:
+        return config
+    shared = {name: config[name] for name in config if name in SHARED or name.endswith("_token_id")}
+    return {**shared, "text_config": {name: config[name] for name in config if name not in SHARED}}
 
 
 def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:

@@ -1,15 +1,19 @@
-"""The shape of a Qwen3-VL network (config.json), and the names and shapes of its weights."""
+"""The shape of a Qwen3-VL or Qwen2.5-VL network (config.json), and the names and shapes of its weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, isqrt
-from typing import Any
+from typing import Any, ClassVar
 
 from demerit.errors import BadInput
 
 WHERE = "config.json"
+QWEN3, QWEN25 = "qwen3_vl", "qwen2_5_vl"
+"""families, as `model_type` has them"""
+PixelScale = tuple[tuple[float, float, float], tuple[float, float, float]]
+"""mean and deviation of each channel, in shares of the brightest value"""
 DEFAULT_SECTIONS = (24, 20, 20)
 """rotary frequencies for time, height and width when a config has none"""
 
@@ -48,6 +52,8 @@ class VisionShape:
     """the learned position embeddings are a side x side grid"""
     deep: tuple[int, ...]
     """blocks whose output is also added in the first layers of the language model (deepstack)"""
+    scale: ClassVar[PixelScale | None] = None
+    """of the pixels; None: to -1..1"""
 
     @property
     def factor(self) -> int:
@@ -65,32 +71,67 @@ class VisionShape:
 
 
 @dataclass(frozen=True)
+class WindowedVision:
+    """The vision tower of a Qwen2.5-VL. Its repr is part of every model's identity."""
+
+    hidden: int
+    depth: int
+    heads: int
+    inner: int
+    out: int
+    patch: int
+    merge: int
+    temporal: int
+    window: int
+    whole: tuple[int, ...]
+    """blocks that see the whole image; the others see windows"""
+    deep: ClassVar[tuple[int, ...]] = ()
+    scale: ClassVar[PixelScale | None] = (
+        (0.48145466, 0.4578275, 0.40821073),
+        (0.26862954, 0.26130258, 0.27577711),
+    )
+    """of the pixels"""
+
+    @property
+    def factor(self) -> int:
+        """Pixels per token side; image sides must be multiples of it."""
+        return self.patch * self.merge
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of tokens of an image with this height and width in pixels."""
+        return height // self.factor, width // self.factor
+
+
+@dataclass(frozen=True)
 class VLMShape:
-    """A whole Qwen3-VL network, read from config.json. Its repr is part of every model's identity."""
+    """A whole network, read from config.json. Its repr is part of every model's identity."""
 
     text: TextShape
-    vision: VisionShape
+    vision: VisionShape | WindowedVision
     image_token: int
     video_token: int
     vision_start: int
     vision_end: int
     tied: bool
     """the output matrix is the embedding table"""
+    family: str = field(default=QWEN3, repr=False)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> VLMShape:
         """Read a config.json; raise BadInput for another model family or an unsupported option."""
-        if config.get("model_type") != "qwen3_vl":
-            raise BadInput(WHERE, "a model of the Qwen3-VL family (model_type qwen3_vl)", config.get("model_type"))
+        family = config.get("model_type")
+        if family not in (QWEN3, QWEN25):
+            raise BadInput(WHERE, f"a model of the Qwen3-VL family (model_type {QWEN3}, or {QWEN25})", family)
         text, vision = read_section(config, "text_config"), read_section(config, "vision_config")
         shape = cls(
-            text=_text(text),
-            vision=_vision(vision),
+            text=_text(text) if family == QWEN3 else read_qwen25_text(text),
+            vision=_vision(vision) if family == QWEN3 else read_windowed_vision(vision),
             image_token=read_count(config, "image_token_id", least=0),
             video_token=read_count(config, "video_token_id", least=0),
             vision_start=read_count(config, "vision_start_token_id", least=0),
             vision_end=read_count(config, "vision_end_token_id", least=0),
             tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
+            family=family,
         )
         if len(shape.vision.deep) > shape.text.layers:
             got = f"{len(shape.vision.deep)} for {shape.text.layers} layers"
@@ -99,8 +140,10 @@ class VLMShape:
 
     def expected_weights(self, *, read_out: bool) -> dict[str, tuple[int, ...]]:
         """Return every weight's shape by name; `read_out` adds `lm_head.weight` unless it is tied."""
-        names = {f"language_model.{k}": v for k, v in _text_weights(self.text).items()}
-        names |= {f"visual.{k}": v for k, v in _vision_weights(self.vision).items()}
+        text = _text_weights(self.text, biased=self.family == QWEN25)
+        tower = self.vision
+        vision = _windowed_weights(tower) if isinstance(tower, WindowedVision) else _vision_weights(tower)
+        names = {f"language_model.{k}": v for k, v in text.items()} | {f"visual.{k}": v for k, v in vision.items()}
         if read_out and not self.tied:
             names["lm_head.weight"] = (self.text.vocabulary, self.text.hidden)
         return names
@@ -163,6 +206,54 @@ def _vision(config: Mapping[str, Any]) -> VisionShape:
     )
 
 
+def read_qwen25_text(config: Mapping[str, Any]) -> TextShape:
+    """Read the language model of a Qwen2.5-VL; raise BadInput for unsupported options."""
+    if config.get("hidden_act", "silu") != "silu" or config.get("use_sliding_window"):
+        raise BadInput(WHERE, "hidden_act = silu and use_sliding_window = false (Qwen2.5-VL)", dict(config))
+    rope = {**read_section(config, "rope_scaling", {}), **read_section(config, "rope_parameters", {})}
+    kinds = {rope.get("rope_type", "default"), rope.get("type", "default")}
+    if not kinds <= {"default", "mrope"}:
+        raise BadInput(WHERE, "rope_scaling of type mrope (Qwen2.5-VL)", dict(rope))
+    hidden, heads = read_count(config, "hidden_size"), read_count(config, "num_attention_heads")
+    sections = rope.get("mrope_section")
+    head = hidden // heads
+    if not isinstance(sections, list) or len(sections) != len(DEFAULT_SECTIONS) or 2 * sum(sections) != head:
+        raise BadInput(WHERE, f"mrope_section, three counts with a sum of {head} / 2", repr(sections))
+    return TextShape(
+        hidden=hidden,
+        layers=read_count(config, "num_hidden_layers"),
+        heads=heads,
+        groups=read_count(config, "num_key_value_heads", heads),
+        head=head,
+        inner=read_count(config, "intermediate_size"),
+        vocabulary=read_count(config, "vocab_size"),
+        epsilon=read_positive(config, "rms_norm_eps"),
+        theta=read_positive({**config, **rope}, "rope_theta"),
+        sections=(sections[0], sections[1], sections[2]),
+    )
+
+
+def read_windowed_vision(config: Mapping[str, Any]) -> WindowedVision:
+    """Read the vision tower of a Qwen2.5-VL; raise BadInput for unsupported options."""
+    if config.get("hidden_act", "silu") != "silu":
+        raise BadInput(WHERE, "a vision tower with hidden_act = silu (Qwen2.5-VL)", config["hidden_act"])
+    whole = config.get("fullatt_block_indexes")
+    if not isinstance(whole, list) or not all(isinstance(block, int) for block in whole):
+        raise BadInput(WHERE, "vision_config.fullatt_block_indexes, a list of blocks", repr(whole))
+    return WindowedVision(
+        hidden=read_count(config, "hidden_size"),
+        depth=read_count(config, "depth"),
+        heads=read_count(config, "num_heads"),
+        inner=read_count(config, "intermediate_size"),
+        out=read_count(config, "out_hidden_size"),
+        patch=read_count(config, "patch_size"),
+        merge=read_count(config, "spatial_merge_size"),
+        temporal=read_count(config, "temporal_patch_size"),
+        window=read_count(config, "window_size"),
+        whole=tuple(whole),
+    )
+
+
 def _get(config: Mapping[str, Any], name: str, default: Any) -> Any:
     said = config.get(name)
     return default if said is None else said  # null counts as absent
@@ -196,8 +287,12 @@ def _is_whole(said: Any, least: int) -> bool:
     return isinstance(said, int) and not isinstance(said, bool) and said >= least
 
 
-def _text_weights(text: TextShape) -> dict[str, tuple[int, ...]]:
+def _text_weights(text: TextShape, *, biased: bool) -> dict[str, tuple[int, ...]]:
+    """Qwen3-VL norms queries and keys; Qwen2.5-VL has biases (`biased`) instead."""
     wide, narrow = text.heads * text.head, text.groups * text.head
+    attention: dict[str, tuple[int, ...]] = {f"self_attn.{name}_norm.weight": (text.head,) for name in "qk"}
+    if biased:
+        attention = {f"self_attn.{name}_proj.bias": (wide if name == "q" else narrow,) for name in "qkv"}
     layer = {
         "input_layernorm.weight": (text.hidden,),
         "post_attention_layernorm.weight": (text.hidden,),
@@ -205,8 +300,7 @@ def _text_weights(text: TextShape) -> dict[str, tuple[int, ...]]:
         "self_attn.k_proj.weight": (narrow, text.hidden),
         "self_attn.v_proj.weight": (narrow, text.hidden),
         "self_attn.o_proj.weight": (text.hidden, wide),
-        "self_attn.q_norm.weight": (text.head,),
-        "self_attn.k_norm.weight": (text.head,),
+        **attention,
         "mlp.gate_proj.weight": (text.inner, text.hidden),
         "mlp.up_proj.weight": (text.inner, text.hidden),
         "mlp.down_proj.weight": (text.hidden, text.inner),
@@ -238,6 +332,26 @@ def _vision_weights(vision: VisionShape) -> dict[str, tuple[int, ...]]:
     for at in range(len(vision.deep)):
         names |= {f"deepstack_merger_list.{at}.{k}": v for k, v in {**_affine("norm", wide), **merger}.items()}
     return names
+
+
+def _windowed_weights(vision: WindowedVision) -> dict[str, tuple[int, ...]]:
+    wide = vision.hidden * vision.merge**2
+    block = {
+        "norm1.weight": (vision.hidden,),
+        "norm2.weight": (vision.hidden,),
+        **_linear("attn.qkv", 3 * vision.hidden, vision.hidden),
+        **_linear("attn.proj", vision.hidden, vision.hidden),
+        **_linear("mlp.gate_proj", vision.inner, vision.hidden),
+        **_linear("mlp.up_proj", vision.inner, vision.hidden),
+        **_linear("mlp.down_proj", vision.hidden, vision.inner),
+    }
+    names: dict[str, tuple[int, ...]] = {
+        "patch_embed.proj.weight": (vision.hidden, 3, vision.temporal, vision.patch, vision.patch),
+        "merger.ln_q.weight": (vision.hidden,),
+        **_linear("merger.mlp.0", wide, wide),
+        **_linear("merger.mlp.2", vision.out, wide),
+    }
+    return names | {f"blocks.{at}.{name}": shape for at in range(vision.depth) for name, shape in block.items()}
 
 
 def _linear(name: str, out: int, into: int) -> dict[str, tuple[int, ...]]:

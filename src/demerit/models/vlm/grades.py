@@ -8,24 +8,20 @@ from functools import cached_property
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from demerit.data.arrays import Floats
 from demerit.errors import BadInput
 from demerit.models.by_time import TimedClip
-from demerit.models.vlm.backbone import Backbone
+from demerit.models.vlm.backbone import Backbone, TokenBudget, within_memory
 from demerit.models.vlm.network import ImageFeatures, decode_greedily
 from demerit.models.vlm.prefix_tree import separate_tree
-from demerit.models.vlm.prefixes import PrefixReader
+from demerit.models.vlm.prefixes import PrefixReader, encode_pairs, frame_pairs, video_pieces, video_size
 from demerit.models.vlm.prompt import ANSWER, CUT, PromptTokenizer, TokenBlock, build_blocks, user_turn
-from demerit.models.vlm.token_budget import TokenBudget, within_memory
-from demerit.models.vlm.video import encode_pairs, frame_pairs, video_pieces, video_size
 
 GRADES = (1, 2, 3, 4, 5)
 LONGEST = 64
 """longest answer in tokens; the published ones have five"""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -130,13 +126,19 @@ class VideoGrader:
 
     def decode(self, clips: Sequence[TimedClip], tasks: Sequence[str], *, forced: bool = False) -> list[str]:
         """Decode answers, several videos side by side; `forced` gives the answer's opening."""
+        return [text for text, _ in self.decode_surely(clips, tasks, forced=forced)]
+
+    def decode_surely(
+        self, clips: Sequence[TimedClip], tasks: Sequence[str], *, forced: bool = False
+    ) -> list[tuple[str, float]]:
+        """Decode answers, each with the log-probability of the token that the model was least sure of."""
         asked = list(zip(clips, tasks, strict=True))
         lengths = [sum(map(len, self._blocks(clip, task, 0))) for clip, task in asked]
         what = f"Decoding answers to {len(asked)} videos"
         said = self.budget.run(what, lengths, lambda some: self._decode_together(asked[some], forced))
         return list(chain.from_iterable(said))
 
-    def _decode_together(self, asked: Sequence[tuple[TimedClip, str]], forced: bool) -> list[str]:
+    def _decode_together(self, asked: Sequence[tuple[TimedClip, str]], forced: bool) -> list[tuple[str, float]]:
         opening = self._opening if forced else self._turn
         images: ImageFeatures | None = None
         prompts = []
@@ -146,7 +148,8 @@ class VideoGrader:
             prompts.append((*self._blocks(clip, task, at), TokenBlock(opening)))
         backbone = self._backbone
         found = decode_greedily(backbone.network, separate_tree(prompts), images, stops=backbone.stops, most=LONGEST)
-        return [backbone.tokens.text([*opening[len(self._turn) :], *answer.ids]) for answer in found]
+        said = opening[len(self._turn) :]
+        return [(backbone.tokens.text([*said, *answer.ids]), answer.least) for answer in found]
 
     def _encode(self, clip: TimedClip, name: int) -> ImageFeatures:
         pairs = frame_pairs(len(clip))

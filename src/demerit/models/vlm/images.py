@@ -13,7 +13,9 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,8 +24,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from demerit.data.files import read_json
 from demerit.data.frames import Images
 from demerit.errors import BadInput
+from demerit.models.vlm.config import PixelScale
 
 How = Literal["pil", "torch"]
 
@@ -81,7 +85,7 @@ def resize_frames(frames: Images, size: tuple[int, int], how: How) -> Images:
 
 
 def cut_image_patches(
-    frames: Tensor, *, patch: int, merge: int, temporal: int, scale: tuple[Tensor, Tensor] | None = None
+    frames: Tensor, *, patch: int, merge: int, temporal: int, scale: PixelScale | None = None
 ) -> Tensor:
     """Cut images into the rows that the vision tower reads.
 
@@ -93,7 +97,7 @@ def cut_image_patches(
         patch: side of a patch.
         merge: patches per token along each side.
         temporal: moments in a patch.
-        scale: mean and deviation of each channel's bytes, (3,) each; default: bytes become -1..1.
+        scale: of the channels; default: bytes become -1..1.
 
     Returns:
         (N, height / patch * width / patch, 3 * temporal * patch * patch) float32 on the frames' device.
@@ -103,13 +107,15 @@ def cut_image_patches(
     return rows.expand(*rows.shape[:3], temporal, rows.shape[-1]).reshape(*rows.shape[:2], -1)
 
 
-def cut_pair_patches(first: Tensor, second: Tensor, *, patch: int, merge: int) -> Tensor:
+def cut_pair_patches(
+    first: Tensor, second: Tensor, *, patch: int, merge: int, scale: PixelScale | None = None
+) -> Tensor:
     """Cut pairs of frames into rows of two moments, first[i] before second[i]; shapes as in `cut_image_patches`."""
     _check_frames("first frames", first)
     _check_frames("second frames", second)
     if first.shape != second.shape:
         raise BadInput("second frames", f"the shape of the first ones, {tuple(first.shape)}", tuple(second.shape))
-    return _cut(torch.stack((first, second), 1), patch, merge).flatten(2)
+    return _cut(torch.stack((first, second), 1), patch, merge, scale).flatten(2)
 
 
 def cut_video_patches(frames: Tensor, *, patch: int, merge: int, temporal: int) -> Tensor:
@@ -124,7 +130,7 @@ def cut_video_patches(frames: Tensor, *, patch: int, merge: int, temporal: int) 
     return _cut(frames.reshape(-1, temporal, *frames.shape[1:]), patch, merge).flatten(2)
 
 
-def _cut(clips: Tensor, patch: int, merge: int, scale: tuple[Tensor, Tensor] | None = None) -> Tensor:
+def _cut(clips: Tensor, patch: int, merge: int, scale: PixelScale | None = None) -> Tensor:
     """(N, moments, height, width, 3) bytes -> (N, rows, 3, moments, patch * patch) floats."""
     n, moments, height, width, channels = clips.shape
     factor = patch * merge
@@ -135,7 +141,9 @@ def _cut(clips: Tensor, patch: int, merge: int, scale: tuple[Tensor, Tensor] | N
     # a quarter of the memory to move
     ordered = blocks.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).contiguous()
     rows = ordered.view(n, height * width // patch**2, channels, moments, patch * patch)
-    mean, deviation = (MIDDLE, MIDDLE) if scale is None else (part.to(clips.device)[:, None, None] for part in scale)
+    if scale is None:
+        return rows.to(torch.float32).sub_(MIDDLE).div_(MIDDLE)
+    mean, deviation = torch.tensor(scale, device=clips.device)[:, :, None, None] * (2 * MIDDLE)
     return rows.to(torch.float32).sub_(mean).div_(deviation)
 
 
@@ -259,3 +267,34 @@ def _bicubic(x: float, a: float = -0.5) -> float:
     if x < 1:
         return ((a + 2) * x - (a + 3)) * x * x + 1
     return (((x - 5) * x + 8) * x - 4) * a if x < BICUBIC_SUPPORT else 0.0
+
+
+SETTINGS = "video_preprocessor_config.json"
+FEWEST, MOST = 4 * 32 * 32, 24_576 * 32 * 32
+"""pixels of a whole video in the settings of the published Qwen3-VL checkpoints"""
+
+
+@dataclass(frozen=True)
+class VideoBounds:
+    """How many pixels a whole video may have, all frames together."""
+
+    low: int = FEWEST
+    high: int = MOST
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> VideoBounds:
+        """Read a checkpoint's settings; without any, use the published checkpoints' bounds."""
+        path = folder / SETTINGS
+        if not path.is_file():
+            return cls()
+        size = read_json(path).get("size")
+        named = size if isinstance(size, dict) else {}
+        low, high = (named.get(edge) for edge in ("shortest_edge", "longest_edge"))
+        if not isinstance(low, int) or not isinstance(high, int) or not 0 < low <= high:
+            raise BadInput(str(path), "size with shortest_edge and longest_edge in pixels", repr(size))
+        return cls(low, high)
+
+    @property
+    def identity(self) -> str:
+        """The text that stands for the bounds in a model's identity; changing it makes stored rewards stale."""
+        return f"Bounds(low={self.low}, high={self.high})"

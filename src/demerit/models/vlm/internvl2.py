@@ -24,7 +24,7 @@ from demerit.data.frames import Images
 from demerit.errors import BadInput
 from demerit.models.vlm.checkpoint import CONFIG, Layout
 from demerit.models.vlm.config import read_count, read_positive, read_section
-from demerit.models.vlm.network import assign_weights
+from demerit.models.vlm.layers import assign_weights
 from demerit.models.vlm.prompt import ANSWER, PromptTokenizer
 
 TILE = 448

@@ -1,4 +1,4 @@
-"""A Qwen3-VL network on one device: images to features, prefix trees to states, prompts to decoded answers."""
+"""A network on one device (Qwen3-VL, Qwen2.5-VL): images to features, prefix trees to states, prompts to answers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from demerit.data.arrays import Ints
 from demerit.errors import BadInput, NonFiniteOutput
-from demerit.models.vlm.config import VLMShape
+from demerit.models.vlm.config import QWEN25, VLMShape, WindowedVision
 from demerit.models.vlm.images import cut_image_patches, cut_pair_patches
-from demerit.models.vlm.kernels import Pointwise, can_compile
-from demerit.models.vlm.language import KeyValues, Language, VisionFeatures
+from demerit.models.vlm.layers import (
+    KeyValues,
+    Language,
+    Pointwise,
+    Vision,
+    VisionFeatures,
+    assign_weights,
+    can_compile,
+)
 from demerit.models.vlm.prefix_tree import PackedTree, PastTokens, PrefixTree, ReadGroup, SegmentGroup, pack
-from demerit.models.vlm.prompt import Ints
-from demerit.models.vlm.vision import Vision
+from demerit.models.vlm.qwen25 import Qwen25Shape, WindowedTower, empty_network
 
 PAIRS = 5
 """dimensions of a batch whose images are two frames each"""
@@ -67,7 +74,11 @@ class VLMNetwork:
             compiled = self.device.type == "cuda" and self.dtype != torch.float32 and can_compile()
         pointwise = Pointwise(compiled)
         self.language = Language(shape.text, text, pointwise)
-        self.vision = Vision(shape.vision, visual, pointwise)
+        self.vision: Vision | WindowedTower
+        if isinstance(shape.vision, WindowedVision):
+            self.vision = WindowedTower(shape.vision, visual)
+        else:
+            self.vision = Vision(shape.vision, visual, pointwise)
 
     @torch.inference_mode()
     def encode(self, batches: Iterable[Tensor], keys: Iterable[Hashable]) -> ImageFeatures:
@@ -95,9 +106,11 @@ class VLMNetwork:
         vision = self.shape.vision
         on_device = batch.to(self.device, non_blocking=True)
         if batch.ndim == PAIRS:
-            flat = cut_pair_patches(*on_device.unbind(1), patch=vision.patch, merge=vision.merge)
+            flat = cut_pair_patches(*on_device.unbind(1), patch=vision.patch, merge=vision.merge, scale=vision.scale)
         else:
-            flat = cut_image_patches(on_device, patch=vision.patch, merge=vision.merge, temporal=vision.temporal)
+            flat = cut_image_patches(
+                on_device, patch=vision.patch, merge=vision.merge, temporal=vision.temporal, scale=vision.scale
+            )
         return self.vision.features(flat, *vision.grid(*batch.shape[-3:-1]))
 
     @torch.inference_mode()
@@ -128,6 +141,8 @@ class DecodedAnswer:
     ids: tuple[int, ...]
     finished: bool
     """the model ended it (not the length limit)"""
+    least: float = field(default=0.0, compare=False)
+    """log-probability of the token that the model was least sure of; 0 for an empty answer"""
 
 
 @dataclass
@@ -138,6 +153,10 @@ class _OpenAnswer:
     sees: Ints
     position: int
     ids: list[int] = field(default_factory=list)
+    least: float = 0.0
+
+    def close(self, finished: bool) -> DecodedAnswer:
+        return DecodedAnswer(tuple(self.ids), finished, self.least)
 
 
 @torch.inference_mode()
@@ -161,16 +180,19 @@ def decode_greedily(
     writing = [_OpenAnswer(number, sees[number], _next_position(tree, end)) for number, end in enumerate(tree.ends)]
     done: dict[int, DecodedAnswer] = {}
     while True:
-        likeliest = network.language.logits(states).max(-1)
+        logits = network.language.logits(states)
+        likeliest = logits.max(-1)
         if bool(likeliest.values.isnan().any()):
             raise NonFiniteOutput  # argmax of NaN is a token that may read as a grade
-        for answer, token in zip(writing, likeliest.indices.tolist(), strict=True):
+        logs = (likeliest.values.float() - logits.float().logsumexp(-1)).tolist()
+        for answer, token, log in zip(writing, likeliest.indices.tolist(), logs, strict=True):
             if token in stops:
-                done[answer.number] = DecodedAnswer(tuple(answer.ids), finished=True)
+                done[answer.number] = answer.close(finished=True)
             else:
                 answer.ids.append(token)
+                answer.least = min(answer.least, log)
                 if len(answer.ids) == most:
-                    done[answer.number] = DecodedAnswer(tuple(answer.ids), finished=False)
+                    done[answer.number] = answer.close(finished=False)
         writing = [answer for answer in writing if answer.number not in done]
         if not writing:
             return [done[number] for number in range(len(tree.ends))]
@@ -223,28 +245,14 @@ def _decode_step(network: VLMNetwork, writing: Sequence[_OpenAnswer], keys: KeyV
 
 
 def transformers_network(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
-    """Build transformers' own Qwen3VLModel around canonical weights, without copying them."""
+    """Build transformers' own network around canonical weights, without copying them."""
     from transformers import Qwen3VLConfig, Qwen3VLModel  # noqa: PLC0415  part of an extra, slow to import
 
+    plain = {name: weight for name, weight in weights.items() if name.startswith(("language_model.", "visual."))}
+    if config["model_type"] == QWEN25:
+        return assign_weights(empty_network(Qwen25Shape.from_config(config)).model, plain)
     given = copy.deepcopy(dict(config))  # the library writes into what it is given
     settings = Qwen3VLConfig(**{name: given[name] for name in given if name not in ("architectures", "model_type")})
     with torch.device("meta"):
         network: Any = Qwen3VLModel(settings)  # type: ignore[no-untyped-call]
-    plain = {name: weight for name, weight in weights.items() if name.startswith(("language_model.", "visual."))}
     return assign_weights(network, plain)
-
-
-def assign_weights(network: Any, weights: Mapping[str, Tensor]) -> Any:
-    """Give a network of transformers, built on the meta device, its weights, without copying them.
-
-    Every weight of the network must be given, and no other.
-    """
-    network.load_state_dict(weights, strict=True, assign=True)
-    device = next(iter(weights.values())).device
-    for module in network.modules():  # rotary frequencies are in no file: compute them where the weights are
-        for name, buffer in list(module._buffers.items()):
-            if buffer is not None and buffer.is_meta:
-                axial = getattr(module, "compute_axial_rope_parameters", None)
-                frequencies, _ = (axial or module.compute_default_rope_parameters)(module.config)
-                module._buffers[name] = frequencies.to(device)
-    return network.eval()

@@ -14,7 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from demerit.models.vlm.prompt import Ints, TokenBlock
+from demerit.data.arrays import Ints
+from demerit.models.vlm.prompt import TokenBlock
 
 CALL = 512
 """the cost of one more group of segments, in tokens: cuts that save less are not made"""

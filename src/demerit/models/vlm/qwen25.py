@@ -1,4 +1,4 @@
-"""Qwen2.5-VL (model_type qwen2_5_vl): the backbone of the first Robo-Dopamine models, through transformers.
+"""Qwen2.5-VL (model_type qwen2_5_vl), through transformers: the first Robo-Dopamine models, and what is trained on it.
 
 older checkpoints   model.layers.*                  visual.*         lm_head.weight (or tied)
 newer checkpoints   model.language_model.layers.*   model.visual.*   lm_head.weight (or tied)
@@ -11,43 +11,24 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from demerit.data.frames import Images
 from demerit.errors import BadInput
-from demerit.models.vlm.checkpoint import CONFIG, READ_OUT, Layout
-from demerit.models.vlm.config import TextShape, read_count, read_positive, read_section
+from demerit.models.vlm.checkpoint import CONFIG, READ_OUT, Layout, name_in_newer_qwen25
+from demerit.models.vlm.config import (
+    TextShape,
+    WindowedVision,
+    read_count,
+    read_qwen25_text,
+    read_section,
+    read_windowed_vision,
+)
 from demerit.models.vlm.images import cut_image_patches
-from demerit.models.vlm.network import assign_weights
+from demerit.models.vlm.layers import VisionFeatures, assign_weights
 from demerit.models.vlm.prompt import ANSWER, IMAGE, VISION_END, VISION_START, PromptTokenizer
 
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-DEVIATION = (0.26862954, 0.26130258, 0.27577711)
-BYTE = 255.0
 EMBEDDING = "model.language_model.embed_tokens.weight"
-THREE = 3
-
-
-@dataclass(frozen=True)
-class WindowedVision:
-    """The vision tower. Its repr is part of every model's identity."""
-
-    hidden: int
-    depth: int
-    heads: int
-    inner: int
-    out: int
-    patch: int
-    merge: int
-    temporal: int
-    window: int
-    whole: tuple[int, ...]
-    """blocks that see the whole image; the others see windows"""
-
-    @property
-    def factor(self) -> int:
-        """Pixels per token side; image sides must be multiples of it."""
-        return self.patch * self.merge
 
 
 @dataclass(frozen=True)
@@ -72,13 +53,9 @@ class Qwen25Shape:
         """Read config.json, the language model's settings in text_config or at the top; refuse other options."""
         text = read_section(config, "text_config", dict(config))
         vision = read_section(config, "vision_config")
-        if text.get("hidden_act", "silu") != "silu" or vision.get("hidden_act", "silu") != "silu":
-            raise BadInput(CONFIG, "hidden_act = silu in both parts (Qwen2.5-VL)", text.get("hidden_act"))
-        if text.get("use_sliding_window"):
-            raise BadInput(CONFIG, "use_sliding_window = false", True)
         return cls(
-            text=_text(text),
-            vision=_vision(vision),
+            text=read_qwen25_text(text),
+            vision=read_windowed_vision(vision),
             image_token=read_count(config, "image_token_id", least=0),
             longest=read_count(text, "max_position_embeddings"),
             tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
@@ -89,18 +66,11 @@ class Qwen25Shape:
         """Image sides must be multiples of it."""
         return self.vision.factor
 
-    @staticmethod
-    def rename(name: str) -> str:
-        """Return transformers' name of a name on disk."""
-        if name.startswith("visual."):
-            return f"model.{name}"
-        if name.startswith("model.") and not name.startswith(("model.visual.", "model.language_model.")):
-            return name.replace("model.", "model.language_model.", 1)
-        return name
+    rename = staticmethod(name_in_newer_qwen25)
 
     def expected_weights(self) -> dict[str, tuple[int, ...]]:
         """Return every weight's shape by transformers' name."""
-        names = {name: tuple(weight.shape) for name, weight in _empty_network(self).state_dict().items()}
+        names = {name: tuple(weight.shape) for name, weight in empty_network(self).state_dict().items()}
         return {name: shape for name, shape in names.items() if name != READ_OUT or not self.tied}
 
     def check_tokenizer(self, tokens: PromptTokenizer, where: str) -> None:
@@ -114,7 +84,7 @@ class Qwen25Shape:
     def build(self, weights: Mapping[str, Tensor], _tokens: PromptTokenizer) -> Any:
         """Return transformers' Qwen2.5-VL with these weights."""
         tied = {READ_OUT: weights[EMBEDDING]} if self.tied else {}
-        return assign_weights(_empty_network(self), {**weights, **tied})
+        return assign_weights(empty_network(self), {**weights, **tied})
 
     def spell_image(self, height: int, width: int) -> str:
         """Return the text that stands for an image."""
@@ -127,14 +97,14 @@ class Qwen25Shape:
 
     def inputs(self, ids: Tensor, images: Sequence[Images]) -> dict[str, Tensor]:
         """Return what the network takes beside the tokens: patches, grids, and which tokens are images."""
-        vision, scale = self.vision, tuple(torch.tensor(part) * BYTE for part in (MEAN, DEVIATION))
+        vision = self.vision
         rows = [
             cut_image_patches(
                 torch.from_numpy(image[None]).to(ids.device),
                 patch=vision.patch,
                 merge=vision.merge,
                 temporal=vision.temporal,
-                scale=(scale[0], scale[1]),
+                scale=vision.scale,
             )[0]
             for image in images
         ]
@@ -146,53 +116,50 @@ class Qwen25Shape:
         }
 
 
-def _text(config: Mapping[str, Any]) -> TextShape:
-    rope = {**read_section(config, "rope_scaling", {}), **read_section(config, "rope_parameters", {})}
-    kinds = {rope.get("rope_type", "default"), rope.get("type", "default")}
-    if not kinds <= {"default", "mrope"}:
-        raise BadInput(CONFIG, "rope_scaling of type mrope (Qwen2.5-VL)", dict(rope))
-    hidden, heads = read_count(config, "hidden_size"), read_count(config, "num_attention_heads")
-    sections = rope.get("mrope_section")
-    head = hidden // heads
-    if not isinstance(sections, list) or len(sections) != THREE or 2 * sum(sections) != head:
-        raise BadInput(CONFIG, f"mrope_section, three counts with a sum of {head} / 2", repr(sections))
-    return TextShape(
-        hidden=hidden,
-        layers=read_count(config, "num_hidden_layers"),
-        heads=heads,
-        groups=read_count(config, "num_key_value_heads", heads),
-        head=head,
-        inner=read_count(config, "intermediate_size"),
-        vocabulary=read_count(config, "vocab_size"),
-        epsilon=read_positive(config, "rms_norm_eps"),
-        theta=read_positive({**config, **rope}, "rope_theta"),
-        sections=(sections[0], sections[1], sections[2]),
-    )
+class WindowedTower:
+    """The vision tower of a Qwen2.5-VL, transformers' own; it encodes as `Vision` does."""
+
+    def __init__(self, shape: WindowedVision, weights: Mapping[str, Tensor], *, merged: bool = True) -> None:
+        """Take weights by their names below `visual.`, all on one device; not `merged` stops before the last layers."""
+        from transformers.models.qwen2_5_vl import configuration_qwen2_5_vl, modeling_qwen2_5_vl  # noqa: PLC0415  slow
+
+        config = configuration_qwen2_5_vl.Qwen2_5_VLVisionConfig(**_vision_settings(shape))
+        with torch.device("meta"):
+            tower = modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel(config)
+        self.shape, self._dtype = shape, weights["patch_embed.proj.weight"].dtype
+        self._width = shape.out if merged else shape.hidden
+        self._tower = assign_weights(tower, weights)
+        if not merged:
+            self._tower.merger = nn.Sequential(nn.Unflatten(0, (-1, shape.merge**2)), nn.Flatten(1))
+
+    def features(self, patches: Tensor, rows: int, columns: int) -> VisionFeatures:
+        """Encode images; arguments and result as in `Vision.features`."""
+        merge = self.shape.merge
+        grids = torch.tensor([[1, rows * merge, columns * merge]] * len(patches), device=patches.device)
+        found = self._tower(patches.flatten(0, 1).to(self._dtype), grid_thw=grids).pooler_output
+        return VisionFeatures(found.reshape(-1, self._width), ())
 
 
-def _vision(config: Mapping[str, Any]) -> WindowedVision:
-    whole = config.get("fullatt_block_indexes")
-    if not isinstance(whole, list) or not all(isinstance(block, int) for block in whole):
-        raise BadInput(CONFIG, "vision_config.fullatt_block_indexes, a list of blocks", repr(whole))
-    return WindowedVision(
-        hidden=read_count(config, "hidden_size"),
-        depth=read_count(config, "depth"),
-        heads=read_count(config, "num_heads"),
-        inner=read_count(config, "intermediate_size"),
-        out=read_count(config, "out_hidden_size"),
-        patch=read_count(config, "patch_size"),
-        merge=read_count(config, "spatial_merge_size"),
-        temporal=read_count(config, "temporal_patch_size"),
-        window=read_count(config, "window_size"),
-        whole=tuple(whole),
-    )
+def _vision_settings(vision: WindowedVision) -> dict[str, Any]:
+    return {
+        "hidden_size": vision.hidden,
+        "depth": vision.depth,
+        "num_heads": vision.heads,
+        "intermediate_size": vision.inner,
+        "out_hidden_size": vision.out,
+        "patch_size": vision.patch,
+        "spatial_merge_size": vision.merge,
+        "temporal_patch_size": vision.temporal,
+        "window_size": vision.window,
+        "fullatt_block_indexes": list(vision.whole),
+    }
 
 
-def _empty_network(shape: Qwen25Shape) -> Any:
+def empty_network(shape: Qwen25Shape) -> Any:
     """Build transformers' network without weights."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration  # noqa: PLC0415  slow to import
 
-    text, vision = shape.text, shape.vision
+    text = shape.text
     config = Qwen2_5_VLConfig(
         text_config={
             "hidden_size": text.hidden,
@@ -210,18 +177,7 @@ def _empty_network(shape: Qwen25Shape) -> Any:
                 "mrope_section": list(text.sections),
             },
         },
-        vision_config={
-            "hidden_size": vision.hidden,
-            "depth": vision.depth,
-            "num_heads": vision.heads,
-            "intermediate_size": vision.inner,
-            "out_hidden_size": vision.out,
-            "patch_size": vision.patch,
-            "spatial_merge_size": vision.merge,
-            "temporal_patch_size": vision.temporal,
-            "window_size": vision.window,
-            "fullatt_block_indexes": list(vision.whole),
-        },
+        vision_config=_vision_settings(shape.vision),
         image_token_id=shape.image_token,
         tie_word_embeddings=shape.tied,
     )

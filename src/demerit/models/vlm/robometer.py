@@ -11,19 +11,28 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from demerit.data.arrays import Floats32
+from demerit.data.files import read_json
 from demerit.data.frames import RGB, Images, Indices
-from demerit.data.untrusted import read_json
 from demerit.errors import BadInput
-from demerit.models.vlm.backbone import OpenCheckpoint, choose_device, choose_dtype, warn_if_slow
+from demerit.models.vlm.backbone import (
+    MOST_TOKENS,
+    OpenCheckpoint,
+    TokenBudget,
+    check_prompts,
+    choose_device,
+    choose_dtype,
+    warn_if_slow,
+    within_memory,
+)
 from demerit.models.vlm.checkpoint import HEAD, TRAINING, UNUSED_HEAD, read_checkpoint, tokenizer_path
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.images import grid_size, prefetch_frames, split_batches
-from demerit.models.vlm.language import KeyValues, VisionFeatures
+from demerit.models.vlm.layers import KeyValues, VisionFeatures
 from demerit.models.vlm.network import ImageFeatures, VLMNetwork, join_features
 from demerit.models.vlm.prefix_tree import PastTokens, separate_tree, shared_tree, window
 from demerit.models.vlm.prompt import (
@@ -38,7 +47,6 @@ from demerit.models.vlm.prompt import (
     load_prompts,
     user_turn,
 )
-from demerit.models.vlm.token_budget import MOST_TOKENS, TokenBudget, within_memory
 
 FEWEST, MOST = 4 * 32 * 32, 16384 * 32 * 32
 """bounds of an image's pixels in the authors' loader"""
@@ -46,8 +54,6 @@ PROGRESS, SPLIT, PREFERENCE = "<|prog_token|>", "<|split_token|>", "<|pref_token
 HEADS = ("progress", "success", "preference")
 FEATURE_MEMORY = 2 << 30
 """bytes of past frames kept on the device: about 1,400 frames of 240x320 for a 4B network"""
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -142,8 +148,8 @@ class RobometerOutput:
     """Progress (0..1) and probability of success at some frames."""
 
     at: Indices
-    progress: Floats
-    success: Floats
+    progress: Floats32
+    success: Floats32
 
 
 class RobometerEngine:
@@ -390,6 +396,7 @@ class RobometerCheckpoint(OpenCheckpoint[VLMShape]):
             expected = "a Robometer checkpoint, with heads for progress, success and preference"
             raise BadInput(name_or_path, expected, "a plain Qwen3-VL")
         shape = VLMShape.from_config(checkpoint.config)
+        check_prompts(checkpoint, shape)
         weights = shape.expected_weights(read_out=False) | expected_heads(shape.text.hidden, facts.bins)
         checkpoint.check(weights, gaps=(UNUSED_HEAD,))
         warn_if_slow(weights, where, device)

@@ -18,18 +18,17 @@ from demerit.data.splits import seed_of
 from demerit.errors import DemeritError, NotApplicable
 from demerit.llm import ChatRequest, ChatResponse
 from demerit.negatives import load_negative
-from demerit.negatives.relabel import rules
+from demerit.negatives.relabel import prompts, rules
 from demerit.negatives.relabel.config import RelabelConfig
 from demerit.negatives.relabel.prompts import (
     Analysis,
     FailureIdea,
     FailurePlan,
-    FrameSampler,
     PromptParts,
-    RelabelPrompts,
-    Verdict,
+    ValidatorAnswer,
     WrittenCommand,
     prompt_version,
+    sample_frames,
 )
 
 NO_ANSWER = ("failed", "not asked")
@@ -59,6 +58,11 @@ class Candidate:
     """the validator's answer, where it was asked"""
     fresh: bool = True
     """whether it is the first of its stage and grade: the label that would exist without any check"""
+
+    @property
+    def reasons(self) -> str:
+        """Why the validator gave it its grade; empty where it was not asked."""
+        return str((self.verdict or {}).get("reasons", ""))
 
 
 @dataclass(frozen=True)
@@ -97,24 +101,23 @@ class RelabelChain:
     ask: Callable[[ChatRequest], ChatResponse]
     model: str
     config: RelabelConfig
-    sampler: FrameSampler
     check: Callable[[ChatRequest], ChatResponse] | None = None
     """asks the validator; None = the author validates"""
     validator: str = ""
     candidates: list[Candidate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Prepare the prompts."""
+        """Name the task."""
         self.task = self.episode.instruction
-        self.prompts = RelabelPrompts(self.config.temperature, self.config.more_tokens)
 
     def run(self) -> RelabelRecord:
         """Go through all stages."""
         analysis = plan = None
         if self.config.grades:
-            images = self.sampler.sample(self.episode)
+            images = sample_frames(self.episode, self.config.size)
             for number in range(self.config.rounds):
-                analysis = self._request("analyse", Analysis, self.prompts.analyse(self.task, images, number), number)
+                request = prompts.ask_analysis(self.config, self.task, images, number)
+                analysis = self._request("analyse", Analysis, request, number)
                 if analysis is not None:
                     plan = self._write_commands(analysis, images)
                     break
@@ -134,7 +137,7 @@ class RelabelChain:
     def _write_commands(self, analysis: Analysis, images: PromptParts) -> FailurePlan | None:
         """Write and validate a command for each grade; a plan that led to none is made again."""
         plan: FailurePlan | None = None
-        accepted: dict[int, tuple[str, Verdict]] = {}
+        accepted: dict[int, tuple[str, ValidatorAnswer]] = {}
         rejected: list[tuple[str, str]] = []
         for number in range(self.config.rounds):
             missing = [grade for grade in self.config.grades if grade not in accepted]
@@ -148,7 +151,7 @@ class RelabelChain:
         return plan
 
     def _make_plan(self, analysis: Analysis, number: int) -> FailurePlan | None:
-        request = self.prompts.plan(self.task, analysis, self.config.grades, number)
+        request = prompts.ask_plan(self.config, self.task, analysis, number)
         plan = self._request("plan", FailurePlan, request, number)
         reason = rules.check_plan(plan, self.config.grades) if plan else ""
         if plan and reason:
@@ -160,13 +163,13 @@ class RelabelChain:
         analysis: Analysis,
         images: PromptParts,
         idea: FailureIdea,
-        accepted: dict[int, tuple[str, Verdict]],
+        accepted: dict[int, tuple[str, ValidatorAnswer]],
         rejected: list[tuple[str, str]],
         number: int,
     ) -> None:
         """Write one command and check it: by code first, which costs nothing, then by the blind validator."""
         grade, commands = idea.grade, {grade: command for grade, (command, _) in accepted.items()}
-        request = self.prompts.command(self.task, analysis, idea, commands.items(), rejected, number)
+        request = prompts.ask_command(self.config, self.task, analysis, idea, commands.items(), rejected, number)
         answer = self._request("command", WrittenCommand, request, number, grade)
         if answer is None:
             return
@@ -198,7 +201,8 @@ class RelabelChain:
                 if last in tried:
                     continue
                 tried.add(last)
-                verdict, reason, by = self._validate(self.task, grade, self.sampler.sample(clip), closeness)
+                images = sample_frames(clip, self.config.size)
+                verdict, reason, by = self._validate(self.task, grade, images, closeness)
                 self._keep("clip", last, grade, number, reason, by, verdict)
                 if not reason and verdict is not None:
                     closeness[grade] = verdict.closeness
@@ -206,12 +210,12 @@ class RelabelChain:
 
     def _validate(
         self, command: str, grade: int, images: PromptParts, closeness: Mapping[int, float]
-    ) -> tuple[Verdict | None, str, CheckedBy]:
+    ) -> tuple[ValidatorAnswer | None, str, CheckedBy]:
         """Have the video graded under a command, blindly. Returns the verdict, the objection, and whose it is."""
         verdict, problem = None, ""
         for number in range(self.config.rounds):
-            request = self.prompts.validate(self.task, command, images, number)
-            verdict, problem = self._send(request, Verdict, self.check)
+            request = prompts.ask_verdict(self.config, self.task, command, images, number)
+            verdict, problem = self._send(request, ValidatorAnswer, self.check)
             if verdict is not None:
                 break
         if verdict is None:
@@ -253,7 +257,7 @@ class RelabelChain:
         number: int,
         reason: str,
         by: CheckedBy,
-        verdict: Verdict | None = None,
+        verdict: ValidatorAnswer | None = None,
     ) -> None:
         fresh = not any(known.stage == stage and known.grade == grade for known in self.candidates)
         facts = None if verdict is None else verdict.model_dump()

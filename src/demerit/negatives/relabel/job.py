@@ -17,21 +17,21 @@ from typing import IO, Any
 import numpy as np
 
 from demerit.data.dataset import Dataset, Problem, Problems
-from demerit.data.episode import Episode
+from demerit.data.episode import Check, Episode, Outcome, read_check, with_check
 from demerit.data.files import atomic_file
 from demerit.data.formats import open_dataset
-from demerit.data.labels import Outcome
 from demerit.data.splits import SplitAssigner, describe_leaks, find_leaks, is_evaluation_split, seed_of
 from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.errors import NotApplicable, StoreError, UnreadableVideo
 from demerit.llm import ChatClient, ChatRequest, Estimate, Spending
 from demerit.negatives import load_negative
 from demerit.negatives.job import with_assumed_success
-from demerit.negatives.mix import Mix, Originals
+from demerit.negatives.mix import choose_originals
 from demerit.negatives.negative import is_success, require_success
+from demerit.negatives.relabel import prompts
 from demerit.negatives.relabel.chain import Candidate, RelabelChain, RelabelRecord, Unanswered
 from demerit.negatives.relabel.config import RelabelConfig
-from demerit.negatives.relabel.prompts import Analysis, FailureIdea, FrameSampler, RelabelPrompts, prompt_version
+from demerit.negatives.relabel.prompts import Analysis, FailureIdea, prompt_version, sample_frames
 
 RECORDS = "relabelled.jsonl"
 AHEAD = 4
@@ -117,14 +117,17 @@ def relabel(
         for stale in store.root.glob(f".{RECORDS}.*.part"):  # of a run that was killed
             stale.unlink()
         dataset.on_problem = writer.add
-        table = Store(store.root).columns(["id", "parent", "split"]).to_pylist()
+        table = Store(store.root).columns(["id", "parent", "split", "tags"]).to_pylist()
+        checks = {row["id"]: read_check(dict(row["tags"])) for row in table}
         written = {row["parent"] or row["id"]: row["split"] for row in table}
         splits = None
         if config.split == "task":
             splits = assigner.assign(config.shares, config.seed, only=chosen, kept=written)
         with atomic_file(store.root / RECORDS) as partial, partial.open("wb") as log:
             clients = (client, validator)
-            _RelabelRun(dataset, config, *clients, writer, log, summary, chosen, splits, written, on_progress).run()
+            _RelabelRun(
+                dataset, config, *clients, writer, log, summary, chosen, splits, written, checks, on_progress
+            ).run()
     return summary
 
 
@@ -135,13 +138,12 @@ def estimate(dataset: Dataset, client: ChatClient, config: RelabelConfig | None 
     """
     config = config or RelabelConfig()
     chosen = _choose(dataset, config, RelabelSummary(), SplitAssigner())
-    sampler = FrameSampler(config.size)
 
     def requests() -> Iterator[ChatRequest]:
         for episode in _assume(dataset, config):
             if episode.id in chosen:
                 try:
-                    yield from _first_requests(episode, config, sampler)
+                    yield from _first_requests(episode, config)
                 except (NotApplicable, UnreadableVideo):
                     continue
 
@@ -167,33 +169,34 @@ def _assume(dataset: Dataset, config: RelabelConfig) -> Iterator[Episode]:
 
 def _choose(dataset: Dataset, config: RelabelConfig, summary: RelabelSummary, assigner: SplitAssigner) -> set[str]:
     """Read a dataset once and choose the originals: successes with an instruction, at most `per_dataset`."""
-    originals = Originals(Mix({"clip": 1.0}, config.seed, per_dataset=config.per_dataset))
+    successes: dict[str, str] = {}
     seen: list[Episode] = []
     for episode in _assume(dataset, config):
         if not episode.instruction.strip():
             continue
-        originals.add(episode)
+        if is_success(episode):
+            successes[episode.id] = episode.origin.dataset
         if config.split == "source":
             seen.append(episode)
         elif is_success(episode):
             assigner.add(episode)
     summary.leaks = describe_leaks(find_leaks(seen))
-    return originals.ids
+    return choose_originals(successes, config.seed, config.per_dataset)
 
 
-def _first_requests(episode: Episode, config: RelabelConfig, sampler: FrameSampler) -> Iterator[ChatRequest]:
+def _first_requests(episode: Episode, config: RelabelConfig) -> Iterator[ChatRequest]:
     """The requests for one original if every first answer is accepted, with filler for what is not written yet."""
-    prompts, task = RelabelPrompts(config.temperature, config.more_tokens), episode.instruction
+    task = episode.instruction
     if config.grades:
-        images = sampler.sample(episode)
+        images = sample_frames(episode, config.size)
         analysis = Analysis(objects=[FILLER], start=8 * FILLER, actions=[8 * FILLER], end=8 * FILLER)
-        yield prompts.analyse(task, images, 0)
-        yield prompts.plan(task, analysis, config.grades, 0)
+        yield prompts.ask_analysis(config, task, images, 0)
+        yield prompts.ask_plan(config, task, analysis, 0)
         for place, grade in enumerate(config.grades):
             idea = FailureIdea(grade=grade, idea=FILLER, failure=FILLER, closeness=0)
             accepted = [(other, FILLER) for other in config.grades[:place]]
-            yield prompts.command(task, analysis, idea, accepted, [], 0)
-            yield prompts.validate(task, f"{FILLER}{grade}", images, 0)
+            yield prompts.ask_command(config, task, analysis, idea, accepted, [], 0)
+            yield prompts.ask_verdict(config, task, f"{FILLER}{grade}", images, 0)
     for grade in config.clips:
         try:
             clip = load_negative("clip").make_with_seed(
@@ -201,7 +204,7 @@ def _first_requests(episode: Episode, config: RelabelConfig, sampler: FrameSampl
             )
         except NotApplicable:
             continue
-        yield prompts.validate(task, task, sampler.sample(clip), 0)
+        yield prompts.ask_verdict(config, task, task, sample_frames(clip, config.size), 0)
 
 
 @dataclass(eq=False)
@@ -220,13 +223,14 @@ class _RelabelRun:
     """by id; None = as the source has it"""
     written: Mapping[str, str]
     """originals that earlier runs wrote labels of"""
+    checks: Mapping[str, Check]
+    """of the episodes that earlier runs wrote"""
     on_progress: Callable[[RelabelSummary], None]
 
     def run(self) -> None:
         """Process the chosen originals and write the results in the dataset's order."""
         config, client, model = self.config, self.client, self.client.endpoint.model
         check, checker = (self.validator.ask, self.validator.endpoint.model) if self.validator else (None, "")
-        sampler = FrameSampler(config.size)
         waiting: deque[tuple[Episode, Future[RelabelRecord]]] = deque()
         pool, finished = ThreadPoolExecutor(client.concurrency), False
         try:
@@ -238,7 +242,7 @@ class _RelabelRun:
                     self._finish(self.summary.unfinished.update, [f"not asked: {client.stopped}"])
                 else:
                     self.summary.originals += 1
-                    chain = RelabelChain(episode, client.ask, model, config, sampler, check, checker)
+                    chain = RelabelChain(episode, client.ask, model, config, check, checker)
                     waiting.append((episode, pool.submit(chain.run)))
                 while waiting and (len(waiting) >= AHEAD * client.concurrency or waiting[0][1].done()):
                     self._finish(self._write, *waiting.popleft())
@@ -290,7 +294,7 @@ class _RelabelRun:
         summary.rejected.update((candidate.stage, candidate.checked_by) for candidate in record.rejected)
         for made in make_episodes(record, episode, self.config.keep_originals):
             summary.splits[split] += 1
-            summary.to_check += "human_check" in made.origin.tags
+            summary.to_check += self.checks.get(made.id, made.check) == "due"
             if made.id not in self.writer:
                 self.writer.add(made)
                 summary.added += 1
@@ -299,23 +303,23 @@ class _RelabelRun:
 def make_episodes(record: RelabelRecord, episode: Episode, keep_original: bool) -> Iterator[Episode]:
     """Make the episodes of a record: accepted commands and clips by grade, then the original if it is kept.
 
-    Nothing is copied: they are views of the original's video. Episodes of an evaluation split get the tag
-    `human_check: due`, because a model's grades are good enough to train on, not to measure by.
+    Nothing is copied: they are views of the original's video. Labels of models carry the validator's reasons. Episodes
+    of an evaluation split that no person has labelled are due for a check by one: a model's grades are good enough to
+    train on, not to measure by.
     """
     rng = np.random.default_rng(0)  # unused: all parameters are given
     author: dict[str, Any] = {"model": record.model, "prompts": record.prompts}
-    made = [
-        load_negative("counterfactual")(episode, rng, words=candidate.text, grade=grade, **author)
-        for grade, candidate in sorted(record.accepted("command").items())
-    ]
+    made = []
+    for grade, candidate in sorted(record.accepted("command").items()):
+        view = load_negative("counterfactual")(episode, rng, words=candidate.text, grade=grade, **author)
+        made.append(replace(view, outcomes=(replace(view.outcomes[0], note=candidate.reasons),)))
     for grade, candidate in sorted(record.accepted("clip").items()):
         clip = load_negative("clip")(episode, rng, last=int(candidate.text))
-        confirmed = Outcome(
-            "model", success=False, grade=grade, by=f"{record.validator or record.model}, {record.prompts}"
-        )
+        by = f"{record.validator or record.model}, {record.prompts}"
+        confirmed = Outcome("model", success=False, grade=grade, note=candidate.reasons, by=by)
         made.append(replace(clip, outcomes=(*clip.outcomes, confirmed)))
-    due = {"human_check": "due"} if is_evaluation_split(record.split) else {}
     for view in [*made, episode] if keep_original else made:
-        tags = {**view.origin.tags, "prompts": record.prompts, **due}
-        group = episode.origin.group or episode.id
-        yield replace(view, origin=replace(view.origin, split=record.split, group=group, tags=tags))
+        tags, group = {**view.origin.tags, "prompts": record.prompts}, episode.origin.group or episode.id
+        placed = replace(view, origin=replace(view.origin, split=record.split, group=group, tags=tags))
+        is_due = is_evaluation_split(record.split) and all(label.source != "human" for label in view.labels)
+        yield with_check(placed, "due") if is_due else placed

@@ -7,8 +7,7 @@ VERSIONS. `prompt_version` covers all of them and is stored with every label.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -18,14 +17,18 @@ from pydantic import BaseModel, Field
 
 from demerit.data.episode import Episode
 from demerit.data.frames import Frames, Indices, short_hash, spread
+from demerit.data.taxonomy import RUBRIC_VERSION
 from demerit.llm import ChatImage, ChatRequest, Message
-from demerit.models.gvl.prompt import encode_frames
+from demerit.models.gvl.config import encode_frames
+from demerit.negatives.relabel.config import RelabelConfig
 
 FOLDER = files("demerit") / "assets" / "prompts" / "relabel"
-VERSIONS = {"system": 2, "rubric": 2, "analyse": 2, "plan": 2, "command": 2, "validate": 2, "verbs": 1}
+VERSIONS = {"system": 2, "rubric": RUBRIC_VERSION, "analyse": 2, "plan": 2, "command": 2, "validate": 2, "verbs": 1}
 MAX_TOKENS = {"analyse": 1500, "plan": 2500, "command": 200, "validate": 800}
-"""longest answers; models that reason before they answer need more (`RelabelPrompts.more_tokens`)"""
+"""longest answers; models that reason before they answer need more (`RelabelConfig.more_tokens`)"""
 HASH_DIGITS = 8
+DECODING = threading.Lock()
+"""threads share one decoder"""
 
 PromptParts = tuple[str | ChatImage, ...]
 
@@ -62,7 +65,7 @@ class WrittenCommand(BaseModel):
     command: str
 
 
-class Verdict(BaseModel):
+class ValidatorAnswer(BaseModel):
     """What the validator says of a command and a video, without knowing the intended grade."""
 
     reasons: str
@@ -73,90 +76,83 @@ class Verdict(BaseModel):
     entailed: bool
 
 
-@dataclass(frozen=True)
-class RelabelPrompts:
-    """Builds the request of each stage. Equal arguments give equal requests, hence the same cached answer."""
-
-    temperature: float | None = 0.7
-    """of plans and commands; the other stages use 0. None leaves it to the server"""
-    more_tokens: int = 0
-    """added to the token limit of every answer"""
-
-    def analyse(self, task: str, images: PromptParts, sample: int) -> ChatRequest:
-        """Ask what a video shows."""
-        return self._request("analyse", Analysis, sample, fill_prompt("analyse", task=task), *images)
-
-    def plan(self, task: str, analysis: Analysis, grades: Sequence[int], sample: int) -> ChatRequest:
-        """Ask for an idea for each grade."""
-        text = fill_prompt(
-            "plan",
-            task=task,
-            grades=", ".join(map(str, grades)),
-            start=analysis.start,
-            actions=_bullets(analysis.actions),
-            end=analysis.end,
-            objects="; ".join(analysis.objects),
-        )
-        return self._request("plan", FailurePlan, sample, text)
-
-    def command(
-        self,
-        task: str,
-        analysis: Analysis,
-        idea: FailureIdea,
-        accepted: Iterable[tuple[int, str]],
-        rejected: Iterable[tuple[str, str]],
-        sample: int,
-    ) -> ChatRequest:
-        """Ask for one command, given the accepted ones (grade, command) and the rejected ones (command, reason)."""
-        text = fill_prompt(
-            "command",
-            task=task,
-            grade=idea.grade,
-            objects="; ".join(analysis.objects),
-            end=analysis.end,
-            idea=idea.idea,
-            failure=idea.failure,
-            history=_bullets(f"grade {grade}: {command}" for grade, command in sorted(accepted)),
-            rejected=_bullets(f"{command} (rejected: {reason})" for command, reason in rejected),
-        )
-        return self._request("command", WrittenCommand, sample, text)
-
-    def validate(self, task: str, command: str, images: PromptParts, sample: int) -> ChatRequest:
-        """Ask the validator to grade the video under a command. The intended grade is not in the prompt."""
-        return self._request("validate", Verdict, sample, fill_prompt("validate", command=command, task=task), *images)
-
-    def _request(self, stage: str, schema: type[BaseModel], sample: int, *parts: str | ChatImage) -> ChatRequest:
-        creative = stage in ("plan", "command") or self.temperature is None
-        return ChatRequest(
-            (Message.system(read_prompt("system")), Message.user(*parts)),
-            schema,
-            temperature=self.temperature if creative else 0.0,
-            sample=sample,
-            max_tokens=MAX_TOKENS[stage] + self.more_tokens,
-            tag=stage,
-        )
+# Requests: equal arguments give equal requests, hence the same cached answer.
 
 
-@dataclass(eq=False)
-class FrameSampler:
-    """Decodes the frames that a prompt shows. Threads share one decoder."""
+def ask_analysis(config: RelabelConfig, task: str, images: PromptParts, sample: int) -> ChatRequest:
+    """Ask what a video shows."""
+    return _request(config, "analyse", Analysis, sample, fill_prompt("analyse", task=task), *images)
 
-    size: int
-    """pixels of the longer side, at most"""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def sample(self, episode: Episode) -> PromptParts:
-        """Return the images of an episode, each after a text with its number and time."""
-        with self._lock:
-            chosen = choose_frames(episode.main)
-            times = episode.main.times()[chosen]
-            images = encode_frames(episode, chosen, self.size)
-        parts: list[str | ChatImage] = []
-        for number, (time, image) in enumerate(zip(times, images, strict=True), 1):
-            last = ", the last" if number == len(images) else ""
-            parts += [f"Image {number}{last}, at {time:.1f} s:", image]
-        return tuple(parts)
+def ask_plan(config: RelabelConfig, task: str, analysis: Analysis, sample: int) -> ChatRequest:
+    """Ask for an idea for each grade."""
+    text = fill_prompt(
+        "plan",
+        task=task,
+        grades=", ".join(map(str, config.grades)),
+        start=analysis.start,
+        actions=_bullets(analysis.actions),
+        end=analysis.end,
+        objects="; ".join(analysis.objects),
+    )
+    return _request(config, "plan", FailurePlan, sample, text)
+
+
+def ask_command(
+    config: RelabelConfig,
+    task: str,
+    analysis: Analysis,
+    idea: FailureIdea,
+    accepted: Iterable[tuple[int, str]],
+    rejected: Iterable[tuple[str, str]],
+    sample: int,
+) -> ChatRequest:
+    """Ask for one command, given the accepted ones (grade, command) and the rejected ones (command, reason)."""
+    text = fill_prompt(
+        "command",
+        task=task,
+        grade=idea.grade,
+        objects="; ".join(analysis.objects),
+        end=analysis.end,
+        idea=idea.idea,
+        failure=idea.failure,
+        history=_bullets(f"grade {grade}: {command}" for grade, command in sorted(accepted)),
+        rejected=_bullets(f"{command} (rejected: {reason})" for command, reason in rejected),
+    )
+    return _request(config, "command", WrittenCommand, sample, text)
+
+
+def ask_verdict(config: RelabelConfig, task: str, command: str, images: PromptParts, sample: int) -> ChatRequest:
+    """Ask the validator to grade the video under a command. The intended grade is not in the prompt."""
+    text = fill_prompt("validate", command=command, task=task)
+    return _request(config, "validate", ValidatorAnswer, sample, text, *images)
+
+
+def _request(
+    config: RelabelConfig, stage: str, schema: type[BaseModel], sample: int, *parts: str | ChatImage
+) -> ChatRequest:
+    creative = stage in ("plan", "command") or config.temperature is None
+    return ChatRequest(
+        (Message.system(read_prompt("system")), Message.user(*parts)),
+        schema,
+        temperature=config.temperature if creative else 0.0,
+        sample=sample,
+        max_tokens=MAX_TOKENS[stage] + config.more_tokens,
+        tag=stage,
+    )
+
+
+def sample_frames(episode: Episode, size: int) -> PromptParts:
+    """Return the images of an episode, at most `size` pixels long, each after a text with its number and time."""
+    with DECODING:
+        chosen = choose_frames(episode.main)
+        times = episode.main.times()[chosen]
+        images = encode_frames(episode, chosen, size)
+    parts: list[str | ChatImage] = []
+    for number, (time, image) in enumerate(zip(times, images, strict=True), 1):
+        last = ", the last" if number == len(images) else ""
+        parts += [f"Image {number}{last}, at {time:.1f} s:", image]
+    return tuple(parts)
 
 
 def choose_frames(frames: Frames, fps: float = 1.0, most: int = 32) -> Indices:

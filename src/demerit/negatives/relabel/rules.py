@@ -13,10 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from demerit.data.instructions import content_words, normalize_instruction, objects
-from demerit.models.compact.text import PARTS, TextEncoder
+from demerit.data.arrays import Floats32
+from demerit.data.episode import content_words, normalize_instruction, objects
+from demerit.models.compact.engine import PARTS, TextEncoder
 from demerit.negatives.relabel.prompts import FailurePlan, read_prompt
 
 MOST_WORDS, FEWEST_WORDS = 24, 2
@@ -160,7 +160,7 @@ def _verbs() -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
-def _vector(command: str) -> npt.NDArray[np.float32] | None:
+def _vector(command: str) -> Floats32 | None:
     return _text_encoder().vector(command)
 
 

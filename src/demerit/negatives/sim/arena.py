@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from demerit.data.arrays import Bools, Floats, Ints
 from demerit.data.frames import Images
 from demerit.errors import BadInput, MissingExtra, UnknownName
 from demerit.negatives.sim.tasks import FETCH, SAWYER, Task
@@ -56,8 +56,6 @@ def no_renderer(got: str) -> BadInput:
     """The error with install instructions."""
     return BadInput("rendering without a screen", f"an OpenGL library (Debian: {INSTALL}; or libosmesa6)", got)
 
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 STEPS_PER_SECOND = 80
 METRES_PER_ACTION = 0.01
@@ -211,7 +209,7 @@ class Arena:
         del env.sawyer_observation_space  # cached from when the goal was hidden
         return env
 
-    def _force(self, chosen: npt.NDArray[np.bool_]) -> float:
+    def _force(self, chosen: Bools) -> float:
         force, largest = np.zeros(6), 0.0
         for index in np.flatnonzero(chosen):
             self.mujoco.mj_contactForce(self.model, self.data, int(index), force)
@@ -257,7 +255,7 @@ def model_with_spare(path: str, mujoco: Any) -> Any:
     return spec.compile()
 
 
-def _geom_groups(model: Any) -> npt.NDArray[np.int64]:
+def _geom_groups(model: Any) -> Ints:
     """Classify every geom: arm, finger, movable object, fixed object, spare object."""
     fingers = {"leftclaw": LEFT, "leftpad": LEFT, "rightclaw": RIGHT, "rightpad": RIGHT}
     fingers |= {"robot0:l_gripper_finger_link": LEFT, "robot0:r_gripper_finger_link": RIGHT}

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from demerit.data.arrays import Floats
 from demerit.negatives.sim.arena import METRES_PER_ACTION, StepFacts
 from demerit.negatives.sim.tasks import Task
 from demerit.registry import Registry
-
-Floats = npt.NDArray[np.float64]
 
 BEHAVIOURS = Registry(
     "behaviour",
@@ -55,7 +53,6 @@ class Stage:
 class Moment:
     """What a behaviour gets at each step."""
 
-    step: int
     facts: StepFacts
     progress: float
     success: bool
@@ -73,6 +70,8 @@ class Expert:
         """whether the behaviour is finished"""
         self.waits = False
         """whether standing still now is intended"""
+        self.grip: Floats | None = None
+        """position of the object relative to the hand, once it wrongly believes to hold it"""
 
     @classmethod
     def why_not(cls, task: Task) -> str:
@@ -82,6 +81,12 @@ class Expert:
     def act(self, now: Moment) -> Floats:
         """Return an action (x, y, z, gripper; -1 to 1)."""
         return self.expert(now.facts.observation)
+
+    def carry_on(self, now: Moment, thing: Floats) -> Floats:
+        """Act as if the object were at `thing`, or in the hand once it believes to hold it."""
+        if self.grip is not None:
+            return self.expert(_observe(now.facts.observation, now.facts.hand + self.grip, openness=CLOSED))
+        return self.expert(_observe(now.facts.observation, thing))
 
 
 class Noisy(Expert):
@@ -178,8 +183,8 @@ class RandomMotion(Expert):
         self.gripper = float(self.rng.choice([-1.0, 1.0]))
 
 
-OPEN, CLOSED = 1.0, 0.5
-"""openness of the gripper in an expert's observation: open, and around an object"""
+CLOSED = 0.5
+"""openness of a gripper around an object, in an expert's observation"""
 CLOSED_BY_NOW = 6
 """steps of closing after which an expert believes that it holds the object"""
 AT_HAND = 0.075
@@ -205,24 +210,7 @@ def _observe(
     return seen
 
 
-class _EmptyHanded(Expert):
-    """An expert that continues as if it held the object."""
-
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage)
-        self.grip: Floats | None = None
-        """believed position of the object relative to the hand, once it believes to hold it"""
-
-    def carry_on(self, now: Moment, thing: Floats) -> Floats:
-        """Act as if the object were at `thing`, or in the hand once it believes to hold it."""
-        hand = now.facts.hand
-        if self.grip is not None:
-            seen = _observe(now.facts.observation, hand + self.grip, openness=CLOSED)
-            return self.expert(seen)
-        return self.expert(_observe(now.facts.observation, thing))
-
-
-class MissedGrasp(_EmptyHanded):
+class MissedGrasp(Expert):
     """Grasp next to the object and carry nothing to the goal."""
 
     def __init__(self, stage: Stage) -> None:
@@ -242,7 +230,7 @@ class MissedGrasp(_EmptyHanded):
         return action
 
 
-class Drop(_EmptyHanded):
+class Drop(Expert):
     """Grasp the object, drop it on the way, and continue without it."""
 
     def __init__(self, stage: Stage) -> None:
@@ -262,7 +250,7 @@ class Drop(_EmptyHanded):
         return action if self.grip is None else np.array([*action[:3], -1.0])
 
 
-class NeverCloses(_EmptyHanded):
+class NeverCloses(Expert):
     """Do everything with an open gripper."""
 
     def __init__(self, stage: Stage) -> None:
@@ -416,58 +404,35 @@ LOW, HIGH = np.array([-0.25, 0.45, 0.16]), np.array([0.25, 0.75, 0.32])
 """corners of the box above the table for the wander ending"""
 
 
-@dataclass(frozen=True)
 class Ending:
-    """The motion of the arm after its behaviour is over.
+    """The motion of the arm after its behaviour is over, played from where the hand is then.
 
     Drawn from task and seed, never from behaviour or outcome: otherwise motion alone would reveal the label.
     """
 
-    kind: str
-    patience: int
-    """steps that the behaviour continues after the task is done"""
-    phases: tuple[float, ...]
-    spots: tuple[tuple[float, float, float], ...]
+    def __init__(self, kind: str, patience: int, phases: Floats, spots: Floats) -> None:
+        """`patience`: steps that the behaviour continues after the task is done."""
+        self.kind, self.patience, self.phases, self.spots = kind, patience, phases, spots
+        self.step = self.spot = 0
 
-
-def draw_ending(task: Task, rng: np.random.Generator) -> Ending:
-    """Draw an ending; the arm leaves only if the task stays done."""
-    kinds = (*STAYING, *LEAVING) if task.stays else STAYING
-    spots = rng.uniform(LOW, HIGH, size=(6, 3))
-    return Ending(
-        kind=str(rng.choice(kinds)),
-        patience=int(rng.integers(6, 14)) if task.settles else 0,
-        phases=tuple(rng.uniform(0, 2 * np.pi, size=6).tolist()),
-        spots=tuple(tuple(spot) for spot in spots.tolist()),
-    )
-
-
-class Finisher:
-    """Plays an ending from the hand's position."""
-
-    def __init__(self, ending: Ending, hand: Floats, home: Floats, gripper: float, lead: Floats) -> None:
-        """`lead` is how far the controller is ahead of the hand; it is undone to stop the hand."""
-        self.ending, self.place, self.home, self.gripper = ending, hand.copy(), home, gripper
-        self.lead = lead.copy()
-        self.step = 0
-        self.spot = 0
+    def start(self, home: Floats, gripper: float, lead: Floats) -> None:
+        """Start to play. `lead` is how far the controller is ahead of the hand; it is undone to stop the hand."""
+        self.home, self.gripper, self.lead = home, gripper, lead.copy()
 
     def act(self, hand: Floats) -> Floats:
         """Return the next action."""
         self.step += 1
-        kind = self.ending.kind
-        if kind in STAYING:
+        if self.kind in STAYING:
             back = np.clip(-self.lead / METRES_PER_ACTION, -1, 1)
             self.lead += back * METRES_PER_ACTION
-            sway = self._sway() if kind == "sway" else 0.0
+            sway = self._sway() if self.kind == "sway" else 0.0
             return np.array([*np.clip(back + sway, -1, 1), self.gripper])
         return np.array([*self._leave(hand), self.gripper if self.step < 4 else -1.0])  # noqa: PLR2004
 
     def _sway(self) -> Floats:
         """Small oscillation: differences of sines, so that a firm push stays one."""
-        phases = np.array(self.ending.phases[:3])
         pace = np.array([0.11, 0.13, 0.17])
-        places = [np.sin((self.step + ahead) * pace + phases) for ahead in (0, 1)]
+        places = [np.sin((self.step + ahead) * pace + self.phases[:3]) for ahead in (0, 1)]
         return np.asarray(SWAY * (places[1] - places[0]) / METRES_PER_ACTION)
 
     def _leave(self, hand: Floats) -> Floats:
@@ -476,8 +441,17 @@ class Finisher:
             return np.zeros(3)
         if hand[2] < LOW[2] and self.spot == 0:
             return np.array([0.0, 0.0, 0.8])
-        spots = [self.home] if self.ending.kind == "retreat" else [np.array(spot) for spot in self.ending.spots]
+        spots = self.home[None] if self.kind == "retreat" else self.spots
         wanted = spots[self.spot % len(spots)]
         if np.linalg.norm(wanted - hand) < 0.03:  # noqa: PLR2004
             self.spot += 1
-        return np.clip((wanted - hand) * 10, -0.8, 0.8)
+        return np.asarray(np.clip((wanted - hand) * 10, -0.8, 0.8))
+
+
+def draw_ending(task: Task, rng: np.random.Generator) -> Ending:
+    """Draw an ending; the arm leaves only if the task stays done."""
+    kinds = (*STAYING, *LEAVING) if task.stays else STAYING
+    spots = rng.uniform(LOW, HIGH, size=(6, 3))
+    kind = str(rng.choice(kinds))
+    patience = int(rng.integers(6, 14)) if task.settles else 0
+    return Ending(kind, patience, rng.uniform(0, 2 * np.pi, size=6), spots)

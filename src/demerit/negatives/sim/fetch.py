@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from demerit.data.arrays import Floats
 from demerit.negatives.sim.arena import (
     AZIMUTHS,
     METRES_PER_ACTION,
     ROBOT,
     STEPS_PER_SECOND,
     Arena,
-    Floats,
     SimCamera,
     StepFacts,
     model_with_spare,
@@ -79,7 +79,7 @@ class FetchArena(Arena):
 
     def expert(self) -> Callable[[Floats], Floats]:
         """Return a new scripted expert: observation -> action (x, y, z, gripper; -1 to 1)."""
-        act = {"fetch-pick": pick, "fetch-push": push, "fetch-reach": reach}.get(self.task.name) or Striker()
+        act = {"fetch-pick": pick, "fetch-push": push, "fetch-reach": reach}.get(self.task.name) or make_striker()
         return lambda observation: np.clip(act(observation), -1, 1)
 
     def step(self, action: Floats) -> StepFacts:
@@ -240,35 +240,33 @@ def push(seen: Floats) -> Floats:
     return np.array([*(speed * along + _stay_on(hand, place, along)), 1.0])
 
 
-class Striker:
-    """Push the puck until it is fast enough to slide to the goal."""
+SLOWING, CREEP = 0.85, 0.04
+"""m/s^2 by which the puck slows down on the table, and metres that it creeps on at the end"""
 
-    slowing = 0.85
-    """m/s^2, of the puck on the table"""
-    creep = 0.04
-    """metres that it creeps on at the end"""
 
-    def __init__(self) -> None:
-        self.before: Floats | None = None
-        self.struck = False
-        self.pace = 0.1
+def make_striker() -> Callable[[Floats], Floats]:
+    """Return an expert that pushes the puck until it is fast enough to slide to the goal."""
+    before: Floats | None = None
+    is_struck, pace = False, 0.1
 
-    def __call__(self, seen: Floats) -> Floats:
-        """Return the next action."""
+    def strike(seen: Floats) -> Floats:
+        nonlocal before, is_struck, pace
         hand, thing, goal = seen[:3], seen[4:7], seen[-3:]
         left, along, place, off = _line_up(hand, thing, goal)
-        moved = np.zeros(3) if self.before is None else thing - self.before
-        self.before = thing.copy()
+        moved = np.zeros(3) if before is None else thing - before
+        before = thing.copy()
         speed = float(moved @ along) * STEPS_PER_SECOND
-        self.struck = self.struck or speed**2 > 2 * self.slowing * (left - self.creep)
-        if self.struck:
+        is_struck = is_struck or speed**2 > 2 * SLOWING * (left - CREEP)
+        if is_struck:
             return np.array([0, 0, 0, 1.0])
         if hand[2] > 2 * PUSH_HEIGHT or off > 0.03 or np.dot(thing - hand, along) < 0.02:  # noqa: PLR2004
-            self.pace = 0.1
+            pace = 0.1
             return _get_behind(hand, place)
         if speed > 0.03:  # noqa: PLR2004
-            self.pace += 0.012
-        return np.array([*(self.pace * along + _stay_on(hand, place, along)), 1.0])
+            pace += 0.012
+        return np.array([*(pace * along + _stay_on(hand, place, along)), 1.0])
+
+    return strike
 
 
 def _line_up(hand: Floats, thing: Floats, goal: Floats) -> tuple[float, Floats, Floats, float]:

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from demerit.data.dataset import Problem
 from demerit.data.decode import WorkerDeath, WorkerPool, serve_tasks
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Preference
 from demerit.data.files import make_folder
-from demerit.data.labels import Preference
 from demerit.data.store import Store, StoreWriter, open_or_create
 from demerit.errors import BadEpisode, BadInput, DemeritError, NotApplicable
 from demerit.negatives.sim.arena import SceneRenderer, load_mujoco

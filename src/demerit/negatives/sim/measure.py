@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from demerit.data.labels import Event
+from demerit.data.arrays import Bools, Floats, Floats32
+from demerit.data.episode import Event
 from demerit.negatives.sim.arena import StepFacts
 from demerit.negatives.sim.tasks import Task
-
-Floats = npt.NDArray[np.float64]
 
 REACH_SHARE = 0.3
 """the share of progress for reaching the object; moving it is the rest"""
@@ -60,7 +58,7 @@ class Measured:
     """steps from one frame to the next"""
     steps: tuple[StepFacts, ...]
     """the facts before the first step and after each; step k * stride is frame k"""
-    success: npt.NDArray[np.bool_]
+    success: Bools
     """at each frame"""
     progress: Floats
     """at each frame"""
@@ -85,28 +83,26 @@ class Measured:
         """Whether the task is done at the last frame: the label."""
         return bool(self.success[-1])
 
-    def forces(self, name: str) -> npt.NDArray[np.float32]:
+    def forces(self, name: str) -> Floats32:
         """The largest `object_force` or `scene_force` since the previous frame, per frame."""
         values = np.array([getattr(facts, name) for facts in self.steps])
         padded = np.concatenate([np.zeros(self.stride - 1), values])
         return np.asarray(padded.reshape(len(self), self.stride).max(axis=1), dtype=np.float32)
 
-    def states(self) -> npt.NDArray[np.float32]:
+    def states(self) -> Floats32:
         """Position of the hand and openness of the gripper: (frames, 4)."""
         frames = self.steps[:: self.stride]
         return np.array([[*facts.hand, facts.openness] for facts in frames], dtype=np.float32)
 
-    def objects(self) -> npt.NDArray[np.float32]:
+    def objects(self) -> Floats32:
         """Position of the object and the remaining distance: (frames, 4)."""
         frames = self.steps[:: self.stride]
         return np.array([[*facts.object, facts.distance] for facts in frames], dtype=np.float32)
 
-    def goals(self) -> npt.NDArray[np.float32]:
+    def goals(self) -> Floats32:
         """Position of the goal: (frames, 3)."""
         return np.array([facts.target for facts in self.steps[:: self.stride]], dtype=np.float32)
 
-
-Flags = npt.NDArray[np.bool_]
 
 LIFTED = 0.02
 """an object this far (m) above its start is lifted"""
@@ -264,11 +260,11 @@ RULES: tuple[Callable[[Measured], Iterator[Event]], ...] = (
 )
 
 
-def _column(measured: Measured, name: str) -> npt.NDArray[np.float64]:
+def _column(measured: Measured, name: str) -> Floats:
     return np.array([getattr(facts, name) for facts in measured.steps])
 
 
-def _runs(flags: Flags | npt.NDArray[np.float64]) -> list[tuple[int, int]]:
+def _runs(flags: Bools | Floats) -> list[tuple[int, int]]:
     """First and last index of every run of true values."""
     padded = np.concatenate([[0], np.asarray(flags, dtype=np.int8), [0]])
     edges = np.flatnonzero(np.diff(padded))

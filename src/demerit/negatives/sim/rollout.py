@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from demerit.data.episode import Episode, Origin
+from demerit.data.arrays import Floats
+from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames, Images
-from demerit.data.labels import Outcome
 from demerit.data.video import Encoding, VideoClip, write_video
 from demerit.errors import BadInput, NotApplicable
-from demerit.negatives.sim.arena import Arena, Floats, SceneRenderer, Setting, SimCamera, StepFacts, silence_warnings
-from demerit.negatives.sim.behaviours import BEHAVIOURS, Expert, Finisher, Moment, Stage, draw_ending
+from demerit.negatives.sim.arena import Arena, SceneRenderer, Setting, SimCamera, StepFacts, silence_warnings
+from demerit.negatives.sim.behaviours import BEHAVIOURS, Expert, Moment, Stage, draw_ending
 from demerit.negatives.sim.fetch import FetchArena
 from demerit.negatives.sim.measure import Measured, find_events, progress
 from demerit.negatives.sim.tasks import FETCH, SAWYER, Task, task
@@ -141,7 +141,7 @@ class _Play:
         self.ending = draw_ending(arena.task, random_numbers(spec, "ending"))
         make = BEHAVIOURS.factory(spec.behaviour)
         self.actor: Expert = make(Stage(arena.task, arena.expert(), random_numbers(spec, "behaviour"), first))
-        self.finisher: Finisher | None = None
+        self.is_ending = False
         self.step = self.still = self.done_for = 0
         self.gripper = -1.0
         self.places = [first.hand]
@@ -150,12 +150,12 @@ class _Play:
         self.step += 1
         if self.step <= self.start:
             return np.array([0, 0, 0, -1.0])
-        if self.finisher is None and self._is_over(facts, success):
-            lead = np.zeros(3) if self.task.settles else self.arena.lead()
-            self.finisher = Finisher(self.ending, facts.hand, self.home, self.gripper, lead)
-        if self.finisher is not None:
-            return self.finisher.act(facts.hand)
-        now = Moment(self.step - self.start, facts, progress(self.task, self.first, facts, success), success)
+        if not self.is_ending and self._is_over(facts, success):
+            self.is_ending = True
+            self.ending.start(self.home, self.gripper, np.zeros(3) if self.task.settles else self.arena.lead())
+        if self.is_ending:
+            return self.ending.act(facts.hand)
+        now = Moment(facts, progress(self.task, self.first, facts, success), success)
         action = self.actor.act(now)
         self.gripper = float(action[3])
         return np.array([*(action[:3] * self.pace), action[3]])

@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
-from demerit.data.episode import Episode
-from demerit.data.labels import Preference
+from demerit.data.episode import Episode, Preference
 from demerit.errors import UnknownName
 from demerit.negatives.sim.arena import Setting
+from demerit.negatives.sim.behaviours import BEHAVIOURS
 from demerit.negatives.sim.rollout import EpisodeSpec
 from demerit.negatives.sim.tasks import FETCH, SAWYER, Task, tasks
-from demerit.registry import load_attribute
 
 BENCHMARK, FETCH_BENCHMARK = "metaworld-bad@1", "fetch-bad@1"
 Split = Literal["train", "validation", "test"]
@@ -40,40 +38,19 @@ HELD_OUT_TASKS = (
 )
 HELD_OUT_BEHAVIOURS = ("missed-grasp", "overshoot", "slam")
 
-# Registered behaviours must not change the benchmark: these are its own, by class.
-BEHAVIOUR_CLASSES = {
-    "drop": "demerit.negatives.sim.behaviours:Drop",
-    "early-stop": "demerit.negatives.sim.behaviours:EarlyStop",
-    "hesitate": "demerit.negatives.sim.behaviours:Hesitate",
-    "missed-grasp": "demerit.negatives.sim.behaviours:MissedGrasp",
-    "never-closes": "demerit.negatives.sim.behaviours:NeverCloses",
-    "noisy": "demerit.negatives.sim.behaviours:Noisy",
-    "overshoot": "demerit.negatives.sim.behaviours:Overshoot",
-    "random": "demerit.negatives.sim.behaviours:RandomMotion",
-    "slam": "demerit.negatives.sim.behaviours:Slam",
-    "undo": "demerit.negatives.sim.behaviours:Undo",
-    "wrong-object": "demerit.negatives.sim.behaviours:WrongObject",
-    "wrong-place": "demerit.negatives.sim.behaviours:WrongPlace",
-}
-FETCH_CLASSES = {**BEHAVIOUR_CLASSES, "idle": "demerit.negatives.sim.behaviours:Idle"}
-
-
-@dataclass(frozen=True)
-class SplitSeeds:
-    """The seeds of a split, the number of behaviours besides the expert at each seed, and the setting."""
-
-    first_seed: int
-    seeds: int
-    others: int
-    setting: Setting
-
-
+OTHER_BEHAVIOURS = (
+    *("drop", "early-stop", "hesitate", "missed-grasp", "never-closes", "noisy"),
+    *("overshoot", "random", "slam", "undo", "wrong-object", "wrong-place"),
+)
+"""those of the benchmark besides the expert; further registered ones must not change it. Fetch has `idle` as well"""
+SplitSeeds = tuple[int, int, int, Setting]
+"""the first seed of a split, the number of seeds, the behaviours besides the expert at each seed, and the setting"""
 PARTS: dict[Split, SplitSeeds] = {
-    "train": SplitSeeds(0, 15, 3, "varied"),
-    "validation": SplitSeeds(10_000, 2, 3, "varied"),
-    "test": SplitSeeds(20_000, 15, 4, "held-out"),
+    "train": (0, 15, 3, "varied"),
+    "validation": (10_000, 2, 3, "varied"),
+    "test": (20_000, 15, 4, "held-out"),
 }
-FETCH_PARTS: dict[Split, SplitSeeds] = {"test": SplitSeeds(30_000, 45, 1, "varied")}
+FETCH_PARTS: dict[Split, SplitSeeds] = {"test": (30_000, 45, 1, "varied")}
 
 
 def plan(split: str, size: int = 128, benchmark: str = BENCHMARK) -> list[EpisodeSpec]:
@@ -81,16 +58,16 @@ def plan(split: str, size: int = 128, benchmark: str = BENCHMARK) -> list[Episod
     robot, parts = (FETCH, FETCH_PARTS) if benchmark == FETCH_BENCHMARK else (SAWYER, PARTS)
     if split not in parts:
         raise UnknownName(f"split of {benchmark}", split, parts)
-    part = parts[split]
+    first_seed, seeds, others, setting = parts[split]
     listed = []
     for task in tasks(robot).values():
         if robot == SAWYER and (task.name in HELD_OUT_TASKS) != (split == "test"):
             continue
-        others = _others(task, with_held_out=split == "test")
-        for number in range(part.seeds):
-            turn = [others[(number * part.others + place) % len(others)] for place in range(part.others)]
+        behaviours = _others(task, with_held_out=split == "test")
+        for number in range(seeds):
+            turn = [behaviours[(number * others + place) % len(behaviours)] for place in range(others)]
             listed += [
-                EpisodeSpec(task.name, behaviour, part.first_seed + number, part.setting, size, split)
+                EpisodeSpec(task.name, behaviour, first_seed + number, setting, size, split)
                 for behaviour in ("expert", *turn)
             ]
     return listed
@@ -99,8 +76,10 @@ def plan(split: str, size: int = 128, benchmark: str = BENCHMARK) -> list[Episod
 def _others(task: Task, with_held_out: bool) -> list[str]:
     return [
         name
-        for name, address in (FETCH_CLASSES if task.robot == FETCH else BEHAVIOUR_CLASSES).items()
-        if (with_held_out or name not in HELD_OUT_BEHAVIOURS) and not load_attribute(address, name).why_not(task)  # type: ignore[attr-defined]
+        for name in (*OTHER_BEHAVIOURS, "idle")
+        if (with_held_out or name not in HELD_OUT_BEHAVIOURS)
+        and (name != "idle" or task.robot == FETCH)
+        and not BEHAVIOURS.factory(name).why_not(task)  # type: ignore[attr-defined]
     ]
 
 
@@ -132,47 +111,42 @@ def matched_pairs(episodes: Iterable[Episode]) -> list[Preference]:
     ]
 
 
-@dataclass(frozen=True)
-class _Pair:
-    good: str
-    bad: str
-    ratio: float
-    """log of motion of the success / motion of the failure"""
-    longer: int
-    """frames of the success - frames of the failure"""
+_Pair = tuple[tuple[str, str], tuple[float, float]]
+"""ids of a success and a failure; the log of the ratio of their motion, and how many frames the success is longer"""
 
 
 def _closest(episodes: Sequence[Episode]) -> list[_Pair]:
     """Match greedily, the most similar first."""
-    good = [episode for episode in episodes if episode.outcome is not None and episode.outcome.success]
-    bad = [episode for episode in episodes if episode.outcome is not None and episode.outcome.success is False]
-    candidates = [_pair(success, failure) for success in good for failure in bad]
-    fitting = [
-        pair
-        for pair in candidates
-        if abs(pair.longer) <= LONGEST_DIFFERENCE and abs(pair.ratio) <= math.log(LARGEST_RATIO)
-    ]
+    successes = [episode for episode in episodes if episode.outcome is not None and episode.outcome.success]
+    failures = [episode for episode in episodes if episode.outcome is not None and episode.outcome.success is False]
+    candidates = [_pair(success, failure) for success in successes for failure in failures]
     used: set[str] = set()
     chosen = []
-    for pair in sorted(fitting, key=lambda pair: (abs(pair.ratio), pair.good, pair.bad)):
-        if not used & {pair.good, pair.bad}:
-            used |= {pair.good, pair.bad}
-            chosen.append(pair)
+    for ids, (ratio, longer) in sorted(candidates, key=_similarity):
+        is_fitting = abs(longer) <= LONGEST_DIFFERENCE and abs(ratio) <= math.log(LARGEST_RATIO)
+        if is_fitting and not used & set(ids):
+            used.update(ids)
+            chosen.append((ids, (ratio, longer)))
     return chosen
 
 
 def _pair(good: Episode, bad: Episode) -> _Pair:
     moves, frames = ([float(episode.origin.tags[name]) for episode in (good, bad)] for name in ("motion", "frames"))
-    return _Pair(good.id, bad.id, math.log(moves[0] / moves[1]), int(frames[0] - frames[1]))
+    return (good.id, bad.id), (math.log(moves[0] / moves[1]), frames[0] - frames[1])
+
+
+def _similarity(pair: _Pair) -> tuple[float, tuple[str, str]]:
+    ids, (ratio, _) = pair
+    return abs(ratio), ids
 
 
 def _balance(pairs: Sequence[_Pair]) -> list[tuple[str, str]]:
     """Drop the least similar pairs of the larger side until both are equal, for motion, then for length."""
-    kept = sorted(pairs, key=lambda pair: (abs(pair.ratio), pair.good))
-    for side in ("ratio", "longer"):
-        more = [pair for pair in kept if getattr(pair, side) > 0]
-        less = [pair for pair in kept if getattr(pair, side) < 0]
+    kept = sorted(pairs, key=_similarity)
+    for number in (0, 1):
+        more = [pair for pair in kept if pair[1][number] > 0]
+        less = [pair for pair in kept if pair[1][number] < 0]
         most = min(len(more), len(less))
         dropped = {*more[most:], *less[most:]}
         kept = [pair for pair in kept if pair not in dropped]
-    return [(pair.good, pair.bad) for pair in kept]
+    return [ids for ids, _ in kept]

@@ -10,14 +10,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from demerit.data.arrays import Floats
 from demerit.errors import UnknownName
 
 if TYPE_CHECKING:
     from demerit.negatives.sim.arena import Arena
 
-Floats = npt.NDArray[np.float64]
 Corner: TypeAlias = tuple[float, float, float]
 
 TABLE_AREA: tuple[Corner, Corner] = ((-0.28, 0.48, 0.0), (0.28, 0.78, 0.0))

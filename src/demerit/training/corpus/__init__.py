@@ -4,10 +4,8 @@ A `CorpusConfig` (YAML) decides everything. `make_plan` draws the episodes, assi
 anything is written; `build_corpus` makes the corpus and its composition table. `demerit build-corpus` is the command.
 """
 
-from demerit.training.corpus.config import CorpusConfig, CorpusSource, load_config, parse_config
-from demerit.training.corpus.counts import CorpusCounts
-from demerit.training.corpus.job import CorpusSummary, build_corpus, estimate_cost
-from demerit.training.corpus.plan import CorpusPlan, make_plan
+from demerit.training.corpus.config import CorpusConfig, CorpusPlan, CorpusSource, load_config, make_plan, parse_config
+from demerit.training.corpus.job import CorpusCounts, CorpusSummary, build_corpus, estimate_cost
 
 __all__ = [
     "CorpusConfig",

@@ -3,6 +3,6 @@
 `demerit.training.rewind.train.train_rewind` trains and exports; it needs the extra `train`.
 """
 
-from demerit.training.rewind.config import RewindTrainConfig, load_rewind_config
+from demerit.training.rewind.data import RewindTrainConfig, load_rewind_config
 
 __all__ = ["RewindTrainConfig", "load_rewind_config"]

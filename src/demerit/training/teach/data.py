@@ -9,40 +9,172 @@ Labelled frames get full weight; frames that fill a gap get little. Origins of a
     event      frames after a failure event: at most `cap`
     start      the first frame: 0
     made_up    a straight line from start to end
+    unfinished where recordings stop when the task is done: all but the last fifth, where it is not done yet
     words      a success paired with another task's instruction: 0
 
 Bounds (`capped`, `event`) are not values: the fit decides how far below they lie. Every frame with a weight also has a
 target for `done`: whether the task is finished at that frame.
+
+It also says what the pictures of a lesson look like: copies of one video, two scenes or robots, labels that do not fit.
+Distances are between the network's features, so they also find copies that were encoded again.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Bools, Floats, Floats32, Ints
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode, count_episodes
+from demerit.data.episode import (
+    LABEL_SOURCES,
+    Episode,
+    Event,
+    Preference,
+    count_episodes,
+    select_labels,
+)
 from demerit.data.frames import spread
-from demerit.data.labels import LABEL_SOURCES, Event, Preference, select_labels
-from demerit.data.splits import seed_of
+from demerit.data.splits import LabelSelection, seed_of
 from demerit.errors import BadInput, NotApplicable, UnreadableVideo
-from demerit.training.selection import LabelSelection
-from demerit.training.teach.config import LabelWeights, TeachConfig
+from demerit.models.taught.features import validate_parts
 
-Floats = npt.NDArray[np.float64]
+DEFAULT_PARTS = ("tower", "change", "places", "moved")
+"""the feature parts that work best for a new task; what the network learned about other tasks misleads"""
+MOST_ROWS, FEWEST_ROWS = 4000, 6
+"""frames fitted in total when there are many episodes, and at least per episode"""
+HeadKind = Literal["auto", "linear", "rbf", "both"]
+
+
+@dataclass(frozen=True)
+class LabelWeights:
+    """How much one episode's labels count, by origin; 1 = an episode with every frame measured."""
+
+    measured: float = 1.0
+    """a measured curve"""
+    marked: float = 0.7
+    """a few marked frames, together"""
+    between: float = 0.5
+    """interpolation between marked frames"""
+    end: float = 0.7
+    """the last frames, which the verdict is about"""
+    start: float = 0.15
+    """the first frame: nothing is done yet"""
+    made_up: float = 0.3
+    """linear interpolation from start to end"""
+    capped: float = 0.5
+    """the last frames of a failure without a known final progress: an upper bound"""
+    event: float = 0.3
+    """frames after a failure event: an upper bound"""
+    flagged: float = 0.03
+    """factor for a failure, in a lesson of success flags alone. It shows where the cut is, but not what a success looks
+    like: counted fully, a few failures teach what else they have in common"""
+    pair: float = 0.7
+    """a preference: a difference between two last frames"""
+    view: float = 0.3
+    """a negative made from a success by reordering its frames"""
+    words: float = 0.3
+    """a success paired with another task's instruction"""
+    unfinished: float = 0.7
+    """frames before the last fifth, where recordings stop when the task is done: not done yet"""
+
+
+@dataclass(frozen=True)
+class TeachConfig:
+    """How a head is fitted."""
+
+    parts: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(DEFAULT_PARTS, 1.0))
+    """feature parts and their weights, see `demerit.models.taught.features`"""
+    kind: HeadKind = "auto"
+    """auto: linear; from `rbf_from` groups on, whichever predicts held-out groups best"""
+    grid: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+    """ridge penalties to choose from; the unit is one episode"""
+    prior: float = 0.02
+    """the penalty when there are too few groups to choose by"""
+    choose_from: int = 4
+    """groups needed to choose a penalty"""
+    prior_groups: float = 10.0
+    """strength of the prior on the penalty, in groups"""
+    reader: bool = True
+    """also train a small network on larger images, where torch is installed, and use it where that is better"""
+    rbf_from: int = 16
+    landmarks: int = 256
+    """stored frames of the rbf part, at most"""
+    widths: tuple[float, ...] = (1.0,)
+    """widths of the rbf part, in median distances"""
+    rows: int = 32
+    """frames fitted per episode, spread evenly; the last few are always included"""
+    last: int = 3
+    """number of last frames that a verdict is about, at least"""
+    tail: float = 0.15
+    """share of frames that a verdict is about, at least"""
+    cap: float = 0.5
+    """upper bound on the progress at the end of a failed episode, when unknown"""
+    blend: float = 0.25
+    """weight of `done` in a frame's value, against progress: fewer failures are rewarded"""
+    belief: float = 0.2
+    """strength of the prior on uncalibrated values, in episodes (see `fit_scale`)"""
+    margin: float = 0.3
+    """least difference between the two of a preference"""
+    damping: float = 0.25
+    """share of the typical deviation added to every column's, because few episodes show few ways of moving"""
+    rounds: int = 4
+    """iterations for bounds (caps and margins)"""
+    views: int = 2
+    """negatives made from each success, when the head can see order"""
+    folds: int = 10
+    seed: int = 0
+    weights: LabelWeights = field(default_factory=LabelWeights)
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        validate_parts(list(self.parts))
+        if self.kind not in get_args(HeadKind):
+            raise BadInput("kind of head", f"one of {', '.join(get_args(HeadKind))}", repr(self.kind))
+        if not self.grid or min(self.grid) <= 0 or self.prior <= 0:
+            raise BadInput("penalties", "numbers above 0", (self.grid, self.prior))
+        for name, least in (("rows", 2), ("last", 1), ("landmarks", 1), ("folds", 2), ("rounds", 1), ("views", 0)):
+            if getattr(self, name) < least:
+                raise BadInput(name, f"a number, {least} or more", getattr(self, name))
+        for name in ("cap", "margin", "blend", "tail"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BadInput(name, "a number from 0 to 1", getattr(self, name))
+
+    def ending(self, length: int) -> int:
+        """Number of last frames, of `length`, that a verdict is about."""
+        return max(self.last, round(self.tail * length))
+
+    def for_episodes(self, episodes: int) -> TeachConfig:
+        """Use fewer frames per episode when there are many: 500 episodes are then fitted in minutes."""
+        return replace(self, rows=min(self.rows, max(FEWEST_ROWS, MOST_ROWS // episodes)))
+
+    @property
+    def sees_order(self) -> bool:
+        """Whether any feature part depends on frame order or instruction."""
+        return bool({"hidden", "outputs", "recent"} & set(self.parts))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        facts = asdict(self)
+        return {**facts, "parts": dict(self.parts), "grid": list(self.grid), "widths": list(self.widths)}
+
+
 DONE, HALF = 1 - 1e-3, 0.5
 """final progress that counts as a success from here on, and as a failure up to here, without a label"""
 FEWEST_EPISODES, FEWEST_CHOICES = 2, 3
+BEFORE, STOPPED_LAST = 0.8, 2
+"""where recordings stop when the task is done: the share of frames at which it is not done yet, and how many last
+frames show it done"""
 REACHED = 0.95
 """at least one episode must get this far: otherwise it is unknown what a finished task looks like"""
 LABEL_KINDS = "success, a grade, progress, a curve, failure events or A/B preferences (see docs/labels.md)"
-ORIGINS = ("measured", "marked", "between", "end", "start", "made_up", "capped", "event", "words")
+ORIGINS = ("measured", "marked", "between", "end", "start", "made_up", "capped", "event", "words", "unfinished")
 """origins of targets; fields of `LabelWeights`"""
 _CODE = {name: code for code, name in enumerate(ORIGINS, start=1)}
 
@@ -57,7 +189,7 @@ class TeachLabel:
     success: bool | None = None
     progress: float | None = None
     grade: int | None = None
-    curve: npt.NDArray[np.float32] | None = None
+    curve: Floats32 | None = None
     events: tuple[Event, ...] = ()
 
     @property
@@ -101,7 +233,7 @@ UNLABELLED = TeachLabel()
 
 def label_of(episode: Episode) -> TeachLabel:
     """Combine the labels of all outcomes; `gather_data` has dropped those of other sources."""
-    outcomes = sorted(episode.outcomes, key=lambda outcome: LABEL_SOURCES.index(outcome.source))
+    outcomes = sorted(episode.labels, key=lambda outcome: LABEL_SOURCES.index(outcome.source))
 
     def first(name: str) -> Any:
         return next((value for outcome in outcomes if (value := getattr(outcome, name)) is not None), None)
@@ -118,7 +250,7 @@ def label_of(episode: Episode) -> TeachLabel:
 def _source_conflict(episode: Episode) -> str:
     """Describe how equally trusted sources contradict each other on success; empty when they do not."""
     by_source: dict[str, set[bool]] = defaultdict(set)
-    for outcome in episode.outcomes:
+    for outcome in episode.labels:
         if outcome.success is not None:
             by_source[outcome.source].add(outcome.success)
     for source in LABEL_SOURCES:
@@ -187,6 +319,11 @@ class TeachData:
         if self.preferences:
             counts["A/B preferences"] = len(self.preferences)
         return dict(counts.most_common())
+
+
+def teaches_progress(labels: Iterable[TeachLabel]) -> bool:
+    """Whether some labels say how far an episode got, and not only how it ended."""
+    return any({"a curve", "marked moments", "a grade", "final progress"} & set(label.kinds) for label in labels)
 
 
 def gather_data(dataset: Dataset, limit: int | None = None, selection: LabelSelection | None = None) -> TeachData:
@@ -287,13 +424,19 @@ class FrameTargets:
     """progress; NaN where unknown; an upper bound where `capped`"""
     done: Floats
     """1, 0 or NaN: whether the task is finished"""
-    capped: npt.NDArray[np.bool_]
+    capped: Bools
     """where `value` is only an upper bound"""
     origin: npt.NDArray[np.int8]
     """where each value comes from: 0 = unknown, else an index into ORIGINS, plus 1"""
     weights: LabelWeights
     share: float = 1.0
     """multiplies all weights"""
+
+    @classmethod
+    def unknown(cls, length: int, config: TeachConfig) -> FrameTargets:
+        """Start with nothing known; `set` and `interpolate` fill in values, `finish` ends it."""
+        value, done = np.full(length, np.nan), np.full(length, np.nan)
+        return cls(value, done, np.zeros(length, dtype=bool), np.zeros(length, dtype=np.int8), config.weights)
 
     def __len__(self) -> int:
         """Number of frames."""
@@ -310,7 +453,7 @@ class FrameTargets:
         known = self.value[(self.origin > 0) & ~self.capped]
         return float(known.max()) if len(known) else float("nan")
 
-    def choose_rows(self, count: int, last: int) -> tuple[npt.NDArray[np.int64], Floats]:
+    def choose_rows(self, count: int, last: int) -> tuple[Ints, Floats]:
         """Choose about `count` frames to fit, and their weights: an origin's weight is shared by its frames.
 
         Spread evenly; the first, the `last` last and every marked frame are always included.
@@ -329,17 +472,10 @@ class FrameTargets:
                 weight[mine] = self.share * getattr(self.weights, name) / mine.sum()
         return at, weight
 
-
-class _TargetDraft:
-    """Targets being built; the first value set for a frame stays."""
-
-    def __init__(self, length: int) -> None:
-        self.value, self.done = np.full(length, np.nan), np.full(length, np.nan)
-        self.capped, self.origin = np.zeros(length, dtype=bool), np.zeros(length, dtype=np.int8)
-
     def set(
         self, frames: npt.NDArray[np.integer] | slice, value: npt.ArrayLike, origin: str, capped: bool = False
     ) -> None:
+        """Set the values of some frames; the first value set for a frame stays."""
         at = np.arange(len(self.value))[frames]
         free = self.origin[at] == 0
         values = np.broadcast_to(np.asarray(value, dtype=np.float64), at.shape)
@@ -348,20 +484,24 @@ class _TargetDraft:
         self.origin[at[free]] = _CODE[origin]
 
     def interpolate(self, points: dict[int, float], origin: str) -> None:
+        """Set the frames between points (progress by frame), linearly."""
         at = sorted(points)
         inside = np.arange(at[0], at[-1] + 1)
         self.set(inside, np.interp(inside, at, [points[i] for i in at]), origin)
 
-    def finish(self, config: TeachConfig, label: TeachLabel) -> FrameTargets:
+    def finish(self, label: TeachLabel) -> FrameTargets:
+        """Fill in `done`, from the values and the label, and return the targets."""
         known = self.origin > 0
         # A success is done where it is as far as at its end; anything else only where progress is complete.
         level = min(DONE, float(self.value[-1])) if label.verdict and known[-1] else DONE
         self.done[known] = (self.value[known] >= level) & ~self.capped[known]
-        return FrameTargets(self.value, self.done, self.capped, self.origin, config.weights)
+        return self
 
 
-def targets_of(label: TeachLabel, length: int, config: TeachConfig | None = None) -> FrameTargets:
+def targets_of(label: TeachLabel, length: int, config: TeachConfig | None = None, stops: bool = False) -> FrameTargets:
     """Make the targets of an episode of `length` frames.
+
+    `stops` says that a success flag is about the last frames alone: recordings stop when the task is done.
 
     Raises:
         NotApplicable: nothing is known about it, or its curve is not as long as the video.
@@ -371,31 +511,33 @@ def targets_of(label: TeachLabel, length: int, config: TeachConfig | None = None
         raise NotApplicable("it has no frames")
     if not label.known:
         raise NotApplicable("it has no label")
-    draft = _TargetDraft(length)
+    draft = FrameTargets.unknown(length, config)
     if label.curve is not None:
         if len(label.curve) != length:
             raise NotApplicable(f"its curve has {len(label.curve)} values and its video {length} frames")
         _use_curve(draft, label)
+    elif stops:
+        _use_flag(draft, label, config)
     else:
         _use_end(draft, label, config)
-    return draft.finish(config, label)
+    return draft.finish(label)
 
 
 def start_targets(length: int, config: TeachConfig) -> FrameTargets:
     """Targets of an episode that was only compared with others: it starts at 0."""
-    draft = _TargetDraft(length)
+    draft = FrameTargets.unknown(length, config)
     draft.set(slice(0, 1), 0.0, "start")
-    return draft.finish(config, UNLABELLED)
+    return draft.finish(UNLABELLED)
 
 
 def wrong_task_targets(length: int, config: TeachConfig) -> FrameTargets:
     """Targets of an episode paired with another task's instruction: 0 everywhere."""
-    draft = _TargetDraft(length)
+    draft = FrameTargets.unknown(length, config)
     draft.set(slice(None), 0.0, "words")
-    return draft.finish(config, TeachLabel(success=False))
+    return draft.finish(TeachLabel(success=False))
 
 
-def _use_curve(draft: _TargetDraft, label: TeachLabel) -> None:
+def _use_curve(draft: FrameTargets, label: TeachLabel) -> None:
     curve = np.asarray(label.curve, dtype=np.float64)
     known = np.flatnonzero(~np.isnan(curve))
     if len(known) == len(curve):
@@ -409,7 +551,17 @@ def _use_curve(draft: _TargetDraft, label: TeachLabel) -> None:
     draft.interpolate(points, "between")
 
 
-def _use_end(draft: _TargetDraft, label: TeachLabel, config: TeachConfig) -> None:
+def _use_flag(draft: FrameTargets, label: TeachLabel, config: TeachConfig) -> None:
+    """Contrast the last frames with all that were not the end yet, of successes and of failures."""
+    length, is_failure = len(draft), label.success is False
+    draft.set(slice(max(length - STOPPED_LAST, 0), length), config.cap if is_failure else 1.0, "end", is_failure)
+    draft.set(slice(0, 1), 0.0, "start")
+    progress = np.arange(length) / max(length - 1, 1)
+    earlier = np.flatnonzero(progress < BEFORE)
+    draft.set(earlier, config.cap if is_failure else progress[earlier], "unfinished", is_failure)
+
+
+def _use_end(draft: FrameTargets, label: TeachLabel, config: TeachConfig) -> None:
     length, end = len(draft.value), label.end
     last = slice(max(1, length - config.ending(length)), length) if length > 1 else slice(0, 1)
     events = [event for event in label.events if event.first < length]

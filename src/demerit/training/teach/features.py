@@ -16,28 +16,27 @@ import numpy as np
 import numpy.typing as npt
 
 from demerit.data.decode import load_ahead
-from demerit.data.episode import Episode
-from demerit.data.files import write_atomic
+from demerit.data.episode import Episode, normalize_instruction
+from demerit.data.files import read_npz, write_atomic
 from demerit.data.frames import Images, Prepare, short_hash, spread
-from demerit.data.instructions import normalize_instruction
 from demerit.data.reward import Reward
-from demerit.data.untrusted import read_npz
 from demerit.errors import BadEpisode, DemeritError
 from demerit.models.baselines import Change, Motion
-from demerit.models.compact.engine import Engine
 from demerit.models.taught.features import (
+    LAYERS,
     FeatureLayout,
     FeatureNetwork,
     Features,
     FeatureStream,
+    find_engine,
     join_cameras,
     part_widths,
+    prepare_large,
     stream_features,
     stride_indices,
     validate_parts,
 )
-from demerit.models.taught.reader import LAYERS, prepare_large
-from demerit.training.teach.config import TeachConfig
+from demerit.training.teach.data import TeachConfig
 
 BATCH = 2
 """episodes decoded at once; the cache is written after each"""
@@ -81,12 +80,8 @@ class EmbeddedEpisode:
         return normalize_instruction(self.episode.instruction)
 
 
-@dataclass(frozen=True)
-class UnreadableEpisode:
-    """An episode without features, and why."""
-
-    id: str
-    reason: str
+UnreadableEpisode = tuple[str, str]
+"""the id of an episode without features, and why"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,60 +137,54 @@ class FeatureSpec:
         return [name for name in self.cameras if name in episode.views]
 
 
-class FeatureCache:
-    """A folder with a file per episode, named by everything its features depend on."""
+def _cache_file(folder: Path, episode: Episode, spec: FeatureSpec) -> Path:
+    """Return the file of an episode's features, named by everything that they depend on."""
+    large = ["large"] if spec.keep else []
+    facts = json.dumps([spec.network.hash, list(spec.cameras), spec.stride, *large]).encode()
+    return folder / f"{short_hash(facts, episode.fingerprint().encode())}.npz"
 
-    def __init__(self, folder: Path, spec: FeatureSpec) -> None:
-        """Use an existing folder."""
-        self.folder = folder
-        self._cameras, self._keep = spec.cameras, spec.keep
-        large = ["large"] if spec.keep else []
-        self._spec = json.dumps([spec.network.hash, list(spec.cameras), spec.stride, *large]).encode()
 
-    def path(self, episode: Episode) -> Path:
-        """Return the file of an episode."""
-        return self.folder / f"{short_hash(self._spec, episode.fingerprint().encode())}.npz"
+def _write_features(path: Path, embedded: EmbeddedEpisode, spec: FeatureSpec) -> None:
+    """Write an episode's features atomically."""
+    arrays: dict[str, npt.NDArray[Any]] = {"at": embedded.at, "length": np.array([embedded.length])}
+    arrays |= {f"tower.{spec.cameras.index(name)}": tower for name, tower in embedded.tower.items()}
+    if spec.keep:
+        arrays["kept"] = embedded.kept
+        arrays |= {f"images.{spec.cameras.index(name)}": images for name, images in embedded.images.items()}
+    for reward in embedded.controls:
+        arrays |= {f"control.{reward.model}.at": reward.at, f"control.{reward.model}.value": reward.value}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_atomic(path, buffer.getvalue())
 
-    def put(self, embedded: EmbeddedEpisode) -> None:
-        """Write an episode's features atomically."""
-        arrays: dict[str, npt.NDArray[Any]] = {"at": embedded.at, "length": np.array([embedded.length])}
-        arrays |= {f"tower.{self._cameras.index(name)}": tower for name, tower in embedded.tower.items()}
-        if self._keep:
-            arrays["kept"] = embedded.kept
-            arrays |= {f"images.{self._cameras.index(name)}": images for name, images in embedded.images.items()}
-        for reward in embedded.controls:
-            arrays |= {f"control.{reward.model}.at": reward.at, f"control.{reward.model}.value": reward.value}
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        write_atomic(self.path(embedded.episode), buffer.getvalue())
 
-    def get(self, episode: Episode) -> EmbeddedEpisode | None:
-        """Return cached features; None when there are none or the file is damaged."""
-        try:
-            found = read_npz(self.path(episode), self.path(episode).stat().st_size)  # it is not compressed
-            present = {name: number for number, name in enumerate(self._cameras) if name in episode.views}
-            tower = {name: found[f"tower.{number}"] for name, number in present.items()}
-            names = sorted({name.split(".")[1] for name in found if name.startswith("control.")})
-            controls = tuple(
-                Reward(name, episode.id, found[f"control.{name}.at"], found[f"control.{name}.value"]) for name in names
-            )
-            embedded = EmbeddedEpisode(episode, int(found["length"][0]), found["at"], tower, controls)
-            if not self._keep:
-                return embedded
-            images = {name: found[f"images.{number}"] for name, number in present.items()}
-            return replace(embedded, kept=found["kept"], images=images)
-        except (OSError, ValueError, LookupError, DemeritError):
-            return None
+def _read_features(path: Path, episode: Episode, spec: FeatureSpec) -> EmbeddedEpisode | None:
+    """Return cached features; None when there are none or the file is damaged."""
+    try:
+        arrays = read_npz(path, path.stat().st_size)  # it is not compressed
+        present = {name: number for number, name in enumerate(spec.cameras) if name in episode.views}
+        tower = {name: arrays[f"tower.{number}"] for name, number in present.items()}
+        names = sorted({name.split(".")[1] for name in arrays if name.startswith("control.")})
+        controls = tuple(
+            Reward(name, episode.id, arrays[f"control.{name}.at"], arrays[f"control.{name}.value"]) for name in names
+        )
+        embedded = EmbeddedEpisode(episode, int(arrays["length"][0]), arrays["at"], tower, controls)
+        if not spec.keep:
+            return embedded
+        images = {name: arrays[f"images.{number}"] for name, number in present.items()}
+        return replace(embedded, kept=arrays["kept"], images=images)
+    except (OSError, ValueError, LookupError, DemeritError):
+        return None
 
 
 def extract_features(
     episodes: Sequence[Episode],
     spec: FeatureSpec,
-    cache: FeatureCache,
+    cache: Path,
     workers: int,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> Iterator[EmbeddedEpisode | UnreadableEpisode]:
-    """Yield every episode with its features, cached ones first; `on_done` gets the number done before each."""
+    """Yield every episode with its features, those in the folder `cache` first; `on_done` gets the number done."""
     todo: list[Episode] = []
     done = 0
     for episode in episodes:
@@ -211,14 +200,14 @@ def extract_features(
     for batch in load_ahead(todo, wanted, BATCH, workers, spec.present, spec.prepare):
         for loaded in batch:
             original = originals[loaded.episode.id]
-            result: EmbeddedEpisode | UnreadableEpisode = UnreadableEpisode(original.id, loaded.error)
+            result: EmbeddedEpisode | UnreadableEpisode = (original.id, loaded.error)
             if not loaded.error:
                 try:
                     result = replace(_embed(loaded.episode, spec), episode=original)
                 except DemeritError as error:
-                    result = UnreadableEpisode(original.id, str(error))
+                    result = original.id, str(error)
             if isinstance(result, EmbeddedEpisode):
-                cache.put(result)
+                _write_features(_cache_file(cache, original, spec), result, spec)
             done += 1
             on_done(done)
             yield result
@@ -252,9 +241,10 @@ def keep_frames(used: int, ending: int, most: int) -> npt.NDArray[np.int64]:
 
 def images_to_keep(network: FeatureNetwork, config: TeachConfig, views: int) -> int:
     """Return how many images per view are kept to train a reader; 0 where none can be trained."""
-    if not config.reader or config.sees_order or not isinstance(network, Engine) or missing_extra():
+    engine = find_engine(network)
+    if not config.reader or config.sees_order or engine is None or missing_extra():
         return 0
-    return int(np.clip(MOST_IMAGES // max(1, views), *KEPT_IMAGES)) if all(map(network.has_layer, LAYERS)) else 0
+    return int(np.clip(MOST_IMAGES // max(1, views), *KEPT_IMAGES)) if all(map(engine.has_layer, LAYERS)) else 0
 
 
 def missing_extra() -> str:
@@ -276,20 +266,20 @@ def to_half(numbers: Features) -> Any:
     return np.clip(numbers, -most, most).astype(np.float16)
 
 
-def _look_up(episode: Episode, spec: FeatureSpec, cache: FeatureCache) -> EmbeddedEpisode | UnreadableEpisode | None:
+def _look_up(episode: Episode, spec: FeatureSpec, cache: Path) -> EmbeddedEpisode | UnreadableEpisode | None:
     if not spec.present(episode):
-        return UnreadableEpisode(episode.id, f"it has no camera {' or '.join(map(repr, spec.cameras))}")
+        return episode.id, f"it has no camera {' or '.join(map(repr, spec.cameras))}"
     try:
-        return cache.get(episode)
+        return _read_features(_cache_file(cache, episode, spec), episode, spec)
     except DemeritError as error:
-        return UnreadableEpisode(episode.id, str(error))
+        return episode.id, str(error)
 
 
 def _embed(episode: Episode, spec: FeatureSpec) -> EmbeddedEpisode:
     cameras = spec.present(episode)
     lengths = {name: len(episode.views[name]) for name in cameras}
     if len(set(lengths.values())) > 1:
-        raise BadEpisode(episode.id, "cameras of one length (choose some with --cameras)", lengths)
+        raise BadEpisode(episode.id, "cameras of one length (choose some with --camera)", lengths)
     length = next(iter(lengths.values()))
     if not length:
         raise BadEpisode(episode.id, "at least one frame", "none")

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from demerit.data.arrays import Bools, Floats, Ints
 from demerit.data.frames import spread
 from demerit.errors import BadInput
 from demerit.models.taught.features import FeatureLayout
-from demerit.models.taught.head import Floats, LinearPart, RbfPart, TaughtHead, fill_missing, probability, rbf_kernel
-from demerit.training.teach.config import TeachConfig
-from demerit.training.teach.data import FrameTargets
+from demerit.models.taught.head import LinearPart, RbfPart, TaughtHead, fill_missing, probability, rbf_kernel
+from demerit.training.teach.data import FrameTargets, TeachConfig
 
-Ints = npt.NDArray[np.int64]
 EXACT, AT_MOST, AT_LEAST = 0, -1, 1
 CONSTANT = 30.0
 """value of the constant column: large, so that its coefficient is hardly penalised"""
@@ -50,9 +49,11 @@ TRUST = 0.8
 HALF_TRUST_AT = 2
 """groups at which that weight is half as much"""
 LEAST_SLOPE = 0.2
+STOPPED_BLEND = 1.0
+"""weight of `done` in a frame's value where recordings stop when the task is done: only the last frames show it"""
 HALF, FINISHED = 0.5, 0.95
 """with flags alone: the value that separates failures from successes, and the value of the median success"""
-MISSED_SUCCESS = 0.6
+MISSED_SUCCESS = 0.8
 """cost of a success below a half, against a failure above it: rewarding a failure is worse"""
 SMOOTHING = 0.5
 """bandwidth of the error shares at a cut, in deviations of the final values times n^(-1/5)"""
@@ -74,13 +75,8 @@ class FitExample:
     """(frames, 2): what a reader that was not trained on the example's group says"""
 
 
-@dataclass(frozen=True)
-class PreferencePair:
-    """A preference between two examples, by their indices."""
-
-    better: int
-    worse: int
-    tie: bool = False
+PreferencePair = tuple[int, int, bool]
+"""a preference between two examples: the index of the better one, of the worse one, and whether it is a tie"""
 
 
 def fit_head(
@@ -102,13 +98,12 @@ def fit_head(
     if not examples:
         raise BadInput("teaching", "at least one example", "none")
     config = config.for_episodes(len(examples))
+    if any("unfinished" in example.targets.origins for example in examples):
+        config = replace(config, blend=STOPPED_BLEND)
     shared = [example for example in examples if not example.wrong_task]
     if len(shared) != len(examples):
         index = {id(example): i for i, example in enumerate(shared)}
-        pairs = [
-            PreferencePair(index[id(examples[pair.better])], index[id(examples[pair.worse])], pair.tie)
-            for pair in pairs
-        ]
+        pairs = [(index[id(examples[better])], index[id(examples[worse])], tie) for better, worse, tie in pairs]
     rows = build_rows(shared, pairs, config)
     if not len(rows):
         raise BadInput("teaching", "frames with targets", "none")
@@ -166,7 +161,7 @@ def confusion(failures: Floats, successes: Floats) -> float:
     return float(1 - probability(apart, 1 / width, 0.0).mean())
 
 
-def _flagged_ends(rows: RegressionRows) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], bool]:
+def _flagged_ends(rows: RegressionRows) -> tuple[Bools, Bools, bool]:
     """Which ends are finished, which are failures of unknown progress, and whether most failures are such."""
     finished, flagged = rows.y[rows.ends, 1] == 1, rows.bound[rows.ends, 0] == AT_MOST
     return finished, flagged, bool(finished.any()) and bool(2 * flagged.sum() > (~finished).sum())
@@ -225,13 +220,13 @@ def build_rows(examples: Sequence[FitExample], pairs: Sequence[PreferencePair], 
     found = [_example_rows(example, config) for example in examples]
     plain = sum(len(x) for x, *_ in found)
     ends, differences, start = [], [], plain
-    for pair in pairs:
-        a, b = (_end_rows(examples[i], config) for i in (pair.better, pair.worse))
+    for better, worse, _ in pairs:
+        a, b = (_end_rows(examples[i], config) for i in (better, worse))
         differences.append((slice(start, start + len(a)), slice(start + len(a), start + len(a) + len(b))))
         ends += [a, b]
         start += len(a) + len(b)
-    y = [rows[1] for rows in found] + [np.array([[0.0 if pair.tie else config.margin, 0.0]]) for pair in pairs]
-    bound = [rows[2] for rows in found] + [np.full((1, 2), EXACT if pair.tie else AT_LEAST) for pair in pairs]
+    y = [rows[1] for rows in found] + [np.array([[0.0 if tie else config.margin, 0.0]]) for _, _, tie in pairs]
+    bound = [rows[2] for rows in found] + [np.full((1, 2), EXACT if tie else AT_LEAST) for _, _, tie in pairs]
     weight = np.concatenate([*(rows[3] for rows in found), np.full(len(pairs), config.weights.pair)])
     group = [np.full(len(rows[0]), example.group) for example, rows in zip(examples, found, strict=True)]
     task = [np.full(len(rows[0]), example.task) for example, rows in zip(examples, found, strict=True)]
@@ -248,8 +243,8 @@ def build_rows(examples: Sequence[FitExample], pairs: Sequence[PreferencePair], 
         np.concatenate([*y, np.zeros((0, 2))]),
         np.concatenate([*bound, np.zeros((0, 2))]).astype(np.int8),
         weight,
-        np.concatenate([*group, np.array([examples[pair.better].group for pair in pairs], dtype=np.str_)]),
-        np.concatenate([*task, np.array([examples[pair.better].task for pair in pairs], dtype=np.str_)]),
+        np.concatenate([*group, np.array([examples[better].group for better, _, _ in pairs], dtype=np.str_)]),
+        np.concatenate([*task, np.array([examples[better].task for better, _, _ in pairs], dtype=np.str_)]),
         frame_weight,
         (np.cumsum(sizes) - 1)[whole & (sizes > 0)],
         frames[:, columns:] if outputs else None,

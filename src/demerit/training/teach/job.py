@@ -15,7 +15,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,24 +24,39 @@ from typing import Any
 import numpy as np
 
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
+from demerit.data.episode import NOT_A_MODEL, Episode
 from demerit.data.files import lock_folder, make_folder, write_atomic
 from demerit.data.formats import open_dataset
-from demerit.data.labels import NOT_A_MODEL
-from demerit.data.seen import SeenEpisodes
+from demerit.data.splits import LabelSelection, SeenEpisodes
 from demerit.errors import BadInput, DemeritError, StoppedByUser, StoreError
 from demerit.models.familiarity import Familiarity
-from demerit.models.loading import DESCRIPTION, FORMAT, name_of, read_description
-from demerit.models.taught.features import LOOKS, FeatureNetwork, load_network
+from demerit.models.loading import DESCRIPTION, FORMAT, check_out, name_of, read_description
+from demerit.models.taught.features import (
+    LOOKS,
+    NO_TOWER,
+    SHIPPED_TOWER,
+    FeatureNetwork,
+    PairedNetwork,
+    Reader,
+    Tower,
+    load_network,
+)
 from demerit.models.taught.head import TaughtHead
-from demerit.models.taught.model import IDENTITY, KIND, TaughtConfig, TaughtModel, head_file, reader_file, seen_file
-from demerit.models.taught.reader import Reader
-from demerit.training.selection import LabelSelection
-from demerit.training.teach.config import TeachConfig
-from demerit.training.teach.data import TeachData, gather_data
+from demerit.models.taught.model import (
+    IDENTITY,
+    KIND,
+    TaughtConfig,
+    TaughtModel,
+    head_file,
+    held_file,
+    pack_held_out,
+    reader_file,
+    seen_file,
+    tower_file,
+)
+from demerit.training.teach.data import TeachConfig, TeachData, gather_data, teaches_progress
 from demerit.training.teach.features import (
     EmbeddedEpisode,
-    FeatureCache,
     FeatureSpec,
     UnreadableEpisode,
     choose_stride,
@@ -66,15 +81,22 @@ from demerit.training.teach.validate import (
     calibrate_success,
     cross_validate,
     learning_curve,
+    list_held_out,
 )
 
 OnProgress = Callable[[str, int, int], None]
 """called with the current stage, how much of it is done, and how much there is"""
+STOPPED = (
+    "The recordings stop when the task is done: only their last frames count as done, so values are low until the end."
+)
+UNMEASURED = "teaching was interrupted before it was measured"
 CURVE_GROUPS = 60
 """up to this many groups, a learning curve is computed"""
 UNLABELLED_EPISODES = (20, 200)
 """unlabelled episodes considered for suggestions: as many as are labelled, within these bounds"""
 CACHE_SUFFIX = ".teaching"
+WRITTEN = "head-", "seen-", "held-", "reader-", "tower-"
+"""how the names of a model's files begin; they end in its hashes"""
 """suffix of the feature cache, a folder next to the model folder"""
 READS, READ_EVERY = 60, 3
 """how many frames of a typical episode a reader reads, at least; and how far apart, at most"""
@@ -101,6 +123,7 @@ def teach(
     seed: int = 0,
     config: TeachConfig | None = None,
     network: FeatureNetwork | str | Path | None = None,
+    tower: str | Path | None = None,
     workers: int | None = None,
     sources: Sequence[str] = NOT_A_MODEL,
     use_test_split: bool = False,
@@ -119,8 +142,9 @@ def teach(
         seed: seed for folds and negatives; ignored when `config` is given.
         config: everything that can be tuned.
         network: another network than the shipped one, or its folder.
+        tower: the second tower: `droid` (shipped), `none` or an ONNX file; None = `droid` beside the shipped network.
         workers: decoding processes; None = one per core, 0 = decode in this process.
-        sources: label sources to teach from (see `demerit.data.labels`).
+        sources: label sources to teach from (see `demerit.data.episode`).
         use_test_split: also teach from episodes of a test split.
         cache: folder for features; None = next to the model, and none without a model.
         on_progress: called with stage, done and total.
@@ -131,7 +155,8 @@ def teach(
         if number is not None and number < least:
             raise BadInput(name, f"a number, {least} or more", number)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(str(dataset))
-    loaded = load_network(network)
+    tower = tower or (SHIPPED_TOWER if network is None else NO_TOWER)
+    loaded = load_network(network, Tower.load(tower))
     data = gather_data(opened, limit, LabelSelection(tuple(sources), use_test_split))
     spec = _feature_spec(data, loaded, tuple(cameras), config or TeachConfig(seed=seed))
     folder = None if out is None else Path(out)
@@ -146,7 +171,7 @@ def _feature_spec(
     cameras = cameras or common_cameras(data.taught)
     if not cameras:
         counts = ", ".join(f"{name} ({count})" for name, count in count_cameras(data.taught).items())
-        raise BadInput(data.address, "a camera that most labelled episodes have (or --cameras)", counts)
+        raise BadInput(data.address, "a camera that most labelled episodes have (or --camera)", counts)
     known = count_cameras(data.taught)
     unknown = [name for name in cameras if name not in known]
     if unknown:
@@ -171,7 +196,10 @@ def _open_cache(out: Path | None, address: str, given: str | Path | None) -> Ite
             yield Path(folder)
         return
     if out is not None:
-        _check_out(out, address)
+        facts = check_out(out, KIND, (*WRITTEN, "report.", "."))
+        before = facts.get("taught_on", {}).get("address")
+        if facts and before != address:
+            raise StoreError(out, f"it holds a model taught on {before}, not on {address}; choose another folder")
         given = given or out.with_name(out.name + CACHE_SUFFIX)
     cache = make_folder(Path(str(given)))
     with lock_folder(cache):
@@ -196,11 +224,14 @@ class _TeachJob:
         finished_before = _is_finished(self.out)
         training_set, skipped = build_training_set(self.data, self.spec, self._embed_taught())
         self.notes += [*self._describe_cameras(), *skipped]
+        if training_set.stops:
+            self.notes.append(STOPPED)
         head = _fit_head(training_set)
         held_out = CrossValidation(np.full(len(training_set), -1))
         if self.out is None or not (self.out / DESCRIPTION).exists():
             # an earlier model with figures is better than this one without
-            self._write(training_set, head, calibrate_success(training_set, held_out, self.risk))
+            unmeasured = calibrate_success(training_set, held_out, self.risk)
+            self._write(training_set, head, unmeasured, held_out, caution=UNMEASURED)
         curve: list[CurvePoint] = []
         suggestions: list[LabelSuggestion] | None = None
         reader: Reader | None = None
@@ -220,9 +251,11 @@ class _TeachJob:
         if self.stopped and finished_before:
             raise StoppedByUser(f"{self.out} keeps the model of the earlier run. Run the same command to resume.")
         calibration = calibrate_success(training_set, held_out, self.risk)
-        model = self._write(training_set, head, calibration, reader)
+        model = self._write(training_set, head, calibration, held_out, reader)
         notes = (*self.data.notes, *self.notes)
         results = build_results(self.data, training_set, held_out, calibration, model, curve, suggestions, notes)
+        if not results.answer.is_trusted:
+            model = self._write(training_set, head, calibration, held_out, reader, results.title)
         self._write_report(results)
         return TeachOutcome(model, results, self.out, self.stopped)
 
@@ -243,10 +276,10 @@ class _TeachJob:
             done = len(found) + len(lost)
             self.stopped = f"interrupted after {done} of {len(episodes)} episodes: the model was taught on those"
         if len(lost) * 2 > len(episodes) or not found:
-            reason, count = Counter(episode.reason for episode in lost).most_common(1)[0]
+            reason, count = Counter(why for _, why in lost).most_common(1)[0]
             got = f"{len(lost)} of {len(episodes)} labelled episodes that cannot, {count} of them because: {reason}"
             raise BadInput(self.data.address, "videos that can be read", got)
-        self.notes += [f"{episode.id} was skipped: {episode.reason}." for episode in lost]
+        self.notes += [f"{id} was skipped: {why}." for id, why in lost]
         order = {episode.id: place for place, episode in enumerate(self.data.taught)}
         return sorted(found, key=lambda embedded: order[embedded.id])
 
@@ -255,21 +288,23 @@ class _TeachJob:
         for name, count in count_cameras(taught).items():
             some = f"{count} of {len(taught)} labelled episodes have the camera {name}"
             if name not in self.spec.cameras:
-                yield f"{some}: it was not used (--cameras chooses)."
+                yield f"{some}: it was not used (--camera chooses)."
             elif count < len(taught):
                 yield f"{some}: the others were taught without it."
 
     def _extract(self, episodes: Sequence[Episode], stage: str) -> Iterator[EmbeddedEpisode | UnreadableEpisode]:
         total = len(episodes)
-        cache, workers = FeatureCache(self.cache, self.spec), min(self.workers, total)
-        return extract_features(episodes, self.spec, cache, workers, lambda done: self.on_progress(stage, done, total))
+        workers = min(self.workers, total)
+        return extract_features(
+            episodes, self.spec, self.cache, workers, lambda done: self.on_progress(stage, done, total)
+        )
 
     def _train_reader(self, training_set: TrainingSet) -> tuple[TrainingSet, Reader | None]:
         """Train a reader, and let it read every example that it was not trained on; not with too few labels."""
         if self.spec.config.reader and (package := missing_extra()):
             self.notes.append(
                 f"No reader was trained because {package} is not installed. With the extra `train` "
-                "(pip install 'demerit[train]') teaching also looks at larger images, which helps most on robots that "
+                "(pip install -e '.[train]') teaching also looks at larger images, which helps most on robots that "
                 "the network has not seen."
             )
         if not self.spec.keep or not can_train_reader(training_set):
@@ -302,8 +337,11 @@ class _TeachJob:
         training_set: TrainingSet,
         head: TaughtHead,
         calibration: SuccessCalibration,
+        held_out: CrossValidation,
         reader: Reader | None = None,
+        caution: str = "",
     ) -> TaughtModel:
+        """Write the model; `caution` says why it is not trusted yet."""
         spec, reader = self.spec, reader if head.mix else None
         head = replace(head, steep=calibration.steep, middle=calibration.middle)
         content = head.content()
@@ -319,15 +357,29 @@ class _TeachJob:
             licence=_combine_licences(spec.network, training_set),
             head=hashlib.sha256(content).hexdigest(),
             reader="" if reader is None else reader.sha256,
+            second_tower=spec.network.tower.sha256 if isinstance(spec.network, PairedNetwork) else "",
             read_every=1 if reader is None else _read_every(training_set),
             large=bool(spec.keep),
-            lesson={"head": dict(head.about), "settings": spec.config.as_facts(), "stopped": self.stopped},
+            lesson={
+                "head": dict(head.about),
+                "settings": spec.config.as_dict(),
+                "stopped": self.stopped,
+                **({"caution": caution} if caution else {}),
+            },
             identity=IDENTITY,
         )
         seen = SeenEpisodes.of(embedded.episode for embedded in training_set.episodes)
+        held = list_held_out(training_set, held_out, calibration)
         if self.out is not None:
-            _write_model(self.out, config, content, seen, reader)
-        return TaughtModel(config, head, spec.network, KIND if self.out is None else name_of(self.out), seen, reader)
+            names = {head_file(config.head): content, seen_file(config.head): seen.content()}
+            names[held_file(config.head)] = pack_held_out(held)
+            if reader is not None:
+                names[reader_file(config.reader)] = reader.content
+            if isinstance(spec.network, PairedNetwork) and not spec.network.tower.is_shipped:
+                names[tower_file(config.second_tower)] = spec.network.tower.content
+            _write_model(self.out, config, names)
+        name = KIND if self.out is None else name_of(self.out)
+        return TaughtModel(config, head, spec.network, name, seen, reader, held)
 
     def _taught_on(self, training_set: TrainingSet) -> dict[str, Any]:
         verdicts = Counter(label.verdict for label in training_set.labels)
@@ -339,6 +391,7 @@ class _TeachJob:
             "failures": verdicts[False],
             "labels": ", ".join(f"{kind}: {count}" for kind, count in self.data.count_kinds().items()),
             "tasks": training_set.tasks,
+            **({} if teaches_progress(training_set.labels) else {"quantity": "score"}),
         }
 
     def _write_report(self, results: TeachResults) -> None:
@@ -380,43 +433,19 @@ def _is_finished(out: Path | None) -> bool:
     return not read_description(out).get("lesson", {}).get("stopped")
 
 
-def _check_out(out: Path, address: str) -> None:
-    """Refuse a folder that holds anything but a model taught on the same dataset."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise StoreError(out, "it is a file; choose a folder for the model")
-    if not (out / DESCRIPTION).exists():
-        # a killed run may leave these
-        left = ("head-", "seen-", "report.", ".")
-        if not all(path.name.startswith(left) or path.suffix == ".part" for path in out.iterdir()):
-            raise StoreError(out, "it holds something else; nothing is overwritten, choose another folder")
-        return
-    facts = read_description(out)
-    before = facts.get("taught_on", {}).get("address") if facts["kind"] == KIND else None
-    if before is None:
-        reason = f"it holds a model of kind {facts['kind']!r}; nothing is overwritten, choose another folder"
-        raise StoreError(out, reason)
-    if before != address:
-        raise StoreError(out, f"it holds a model taught on {before}, not on {address}; choose another folder")
-
-
 def _read_every(training_set: TrainingSet) -> int:
     """Neighbouring frames of a long video show the same: reading each is not worth the time."""
     frames = float(np.median([len(embedded.at) for embedded in training_set.episodes]))
     return int(np.clip(frames // READS, 1, READ_EVERY if training_set.spec.stride == 1 else 1))
 
 
-def _write_model(out: Path, config: TaughtConfig, head: bytes, seen: SeenEpisodes, reader: Reader | None) -> None:
+def _write_model(out: Path, config: TaughtConfig, names: Mapping[str, bytes]) -> None:
     """Write the files named by their hashes first, then model.json, which switches to them atomically."""
     make_folder(out)
-    names = {head_file(config.head): head, seen_file(config.head): seen.content()}
-    if reader is not None:
-        names[reader_file(config.reader)] = reader.content
     for name, content in names.items():
         write_atomic(out / name, content)
-    facts = {"format": FORMAT, "kind": KIND, **config.as_facts()}
+    facts = {"format": FORMAT, "kind": KIND, **config.as_dict()}
     write_atomic(out / DESCRIPTION, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-    for path in (*out.glob("head-*.npz"), *out.glob("seen-*.json"), *out.glob("reader-*.onnx")):
-        if path.name not in names:
+    for path in list(out.iterdir()):
+        if path.name.startswith(WRITTEN) and path.name not in names:
             path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from demerit.data.files import write_atomic
+from demerit.data.arrays import Floats
+from demerit.data.episode import task_name
+from demerit.data.files import plain, write_atomic
 from demerit.data.frames import Frames
-from demerit.data.instructions import task_name
 from demerit.data.reward import Reward
+from demerit.decide.guarantee import describe_cut
 from demerit.errors import BadInput, DemeritError
 from demerit.evaluate.benchmarks import Benchmark, MeasureSettings, MetricSpec, Scores, labels_of
 from demerit.evaluate.benchmarks.metric_specs import CALIBRATION, DETECTION, GRADES, JUDGEMENT, MOMENT, RANKED, TRUTH
@@ -27,20 +29,18 @@ from demerit.evaluate.benchmarks.run import with_results
 from demerit.evaluate.metrics import Measure, Resampling, Tally
 from demerit.evaluate.metrics.ranking import preference_ordering
 from demerit.evaluate.reports.headline import Lead, headline, number
-from demerit.evaluate.reports.page import player_parts, render, report_facts
+from demerit.evaluate.reports.page import player_parts, report_facts
 from demerit.evaluate.reports.player import LISTED, make_film, pick_examples
 from demerit.evaluate.reports.report import About, EpisodeLabels, Report, ScoredUnder
 from demerit.models.baselines import Change, Clock, Constant, Length, Motion, Noise
-from demerit.models.protocol import RewardModel
-from demerit.models.taught.features import Features
-from demerit.models.taught.head import Floats, TaughtHead
+from demerit.models.protocol import SCORE, RewardModel
+from demerit.models.taught.features import Features, Reader
+from demerit.models.taught.head import TaughtHead
 from demerit.models.taught.model import TaughtModel
-from demerit.models.taught.reader import Reader
-from demerit.training.teach.data import TeachData
+from demerit.training.teach.data import TeachData, teaches_progress
 from demerit.training.teach.features import EmbeddedEpisode
 from demerit.training.teach.fit import READER
-from demerit.training.teach.looks import distances, doubt_labels
-from demerit.training.teach.training_set import TrainingSet
+from demerit.training.teach.training_set import TrainingSet, distances, doubt_labels
 from demerit.training.teach.trust import TrustAnswer, decide_trust, gather_evidence
 from demerit.training.teach.validate import (
     CUES,
@@ -52,6 +52,7 @@ from demerit.training.teach.validate import (
     measure_cameras,
     score_cues,
 )
+from demerit.web.pages import render
 
 UNTAUGHT = "untaught"
 RESAMPLES = 2000
@@ -90,6 +91,8 @@ class TeachResults:
     """why nothing is suggested; empty when something is"""
     doubtful: Mapping[str, str]
     """episodes whose label may be wrong, and why"""
+    cut: str = ""
+    """which number decides success, and what the value means"""
     cameras: tuple[CameraFigure, ...] = ()
     """each camera alone, then all together; empty with one camera"""
     reader: Mapping[str, float] = field(default_factory=dict)
@@ -124,22 +127,20 @@ class TeachResults:
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values: a benchmark report plus `teaching`."""
-        curve = [{**vars(point), **_nan_as_none(auroc=point.auroc, error=point.error)} for point in self.curve]
-        cameras = [{**asdict(figure), **_nan_as_none(auroc=figure.auroc)} for figure in self.cameras]
         return {
             **self.report.as_dict(),
             "teaching": {
                 "format": FORMAT,
                 "title": self.title,
-                "answer": self.answer.as_facts(),
+                "answer": self.answer.as_dict(),
                 "text": self.text,
                 "advice": list(self.advice),
                 "notes": list(self.notes),
-                "calibration": self.calibration.as_facts(),
-                "learning curve": curve,
-                **({"cameras": cameras} if cameras else {}),
+                "calibration": self.calibration.as_dict(),
+                "learning curve": plain(self.curve),
+                **({"cameras": plain(self.cameras)} if self.cameras else {}),
                 **({"reader": dict(self.reader)} if self.reader else {}),
-                "label next": [asdict(suggestion) for suggestion in self.suggestions],
+                "label next": plain(self.suggestions),
                 "doubtful labels": dict(self.doubtful),
             },
         }
@@ -168,9 +169,10 @@ def build_results(
     values = np.array([rewards[embedded.id].final for embedded in training_set.episodes])
     ids = [embedded.id for embedded in training_set.episodes]
     doubtful = doubt_labels(values, training_set.success, training_set.copies, ids)
+    answer = _answer(report, training_set, held_out, values, curve, len(data.unlabelled))
     return TeachResults(
         report=report,
-        answer=_answer(report, training_set, held_out, values, curve),
+        answer=answer,
         text=_summarize(report, calibration),
         advice=tuple(_advice(data, training_set, calibration, report, doubtful)),
         notes=(*_caveats(training_set, held_out), *notes, *report.warnings),
@@ -179,6 +181,7 @@ def build_results(
         suggestions=tuple(suggestions or ()),
         no_suggestion=_describe_no_suggestion(data, suggestions),
         doubtful=doubtful,
+        cut=describe_cut(model),
         cameras=tuple(measure_cameras(training_set, held_out, model.head)),
         reader=model.head.about.get(READER, {}),
     )
@@ -190,6 +193,7 @@ def _answer(
     held_out: CrossValidation,
     values: Floats,
     curve: Sequence[CurvePoint],
+    unlabelled: int,
 ) -> TrustAnswer:
     """Decide with each look by itself: that two robots can be told apart is no merit."""
     units = np.array(training_set.recordings if held_out.by_episode else training_set.groups)
@@ -198,7 +202,7 @@ def _answer(
         gather_evidence(values[looks == look], training_set.success[looks == look], units[looks == look].tolist())
         for look in sorted(set(training_set.looks))
     ]
-    return decide_trust(evidence, report.verdict(report.cards[0].name, "auroc"), curve)
+    return decide_trust(evidence, report.verdict(report.cards[0].name, "auroc"), curve, unlabelled)
 
 
 # The benchmark behind the report
@@ -242,7 +246,9 @@ def _build_report(data: TeachData, training_set: TrainingSet, held_out: CrossVal
             rewards.append(kept if kept is not None else control.score([embedded.episode])[0])
     about = "The network that the model was taught on, as it ships: what teaching starts from."
     network = model.config.network
-    untaught = replace(model.card, name=UNTAUGHT, revision=network[:12], weights_hash=network, about=about)
+    untaught = replace(
+        model.card, name=UNTAUGHT, quantity="progress", revision=network[:12], weights_hash=network, about=about
+    )
     names = (CUES, *(control.card.name for control in controls))
     ids = {embedded.id for embedded in training_set.episodes}
     report = Report(
@@ -278,16 +284,12 @@ def _held_out_rewards(training_set: TrainingSet, held_out: CrossValidation, mode
             yield Reward.unscored(name, embedded.id, NOT_HELD_OUT)
             continue
         outputs = held_out.outputs[index]
-        success, threshold = model.head.success(outputs).astype(np.float32), model.config.threshold
-        given: dict[str, Any] = {
-            "left out in fold": int(held_out.fold[index]),
-            "frames": len(embedded.at),
-            "success from": threshold,
-        }
-        given["succeeds"] = None if threshold is None else bool(success[-1] >= threshold)
-        missing = [camera for camera in training_set.spec.cameras if camera not in embedded.tower]
-        if missing:
-            given["missing cameras"] = missing
+        success = model.head.success(outputs).astype(np.float32)
+        cameras = [name for name in training_set.spec.cameras if name in embedded.tower]
+        described = model.describe_scoring(
+            cameras, embedded.episode.instruction, len(embedded.at), success[-1], familiarity=None
+        )
+        given = {"left out in fold": int(held_out.fold[index]), **described}
         value = model.head.value(outputs).astype(np.float32)
         yield Reward(name, embedded.id, embedded.at, value, success, given=given)
 
@@ -315,7 +317,7 @@ def _environment(training_set: TrainingSet, settings: MeasureSettings) -> dict[s
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "frames": "all" if stride == 1 else f"every {stride}th",
         "network": training_set.spec.network.hash,
-        **settings.as_facts(),
+        **settings.as_dict(),
     }
 
 
@@ -378,7 +380,9 @@ def _caveats(training_set: TrainingSet, held_out: CrossValidation) -> Iterator[s
     if still:
         yield f"Nothing moves in {still} of {len(training_set)} episodes: one frame, black or frozen."
     unmeasured = sum("measured" not in targets.origins for targets in training_set.targets)
-    if unmeasured:
+    if not teaches_progress(training_set.labels):
+        yield f"No progress is labelled, so the value is a {SCORE}."
+    elif unmeasured:
         yield (
             f"{unmeasured} of {len(training_set)} episodes have no progress at every frame: between labels, it is "
             "interpolated (a straight line to success, unknown on the way to failure) and counts little."
@@ -406,7 +410,9 @@ def _advice(
             f"a false-positive risk of {calibration.risk:g} needs {calibration.needed} of them."
         )
     elif calibration.threshold is None:
-        yield calibration.note
+        lacking, left = calibration.needed - calibration.failures, len(data.unlabelled)
+        few = f"{left} unlabelled episodes are" if left else "No unlabelled episode is"
+        yield calibration.note + (f" {few} left: record the others." if left < lacking else "")
     elif failures < successes / 2:
         yield f"Label more failures ({failures} against {successes} successes): fewer failures are then rewarded."
     if successes == 0:
@@ -428,10 +434,6 @@ def _advice(
         yield f"Look at the {len(data.conflicts)} contradictory labels."
     if doubtful:
         yield "Check these labels: " + "; ".join(f"{id} ({why})" for id, why in doubtful.items()) + "."
-
-
-def _nan_as_none(**values: float) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in values.items()}
 
 
 # What to label next
@@ -621,7 +623,11 @@ def _learning_dots(curve: tuple[CurvePoint, ...]) -> list[dict[str, Any]]:
             "x": round(PAD + i * step, 1),
             "y": round(HEIGHT - PAD - (HEIGHT - 2 * PAD) * max(0.0, (point.auroc - 0.5) * 2), 1),
             "groups": point.groups,
-            "text": f"taught on {point.groups}: AUROC {number(point.auroc)}, final progress {number(point.error)} off",
+            "text": f"taught on {point.groups}: AUROC {number(point.auroc)}{_describe_error(point.error)}",
         }
         for i, point in enumerate(known)
     ]
+
+
+def _describe_error(error: float) -> str:
+    return "" if math.isnan(error) else f", final progress {number(error)} off"

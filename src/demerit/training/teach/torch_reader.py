@@ -23,10 +23,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from demerit.data.arrays import Bools, Floats
 from demerit.data.frames import Images
-from demerit.models.compact.engine import ERRORS_ONLY, Engine, count_cores
-from demerit.models.taught.reader import LAYERS, READ, SIDE
-from demerit.training.compact.train import export_graph
+from demerit.models.compact.engine import ERRORS_ONLY, count_cores
+from demerit.models.taught.features import LAYERS, READ, SIDE, find_engine
+from demerit.training.loop import export_graph
 from demerit.training.teach.data import ORIGINS, FrameTargets
 from demerit.training.teach.training_set import TrainingSet
 from demerit.training.teach.validate import assign_folds
@@ -48,7 +49,6 @@ EARLY = 0.3
 """in the first frames, up to this share, no task is finished yet"""
 TRUST = {"measured": 1.0, "marked": 1.0, "between": 0.5, "end": 1.0, "capped": 1.0, "event": 1.0, "made_up": 0.3}
 """weight of a progress target by its origin; others count 1"""
-Floats = npt.NDArray[np.float64]
 Maps = tuple[npt.NDArray[np.float16], npt.NDArray[np.float16]]
 """the fine and the coarse map of frames, (frames, channels, places, places) each"""
 INPUTS = "fine", "coarse"
@@ -65,7 +65,7 @@ class ReaderExample:
     progress: Floats
     """0 to 1; an upper bound where `capped`"""
     progress_weight: Floats
-    capped: npt.NDArray[np.bool_]
+    capped: Bools
     done: Floats
     done_weight: Floats
     draw: Floats
@@ -118,7 +118,7 @@ def make_example(
 
 
 class ReaderNetwork(nn.Module):
-    """A fine and a coarse map in; logits of progress and `done` out."""
+    """A fine and a coarse map in; progress and `done` out."""
 
     down: Tensor
     right: Tensor
@@ -158,7 +158,11 @@ class ReaderNetwork(nn.Module):
         return self
 
     def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
-        """Compute (n, 2) logits."""
+        """Compute (n, 2) outputs from 0 to 1."""
+        return ((self.logits(fine, coarse).sigmoid() - SMOOTH) / (1 - 2 * SMOOTH)).clamp(0, 1)
+
+    def logits(self, fine: Tensor, coarse: Tensor) -> Tensor:
+        """Compute (n, 2) logits, which are trained."""
         entered = [enter(normal(x)) for enter, normal, x in zip(self.enter, self.standard, (fine, coarse), strict=True)]
         # a 1 x 1 convolution of both maps together, without enlarging the coarse one first
         h = functional.relu(entered[0] + functional.interpolate(entered[1], scale_factor=2.0))
@@ -209,7 +213,7 @@ def _batch_loss(network: ReaderNetwork, classes: Sequence[Sequence[ReaderExample
         rows.append(row)
     device = network.down.device
     progress, progress_weight, capped, done, done_weight = torch.tensor(np.array(rows, dtype=np.float32)).T.to(device)
-    logits = network(*(torch.from_numpy(np.stack(maps)).to(device).float() for maps in (fine, coarse)))
+    logits = network.logits(*(torch.from_numpy(np.stack(maps)).to(device).float() for maps in (fine, coarse)))
     # a satisfied upper bound pulls nowhere
     reached = (logits[:, 0].detach().sigmoid() - SMOOTH) / (1 - 2 * SMOOTH)
     progress = torch.where(capped > 0, torch.minimum(progress, reached), progress)
@@ -221,24 +225,8 @@ def _batch_loss(network: ReaderNetwork, classes: Sequence[Sequence[ReaderExample
 def read_example(network: ReaderNetwork, example: ReaderExample) -> list[Floats]:
     """Return the outputs at the kept frames by camera: (frames, 2) each."""
     with torch.no_grad():
-        found = [
-            _outputs(network(*(torch.from_numpy(maps).float() for maps in example.views[view])))
-            for view in example.plain
-        ]
-    return [read.numpy().astype(np.float64) for read in found]
-
-
-def _outputs(logits: Tensor) -> Tensor:
-    return ((logits.sigmoid() - SMOOTH) / (1 - 2 * SMOOTH)).clamp(0, 1)
-
-
-class _ReaderGraph(nn.Module):
-    def __init__(self, network: ReaderNetwork) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
-        return _outputs(self.network(fine, coarse))
+        outputs = [network(*(torch.from_numpy(maps).float() for maps in example.views[view])) for view in example.plain]
+    return [read.numpy().astype(np.float64) for read in outputs]
 
 
 def cut_tower(tower: Path, side: int) -> onnx.ModelProto:
@@ -263,7 +251,7 @@ def export_reader(network: ReaderNetwork, lower: onnx.ModelProto) -> bytes:
     example = tuple(torch.zeros(2, count, size, size) for count, size in zip(channels, (side, side // 2), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "reader.onnx"
-        export_graph(_ReaderGraph(network), example, path, list(INPUTS), [READ], dynamic)
+        export_graph(network, example, path, list(INPUTS), [READ], dynamic)
         upper = onnx.compose.add_prefix(onnx.load(str(path)), "reader.", rename_inputs=False, rename_outputs=False)
     lower.ir_version = upper.ir_version
     joined = onnx.compose.merge_models(lower, upper, list(zip(LAYERS, INPUTS, strict=True)))
@@ -296,8 +284,8 @@ def teach_reader(
         The reader's ONNX graph, and by example and camera what a reader that was not trained on the example's group
         says at the frames used. Between the kept frames it is interpolated.
     """
-    config, engine = training_set.spec.config, training_set.spec.network
-    assert isinstance(engine, Engine)
+    config, engine = training_set.spec.config, find_engine(training_set.spec.network)
+    assert engine is not None
     lower = cut_tower(engine.tower_file, SIDE)
     examples = list(_make_examples(training_set, lower))
     groups = list(training_set.groups)

@@ -1,4 +1,4 @@
-"""Is the taught model good enough? One answer: trust it, label more, this camera cannot see it, or not yet measurable.
+"""Is the taught model good enough? One answer, of five (`TrustKind`).
 
 The AUROC on new episodes is estimated from held-out ones: a beta distribution, from a prior (what teaching usually
 reaches) and as many observations as explain the variance of an AUROC of so few recordings (Hanley and McNeil 1982).
@@ -8,19 +8,22 @@ How often the answer was right, and on what the bars below were chosen: docs/res
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from demerit.data.arrays import Floats
+from demerit.data.files import plain
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import auroc
 from demerit.evaluate.metrics.verdict import ControlVerdict, round_up
-from demerit.models.taught.head import Floats
 from demerit.training.teach.validate import CurvePoint
 
-TrustKind = Literal["trust it", "label more", "this camera cannot see it", "not yet measurable"]
+TrustKind = Literal[
+    "trust it", "label more", "more labels will not help", "this camera cannot see it", "not yet measurable"
+]
 GOOD = 0.9
 """the AUROC on new episodes that "trust it" stands for"""
 BAR, CERTAINTY = 0.8, 0.9
@@ -30,8 +33,11 @@ FEWEST = 3
 """different recordings of a success, and of a failure, below which nothing is said"""
 ENOUGH, BLIND = 10, 0.7
 """with this many of each, and an AUROC surely below BLIND, the camera does not show the difference"""
-MOST = 200
-"""no larger number of further episodes is named"""
+MOST, REACH = 200, 4
+"""no larger number of further episodes is named, and the learning curve is followed to so many times its length"""
+FLAT = 0.02
+"""a learning curve that is lower than what all recordings reach by less than this, on average, is flat"""
+INSTEAD = "what helps is another camera, a closer view, or moments marked in each episode"
 USUAL_SLOPE, SLOPE_WEIGHT = 0.5, 10.0
 """1 - AUROC falls with episodes to the power of -0.5, unless the learning curve says otherwise; weight in points"""
 SMALLEST_ERROR = 0.02
@@ -83,22 +89,39 @@ class TrustAnswer:
     """it is at least this on new episodes, with 90% certainty"""
     more: int | None = None
     """about how many more episodes to label; None where that would not help or is unknown"""
+    unlabelled: int | None = None
+    """episodes of the dataset that have no label yet; None = unknown"""
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> TrustAnswer:
+        """Take what `as_dict` returned."""
+        numbers = {name: math.nan if facts[name] is None else facts[name] for name in ("auroc", "low")}
+        return cls(facts["kind"], facts["reason"], **numbers, more=facts["more"], unlabelled=facts.get("unlabelled"))
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the model can be used as it is."""
+        return self.kind == "trust it"
 
     @property
     def headline(self) -> str:
-        """The answer in a few words."""
-        count = f"at least {MOST}" if self.more == MOST else f"about {self.more}"
-        return f"Label {count} more" if self.kind == "label more" else self.kind[:1].upper() + self.kind[1:]
+        """The answer in a few words; no more labels than there are episodes without one."""
+        if self.kind != "label more" or self.more is None:
+            return self.kind[:1].upper() + self.kind[1:]
+        if self.unlabelled is None or self.unlabelled >= self.more:
+            return f"Label about {self.more} more"
+        if not self.unlabelled:
+            return f"Record and label about {self.more} more"
+        return f"Label all {self.unlabelled} left, and record about {self.more - self.unlabelled} more"
 
     @property
     def title(self) -> str:
         """The answer and the reason as one line."""
         return f"{self.headline}: {self.reason}"
 
-    def as_facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        known = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in vars(self).items()}
-        return {**known, "title": self.title}
+        return {**plain(self), "title": self.title}
 
 
 def gather_evidence(values: Floats, success: Floats, groups: Sequence[str]) -> HeldOutEvidence:
@@ -110,29 +133,42 @@ def gather_evidence(values: Floats, success: Floats, groups: Sequence[str]) -> H
 
 
 def decide_trust(
-    looks: Sequence[HeldOutEvidence], control: ControlVerdict | None, curve: Sequence[CurvePoint] = ()
+    looks: Sequence[HeldOutEvidence],
+    control: ControlVerdict | None,
+    curve: Sequence[CurvePoint] = (),
+    unlabelled: int | None = None,
 ) -> TrustAnswer:
-    """Answer from the evidence of each look (the worst decides), the verdict against the controls, and the curve."""
+    """Answer from the evidence of each look (the worst decides), the verdict against the controls, and the curve.
+
+    `unlabelled` is the number of episodes that could be labelled.
+    """
     where = " in one of its two looks" if len(looks) > 1 else ""
     lacking = next((look.lacks for look in looks if look.lacks), "")
     if lacking:
         return TrustAnswer("not yet measurable", lacking + where)
     worst = min(looks, key=lambda look: look.low)
-    area, low = worst.auroc, worst.low
+    area, low, now = worst.auroc, worst.low, worst.successes + worst.failures
     sure = f"90% sure of at least {low:.2f}" if low < area else "chance is 0.50"
     ranks = f"it ranks {area:.0%} of held-out pairs right{where} (AUROC {area:.2f}, {sure})"
     if low >= BAR and (control is None or control.is_better):
         return TrustAnswer("trust it", ranks, area, low)
     if low >= BAR and control is not None:
         reason = f"{ranks}, but the control {control.control} gets {control.control_value:.2f} without seeing the task"
-        return TrustAnswer("label more", reason, area, low, min(control.more or ENOUGH, MOST))
+        return TrustAnswer("label more", reason, area, low, min(control.more or ENOUGH, _most(now)), unlabelled)
     slope, level = fit_curve(worst, curve)
-    now = worst.successes + worst.failures
-    flat = 1 - math.exp(level - slope * math.log(4 * now)) < BAR
-    if min(worst.successes, worst.failures) >= ENOUGH and worst.high < BLIND and flat:
-        reason = f"{ranks} after {now} recordings; try a closer view or another camera"
-        return TrustAnswer("this camera cannot see it", reason, area, low)
-    return TrustAnswer("label more", ranks, area, low, count_more(now, slope, level))
+    reached = 1 - math.exp(level - slope * math.log(REACH * now))
+    if min(worst.successes, worst.failures) >= ENOUGH:
+        if worst.high < BLIND and reached < BAR:
+            reason = f"{ranks} after {now} recordings; try a closer view or another camera"
+            return TrustAnswer("this camera cannot see it", reason, area, low)
+        as_now = math.log(max(1 - area, SMALLEST_ERROR))
+        if is_flat(area, curve) and count_more(now, 0.0, as_now) is None:  # else more labels would make it surer
+            reason = f"{ranks}, and as many after a few of the {now} recordings: {INSTEAD}"
+            return TrustAnswer("more labels will not help", reason, area, low)
+    more = count_more(now, slope, level)
+    if more is None:  # as many again: a step as long as the one that was seen
+        more, ranks = min(now, MOST), f"{ranks}; then look again, since it cannot be seen yet how many it takes"
+    return TrustAnswer("label more", ranks, area, low, more, unlabelled)
 
 
 def bound_auroc(area: float, successes: int, failures: int, quantile: float) -> float:
@@ -169,11 +205,24 @@ def fit_curve(now: HeldOutEvidence, curve: Sequence[CurvePoint]) -> tuple[float,
     return slope, float(y[-1] + slope * x[-1])
 
 
-def count_more(now: int, slope: float, level: float) -> int:
-    """Return about how many more recordings lead to trust if the learning curve goes on like this, at most MOST."""
-    for more in range(2, MOST + 1, 2):
+def is_flat(area: float, curve: Sequence[CurvePoint]) -> bool:
+    """Whether all recordings rank held-out episodes no better than 2, 4, 8 ... of them, on average."""
+    known = [point.auroc for point in curve if not math.isnan(point.auroc)]
+    return bool(known) and area - float(np.mean(known)) < FLAT
+
+
+def count_more(now: int, slope: float, level: float) -> int | None:
+    """Return about how many more recordings lead to trust if the learning curve goes on like this.
+
+    None when it does not get there within REACH times its length, or MOST: beyond that nothing is known.
+    """
+    for more in range(2, _most(now) + 1, 2):
         area = 1 - max(math.exp(level - slope * math.log(now + more)), SMALLEST_ERROR)
         side = (now + more) // 2
         if bound_auroc(area, side, side, 1 - CERTAINTY) >= BAR:
-            return min(round_up(more), MOST)
-    return MOST
+            return min(round_up(more), _most(now))
+    return None
+
+
+def _most(now: int) -> int:
+    return min((REACH - 1) * now, MOST)

@@ -12,21 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from demerit.data.arrays import Floats, Ints
+from demerit.data.files import plain
 from demerit.data.reward import Reward
+from demerit.data.splits import mark_episode
+from demerit.decide.threshold import Threshold, affordable_risk, conformal_threshold, failures_needed
 from demerit.evaluate.metrics import Resampling
-from demerit.evaluate.metrics.success import (
-    ConformalThreshold,
-    affordable_risk,
-    auroc,
-    conformal_threshold,
-    failures_needed,
-)
+from demerit.evaluate.metrics.success import auroc
 from demerit.models.protocol import ModelCard
-from demerit.models.taught.head import Floats, TaughtHead, probability, success_score
-from demerit.training.calibration.fit import fit_logistic
-from demerit.training.teach.config import TeachConfig
+from demerit.models.taught.head import TaughtHead, probability
+from demerit.models.taught.model import JOIN, KIND
+from demerit.training.calibration import fit_logistic
+from demerit.training.teach.data import TeachConfig
 from demerit.training.teach.features import EmbeddedEpisode
 from demerit.training.teach.fit import FitExample, fit_head
 from demerit.training.teach.training_set import TrainingSet
@@ -55,7 +53,7 @@ NOT_HELD_OUT = "it was not held out: the training set was too small, or teaching
 class CrossValidation:
     """Predictions for held-out examples, and the heads that made them."""
 
-    fold: npt.NDArray[np.int64]
+    fold: Ints
     """the fold of each example, -1 = none"""
     outputs: dict[int, Floats] = field(default_factory=dict)
     """by example: (frames used, 2), from the head that never saw the example's group"""
@@ -66,10 +64,15 @@ class CrossValidation:
     def final_scores(self) -> tuple[list[int], Floats]:
         """Return the examples and their success scores at the last frame."""
         indices = sorted(self.outputs)
-        return indices, np.array([float(success_score(self.outputs[index][-1])) for index in indices])
+        return indices, np.array([float(self.scores(index)[-1]) for index in indices])
+
+    def scores(self, index: int) -> Floats:
+        """Return the success score of an example at every frame used."""
+        head: TaughtHead = self.heads[self.fold[index]]
+        return head.score(self.outputs[index])
 
 
-def assign_folds(groups: Sequence[str], verdicts: Floats, most: int, seed: int) -> npt.NDArray[np.int64]:
+def assign_folds(groups: Sequence[str], verdicts: Floats, most: int, seed: int) -> Ints:
     """Assign groups to at most `most` folds, balancing successes and failures, large groups first."""
     sizes = Counter(groups)
     count = min(most, len(sizes))
@@ -109,6 +112,20 @@ def cross_validate(
             found.outputs[index] = training_set.outputs(head, index)
         found.heads.append(head)
         on_fold(number + 1, total)
+
+
+def list_held_out(
+    training_set: TrainingSet, held_out: CrossValidation, calibration: SuccessCalibration
+) -> list[Reward]:
+    """Return the rewards of successes by the heads that were fitted without them, named by the episodes' marks."""
+    found = []
+    for index, outputs in sorted(held_out.outputs.items()):
+        embedded = training_set.episodes[index]
+        head = replace(held_out.heads[held_out.fold[index]], steep=calibration.steep, middle=calibration.middle)
+        columns = [rows.astype(np.float32) for rows in (head.value(outputs), head.success(outputs))]
+        if training_set.labels[index].verdict and np.isfinite(columns).all():
+            found.append(Reward(KIND, JOIN.join(mark_episode(embedded.episode)), embedded.at, *columns))
+    return found
 
 
 @dataclass(frozen=True)
@@ -218,9 +235,9 @@ class SuccessCalibration:
     """clips of successes used as failures to fit the probabilities"""
     note: str
 
-    def as_facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {**vars(self), "caught": None if math.isnan(self.caught) else self.caught}
+        return dict(plain(self))
 
 
 def calibrate_success(
@@ -233,8 +250,8 @@ def calibrate_success(
     clips = np.concatenate(
         [
             *(
-                success_score(outputs[training_set.unfinished_frames(index)])
-                for index, outputs in held_out.outputs.items()
+                held_out.scores(index)[training_set.unfinished_frames(index)]
+                for index in held_out.outputs
                 if training_set.labels[index].verdict
             ),
             np.zeros(0),
@@ -252,11 +269,13 @@ def calibrate_success(
     labelled = len({r for r, s in zip(training_set.recordings, training_set.success, strict=True) if s == 0})
     bounds = conformal_threshold(failed, risk)
     needed = failures_needed(risk)
-    threshold = _as_probability(bounds.threshold, steep, middle) if bounds.enough else None
+    threshold = _as_probability(bounds.at, steep, middle) if bounds.enough else None
     good = scores[verdict == 1]
-    caught = float((good >= bounds.threshold).mean()) if len(good) and bounds.enough else math.nan
+    caught = float((good >= bounds.at).mean()) if len(good) and bounds.enough else math.nan
     note = ONE_SIDED if one_sided and labelled else describe_guarantee(bounds, needed, held_out.by_episode, labelled)
-    return SuccessCalibration(steep, middle, risk, threshold, bounds.n, len(good), needed, caught, len(clips), note)
+    return SuccessCalibration(
+        steep, middle, risk, threshold, bounds.episodes, len(good), needed, caught, len(clips), note
+    )
 
 
 def _scores_of_failures(training_set: TrainingSet, indices: Sequence[int], scores: Floats) -> Floats:
@@ -275,32 +294,29 @@ def default_risk(failures: int) -> float:
     return max(DEFAULT_RISK, smallest) if smallest <= HIGHEST_RISK else DEFAULT_RISK
 
 
-def describe_guarantee(bounds: ConformalThreshold, needed: int, by_episode: bool, labelled: int) -> str:
+def describe_guarantee(bounds: Threshold, needed: int, by_episode: bool, labelled: int) -> str:
     """Describe the false-positive guarantee, or why there is none and what it would take.
 
     Of the `labelled` failures, an interrupted run has held out only some.
     """
-    if not bounds.n:
+    if not bounds.episodes:
         return (
-            f"No false-positive risk is promised: no labelled failure was held out, and {bounds.alpha:g} needs "
+            f"No false-positive risk is promised: no labelled failure was held out, and {bounds.risk:g} needs "
             f"{needed} of them."
         )
-    if not bounds.enough and bounds.n < labelled:
+    if not bounds.enough and bounds.episodes < labelled:
         return (
-            f"No false-positive risk is promised: the run was interrupted when {bounds.n} of {labelled} labelled "
-            "failures had been held out. Run the same command to resume."
+            f"No false-positive risk is promised: the run was interrupted when {bounds.episodes} of {labelled} "
+            "labelled failures had been held out. Run the same command to resume."
         )
     if not bounds.enough:
-        affordable = f"{affordable_risk(bounds.n):g}"
+        affordable = f"{affordable_risk(bounds.episodes):g}"
         return (
-            f"No false-positive risk is promised: a risk of {bounds.alpha:g} needs {needed} labelled failures and "
-            f"there are {bounds.n}. Label {needed - bounds.n} more, or ask for --risk {affordable}."
+            f"No false-positive risk is promised: a risk of {bounds.risk:g} needs {needed} labelled failures and "
+            f"there are {bounds.episodes}. Label {needed - bounds.episodes} more, or ask for --risk {affordable}."
         )
-    text = (
-        f"At most {bounds.alpha:.1%} of failures are called a success, if they resemble the {bounds.n} labelled "
-        f"failures, each scored by a head that had not seen it."
-    )
-    if bounds.alpha > DEFAULT_RISK and bounds.n < failures_needed(DEFAULT_RISK):
+    text = str(bounds.guarantee)
+    if bounds.risk > DEFAULT_RISK and bounds.episodes < failures_needed(DEFAULT_RISK):
         text += f" With {failures_needed(DEFAULT_RISK)} labelled failures, {DEFAULT_RISK:.0%} can be guaranteed."
     if by_episode:
         text += " All were recorded together: on another day, with another camera or robot, nothing is promised."

@@ -1,7 +1,7 @@
 """Checkpoints at both ends of a run: the weights it starts with, and the folder it writes.
 
 A trained Robometer has its authors' layout (config.json, config.yaml, safetensors) with the tokenizer next to it; a
-RoboReward is a plain Qwen3-VL. Both load like any published checkpoint.
+RoboReward is a plain Qwen3-VL or Qwen2.5-VL. Both load like any published checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from demerit.data.seen import SEEN, SeenEpisodes
+from demerit.data.splits import SEEN, SeenEpisodes
 from demerit.errors import BadInput
 from demerit.models.vlm.checkpoint import (
     ADAPTER_CONFIG,
@@ -39,7 +39,7 @@ from demerit.models.vlm.checkpoint import (
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.prompt import PromptTokenizer, load_prompts
 from demerit.models.vlm.robometer import expected_heads
-from demerit.training.run_control import write_folder
+from demerit.training.loop import write_folder
 from demerit.training.vlm.config import RobometerTrainConfig, VLMTrainConfig
 
 EMBEDDING = "language_model.embed_tokens.weight"

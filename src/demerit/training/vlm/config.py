@@ -1,20 +1,33 @@
-"""Configurations of vision-language training runs. Every number is checked before anything is computed."""
+"""Configurations of vision-language training runs. Every number is checked before anything is computed.
+
+What vision-language models keep of an episode: some frames, and the labels of the most trusted source.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from demerit.config import need, read_yaml
+from demerit.data.arrays import Floats32
+from demerit.data.episode import Episode, Outcome, most_trusted
+from demerit.data.frames import Images, Indices, Prepare, spread
 from demerit.errors import UnknownName
-from demerit.models.by_time import MOST_A_SECOND
+from demerit.models.by_time import MOST_A_SECOND, ByTime
+from demerit.models.vlm.prompt import is_plain_text
+from demerit.negatives.negative import find_grade
+from demerit.training.frame_storage import resize_to
+from demerit.training.prepared import CorpusPart, CorpusRow
 from demerit.training.train_config import TrainConfig
 
-SHIPPED = ("robometer", "roboreward", "roboreward_8b")
+SHIPPED = ("libero", "robofac_lora", "robometer", "roboreward", "roboreward_8b")
 STRATEGIES = ("expertise", "instruction", "rewind", "reverse", "people")
 """how a pair is made; see `pairs`"""
 CACHES = ("none", "memory")
@@ -23,6 +36,7 @@ STARTS = {
     "robometer": "Qwen/Qwen3-VL-4B-Instruct",
     "roboreward": "Qwen/Qwen3-VL-4B-Instruct",
     "roboreward_8b": "Qwen/Qwen3-VL-8B-Instruct",
+    "robofac_lora": "robometer/Robometer-4B",
 }
 """the model that the authors of each shipped configuration started with"""
 
@@ -129,7 +143,7 @@ class RobometerTrainConfig(VLMTrainConfig):
     strategies: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(STRATEGIES, 1.0))
     """how often each way of making a pair is used"""
     apart: float = 0.2
-    """outcomes whose progress differs by less are not compared"""
+    """outcomes whose progress differs by less are not compared; above 0, so that none is compared with itself"""
     unsure_from: float = 0.5
     """a demonstration may be done before its end: from this progress on its success is unknown, except at the end"""
     zero_at: Literal["clip", "episode"] = "clip"
@@ -143,6 +157,7 @@ class RobometerTrainConfig(VLMTrainConfig):
         super().__post_init__()
         for name in ("frames", "bins"):
             need(name, getattr(self, name) >= 2, "at least 2", getattr(self, name))  # noqa: PLR2004
+        need("apart", self.apart > 0, "a share above 0, below 1", self.apart)
         for name in ("preference", "progress", "success"):
             need(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
         need("progress", self.preference + self.progress + self.success > 0, "a loss weight above 0", "0 for all three")
@@ -194,3 +209,100 @@ def load_vlm_config(model: str, path: str | Path | None = None) -> VLMTrainConfi
 def default_start(model: str, path: str | Path | None = None) -> str:
     """Return the model that a run starts with by default."""
     return STARTS.get(str(path or model), STARTS[model])
+
+
+@dataclass(frozen=True)
+class VLMCorpusPlan:
+    """A `PreparePlan` for Robometer or RoboReward."""
+
+    config: VLMTrainConfig
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The numbers that decide which frames are kept."""
+        names = ["shorter_side", "most_frames", "fewest_frames", *(["fps"] if self.has_grades else [])]
+        return {"model": self.config.MODEL, **{name: getattr(self.config, name) for name in names}}
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The label sources of the configuration."""
+        return self.config.sources
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The edits that the configuration leaves out."""
+        return self.config.without
+
+    @property
+    def has_preferences(self) -> bool:
+        """Grades compare nothing."""
+        return not self.has_grades
+
+    @property
+    def resize(self) -> Prepare:
+        """Shrink images."""
+        return partial(shrink, shorter=self.config.shorter_side)
+
+    @property
+    def has_grades(self) -> bool:
+        """Whether every episode needs a grade."""
+        return isinstance(self.config, RoboRewardTrainConfig)
+
+    def choose_frames(self, episode: Episode) -> Indices:
+        """Return frame numbers, evenly spread or `fps` per second; the first and the last are always in."""
+        if isinstance(self.config, RoboRewardTrainConfig):
+            return ByTime(1 / self.config.fps, self.config.most_frames).by_time(episode.main.times())
+        return spread(len(episode), self.config.most_frames)
+
+    def label(self, episode: Episode, frames: Indices, part: CorpusPart) -> CorpusRow | str:
+        """Label an episode, or return why it cannot be trained on."""
+        rule = (Outcome("rule", success=True, by="demonstration"),) if part.use == "demonstrations" else ()
+        outcomes = [*episode.labels, *rule]
+        judged = (outcome for outcome in outcomes if outcome.success is not None or outcome.progress is not None)
+        result = most_trusted(judged)
+        grade = find_grade(outcomes, self.has_grades)
+        curves = (outcome.curve for outcome in outcomes if outcome.curve is not None)
+        curve = next((curve for curve in curves if len(curve) == len(episode)), None)
+        if result is None and grade is None and curve is None:
+            return "no label"
+        if not episode.instruction.strip():
+            return "no instruction"
+        if not is_plain_text(episode.instruction):
+            return "an instruction with a special token in it"
+        if self.has_grades and grade is None:
+            return "no grade"
+        if len(frames) < self.config.fewest_frames:
+            return f"fewer than {self.config.fewest_frames} frames"
+        success = result.success if result else None
+        return CorpusRow(
+            id=episode.id,
+            source=part.name,
+            instruction=episode.instruction,
+            kind="measured" if curve is not None else "demonstration" if success else "outcome",
+            success=success,
+            progress=_label_progress(len(episode), frames, curve, result),
+            times=np.asarray(episode.main.times()[frames], np.float32),
+            grade=grade,
+            site=episode.origin.tags.get("data_source", ""),  # an RBM folder has several datasets
+            group=episode.origin.group,
+        )
+
+
+def shrink(images: Images, shorter: int) -> Images:
+    """Shrink images until the shorter side has that many pixels; smaller ones stay as they are."""
+    height, width = images.shape[1:3]
+    if not len(images) or min(height, width) <= shorter:
+        return images
+    scale = shorter / min(height, width)
+    return resize_to(images, round(height * scale), round(width * scale))
+
+
+def _label_progress(length: int, frames: Indices, curve: Floats32 | None, result: Outcome | None) -> Floats32:
+    if curve is not None:
+        return np.asarray(curve[frames], np.float32)
+    if result is not None and result.success:  # the paper's target of a demonstration: t / T
+        return np.asarray((frames + 1) / length, np.float32)
+    progress = np.full(len(frames), np.nan, np.float32)
+    if result is not None and result.progress is not None and len(frames):
+        progress[-1] = result.progress  # known at the end alone
+    return progress

@@ -28,14 +28,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from demerit.data.decode import take_ahead
-from demerit.data.files import lock_folder, make_folder, sync_tree, write_atomic, write_json
+from demerit.data.files import lock_folder, make_folder, read_json, sync_tree, write_atomic, write_json
 from demerit.data.frames import Frames, short_hash
-from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, Diverged, StoppedByUser, UnknownName
-from demerit.models.vlm.token_budget import within_memory
-from demerit.models.vlm.video import VideoBounds
-from demerit.training.prepared import PreparedCorpus, collect_seen
-from demerit.training.run_control import (
+from demerit.models.vlm.backbone import within_memory
+from demerit.models.vlm.config import WindowedVision
+from demerit.models.vlm.images import VideoBounds
+from demerit.models.vlm.qwen25 import WindowedTower
+from demerit.training.loop import (
     StopRequest,
     catch_stop,
     choose_device,
@@ -43,10 +43,20 @@ from demerit.training.run_control import (
     explain_full_disk,
     write_folder,
 )
+from demerit.training.prepared import PreparedCorpus, collect_seen
 from demerit.training.vlm.checkpoints import DTYPES, VLMStart, check_export, export_vlm, save_weights
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig, VLMTrainConfig
-from demerit.training.vlm.features import GIB, FrozenTower, ImageEncoder, ImagesByRow, Pixels, cut_pixels, view_rows
-from demerit.training.vlm.network import VLMLearner, parameter_groups
+from demerit.training.vlm.network import (
+    GIB,
+    FrozenTower,
+    ImageEncoder,
+    ImagesByRow,
+    Pixels,
+    VLMLearner,
+    cut_pixels,
+    parameter_groups,
+    view_rows,
+)
 from demerit.training.vlm.objectives import (
     ExampleBatch,
     GradesObjective,
@@ -170,7 +180,7 @@ def check_vlm_options(config: VLMTrainConfig, save: str, metrics: Sequence[str],
             raise UnknownName("tracker", name, TRACKERS)
         found = find_spec(name)
         if found is None or found.origin is None:  # both libraries leave folders of their own name behind
-            raise BadInput("--metrics", f"{name} to be installed (pip install {name})", "none")
+            raise BadInput("--log", f"{name} to be installed (pip install {name})", "none")
     choose_device(device)
 
 
@@ -194,8 +204,16 @@ def make_encoder(corpus: PreparedCorpus, config: VLMTrainConfig, start: VLMStart
         for name, value in start.weights.items()
         if name.startswith("visual.")
     }
-    compiled = device.type == "cuda" and config.precision == "bfloat16"
-    tower = FrozenTower(start.shape.vision, weights, merged=not config.train_fusion, compiled=compiled)
+    compiled, merged, vision = (
+        device.type == "cuda" and config.precision == "bfloat16",
+        not config.train_fusion,
+        start.shape.vision,
+    )
+    tower: FrozenTower | WindowedTower
+    if isinstance(vision, WindowedVision):
+        tower = WindowedTower(vision, weights, merged=merged)
+    else:
+        tower = FrozenTower(vision, weights, merged=merged, compiled=compiled)
     return ImageEncoder(tower, corpus, device, 0.0 if config.cache == "none" else config.cache_gib * GIB)
 
 
@@ -206,7 +224,7 @@ def describe_run(
     episodes = Counter(row.source for row in corpus.rows if row.split == "train")
     chosen = Counter(choice.source for choice in corpus.choices if corpus.rows[choice.better].split == "train")
     facts: dict[str, Any] = {
-        "recipe": config.to_json(),
+        "recipe": config.as_dict(),
         "updates": trainer.steps,
         "start": start.name,
         "start_fingerprint": start.fingerprint,
@@ -261,7 +279,7 @@ class VLMTrainer:
             raise BadInput("part", f"a batch / part that is a multiple of {processes} processes", f"{parts} parts")
         self.objective = make_objective(corpus, config, start)
         self.steps = self.objective.updates
-        described = json.dumps([config.to_json(), self.steps], sort_keys=True)
+        described = json.dumps([config.as_dict(), self.steps], sort_keys=True)
         self.identity = short_hash(described.encode(), corpus.identity.encode(), start.fingerprint.encode())
         self.encoder = make_encoder(corpus, config, start, accelerator.device)
         learner = VLMLearner(start, config)

@@ -25,8 +25,9 @@ from torch.nn import functional
 from demerit.errors import BadInput
 from demerit.models.vlm.config import VLMShape
 from demerit.models.vlm.grades import GRADES, split_choices
-from demerit.models.vlm.images import How, grid_size
+from demerit.models.vlm.images import How, VideoBounds, grid_size
 from demerit.models.vlm.prefix_tree import window
+from demerit.models.vlm.prefixes import frame_pairs, video_pieces, video_size
 from demerit.models.vlm.prompt import (
     ANSWER,
     CUT,
@@ -39,7 +40,6 @@ from demerit.models.vlm.prompt import (
 )
 from demerit.models.vlm.robometer import FEWEST, MOST, expected_progress
 from demerit.models.vlm.robometer import RobometerProtocol as RobometerPrompt
-from demerit.models.vlm.video import VideoBounds, frame_pairs, video_pieces, video_size
 from demerit.training.prepared import HELD_OUT, PreparedCorpus
 from demerit.training.vlm.config import RobometerTrainConfig, RoboRewardTrainConfig
 from demerit.training.vlm.pairs import PairSampler, TrajectoryPair, pair_held_out

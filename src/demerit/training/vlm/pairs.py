@@ -22,13 +22,14 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from demerit.data.instructions import normalize_instruction, same_task
+from demerit.data.arrays import Floats32, Ints
+from demerit.data.episode import normalize_instruction, same_task
 from demerit.errors import BadInput, UnknownName
 from demerit.models.vlm.prefix_tree import window
-from demerit.training.prepared import HELD_OUT, CorpusRow, Floats, PreparedCorpus
+from demerit.training.prepared import HELD_OUT, CorpusRow, PreparedCorpus
 from demerit.training.vlm.config import STRATEGIES, RobometerTrainConfig
 
-FrameNumbers = npt.NDArray[np.int64]
+FrameNumbers = Ints
 RowPairs = npt.NDArray[np.int32]
 """(pairs, 2) numbers of rows; a million episodes make tens of millions"""
 TRIES = 32
@@ -43,8 +44,8 @@ class Trajectory:
 
     row: int
     frames: FrameNumbers
-    progress: Floats
-    success: Floats
+    progress: Floats32
+    success: Floats32
     """1, 0, or NaN where unknown"""
 
 
@@ -186,7 +187,7 @@ def finish_early(row: CorpusRow, share: float) -> CorpusRow:
     return replace(row, progress=np.minimum(row.progress / (before[-1] if len(before) else row.progress[0]), 1))
 
 
-def start_at_zero(progress: Floats, start: float) -> Floats:
+def start_at_zero(progress: Floats32, start: float) -> Floats32:
     """Measure progress from a start: the share of what remained; unknown where nothing remained.
 
     For a demonstration this is the authors' (i - start) / (T - start - 1). Measured progress below the start is 0.
@@ -196,7 +197,7 @@ def start_at_zero(progress: Floats, start: float) -> Floats:
     return np.asarray(np.clip((progress - start) / (1 - start), 0, 1), np.float32)
 
 
-def label_success(row: CorpusRow, frames: FrameNumbers, progress: Floats, unsure_from: float) -> Floats:
+def label_success(row: CorpusRow, frames: FrameNumbers, progress: Floats32, unsure_from: float) -> Floats32:
     """Return for each frame of a clip whether the task is done: 1, 0, or NaN where unknown.
 
     A failure is done nowhere. A measured success is done where its progress is as high as at its end. A demonstration

@@ -3,22 +3,24 @@
 from demerit.errors import MissingExtra
 
 try:
-    from demerit.use.gym.envs import RewardEnv, RewardVectorEnv
-    from demerit.use.gym.gate import RuleEnv
+    from demerit.use.gym.envs import RewardEnv, RewardVectorEnv, RuleEnv
 except ModuleNotFoundError as missing:
     if missing.name != "gymnasium":
         raise
     raise MissingExtra("The Gymnasium wrapper", "gym") from missing
-from demerit.use.gym.scheme import EpisodeThreshold, RewardScheme
-from demerit.use.gym.thresholds import find_failure_threshold, find_success_threshold
-from demerit.use.gym.watch import relabel
+from demerit.decide.detector import find_failure_threshold
+from demerit.decide.threshold import Threshold, find_success_threshold
+from demerit.use.gym.episode import RewardScheme, relabel
+from demerit.use.gym.person import PersonModel, ask_in_terminal
 
 __all__ = [
-    "EpisodeThreshold",
+    "PersonModel",
     "RewardEnv",
     "RewardScheme",
     "RewardVectorEnv",
     "RuleEnv",
+    "Threshold",
+    "ask_in_terminal",
     "find_failure_threshold",
     "find_success_threshold",
     "relabel",

@@ -1,11 +1,13 @@
-"""Gymnasium wrappers whose reward comes from a model that watches the frames."""
+"""Gymnasium wrappers: the reward comes from a model that watches the frames; a broken rule ends an episode."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial, reduce
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,14 +15,18 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from demerit.data.reward import UNFAMILIAR
-from demerit.errors import BadInput, DemeritWarning
+from demerit.data.reward import VerdictCounts
+from demerit.errors import BadInput, BadReward, DemeritWarning
+from demerit.models import load_model
 from demerit.models.protocol import LiveFrame, RewardModel
-from demerit.use.gym.scheme import RewardScheme
-from demerit.use.gym.watch import EpisodeWatch, LiveRewards, StepReward, load, stages
+from demerit.models.rule import LiveRule, Rule
+from demerit.use.gym.episode import EpisodeWatch, LiveRewards, Look, RewardScheme, list_stages
+from demerit.use.gym.person import PersonModel
 
 INFO = "demerit"
 """the key in `info`"""
+RULE_INFO = "demerit_rule"
+"""the key in `info`: robustness, and whether the rule is broken"""
 Camera = str | Mapping[str, str] | None
 
 
@@ -41,9 +47,13 @@ class RewardSource:
             raise BadInput("the environment", expected, f"render_mode={render_mode!r}")
         if delay < 0:
             raise BadInput("delay", "0 or more steps", delay)
-        self.model, self.instructions, self.camera, self.scheme = load(model), stages(instruction), camera, scheme
+        self.model = load_model(model) if isinstance(model, str) else model
+        self.instructions, self.camera, self.scheme = list_stages(instruction), camera, scheme
         self.delay, self.worker = delay, ThreadPoolExecutor(1, "demerit reward") if delay else None
         scheme.check(self.model.card, len(self.instructions))
+        if isinstance(self.model, PersonModel) and (not scheme.is_sparse or delay):
+            expected = "mode='final' without thresholds or delay: a person is asked once, when an episode ends"
+            raise BadInput("a person as the reward", expected, f"mode={scheme.mode!r}, delay={delay}")
         if scheme.mode == "dense" and scheme.levels != "binary" and scheme.success is not None:
             warnings.warn(
                 "mode='dense' with a success threshold: an episode that goes on collects more reward than one that "
@@ -67,25 +77,25 @@ class RewardSource:
         shown = render()
         return check_image("env.render()", shown if row is None else shown[row])
 
-    def describe(self, step: StepReward, env_reward: float) -> dict[str, Any]:
+    def describe(self, look: Look, rewards: Sequence[float], env_reward: float) -> dict[str, Any]:
         """Return the entry of `info`; warn once when the model has not learned from anything like this."""
-        look, answer = step.look, step.look.answer
-        found = {
+        answer = look.answer
+        facts = {
             "value": answer.value,
             "succeeded": look.succeeded,
             "failed": look.failed,
             "stage": look.stage,
             "env_reward": env_reward,
+            **answer.verdict.as_dict(),
         }
-        found |= {"success": answer.success} if answer.success is not None else {}
+        facts |= {"success": answer.success} if answer.success is not None else {}
         if answer.familiarity is not None:
-            found["familiarity"] = answer.familiarity
-            if step.rewards and answer.familiarity < UNFAMILIAR and not self._is_said:
-                self._is_said = True
-                name = self.model.card.name
-                sentence = f"The rewards of {name!r} are a guess: it learned from nothing like these frames. Teach it."
-                warnings.warn(sentence, DemeritWarning, stacklevel=3)
-        return {**found, **({"rewards": step.rewards} if step.rewards else {})}
+            facts["familiarity"] = answer.familiarity
+        reasons = VerdictCounts.of_verdicts([answer.verdict], filter(None, [answer.caution])).warnings
+        if rewards and reasons and not self._is_said:
+            self._is_said = True
+            warnings.warn(f"Rewards of {self.model.card.name!r}: {'; '.join(reasons)}.", DemeritWarning, stacklevel=3)
+        return {**facts, **({"rewards": tuple(rewards)} if rewards else {})}
 
     def close(self) -> None:
         """End the scoring thread."""
@@ -133,11 +143,11 @@ class RewardEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Step; the reward is the model's."""
         if self._live is None:
             raise BadInput("step", "reset() before the first step", "none")
-        observation, given, terminated, truncated, info = self.env.step(action)
+        observation, env_reward, terminated, truncated, info = self.env.step(action)
         frame = partial(self.source.frame, self.env.render, observation)
-        step = self._live.step(frame, terminated, truncated, float(given))
-        info = {**info, INFO: self.source.describe(step, float(given))}
-        return observation, step.reward, terminated or step.is_over, truncated, info
+        reward, look, rewards = self._live.step(frame, terminated, truncated, float(env_reward))
+        info = {**info, INFO: self.source.describe(look, rewards, float(env_reward))}
+        return observation, reward, terminated or look.is_over, truncated, info
 
     def close(self) -> None:
         """Close the environment and the scoring thread."""
@@ -180,7 +190,7 @@ class RewardVectorEnv(gymnasium.vector.VectorWrapper):
         self, actions: Any
     ) -> tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]:
         """Step all; one that finished at the last step is reset instead, with a reward of 0."""
-        observations, given, terminated, truncated, infos = self.env.step(actions)
+        observations, env_rewards, terminated, truncated, infos = self.env.step(actions)
         terminated, truncated, rewards = terminated.copy(), truncated.copy(), np.zeros(self.num_envs)
         fresh = self._ended & (self._mode == AutoresetMode.NEXT_STEP)
         if (late := fresh & self._ended_here).any():
@@ -190,14 +200,14 @@ class RewardVectorEnv(gymnasium.vector.VectorWrapper):
         self._start(fresh, observations)
         render = cache(self.env.render)
         for i in np.flatnonzero(~fresh).tolist():
-            live, env_reward = self._live[i], float(given[i])
+            live, env_reward = self._live[i], float(env_rewards[i])
             if live is None:
                 raise BadInput("step", "reset() before the first step", "none")
             frame = partial(self.source.frame, render, observations, i)
-            step = live.step(frame, bool(terminated[i]), bool(truncated[i]), env_reward)
-            self._ended_here[i] = step.is_over and not (terminated[i] or truncated[i])
-            rewards[i], terminated[i] = step.reward, terminated[i] or step.is_over
-            infos = self._add_info(infos, {INFO: self.source.describe(step, env_reward)}, i)
+            rewards[i], look, all_rewards = live.step(frame, bool(terminated[i]), bool(truncated[i]), env_reward)
+            self._ended_here[i] = look.is_over and not (terminated[i] or truncated[i])
+            terminated[i] = terminated[i] or look.is_over
+            infos = self._add_info(infos, {INFO: self.source.describe(look, all_rewards, env_reward)}, i)
         self._ended = terminated | truncated
         return observations, rewards, terminated, truncated, infos
 
@@ -220,6 +230,62 @@ class RewardVectorEnv(gymnasium.vector.VectorWrapper):
         return merged
 
 
+class RuleEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment watched by a rule: where the rule is broken, the episode terminates with a fixed reward."""
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        rule: str | Path | Rule,
+        signals: Callable[[Any, dict[str, Any]], Mapping[str, npt.ArrayLike]],
+        instruction: str = "",
+        reward: float = 0.0,
+        step_seconds: float | None = None,
+    ) -> None:
+        """Wrap an environment, outside of `RewardEnv`.
+
+        Args:
+            env: the environment.
+            rule: a rule or its file, with a formula that holds from the start: `never(force > 20 N)`.
+            signals: takes the observation and the info; returns the signals that the rule reads.
+            instruction: the task, for a rule that is restricted to some.
+            reward: of the step that breaks the rule, in place of the environment's.
+            step_seconds: the duration of a step, for a formula with windows.
+        """
+        super().__init__(env)
+        self.rule = rule if isinstance(rule, Rule) else Rule(rule)
+        self.signals, self.instruction = signals, instruction
+        self.reward, self.step_seconds = reward, step_seconds
+        self._live: LiveRule | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset; the rule must hold at the first moment."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._live = self.rule.watch(self.instruction)
+        state = self._check(self._live, observation, info)
+        if state["broken"]:
+            expected = f"that {self.rule.config.formula!r} holds at the start (a gate has no goals)"
+            raise BadInput(self.rule.card.name, expected, f"robustness {state['robustness']:g}")
+        return observation, {**info, RULE_INFO: state}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step; the episode terminates if the rule is broken."""
+        if self._live is None:
+            raise BadInput("step", "reset() before the first step", "none")
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        state = self._check(self._live, observation, info)
+        if state["broken"]:
+            reward, terminated = self.reward, True
+        return observation, float(reward), terminated, truncated, {**info, RULE_INFO: state}
+
+    def _check(self, live: LiveRule, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
+        seconds = None if self.step_seconds is None else len(live.times) * self.step_seconds
+        answer = live.step(self.signals(observation, info), seconds)
+        if math.isnan(answer.value):
+            raise BadReward(self.rule.card.name, "live", "a signal is not a number, or no window has begun")
+        return {"robustness": answer.value, "broken": answer.success != 1}
+
+
 def info_row(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
     """Return the info of one environment of several."""
     return {
@@ -232,16 +298,16 @@ def info_row(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
 def take_image(observation: Any, key: str, row: int | None) -> npt.NDArray[np.uint8]:
     """Return the image under a key such as "pixels/top"."""
     try:
-        found = reduce(lambda value, part: value[part], filter(None, key.split("/")), observation)
+        images = reduce(lambda value, part: value[part], filter(None, key.split("/")), observation)
     except (KeyError, IndexError, TypeError):
-        known = list(observation) if isinstance(observation, Mapping) else type(observation).__name__
-        raise BadInput(f"camera {key!r}", "a key of the observation", known) from None
-    return check_image(f"camera {key!r}", found if row is None else found[row])
+        keys = list(observation) if isinstance(observation, Mapping) else type(observation).__name__
+        raise BadInput(f"camera {key!r}", "a key of the observation", keys) from None
+    return check_image(f"camera {key!r}", images if row is None else images[row])
 
 
 def check_image(name: str, image: Any) -> npt.NDArray[np.uint8]:
     """Return a copy, as environments reuse their arrays; refuse anything but a (height, width, 3) uint8 image."""
-    found = np.array(image)
-    if found.dtype != np.uint8 or found.ndim != 3 or found.shape[-1] != 3:  # noqa: PLR2004
-        raise BadInput(name, "uint8 of shape (height, width, 3)", f"{found.dtype} of shape {found.shape}")
-    return found
+    copy = np.array(image)
+    if copy.dtype != np.uint8 or copy.ndim != 3 or copy.shape[-1] != 3:  # noqa: PLR2004
+        raise BadInput(name, "uint8 of shape (height, width, 3)", f"{copy.dtype} of shape {copy.shape}")
+    return copy

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, Preference
 from demerit.data.export import contact_sheet
 from demerit.data.files import write_atomic
-from demerit.data.labels import Preference
 from demerit.errors import BadEpisode, UnreadableVideo
-from demerit.use.release.config import TERMS, hub_licence
-from demerit.use.release.fields import ReleaseFields
+from demerit.use.release.config import TERMS, ReleaseFields, hub_licence
 from demerit.use.release.video import VideoSource
+from demerit.web.pages import asset, fill, render
 
 VERDICTS = {True: "success", False: "failure", None: "unknown"}
 BINS = 10
@@ -46,14 +42,10 @@ def write_card(
     (root / "card").mkdir(exist_ok=True)
     sheets = _write_sheets(root, episodes)
     counts = Counter(episode.instruction for episode in episodes)
-    pages = Environment(
-        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     # Dropped fields are counted, not named.
     dropped = Counter(name.partition(".")[0] for name in +fields.dropped)
-    privacy = pages.get_template("release_privacy.txt").render(facts=facts, fields=fields, dropped=dropped)
-    script = _asset("tables.js")
-    values = {
+    privacy = fill("release_privacy.txt", facts=facts, fields=fields, dropped=dropped)
+    values: dict[str, Any] = {
         "facts": facts,
         "episodes": episodes,
         "made": made,
@@ -64,20 +56,16 @@ def write_card(
         "instructions": [*counts.most_common(), *((text, 0) for text in sorted(fields.texts - set(counts)))],
         "sheets": sheets,
         "images": [base64.b64encode((root / file).read_bytes()).decode() for file, _, _ in sheets],
-        "with_demerit": _asset("release_load_demerit.txt"),
-        "without_demerit": _asset(f"release_load_{facts['layout']}.txt"),
+        "with_demerit": asset("release_load_demerit.txt"),
+        "without_demerit": asset(f"release_load_{facts['layout']}.txt"),
         "licence_fields": hub_licence(facts["licence"]),
         "size": next((name for most, name in SIZES.items() if len(episodes) < most), "n>1M"),
-        "style": _asset("style.css"),
-        "script": script,
-        "script_hash": "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "verdict_of": verdict_of,
         "failure_kinds": failure_kinds,
         "cell": _markdown_cell,
     }
-    readme = pages.get_template("release_readme.md.j2").render(values, most=README_ROWS)
-    write_atomic(root / "README.md", readme.encode())
-    write_atomic(root / "card.html", pages.get_template("release_card.html.j2").render(values, most=PAGE_ROWS).encode())
+    write_atomic(root / "README.md", fill("release_readme.md.j2", **values, most=README_ROWS).encode())
+    write_atomic(root / "card.html", render("release_card.html.j2", **values, most=PAGE_ROWS).encode())
 
 
 def verdict_of(episode: Episode) -> str:
@@ -87,7 +75,7 @@ def verdict_of(episode: Episode) -> str:
 
 def failure_kinds(episode: Episode) -> list[str]:
     """Return the kinds of failure that the most trusted label with events names, each once."""
-    labels = [outcome for outcome in (episode.outcome, *episode.outcomes) if outcome and outcome.events]
+    labels = [outcome for outcome in (episode.outcome, *episode.labels) if outcome and outcome.events]
     return list(dict.fromkeys(event.kind for event in labels[0].events)) if labels else []
 
 
@@ -102,7 +90,7 @@ def count_tables(episodes: Sequence[Episode], preferences: Iterable[Preference])
     if len(parts) > 1:
         parts["all", ""] = list(episodes)
     bins = [[f"{n / BINS:.1f} to {(n + 1) / BINS:.1f}", *_verdicts(progress.get(n, ()))] for n in range(BINS)]
-    labels = [(label.source, label.by or "not named") for episode in episodes for label in episode.outcomes]
+    labels = [(label.source, label.by or "not named") for episode in episodes for label in episode.labels]
     grades = (episode.outcome.grade for episode in episodes if episode.outcome)
     licences = ((episode.origin.licence, TERMS.get(episode.origin.licence, "")) for episode in episodes)
     columns = ("dataset", "split", *VERDICTS.values(), "instructions", "frames", "hours")
@@ -126,7 +114,7 @@ def _lead(facts: Mapping[str, Any], episodes: Sequence[Episode]) -> str:
     names = ("successes", "failures", "of unknown outcome")
     parts = ", ".join(f"{count} {name}" for count, name in zip(_verdicts(episodes), names, strict=True) if count)
     instructions, frames, hours = _size(episodes)
-    sources = ", ".join(sorted({label.source for episode in episodes for label in episode.outcomes})) or "none"
+    sources = ", ".join(sorted({label.source for episode in episodes for label in episode.labels})) or "none"
     length = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     return (
         f"{len(episodes)} robot episodes ({parts}), {frames} frames, {length}, {instructions} instructions. "
@@ -172,7 +160,3 @@ def _write_sheets(root: Path, episodes: Sequence[Episode]) -> list[tuple[str, st
 def _markdown_cell(value: object) -> Markup:
     """Make a value safe inside a Markdown table."""
     return Markup(" ".join(str(value).split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;"))
-
-
-def _asset(name: str) -> Markup:
-    return Markup((files("demerit") / "assets" / "pages" / name).read_text("utf-8"))

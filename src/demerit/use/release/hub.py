@@ -7,8 +7,7 @@ import re
 from typing import Any
 
 from demerit.errors import BadInput, MissingExtra, RemoteError, StoreError
-from demerit.use.release.job import Released
-from demerit.use.release.layouts import list_files, verify
+from demerit.use.release.job import Released, list_files, verify
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 CONFLICT = 409

@@ -4,38 +4,185 @@
 .NAME.release/records/     how each video was made
 .NAME.release/tree/        the release; becomes DEST in one rename
 NAME-private.json          next to DEST, for the owner alone: source ids, annotators, groups, dropped fields
+
+The release is the demerit folder or LeRobot v3.0, with ORIGINS.csv and SHA256SUMS. A LeRobot release is both layouts at
+once. LeRobot's tools read meta/, data/ and videos/; demerit reads dataset.json and episodes/, whose views are clips of
+the same videos. Labels, edits and origins are complete either way.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from demerit.data.dataset import Dataset, Problem
-from demerit.data.episode import Episode
-from demerit.data.files import check_free, lock_folder, make_folder, sync_path, sync_tree, write_json
-from demerit.data.labels import Outcome, Preference
-from demerit.data.parts import FORMAT_VERSION
+from demerit.data.episode import Episode, Outcome, Preference
+from demerit.data.files import (
+    check_free,
+    lock_folder,
+    make_folder,
+    sync_path,
+    sync_tree,
+    write_atomic,
+    write_csv,
+    write_json,
+)
+from demerit.data.formats.lerobot.metadata import NOT_SIGNALS
+from demerit.data.formats.lerobot.reader import LeRobotReader
+from demerit.data.formats.lerobot.writer import DTYPES, MATRIX, plan_dataset, write_lerobot
+from demerit.data.importing import refuse_linked
+from demerit.data.parts import FORMAT_VERSION, Manifest, write_manifest
 from demerit.data.splits import describe_leaks, find_leaks, name_some
-from demerit.data.store import Store, episode_row
+from demerit.data.store import FORMAT_NAME, MANIFEST, Store, episode_row
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
-from demerit.use.release import layouts
 from demerit.use.release.card import write_card
-from demerit.use.release.config import EVERY_CAMERA, ReleaseConfig, combine_licences, licence_doubts, parse_licence
-from demerit.use.release.fields import ReleaseFields
+from demerit.use.release.config import (
+    EVERY_CAMERA,
+    ReleaseConfig,
+    ReleaseFields,
+    combine_licences,
+    licence_doubts,
+    parse_licence,
+)
 from demerit.use.release.video import ReleaseVideos, VideoSource
 
-FORMAT_NAME, RELEASE_VERSION = "demerit-release", 3
+SUMS, ORIGINS = "SHA256SUMS", "ORIGINS.csv"
+ORIGIN_COLUMNS = (
+    *("episode", "licence", "dataset", "revision", "embodiment", "site", "split", "recorded_with", "made_from"),
+    *("edits", "success", "vouched_by", "video", "fingerprint", "instruction"),
+)
+SUCCESS_TEXT = {True: "yes", False: "no", None: ""}
+
+
+def write_as_lerobot(
+    episodes: Sequence[Episode], root: Path, cover: Callable[[Episode], Episode], fps: float | None
+) -> list[Episode]:
+    """Write a LeRobot dataset of covered episodes; return the episodes as clips of its videos."""
+    write_lerobot(map(cover, episodes), root, fps=fps, signals=_shared_signals(episodes))
+    clips = [record for record in LeRobotReader(root).records() if isinstance(record, Episode)]
+    cameras = dict(zip(episodes[0].views, clips[0].views, strict=True))
+    # The instruction as LeRobot's metadata returns it, so that both readings have one fingerprint.
+    return [
+        replace(
+            episode,
+            instruction=clip.instruction,
+            views={cameras[name]: clip.views[cameras[name]] for name in episode.views},
+        )
+        for episode, clip in zip(episodes, clips, strict=True)
+    ]
+
+
+def check_lerobot(episodes: Iterable[Episode], fps: float | None) -> None:
+    """Refuse episodes that one LeRobot dataset cannot hold, such as two frame rates. Decodes one image."""
+    ordered = order_by_split(episodes)
+    plan = plan_dataset(ordered[0], fps, None, [], False)
+    for episode in ordered:
+        plan.check(episode)
+        if episode.views.keys() != ordered[0].views.keys():
+            raise BadInput(f"cameras of {episode.id!r}", ", ".join(ordered[0].views), ", ".join(episode.views))
+
+
+def order_by_split(episodes: Iterable[Episode]) -> list[Episode]:
+    """Put the episodes of each split together, because LeRobot's splits are ranges."""
+    listed = list(episodes)
+    order = {split: place for place, split in enumerate(dict.fromkeys(episode.origin.split for episode in listed))}
+    return sorted(listed, key=lambda episode: order[episode.origin.split])
+
+
+def _shared_signals(episodes: Sequence[Episode]) -> list[str]:
+    """Find signals that LeRobot's tables can hold: numbers of one type and shape in every episode."""
+    forms: dict[str, set[object]] = {}
+    for episode in episodes:
+        for name in {*forms, *episode.signals}:
+            values = episode.signals.get(name, np.empty(0, dtype=str))
+            fits = len(values) == len(episode) and values.dtype.kind in DTYPES and 1 <= values.ndim <= MATRIX
+            forms.setdefault(name, set()).add((DTYPES[values.dtype.kind], values.shape[1:]) if fits else None)
+    allowed = [name for name in episodes[0].signals if name not in NOT_SIGNALS and "/" not in name]
+    return [name for name in allowed if len(forms[name]) == 1 and None not in forms[name]]
+
+
+def write_rows(
+    root: Path, name: str, licence: str, episodes: Iterable[Episode], preferences: Iterable[Preference]
+) -> None:
+    """Write dataset.json and its parts; the path of the source is not recorded."""
+    make_folder(root)
+    write_manifest(root / MANIFEST, FORMAT_NAME, Manifest({"name": name, "licence": licence, "source": ""}))
+    with Store(root).writer() as writer:
+        for episode in episodes:
+            writer.add(episode)
+        for preference in preferences:
+            writer.add(preference)
+    (root / ".lock").unlink(missing_ok=True)  # names the machine and the command
+
+
+def write_origins(root: Path, episodes: Iterable[Episode], made: Mapping[str, VideoSource]) -> None:
+    """Write ORIGINS.csv: licence and origin of every episode, a row each."""
+    rows: list[Sequence[object]] = [ORIGIN_COLUMNS]
+    for episode in episodes:
+        origin, outcome = episode.origin, episode.outcome
+        edits = "; ".join(edit.name for edit in episode.edits)
+        success = SUCCESS_TEXT[outcome.success if outcome else None]
+        rows.append(
+            [
+                *(episode.id, origin.licence, origin.dataset, origin.revision, origin.embodiment, origin.site),
+                *(origin.split, origin.group, origin.parent, edits, success, outcome.source if outcome else ""),
+                *(made[episode.id], episode.fingerprint(), episode.instruction),
+            ]
+        )
+    text = io.StringIO()
+    write_csv(text, rows)
+    write_atomic(root / ORIGINS, text.getvalue().encode())
+
+
+def list_files(root: Path) -> list[Path]:
+    """List every file of a release but SHA256SUMS, by name."""
+    return sorted(path for path in root.rglob("*") if path.is_file() and path.name != SUMS)
+
+
+def write_sums(root: Path) -> None:
+    """Write SHA256SUMS in the form that `sha256sum -c` reads."""
+    lines = [f"{_sum(path)}  {path.relative_to(root).as_posix()}\n" for path in list_files(root)]
+    write_atomic(root / SUMS, "".join(lines).encode())
+
+
+def verify(root: str | Path, *, extra: bool = True) -> list[str]:
+    """Compare a release with its SHA256SUMS; return one line per difference, empty when all is unchanged.
+
+    With `extra`, a file that is not listed is a difference.
+    """
+    root = Path(root)
+    try:
+        lines = (root / SUMS).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(root, f"{SUMS} cannot be read ({error})") from error
+    listed = {name: digest for digest, space, name in (line.partition("  ") for line in lines) if space}
+    there = {path.relative_to(root).as_posix(): path for path in list_files(root)}
+    return [
+        *(f"{name} is missing" for name in listed if name not in there),
+        *(f"{name} is not listed" for name in there if extra and name not in listed),
+        *(f"{name} has changed" for name in listed if name in there and _sum(there[name]) != listed[name]),
+    ]
+
+
+def _sum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+RELEASE_FORMAT, RELEASE_VERSION = "demerit-release", 3
 FACTS = "release.json"
 REFUSED_LEAKS = ("video", "recording", "original")
 """one task in two splits may be intended and is only noted"""
@@ -90,18 +237,15 @@ def release(
     config: ReleaseConfig | None = None,
     on_progress: Progress = lambda step, done, total: None,
 ) -> Released:
-    """Make a release. After an interruption the same call resumes; nothing is ever overwritten.
+    """Make a release of a dataset, which is only read, in the new folder `dest`.
 
-    Args:
-        dataset: what to release; it is only read.
-        dest: the folder to make.
-        config: what the release contains.
-        on_progress: called with the step and how far it is.
+    After an interruption the same call resumes; nothing is ever overwritten.
     """
     dest = Path(dest).expanduser().absolute()
     config = config or ReleaseConfig()
     config = replace(config, name=config.name or dest.resolve().name)
     _check_destination(dataset, dest)
+    refuse_linked(dataset)
     started = time.monotonic()
     on_progress("reading", 0, dataset.expected() or 0)
     source = _read_source(dataset, config)
@@ -130,8 +274,8 @@ def release(
 def open_release(folder: str | Path) -> Released:
     """Open a release that exists."""
     facts = _read_json(Path(folder) / FACTS)
-    if facts.get("format") != FORMAT_NAME or facts.get("version", 0) > RELEASE_VERSION:
-        expected = f"expected {FORMAT_NAME} up to version {RELEASE_VERSION}"
+    if facts.get("format") != RELEASE_FORMAT or facts.get("version", 0) > RELEASE_VERSION:
+        expected = f"expected {RELEASE_FORMAT} up to version {RELEASE_VERSION}"
         raise StoreError(folder, f"{FACTS}: {expected}, got {facts.get('format')} {facts.get('version')}")
     return Released(Path(folder), facts)
 
@@ -157,15 +301,15 @@ def _write(
 
     written: Iterable[Episode] = map(write_videos, episodes)
     if config.layout == "lerobot":
-        ordered = layouts.order_by_split(episodes)
-        written = layouts.write_as_lerobot(ordered, tree, write_videos, config.fps)
-    layouts.write_rows(tree, config.name, source.licence, written, preferences)
+        ordered = order_by_split(episodes)
+        written = write_as_lerobot(ordered, tree, write_videos, config.fps)
+    write_rows(tree, config.name, source.licence, written, preferences)
     on_progress("writing the card", 0, 1)
     # The same plan keeps its id: a release that was moved away and made again is still the private file's.
     owned = _read_json(private)
     release_id = owned.get("release_id") if owned.get("plan") == source.plan else None
     facts = {
-        "format": FORMAT_NAME,
+        "format": RELEASE_FORMAT,
         "version": RELEASE_VERSION,
         "dataset_version": FORMAT_VERSION,
         "release_id": release_id or secrets.token_hex(16),
@@ -176,6 +320,7 @@ def _write(
         "episodes": len(episodes),
         "preferences": len(preferences),
         "left_out": source.left_out,
+        "unchecked": sum(episode.check == "due" for episode in source.episodes),
         "videos": dict(Counter(made.values())),
         "kept": list(config.keep),
         "replaced": len(config.replacements) - len(fields.unused),
@@ -188,22 +333,19 @@ def _write(
     }
     released = list(Store(tree).episodes())
     write_json(tree / FACTS, facts)
-    layouts.write_origins(tree, released, made)
+    write_origins(tree, released, made)
     write_card(tree, facts, released, preferences, fields, made)
     owned = {
         "about": "PRIVATE: which source ids, people and recordings are behind the release. Do not share this file.",
         "plan": source.plan,
         "release_id": facts["release_id"],
-        "episodes": fields.episodes.given,
-        "unreleased": fields.unreleased.given,
-        "annotators": fields.annotators.given,
-        "groups": fields.groups.given,
+        **fields.numbered,
         "dropped": dict(sorted((+fields.dropped).items())),
         "fingerprints_of_sources": {fields.id(episode.id): episode.fingerprint() for episode in source.episodes},
     }
     write_json(private, owned)
     os.chmod(private, 0o600)
-    layouts.write_sums(tree)
+    write_sums(tree)
     return facts, fields
 
 
@@ -215,6 +357,9 @@ def _read_source(dataset: Dataset, config: ReleaseConfig) -> ReleaseSource:
     for record in dataset.records():
         if isinstance(record, Preference):
             preferences.append(record)
+            continue
+        if record.check == "rejected":
+            left_out += 1
             continue
         columns = _columns(record, config)
         if any(columns[name] != value.lower() for name, value in config.where.items()):
@@ -239,7 +384,7 @@ def _read_source(dataset: Dataset, config: ReleaseConfig) -> ReleaseSource:
         if mask.camera not in (EVERY_CAMERA, *cameras):
             raise UnknownName("camera to mask", mask.camera, cameras)
     if config.layout == "lerobot":
-        layouts.check_lerobot(listed, config.fps)
+        check_lerobot(listed, config.fps)
     leak = next((leak for leak in find_leaks(listed) if leak.kind in REFUSED_LEAKS), None)
     if leak and not config.allow_leaks:
         expected = "splits that share no video, recording or original (--allow-leaks releases them with a warning)"
@@ -256,7 +401,7 @@ def _columns(episode: Episode, config: ReleaseConfig) -> dict[str, str]:
     """Return what --where compares, in lower case; success is yes, no or empty."""
     outcome, origin = episode.outcome or Outcome("model"), episode.origin
     columns = {"id": episode.id, "instruction": episode.instruction, **vars(origin)}
-    columns |= {"licence": origin.licence or config.licence, "success": layouts.SUCCESS_TEXT[outcome.success]}
+    columns |= {"licence": origin.licence or config.licence, "success": SUCCESS_TEXT[outcome.success]}
     columns |= {"grade": outcome.grade or "", "vouched_by": outcome.source if episode.outcome else ""}
     return {name: str(value).lower() for name, value in columns.items()}
 
@@ -287,7 +432,7 @@ def _find_existing(dest: Path, private: Path, plan: str, on_progress: Progress) 
     if owned.get("plan") != plan:
         raise StoreError(dest, "it holds another release (other episodes, labels or options); nothing is overwritten")
     on_progress("verifying checksums", 0, 0)
-    changes = layouts.verify(dest, extra=False)
+    changes = verify(dest, extra=False)
     if changes:
         raise StoreError(dest, f"the release is damaged ({name_some(changes)}); move it away and run again")
     return existing

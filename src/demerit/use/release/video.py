@@ -17,12 +17,12 @@ import numpy.typing as npt
 from av.bitstream import BitStreamFilterContext
 from av.container import Flags
 
+from demerit.data.arrays import Ints
 from demerit.data.episode import Episode
 from demerit.data.files import atomic_file, make_folder, write_json
-from demerit.data.frames import Frames, FrameSource, Images, Times, spread
+from demerit.data.frames import Frames, FrameSource, Images, SplicedFrames, Times, spread
 from demerit.data.video import DECODER_ERRORS, EXACT, Encoding, VideoClip, write_video
 from demerit.errors import BadInput, UnreadableVideo
-from demerit.negatives.edits.splice import SplicedFrames
 from demerit.use.release.config import BOX_NUMBERS, EVERY_CAMERA, Mask, ReleaseConfig, load_hook
 
 VideoSource = Literal["remuxed", "lossless", "re-encoded"]
@@ -178,11 +178,7 @@ class ReleaseVideos:
         return self._done[key]
 
 
-class _NotRemuxable(Exception):
-    pass
-
-
-REMUX_ERRORS: tuple[type[Exception], ...] = (_NotRemuxable, UnreadableVideo, *DECODER_ERRORS)
+REMUX_ERRORS: tuple[type[Exception], ...] = (UnreadableVideo, *DECODER_ERRORS)
 
 
 def remux(source: str, target: Path) -> ReleasedVideo:
@@ -201,7 +197,7 @@ def _copy_packets(source: str, target: Path) -> None:
         stream = given.streams.video[0]
         codec = stream.codec_context.codec.canonical_name
         if codec not in (*ALLOWED_UNITS, *WITHOUT_UNITS) or _has_av1_metadata(codec, stream.codec_context.extradata):
-            raise _NotRemuxable
+            raise ValueError(f"{codec} may hold metadata")
         # Bit-exact: no muxer name and no date.
         made.flags = made.flags | Flags.bitexact.value  # type: ignore[operator]  # PyAV's annotation is wrong
         out = made.add_stream_from_template(stream, opaque=True)
@@ -216,7 +212,7 @@ def _copy_packets(source: str, target: Path) -> None:
             if not packet.size:
                 continue
             if packet.pts is None or packet.is_discard:  # an edit list hides it, but a player could show it
-                raise _NotRemuxable
+                raise ValueError("a packet is hidden")
             for kept in units.filter(packet) if units else [packet]:
                 kept.pts = None if kept.pts is None else kept.pts - first
                 kept.dts = None if kept.dts is None else kept.dts - first
@@ -236,10 +232,10 @@ def _compare(source: str, made: str) -> float:
     before, after = VideoClip(source), VideoClip(made)
     old, new = (scan.pts * scan.seconds_per_tick for scan in (before.scan(), after.scan()))
     if len(old) != len(new) or not np.allclose(old - old[0], new - new[0], rtol=0, atol=SAME_SECONDS):
-        raise _NotRemuxable
+        raise ValueError("other times")
     some = spread(len(old), COMPARED_IMAGES).tolist()
     if not np.array_equal(before.take(some), after.take(some)):
-        raise _NotRemuxable
+        raise ValueError("other images")
     return float(old[0] - new[0])
 
 
@@ -256,9 +252,7 @@ def partly_shown_files(episodes: Iterable[Episode]) -> set[str]:
     return {path for path, ticks in shown.items() if path not in whole and len(VideoClip(path).scan().pts) > len(ticks)}
 
 
-def _shown_times(
-    source: FrameSource, indices: npt.NDArray[np.integer] | None
-) -> Iterator[tuple[str, npt.NDArray[np.int64] | None]]:
+def _shown_times(source: FrameSource, indices: npt.NDArray[np.integer] | None) -> Iterator[tuple[str, Ints | None]]:
     """Yield each video file and the ticks shown of it; None = all of it."""
     if isinstance(source, SplicedFrames):
         chosen = np.arange(len(source)) if indices is None else np.unique(indices)

@@ -13,28 +13,33 @@ import http.client
 import json
 import math
 import os
+import socket
+import ssl
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from websockets.exceptions import WebSocketException
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.frames import Frame, Opcode
+from websockets.uri import parse_uri
 
 from demerit.data.episode import Episode
+from demerit.data.files import parse_json
 from demerit.data.reward import Reward
-from demerit.data.seen import SeenEpisodes
-from demerit.data.untrusted import parse_json
+from demerit.data.splits import SeenEpisodes
 from demerit.errors import BadInput, DemeritError, RemoteError, UnknownName
-from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard
-from demerit.use.serve.live_socket import LiveSocket
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, ShownModel
 from demerit.use.serve.wire import Buffer, encode_episode, encode_frame, message_parts, read_live, read_reward
 
 TOKEN = "DEMERIT_TOKEN"
 AT_ONCE = 4
 """requests at once: one is decoded and one is sent while one is computed"""
 MOST_ANSWER = 64 * 1024 * 1024
+READ_BYTES = 65536
 BUSY, GONE, TOO_LARGE = (429, 503), 410, 413
 REFUSED = (400, TOO_LARGE)
 """this request is refused; others may be accepted"""
@@ -43,7 +48,36 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class RemoteModel:
+class Transport:
+    """The way to a server: HTTP, and WebSockets for live episodes.
+
+    Give `RemoteModel` an object with other methods to test without a network, to sign or to record requests.
+    """
+
+    def __init__(self, url: str, timeout: float) -> None:
+        """`timeout` is for each wait, in seconds."""
+        parts = urlsplit(url)
+        self._place, self._secure, self._timeout = parts.netloc, parts.scheme == "https", timeout
+
+    def request(self, method: str, path: str, headers: Mapping[str, str], body: Sequence[Buffer]) -> tuple[int, bytes]:
+        """Send a request; return the status and the body of the answer. Raises OSError without an answer."""
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._place, timeout=self._timeout)
+        try:
+            connection.request(method, path, iter(body), dict(headers))
+            response = connection.getresponse()
+            return response.status, response.read(MOST_ANSWER)
+        except http.client.HTTPException as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
+        finally:
+            connection.close()
+
+    def connect(self, path: str, headers: Mapping[str, str]) -> LiveSocket:
+        """Open a connection for live episodes, one after the other. Raises OSError, or InvalidStatus when refused."""
+        return LiveSocket(f"{'wss' if self._secure else 'ws'}://{self._place}{path}", headers, self._timeout)
+
+
+class RemoteModel(ShownModel):
     """A model on a reward server. It has `prefer` and `start` if the server's model has them."""
 
     prefer: Callable[[Sequence[tuple[Episode, Episode]]], list[float]]
@@ -60,6 +94,7 @@ class RemoteModel:
         patience: float = 30.0,
         timeout: float = 120.0,
         history_megabytes: int = 256,
+        transport: Transport | None = None,
     ) -> None:
         """Connect to a server and read its model's card.
 
@@ -71,6 +106,7 @@ class RemoteModel:
             timeout: seconds to wait for an answer.
             history_megabytes: frames of a live episode that are kept, to be sent again after a restart of the server.
                 A longer episode cannot go on then.
+            transport: the way to the server; None = the network.
         """
         try:
             parts = urlsplit(url)
@@ -79,26 +115,27 @@ class RemoteModel:
             is_good = False
         if not is_good:
             raise BadInput("server", "an address such as http://127.0.0.1:8000", repr(url))
-        self._secure, self._place = parts.scheme == "https", parts.netloc.rpartition("@")[2]
-        self.url = f"{parts.scheme}://{self._place}"
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         token = os.environ.get(TOKEN) if token is None else token
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.patience, self.timeout, self.history = patience, timeout, history_megabytes * 1024 * 1024
+        self.patience, self.history = patience, history_megabytes * 1024 * 1024
+        self._transport = transport or Transport(self.url, timeout)
         self._idle: list[LiveSocket] = []
         answer = self._request("GET", "/models")
         with self.reading():
-            found = {one["card"]["name"]: one for one in answer["models"]}
+            models = {facts["card"]["name"]: facts for facts in answer["models"]}
             self._most = int(answer["limits"]["megabytes"]) * 1024 * 1024
-        name = model or parts.path.strip("/") or (next(iter(found)) if len(found) == 1 else "")
-        if name not in found:
-            raise UnknownName(f"model at {self.url} (as in {self.url}/NAME)", name, found)
+        name = model or parts.path.strip("/") or (next(iter(models)) if len(models) == 1 else "")
+        if name not in models:
+            raise UnknownName(f"model at {self.url} (as in {self.url}/NAME)", name, models)
+        facts = models[name]
         with self.reading():
-            self.card = ModelCard(**found[name]["card"])
-            self.seen = SeenEpisodes.from_facts(found[name]["seen"], f"{self.url}/models")
-            self._query = urlencode({"model": name, "card": found[name]["hash"]})
-            if found[name]["prefers"]:
+            self.card = ModelCard(**facts["card"])
+            self.seen = SeenEpisodes.from_dict(facts["seen"], f"{self.url}/models")
+            self._query = urlencode({"model": name, "card": facts["hash"]})
+            if facts["prefers"]:
                 self.prefer = self._prefer
-            if found[name]["live"]:
+            if facts["live"]:
                 self.start = self._start
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
@@ -141,21 +178,17 @@ class RemoteModel:
         return self._request("POST", f"{path}?{self._query}", body)
 
     def _request(self, method: str, path: str, body: Sequence[Buffer] = ()) -> Any:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(sum(map(len, body)))}
+        size = str(sum(map(len, body)))
+        headers = {**self._headers, "Content-Type": "application/octet-stream", "Content-Length": size}
 
         def ask() -> Any:
-            connection = kind(self._place, timeout=self.timeout)
             try:
-                connection.request(method, path, iter(body), self._headers | headers)
-                response = connection.getresponse()
-                return self._read(response.status, response.read(MOST_ANSWER))
+                status, content = self._transport.request(method, path, headers, body)
             except OSError:
                 if body:  # a server that refuses does not read the body: ask for the reason alone
                     self._request("GET", f"/models?{self._query}")
                 raise
-            finally:
-                connection.close()
+            return self._read(status, content)
 
         return self.try_again(ask)
 
@@ -183,7 +216,7 @@ class RemoteModel:
             except RemoteError as error:
                 if error.status not in BUSY or (tried and time.monotonic() + pause > until):
                     raise
-            except (OSError, http.client.HTTPException, WebSocketException) as error:
+            except OSError as error:
                 self.close()  # connections of a server that is gone
                 if tried and time.monotonic() + pause > until:
                     raise RemoteError(self.url, 0, str(error) or type(error).__name__) from error
@@ -194,16 +227,19 @@ class RemoteModel:
         """Return a connection for a live episode: that of an ended one, or a new one."""
         if self._idle:
             return self._idle.pop()
-        address = f"{'wss' if self._secure else 'ws'}://{self._place}/live?{self._query}"
-        return LiveSocket(address, self._headers, self.timeout)
+        try:
+            return self._transport.connect(f"/live?{self._query}", self._headers)
+        except InvalidStatus as refused:
+            self._read(refused.response.status_code, bytes(refused.response.body or b""))
+            raise ConnectionError(str(refused)) from refused
 
-    def ask(self, socket: LiveSocket, message: str | bytes) -> dict[str, Any]:
+    def ask(self, line: LiveSocket, message: str | bytes) -> dict[str, Any]:
         """Send a message of a live episode; return the answer."""
-        return self._read(200, socket.ask(message))
+        return self._read(200, line.ask(message))
 
-    def keep(self, socket: LiveSocket) -> None:
+    def keep(self, line: LiveSocket) -> None:
         """Keep the connection of an ended live episode for the next one."""
-        self._idle.append(socket)
+        self._idle.append(line)
 
     def close(self) -> None:
         """Close the connections that no live episode uses."""
@@ -221,7 +257,7 @@ class RemoteEpisode:
         self._frames = self._size = 0
         self.model_seconds = 0.0
         """what the model itself took for the last frame"""
-        self._socket: LiveSocket | None = None
+        self._line: LiveSocket | None = None
         model.try_again(self._connect)
 
     def step(self, frame: LiveFrame) -> LiveReward:
@@ -239,7 +275,7 @@ class RemoteEpisode:
             return read_live(answer)
 
     def _send(self, message: bytes) -> dict[str, Any]:
-        if self._socket is None:
+        if self._line is None:
             self._connect()
         return self._exchange(message, REFUSED)
 
@@ -248,28 +284,93 @@ class RemoteEpisode:
         if len(self._kept) <= self._frames:
             lost = f"the connection was lost, and its {self._frames} frames were too many to keep (history_megabytes)"
             raise RemoteError(self._model.url, GONE, f"the live episode cannot go on: {lost}")
-        self._socket = self._model.connect()
+        self._line = self._model.connect()
         for message in self._kept:
             self._exchange(message)
 
     def _exchange(self, message: str | bytes, harmless: Collection[int] = ()) -> dict[str, Any]:
         """Ask; an error other than the harmless ones ends the connection, and the next step starts with a new one."""
-        socket, self._socket = self._socket, None
-        assert socket is not None
+        line, self._line = self._line, None
+        assert line is not None
         try:
-            answer = self._model.ask(socket, message)
+            answer = self._model.ask(line, message)
         except BaseException as error:
             if isinstance(error, RemoteError) and error.status in harmless:
-                self._socket = socket
+                self._line = line
             else:
-                socket.close()
+                line.close()
             raise
-        self._socket = socket
+        self._line = line
         return answer
 
     def __del__(self) -> None:
-        if getattr(self, "_socket", None) is not None:
-            self._model.keep(self._socket)  # type: ignore[arg-type]
+        if getattr(self, "_line", None) is not None:
+            self._model.keep(self._line)  # type: ignore[arg-type]
+
+
+class LiveSocket:
+    """The client's end of a WebSocket: it waits for answers in the caller's thread. Not for several threads at once.
+
+    `websockets.sync` reads in a thread of its own, and waking the caller takes as long as the frame's way there.
+    """
+
+    def __init__(self, address: str, headers: Mapping[str, str], timeout: float) -> None:
+        """Connect; raises OSError, or InvalidStatus when the server refuses. `timeout` is for each wait."""
+        uri = parse_uri(address)
+        self._protocol = ClientProtocol(uri)
+        self._socket = socket.create_connection((uri.host, uri.port), timeout)
+        try:
+            if uri.secure:
+                self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=uri.host)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            request = self._protocol.connect()
+            request.headers.update(headers)
+            self._protocol.send_request(request)
+            while not self._exchange_bytes():
+                pass
+            refused = self._protocol.handshake_exc
+            if isinstance(refused, InvalidStatus):
+                raise refused
+            if refused is not None:
+                raise ConnectionError(str(refused)) from refused
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def ask(self, message: str | bytes) -> bytes:
+        """Send a message and return the next one of the server."""
+        try:
+            if isinstance(message, str):
+                self._protocol.send_text(message.encode())
+            else:
+                self._protocol.send_binary(message)
+        except WebSocketException as error:
+            raise ConnectionError(str(error)) from error
+        answer = b""
+        while True:
+            for event in self._exchange_bytes():
+                if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.CONT):
+                    answer += event.data
+                    if event.fin:
+                        return answer
+
+    def close(self) -> None:
+        """Close it, without waiting for the server."""
+        self._socket.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+    def _exchange_bytes(self) -> list[object]:
+        """Send what is to be sent, wait for bytes, and return the events in them."""
+        for data in self._protocol.data_to_send():
+            self._socket.sendall(data)
+        received = self._socket.recv(READ_BYTES)
+        if not received or self._protocol.close_rcvd is not None:
+            raise ConnectionError(f"the server closed the connection ({self._protocol.close_rcvd or 'without a word'})")
+        self._protocol.receive_data(received)
+        return list(self._protocol.events_received())
 
 
 def _ask_all(ask: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:

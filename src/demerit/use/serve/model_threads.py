@@ -31,6 +31,8 @@ AT_ONCE = 8
 class Overloaded(DemeritError):
     """Too much work waits, or it waited too long."""
 
+    status = 429
+
 
 @dataclass(eq=False)
 class _ModelTask:

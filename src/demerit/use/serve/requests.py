@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -15,16 +15,17 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveInt,
-    RootModel,
     StringConstraints,
+    TypeAdapter,
     ValidationError,
 )
 
 from demerit.data.episode import Episode
-from demerit.data.frames import Frames, Images, Indices, Times, short_hash
-from demerit.errors import BadInput, UnreadableVideo
+from demerit.data.frames import Frames, Images
+from demerit.errors import BadInput
 from demerit.models.protocol import LiveFrame
 from demerit.use.serve.wire import Buffer, split_message
+from demerit.web.uploads import SentFrames, ServeLimits
 
 MOST_SIDE = 2**31
 Name = Annotated[str, StringConstraints(min_length=1)]
@@ -43,7 +44,7 @@ class ViewFacts(_Facts):
     video: PositiveInt | None = None
     shape: tuple[Side, Length, Length, Literal[3]] | None = None
     length: Length | None = None
-    at: list[NonNegativeInt] | None = None
+    at: list[Side] | None = None
     times: list[float] | None = None
 
 
@@ -71,76 +72,10 @@ class RequestFacts(_Facts):
     pairs: list[tuple[NonNegativeInt, NonNegativeInt]] = []
 
 
-class FrameFacts(RootModel[Annotated[dict[str, tuple[Length, Length, Literal[3]]], Field(min_length=1)]]):
-    """A live frame's header."""
-
-
-FactsT = TypeVar("FactsT", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class ServeLimits:
-    """What a server accepts."""
-
-    megabytes: int = 256
-    """of one request, and of the images of a decoded video"""
-    frames: int = 20_000
-    """of one request"""
-    pixels: int = 4096 * 4096
-    """of one image"""
-    decode_seconds: float = 30.0
-    """for one uploaded video"""
-    deadline: float = 60.0
-    """seconds that a request may wait and compute"""
-    waiting: int = 64
-    """requests waiting for a model"""
-    live: int = 256
-    """live connections"""
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not value > 0:
-                raise BadInput(name, "a number above 0", value)
-
-    @property
-    def bytes(self) -> int:
-        """Most bytes of one request."""
-        return self.megabytes * 1024 * 1024
-
-
-@dataclass(frozen=True, eq=False)
-class SentFrames:
-    """Images that a client sent: all frames of a camera, or some of them."""
-
-    kind = "array"
-    images: Images
-    at: Indices
-    """the frame that each image is, increasing"""
-    seconds: Times
-
-    def __len__(self) -> int:
-        return len(self.seconds)
-
-    def times(self) -> Times:
-        """Seconds from the first frame."""
-        return self.seconds
-
-    def take(self, indices: Sequence[int]) -> Images:
-        """Copy the given images; raise for a frame that was not sent."""
-        wanted = np.asarray(indices, dtype=np.int64)
-        places = np.searchsorted(self.at, wanted)
-        known = np.append(self.at, -1)[places] == wanted
-        if not known.all():
-            raise UnreadableVideo("the request", f"frame {wanted[~known][0]} was not sent")
-        return self.images[places]
-
-    def identity(self) -> str:
-        """Hash every pixel."""
-        return short_hash(repr((self.images.shape, self.at.tolist())).encode(), self.images.tobytes())
-
-    def describe(self) -> dict[str, Any]:
-        """Raise: there is no file."""
-        raise BadInput("frames", "frames that live in a file", "images that a client sent")
+FrameFacts = Annotated[dict[str, tuple[Length, Length, Literal[3]]], Field(min_length=1)]
+"""a live frame's header"""
+REQUEST, FRAME = TypeAdapter(RequestFacts), TypeAdapter[dict[str, tuple[int, int, Literal[3]]]](FrameFacts)
+FactsT = TypeVar("FactsT")
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +97,8 @@ class SentEpisode:
 def read_episodes(body: Buffer, limits: ServeLimits) -> tuple[list[SentEpisode], list[tuple[int, int]]]:
     """Return the episodes and the pairs of a request; images are not copied. Raises BadInput."""
     header, data = split_message(body, "request")
-    facts, reader = _validate(RequestFacts, header, "request"), _DataReader(data, limits)
-    episodes = [reader.take_episode(one) for one in facts.episodes]
+    facts, reader = _validate(REQUEST, header, "request"), _DataReader(data, limits)
+    episodes = [reader.take_episode(episode) for episode in facts.episodes]
     reader.end()
     if any(place >= len(episodes) for pair in facts.pairs for place in pair):
         raise BadInput("request, pairs", f"places below {len(episodes)}", facts.pairs)
@@ -173,17 +108,17 @@ def read_episodes(body: Buffer, limits: ServeLimits) -> tuple[list[SentEpisode],
 def read_frame(message: Buffer, limits: ServeLimits) -> LiveFrame:
     """Return a live frame. Raises BadInput."""
     header, data = split_message(message, "frame")
-    shapes, reader = _validate(FrameFacts, header, "frame").root, _DataReader(data, limits)
+    shapes, reader = _validate(FRAME, header, "frame"), _DataReader(data, limits)
     images = {name: reader.take_images((1, *shape))[0] for name, shape in shapes.items()}
     reader.end()
     return images[""] if list(images) == [""] else images
 
 
-def _validate(kind: type[FactsT], header: bytes, what: str) -> FactsT:
+def _validate(kind: TypeAdapter[FactsT], header: bytes, what: str) -> FactsT:
     try:
-        return kind.model_validate_json(header)
+        return kind.validate_json(header, strict=True)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, one['loc'])) or 'header'}: {one['msg']}" for one in error.errors()[:3]]
+        wrong = [f"{'.'.join(map(str, fault['loc'])) or 'header'}: {fault['msg']}" for fault in error.errors()[:3]]
         raise BadInput(what, "a header as docs/serve.md describes it", "; ".join(wrong)) from None
 
 
@@ -191,16 +126,20 @@ class _DataReader:
     """Takes what a header lists from the front of the data."""
 
     def __init__(self, data: memoryview, limits: ServeLimits) -> None:
-        self._data, self._limits, self._frames = data, limits, 0
+        self._data, self._limits, self._frames, self._videos = data, limits, 0, 0
 
     def take(self, size: int) -> memoryview:
         if size > len(self._data):
             raise BadInput("data", f"{size} bytes more, as the header says", f"{len(self._data)} bytes")
-        found, self._data = self._data[:size], self._data[size:]
-        return found
+        front, self._data = self._data[:size], self._data[size:]
+        return front
 
     def take_array(self, shape: Sequence[int], dtype: str) -> npt.NDArray[Any]:
-        return np.frombuffer(self.take(math.prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)
+        data = np.frombuffer(self.take(math.prod(shape) * np.dtype(dtype).itemsize), dtype)
+        try:
+            return data.reshape(shape)
+        except ValueError:  # empty, and the other sides are too long for an array
+            raise BadInput("data", "the shape of an array", shape) from None
 
     def take_images(self, shape: tuple[int, int, int, int]) -> Images:
         if shape[1] * shape[2] > self._limits.pixels:
@@ -216,6 +155,9 @@ class _DataReader:
 
     def _take_view(self, view: ViewFacts) -> SentFrames | memoryview:
         if view.video is not None:
+            self._videos += 1
+            if self._videos > self._limits.videos:
+                raise BadInput("request", f"at most {self._limits.videos} videos", "more")
             return self.take(view.video)
         if view.shape is None:
             raise BadInput(f"camera {view.camera!r}", "a video or the shape of images", "neither")

@@ -1,53 +1,54 @@
 """The reward server: models behind HTTP (`/score`, `/prefer`) and a WebSocket (`/live`); `wire` has the format.
 
 The event loop only moves bytes. Models compute in their own threads (`model_threads`), uploaded videos are decoded in
-processes of their own (`uploads`), so `/health` answers whatever they do.
+processes of their own (`web.uploads`), so `/health` answers whatever they do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
-import logging
 import math
-import socket
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from typing import Any
 
-import uvicorn
-from fastapi import Depends, FastAPI, Request, Response, WebSocket
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import Message
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from demerit.data.episode import Episode
+from demerit.data.files import parse_json
 from demerit.data.reward import Reward
-from demerit.data.seen import seen_by
-from demerit.data.untrusted import parse_json
+from demerit.data.splits import seen_by
 from demerit.errors import BadInput, DemeritError, UnknownName
 from demerit.models.protocol import Comparer, LiveEpisode, LiveFrame, LiveReward, Online, Prepares, RewardModel
-from demerit.use.serve.model_threads import ModelThreads, Overloaded
-from demerit.use.serve.requests import SentEpisode, SentFrames, ServeLimits, read_episodes, read_frame
-from demerit.use.serve.uploads import UploadDecoder
+from demerit.use.serve import wire
+from demerit.use.serve.model_threads import ModelThreads
+from demerit.use.serve.requests import SentEpisode, read_episodes, read_frame
 from demerit.use.serve.wire import encode_live, encode_reward, no_nan
+from demerit.web.doors import LOG, STRANGER_BYTES, welcome
+from demerit.web.metrics import send_metrics
+from demerit.web.server import WebServer, is_loopback, read_body, refusal, unless_gone
+from demerit.web.uploads import SentFrames, ServeLimits, UploadDecoder
 
 VERSION = version("demerit")
-LOG = logging.getLogger("uvicorn.error")
 BINARY = "application/octet-stream"
 PATHS = ("/health", "/metrics", "/models", "/score", "/prefer")
+OPEN_PATHS = ("/health", "/docs", "/openapi.json")
+"""answered without the token"""
 SCORE_PARAMETERS = frozenset({"model", "card", "instruction", "id"})
 """query parameters of /score; a misspelt instruction is refused, not scored as none"""
 SHORTEST_TOKEN = 16
@@ -56,14 +57,15 @@ IN_FLIGHT = 4
 SWITCH_SECONDS = 0.002
 """how long a model's Python code may keep the event loop waiting; with 5 ms, Python's default, /health is slow, and
 0.5 ms costs a tenth of the frames per second"""
-KEEPALIVE_SECONDS = 60
-"""until a silent connection is probed; WebSocket pings would need a thread in each client"""
-RETRY_AFTER = {"Retry-After": "1"}
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}
+"""of refusals, by status"""
 SENTENCE = {"type": "object", "properties": {"error": {"type": "string"}}}
 REFUSED: dict[int | str, dict[str, Any]] = {
     "4XX": {"description": "Refused; `error` says why.", "content": {"application/json": {"schema": SENTENCE}}},
     "504": {"description": "The deadline has passed.", "content": {"application/json": {"schema": SENTENCE}}},
 }
+Found = list[Episode | Reward]
+Pairs = list[tuple[int, int]]
 BODY = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (BINARY, "video/mp4")}
 
 
@@ -81,21 +83,23 @@ class RewardApp:
         self._decoding = ThreadPoolExecutor(self._decoder.processes, thread_name_prefix="demerit-upload")
         self._in_flight = self._live = 0
         self._make_metrics()
-        self.asgi = FastAPI(title="demerit", version=VERSION, lifespan=self._end)
+        # Its own pages of documentation load scripts from another site.
+        self.asgi = FastAPI(title="demerit", version=VERSION, lifespan=self._run, docs_url=None, redoc_url=None)
         add: Callable[..., None] = self.asgi.add_api_route
-        guarded: dict[str, Any] = {"dependencies": [Depends(self._check_request)], "responses": REFUSED}
+        guarded: dict[str, Any] = {"responses": REFUSED}
         sends_body: dict[str, Any] = {
             **guarded,
             "methods": ["POST"],
             "openapi_extra": {"requestBody": {"content": BODY}},
         }
         add("/health", self.health)
+        add("/docs", self.docs, include_in_schema=False)
         add("/metrics", self.metrics, **guarded)
         add("/models", self.list_models, **guarded)
         add("/score", self.score, **sends_body)
         add("/prefer", self.prefer, **sends_body)
         self.asgi.add_api_websocket_route("/live", self.live)
-        self.asgi.middleware("http")(self._count)
+        self.asgi.add_middleware(lambda app: partial(self._enter, app))
         for kind in (HTTPException, DemeritError):
             self.asgi.add_exception_handler(kind, self._on_error)
 
@@ -106,9 +110,23 @@ class RewardApp:
         }
         return {"status": "ok", "version": VERSION, "live": self._live, "models": models}
 
+    async def docs(self) -> Response:
+        """Return what each path takes and answers, as text; /openapi.json is for programs."""
+        return PlainTextResponse(self._docs)
+
+    @cached_property
+    def _docs(self) -> str:
+        paths = [
+            f"{method.upper()} {path}\n\n{facts.get('description', '')}\n"
+            for path, methods in self.asgi.openapi()["paths"].items()
+            for method, facts in methods.items()
+        ]
+        live = f"WS /live\n\n{self.live.__doc__}\n"
+        return "\n".join([*paths, live, wire.__doc__ or ""])
+
     async def metrics(self) -> Response:
         """Return figures for Prometheus."""
-        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
+        return send_metrics(generate_latest(self._registry))
 
     async def list_models(self, model: str = "", card: str = "") -> dict[str, Any]:
         """Return the card of each model, what it can do, and what the server accepts.
@@ -121,7 +139,7 @@ class RewardApp:
             {
                 "card": asdict(threads.model.card),
                 "hash": threads.card_hash,
-                "seen": seen_by(threads.model).as_facts(),
+                "seen": seen_by(threads.model).as_dict(),
                 "prefers": isinstance(threads.model, Comparer),
                 "live": isinstance(threads.model, Online),
             }
@@ -139,12 +157,15 @@ class RewardApp:
         if unknown := set(request.query_params) - SCORE_PARAMETERS:
             raise HTTPException(400, str(UnknownName("query parameter", min(unknown), SCORE_PARAMETERS)))
         threads = self._find(model, card)
-        with ExitStack() as held:
-            found, _ = await self._receive(request, threads.model, held, SentEpisode(id, instruction, {}))
+
+        async def compute(found: Found, _: Pairs) -> Response:
             episodes = [one for one in found if isinstance(one, Episode)]
-            rewards = iter(await self._wait(threads.score(episodes)) if episodes else [])
-        answers = [encode_reward(one if isinstance(one, Reward) else next(rewards)) for one in found]
-        return JSONResponse({"rewards": answers, "card": threads.card_hash})
+            scored: list[Reward] = await asyncio.wrap_future(threads.score(episodes)) if episodes else []
+            rewards = iter(scored)
+            answers = [encode_reward(one if isinstance(one, Reward) else next(rewards)) for one in found]
+            return JSONResponse({"rewards": answers, "card": threads.card_hash})
+
+        return await self._answer(request, threads.model, compute, SentEpisode(id, instruction, {}))
 
     async def prefer(self, request: Request, model: str = "", card: str = "") -> Response:
         """Return the probability that the first episode of each pair is better; null when unknown."""
@@ -152,19 +173,19 @@ class RewardApp:
         comparer = threads.model
         if not isinstance(comparer, Comparer):
             raise HTTPException(400, f"the model {comparer.card.name!r} does not compare episodes")
-        with ExitStack() as held:
-            found, places = await self._receive(request, comparer, held)
+
+        async def compute(found: Found, places: Pairs) -> Response:
             pairs = [(found[first], found[second]) for first, second in places]
             asked = [(a, b) for a, b in pairs if isinstance(a, Episode) and isinstance(b, Episode)]
-            answers = iter(await self._wait(threads.call(lambda: comparer.prefer(asked))))
-        known = [math.nan if Reward in map(type, pair) else float(next(answers)) for pair in pairs]
-        return JSONResponse({"first": no_nan(known), "card": threads.card_hash})
+            answers = iter(await asyncio.wrap_future(threads.call(lambda: comparer.prefer(asked))))
+            known = [math.nan if Reward in map(type, pair) else float(next(answers)) for pair in pairs]
+            return JSONResponse({"first": no_nan(known), "card": threads.card_hash})
+
+        return await self._answer(request, comparer, compute)
 
     async def live(self, socket: WebSocket, model: str = "", card: str = "") -> None:
         """Follow live episodes, one after the other: a text starts one, a binary message is a frame."""
-        await socket.accept()
         try:
-            self._check_token(socket.headers)
             threads = self._find(model, card)
             if not isinstance(threads.model, Online):
                 raise HTTPException(400, f"the model {threads.model.card.name!r} does not score live episodes")
@@ -172,29 +193,33 @@ class RewardApp:
                 raise HTTPException(403, "web pages may not use this server")
             if self._live >= self.limits.live:
                 raise HTTPException(429, f"{self._live} live connections already: try again later")
-        except HTTPException as refusal:
-            with suppress(WebSocketDisconnect, TimeoutError):
-                async with asyncio.timeout(self.limits.deadline):
-                    await socket.receive_text()  # an answer before a question may get lost
-                await socket.send_text(json.dumps({"error": refusal.detail, "status": refusal.status_code}))
-                await socket.close()
-            return
+        except HTTPException as refused:
+            return await socket.send_denial_response(await self._on_error(socket, refused))
         self._live += 1
         run: LiveEpisode | None = None
         try:
-            while (message := await socket.receive())["type"] == "websocket.receive":
+            await socket.accept()
+            while (message := await self._next_message(socket, run))["type"] == "websocket.receive":
                 try:
                     run, answer = await self._answer_live(threads, threads.model, run, message)
                 except Exception as error:  # third-party code may raise anything
-                    answer = {"error": _sentence(error), "status": _status(error)}
+                    status, sentence = refusal(error)
+                    answer = {"error": sentence, "status": status}
                     if not isinstance(error, DemeritError | HTTPException):
                         LOG.warning("The model %s failed on a live frame", threads.model.card.name, exc_info=error)
                     run = run if isinstance(error, BadInput) else None  # it may have seen half a frame
                 await socket.send_text(json.dumps(answer))
+        except TimeoutError:
+            await socket.close(1008, "no episode was started")
         except WebSocketDisconnect:
             pass  # the client is gone
         finally:
             self._live -= 1
+
+    async def _next_message(self, socket: WebSocket, run: LiveEpisode | None) -> Message:
+        """Wait for a message: a robot may pause in an episode, but a client without one may not keep its place."""
+        async with asyncio.timeout(self.limits.deadline if run is None else None):
+            return await socket.receive()
 
     async def _answer_live(
         self, threads: ModelThreads, model: Online, run: LiveEpisode | None, message: Message
@@ -224,9 +249,6 @@ class RewardApp:
             raise HTTPException(409, f"the model {name!r} is another one now (its card is {found.card_hash})")
         return found
 
-    async def _check_request(self, request: Request) -> None:
-        self._check_token(request.headers)
-
     def _check_token(self, headers: Mapping[str, str]) -> None:
         given = headers.get("authorization", "").removeprefix("Bearer ").encode()
         if self._token is not None and not hmac.compare_digest(given, self._token.encode()):
@@ -247,67 +269,95 @@ class RewardApp:
         finally:
             self._in_flight -= size
 
-    async def _receive(
-        self, request: Request, model: RewardModel, held: ExitStack, video: SentEpisode | None = None
-    ) -> tuple[list[Episode | Reward], list[tuple[int, int]]]:
-        """Read the episodes and the pairs of a request. `held` is the memory that they take.
+    async def _answer(
+        self,
+        request: Request,
+        model: RewardModel,
+        compute: Callable[[Found, Pairs], Awaitable[Response]],
+        video: SentEpisode | None = None,
+    ) -> Response:
+        """Read the episodes and pairs of a request, decode them and compute: until the deadline, or the client leaves.
 
         An episode that cannot be decoded is a reward without values.
         """
+        with ExitStack() as held:
+            try:
+                async with asyncio.timeout(self.limits.deadline):
+                    sent, pairs = await self._receive(request, held, video)
+
+                    async def work() -> Response:
+                        return await compute([await self._decode(one, model, held) for one in sent], pairs)
+
+                    return await unless_gone(request, work())
+            except TimeoutError:
+                raise HTTPException(504, f"no answer within {self.limits.deadline:g} seconds") from None
+
+    async def _receive(
+        self, request: Request, held: ExitStack, video: SentEpisode | None
+    ) -> tuple[list[SentEpisode], Pairs]:
+        """Read a request. `held` is the memory that it takes."""
         length = request.headers.get("content-length", "")
         if not length.isdecimal():
             raise HTTPException(411, "expected the header Content-Length")
         held.enter_context(self._reserve(int(length)))
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self.limits.deadline):
-                async for chunk in request.stream():
-                    body += chunk
-        except TimeoutError:
-            raise HTTPException(408, f"the body took longer than {self.limits.deadline:g} seconds") from None
-        except ClientDisconnect:
-            raise HTTPException(400, "the body ended early") from None
+        body = await read_body(request, int(length))
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == BINARY:
-            sent, pairs = read_episodes(body, self.limits)
-        elif kind.startswith("video/") and video is not None:
-            sent, pairs = [replace(video, views={"main": memoryview(body)})], []
-        else:
-            raise HTTPException(415, f"expected the content type {BINARY} or video/..., got {kind or 'none'}")
-        return [await self._decode(one, model, held) for one in sent], pairs
+            return read_episodes(body, self.limits)
+        if kind.startswith("video/") and video is not None:
+            return [replace(video, views={"main": memoryview(body)})], []
+        raise HTTPException(415, f"expected the content type {BINARY} or video/..., got {kind or 'none'}")
 
     async def _decode(self, sent: SentEpisode, model: RewardModel, held: ExitStack) -> Episode | Reward:
-        """Decode an episode's videos."""
+        """Decode an episode's videos; when nobody waits for them any more, the decoder is stopped."""
         prepare = model.prepare if isinstance(model, Prepares) else None
-        views = dict(sent.views)
+        views, stop = dict(sent.views), threading.Event()
         try:
             for camera, view in sent.views.items():
                 if not isinstance(view, SentFrames):
-                    decode = partial(self._decoder.decode, view, model.card.frame_budget, prepare)
+                    decode = partial(self._decoder.decode, view, model.card.frame_budget, prepare, stop)
                     frames = await asyncio.get_running_loop().run_in_executor(self._decoding, decode)
                     held.enter_context(self._reserve(frames.images.nbytes))
                     views[camera] = frames
             return replace(sent, views=views).as_episode()
         except DemeritError as error:
             return Reward.unscored(model.card.name, sent.id, str(error).rstrip("."))
+        finally:
+            stop.set()
 
     async def _wait(self, future: Future[Any]) -> Any:
-        """Wait for a model until the deadline."""
+        """Wait for a live frame's reward until the deadline."""
         try:
             async with asyncio.timeout(self.limits.deadline):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise HTTPException(504, f"no answer within {self.limits.deadline:g} seconds") from None
 
-    async def _on_error(self, _: Request, error: Exception) -> Response:
-        return _refuse(error)
+    async def _on_error(self, _: HTTPConnection, error: Exception) -> Response:
+        status, sentence = refusal(error)
+        return JSONResponse({"error": sentence}, status, HEADERS.get(status))
 
-    async def _count(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        path, started = request.url.path if request.url.path in PATHS else "other", time.perf_counter()
-        response = await answer(request)
-        self._requests.labels(path, response.status_code).inc()
-        self._seconds.labels(path).observe(time.perf_counter() - started)
-        return response
+    async def _enter(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse strangers before anything else is done for them, and count requests and answers."""
+        if scope["type"] == "lifespan":
+            return await app(scope, receive, send)
+        path, started = scope["path"] if scope["path"] in PATHS else "other", time.perf_counter()
+
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._requests.labels(path, message["status"]).inc()
+                self._seconds.labels(path).observe(time.perf_counter() - started)
+            await send(message)
+
+        request = HTTPConnection(scope)
+        if scope["path"] not in OPEN_PATHS:
+            try:
+                self._check_token(request.headers)
+            except HTTPException as refused:
+                return await (await self._on_error(request, refused))(scope, receive, send_counted)
+            if scope["type"] == "http":
+                welcome(request)
+        await app(scope, receive, send_counted)
 
     def _make_metrics(self) -> None:
         self._registry = known = CollectorRegistry()
@@ -320,7 +370,8 @@ class RewardApp:
             waiting.labels(name).set_function(partial(getattr, threads, "waiting"))
 
     @asynccontextmanager
-    async def _end(self, _: FastAPI) -> AsyncIterator[None]:
+    async def _run(self, _: FastAPI) -> AsyncIterator[None]:
+        sys.setswitchinterval(SWITCH_SECONDS)
         yield
         self.stop()
 
@@ -338,83 +389,34 @@ def _time_step(run: LiveEpisode, frame: LiveFrame) -> tuple[LiveReward, float]:
     return run.step(frame), time.perf_counter() - started
 
 
-def _status(error: Exception) -> int:
-    if isinstance(error, HTTPException):
-        return error.status_code
-    if isinstance(error, Overloaded):
-        return 429
-    return 400 if isinstance(error, DemeritError) else 500
+def serve_models(
+    models: Sequence[RewardModel],
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    limits: ServeLimits | None = None,
+) -> WebServer:
+    """Return a server of models that listens; a server that other machines can reach needs a token.
 
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, HTTPException):
-        return error.detail
-    return str(error) if isinstance(error, DemeritError) else f"{type(error).__name__}: {error}"
-
-
-def _refuse(error: Exception) -> Response:
-    status = _status(error)
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: RETRY_AFTER}.get(status)
-    return JSONResponse({"error": _sentence(error)}, status, headers)
-
-
-class RewardServer:
-    """A server at an address: `run` serves until SIGTERM, `with` serves in a thread."""
-
-    def __init__(
-        self,
-        models: Sequence[RewardModel],
-        host: str = "127.0.0.1",
-        port: int = 0,
-        token: str | None = None,
-        limits: ServeLimits | None = None,
-    ) -> None:
-        """Bind the address; port 0 = a free one. A server that other machines can reach needs a token."""
-        if not _is_loopback(host) and token is None:
-            raise BadInput("token", f"one for a server that others can reach at {host} (--token-file FILE)", "none")
-        if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
-            raise BadInput("token", f"at least {SHORTEST_TOKEN} printable ASCII characters", f"{len(token)}")
-        limits = limits or ServeLimits()
-        app = RewardApp(models, limits, token)
-        try:
-            self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except OSError as error:
-            app.stop()
-            raise BadInput("address", "one that is free", f"{host}:{port} ({error.strerror})") from error
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
-        if sys.platform == "linux":
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(
-            app.asgi,
-            log_level="warning",
-            access_log=False,
-            ws="websockets-sansio",
-            ws_max_size=limits.bytes // IN_FLIGHT,
-            ws_per_message_deflate=False,
-            ws_ping_interval=None,
-            timeout_graceful_shutdown=math.ceil(limits.deadline),
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self.run, daemon=True)
-
-    def run(self) -> None:
-        """Serve until SIGTERM or Ctrl-C; requests that have arrived are answered."""
-        sys.setswitchinterval(SWITCH_SECONDS)
-        self._server.run(sockets=[self._socket])
-
-    def __enter__(self) -> RewardServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-
-
-def _is_loopback(host: str) -> bool:
+    Without a token, only requests to an address of this machine are answered: no web page can use it by another name.
+    """
+    if token is None and not is_loopback(host):
+        raise BadInput("token", f"one for a server that others can reach at {host} (--token-file FILE)", "none")
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise BadInput("token", f"at least {SHORTEST_TOKEN} printable ASCII characters", f"{len(token)}")
+    limits = limits or ServeLimits()
+    app = RewardApp(models, limits, token)
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return WebServer(
+            app.asgi,
+            host,
+            port,
+            names=() if token is None else None,
+            has_token=token is not None,
+            largest_message=limits.bytes // IN_FLIGHT,
+            largest_first=min(STRANGER_BYTES, limits.bytes // IN_FLIGHT),
+            grace=math.ceil(limits.deadline),
+        )
+    except BadInput:
+        app.stop()
+        raise

@@ -134,8 +134,15 @@ def encode_reward(reward: Reward) -> dict[str, Any]:
         "value": no_nan(reward.value),
         "success": None if reward.success is None else no_nan(reward.success),
         "why_missing": reward.why_missing,
-        "given": json.loads(json.dumps(dict(reward.given), default=str), parse_constant=lambda _: None),
+        **reward.verdict.as_dict(),
+        "given": encode_given(reward.given),
     }
+
+
+def encode_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a model noted down about an episode as JSON values; NaN is null."""
+    facts: dict[str, Any] = json.loads(json.dumps(dict(given), default=str), parse_constant=lambda _: None)
+    return facts
 
 
 def read_reward(facts: Mapping[str, Any]) -> Reward:
@@ -152,15 +159,17 @@ def read_reward(facts: Mapping[str, Any]) -> Reward:
     )
 
 
-def encode_live(reward: LiveReward) -> dict[str, float | None]:
+def encode_live(reward: LiveReward) -> dict[str, Any]:
     """Return a live reward as JSON values; NaN is null."""
-    return {name: None if value is None or math.isnan(value) else float(value) for name, value in vars(reward).items()}
+    numbers = {"value": reward.value, "success": reward.success, "familiarity": reward.familiarity}
+    known = {name: None if value is None or math.isnan(value) else float(value) for name, value in numbers.items()}
+    return {**known, **reward.verdict.as_dict(), "given": encode_given(reward.given)}
 
 
 def read_live(facts: Mapping[str, Any]) -> LiveReward:
     """Read what `encode_live` returned."""
     value = math.nan if facts["value"] is None else float(facts["value"])
-    return LiveReward(value, facts["success"], facts["familiarity"])
+    return LiveReward(value, facts["success"], facts["familiarity"], facts.get("given", {}))
 
 
 def no_nan(values: Iterable[float]) -> list[float | None]:

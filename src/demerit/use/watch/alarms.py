@@ -8,8 +8,8 @@ newest COUNT episodes for which they are known. With fewer, there is no alarm.
 
 from __future__ import annotations
 
+import http.client
 import json
-import operator
 import queue
 import re
 import threading
@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any
 from urllib.parse import urlsplit
 
+from demerit.data.quality import COMPARE
 from demerit.errors import BadInput
 from demerit.use.watch.watcher import WatchedEpisode
 
@@ -29,12 +30,6 @@ MEASURES: Mapping[str, Callable[[WatchedEpisode], float | None]] = {
     "value": lambda row: row.value,
     "familiarity": lambda row: row.familiarity,
     "unscored": lambda row: float(bool(row.unscored)),
-}
-COMPARE: Mapping[str, Callable[[float, float], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
 }
 GRAMMAR = re.compile(r"\s*([a-z]+)\s*(<=|>=|<|>)\s*(-?[0-9]*[.]?[0-9]+)\s+over\s+([1-9][0-9]{0,4})\s*")
 TRIES, FIRST_WAIT, TIMEOUT, MOST_WAITING = 7, 1.0, 10.0, 100
@@ -78,14 +73,31 @@ class AlarmCondition:
         return found is not None and COMPARE[self.compare](found, self.limit)
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses to go on elsewhere: the message would be lost on the way."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(_NoRedirects)
+
+
 class Webhook:
     """Posts messages as JSON from a thread of its own. What cannot be delivered is counted, with the reason."""
 
     def __init__(self, url: str, first_wait: float = FIRST_WAIT) -> None:
         """`first_wait` is the pause after the first failure, in seconds; it doubles."""
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise BadInput("--webhook", "an address that begins with http:// or https://", repr(url))
-        self.url, self.sent, self.delivered, self.failed, self.error = url, 0, 0, 0, ""
+        try:
+            parts = urlsplit(url)
+            is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_good = False
+        if not is_good:  # the address is a secret: it is not repeated
+            raise BadInput("--webhook", "an address such as https://chat.example/hook", "something else")
+        self.host = parts.hostname
+        """what may be shown: the rest of the address is a secret"""
+        self._url, self.sent, self.delivered, self.failed, self.error = url, 0, 0, 0, ""
         self._first_wait, self._closing = first_wait, threading.Event()
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -117,10 +129,15 @@ class Webhook:
                 self.failed += 1
 
     def _post(self, message: bytes) -> bool:
-        request = urllib.request.Request(self.url, message, {"Content-Type": "application/json"}, method="POST")
+        request = urllib.request.Request(self._url, message, {"Content-Type": "application/json"}, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT):
+            with OPENER.open(request, timeout=TIMEOUT):
                 return True
-        except (OSError, ValueError) as error:  # refused, timed out, an HTTP error, a bad answer
-            self.error = str(error.reason if type(error) is urllib.error.URLError else error)
-            return False
+        except urllib.error.HTTPError as error:
+            moved = " (it has moved: give the new address)" if 300 <= error.code < 400 else ""  # noqa: PLR2004
+            self.error = f"HTTP status {error.code}{moved}"
+        except urllib.error.URLError as error:  # refused, timed out
+            self.error = str(error.reason)
+        except (OSError, ValueError, http.client.HTTPException) as error:  # a bad answer; its text may have the address
+            self.error = type(error).__name__
+        return False

@@ -5,23 +5,31 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import fmean, pvariance
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
 from demerit.data.episode import count_episodes
-from demerit.evaluate.reports.page import environment, render
+from demerit.data.reward import WARNED, VerdictCounts
+from demerit.decide.interval import Share
 from demerit.models.score_summary import PATH
-from demerit.use.compare import RateInterval, wilson
-from demerit.use.view.media import EpisodeMedia
-from demerit.use.view.server import Reply, Route, media_routes
 from demerit.use.watch.alarms import MEASURES, AlarmCondition, Webhook
 from demerit.use.watch.watcher import WatchedEpisode, Watcher
+from demerit.web.media import EpisodeMedia, media_routes
+from demerit.web.metrics import Figure, figures_text, send_metrics
+from demerit.web.pages import fill, render
+from demerit.web.server import make_app
 
 SHOWN = 8
 RECENT = 20
 """episodes behind a point of a curve, and on the newer side of a drift"""
+REFERENCE = 50
+"""first episodes that a drift is measured against"""
 DRIFTED = 3.0
 """standard errors that are called a drift"""
 WIDTH, HEIGHT, POINTS = 600, 120, 300
@@ -30,49 +38,36 @@ Rows = Sequence[WatchedEpisode]
 
 def pick_to_watch(rows: Rows, most: int = SHOWN) -> list[WatchedEpisode]:
     """Return the episodes to look at: failures, guesses and unscored ones, the lowest values first."""
-    doubtful = [row for row in rows if row.success is False or row.is_guess or row.unscored]
+    doubtful = [row for row in rows if row.success is False or row.verdict.reason in (*WARNED, "not scored")]
     return sorted(doubtful, key=lambda row: (bool(row.unscored), row.value or 0.0, -row.recorded))[:most]
 
 
-def success_rate(rows: Rows) -> tuple[RateInterval, int]:
-    """Return the share of successes among the judged ones, with Wilson's interval, and their number."""
-    known = [row.success for row in rows if row.success is not None]
-    return wilson(sum(known), len(known)), len(known)
+def success_rate(rows: Rows) -> Share:
+    """Return the share of successes among the judged ones."""
+    judged = [row.success for row in rows if row.success is not None]
+    return Share.count(sum(judged), len(judged))
 
 
-@dataclass(frozen=True)
-class DriftFigure:
-    """How far the newest episodes are from what is usual, in standard errors."""
-
-    measure: str
-    recent: float
-    usual: float
-    against: str
-    errors: float
-
-    @property
-    def is_far(self) -> bool:
-        """Whether this is called a drift; episodes that are more familiar than usual are none."""
-        return self.errors < -DRIFTED or (self.errors > DRIFTED and self.measure != "familiarity")
-
-
-def measure_drift(rows: Rows, reference: int) -> list[DriftFigure]:
+def measure_drift(rows: Rows, reference: int = REFERENCE) -> list[dict[str, Any]]:
     """Compare the newest RECENT episodes with the first `reference` ones, and familiarity with its calibration.
 
     Familiarity is a percentile: of episodes like those that the model learned from, it is uniform from 0 to 1.
+    Episodes that are more familiar than usual are no drift (`is_far`). `errors` are standard errors.
     """
-    found = []
+    drifts: list[dict[str, Any]] = []
     values = [row.value for row in rows if row.value is not None]
     first, last = values[:reference], values[-RECENT:]
     if len(values) >= len(first) + RECENT and len(first) >= RECENT and pvariance(first) > 0:
         error = math.sqrt(pvariance(first) * (1 / len(first) + 1 / len(last)))
-        gap = (fmean(last) - fmean(first)) / error
-        found.append(DriftFigure("value", fmean(last), fmean(first), f"the first {len(first)}", gap))
+        errors = (fmean(last) - fmean(first)) / error
+        facts = {"measure": "value", "recent": fmean(last), "usual": fmean(first), "against": f"the first {len(first)}"}
+        drifts.append({**facts, "errors": errors, "is_far": abs(errors) > DRIFTED})
     familiar = [row.familiarity for row in rows if row.familiarity is not None][-RECENT:]
     if len(familiar) == RECENT:
-        gap = (fmean(familiar) - 0.5) / math.sqrt(1 / 12 / RECENT)
-        found.append(DriftFigure("familiarity", fmean(familiar), 0.5, "what the model learned from", gap))
-    return found
+        errors = (fmean(familiar) - 0.5) / math.sqrt(1 / 12 / RECENT)
+        facts = {"measure": "familiarity", "recent": fmean(familiar), "against": "what the model learned from"}
+        drifts.append({**facts, "usual": 0.5, "errors": errors, "is_far": errors < -DRIFTED})
+    return drifts
 
 
 def draw_curves(rows: Rows, low: float | None, high: float | None) -> dict[str, str]:
@@ -90,7 +85,7 @@ def draw_curves(rows: Rows, low: float | None, high: float | None) -> dict[str, 
         if len(spans) > 1:
             found[name] = " ".join(_points([fmean(span) for span in spans]))
             if name == "success":
-                bands = [wilson(sum(span), len(span)) for span in spans]
+                bands = [Share.count(sum(span), len(span)) for span in spans]
                 below = _points([band.low for band in bands])[::-1]
                 found["band"] = " ".join([*_points([band.high for band in bands]), *below])
     return found
@@ -102,7 +97,7 @@ def _points(values: Sequence[float]) -> list[str]:
 
 
 class WatchPage:
-    """The routes of a watch: the page, its parts, `/metrics`, thumbnails and clips."""
+    """The page of a watch: the page, its parts, `/metrics`, thumbnails and clips."""
 
     def __init__(
         self,
@@ -111,20 +106,23 @@ class WatchPage:
         conditions: Sequence[AlarmCondition] = (),
         webhook: Webhook | None = None,
         window: int = 200,
-        reference: int = 50,
     ) -> None:
-        """`window` is the number of newest episodes that the page is about, `reference` that of the first ones."""
+        """`window` is the number of newest episodes that the page is about."""
         self.watcher, self.media, self.conditions, self.webhook = watcher, media, conditions, webhook
-        self.window, self.reference = window, reference
+        self.window = window
 
-    def routes(self) -> dict[str, Route]:
-        """Return the routes for a `LocalServer`."""
-        return {
-            "/": lambda: Reply(render("watch.html.j2", scripts=("watch.js",), **self.parts()), "text/html"),
-            "/body": lambda: Reply(environment().get_template("watch_body.html.j2").render(self.parts()), "text/html"),
-            "/metrics": lambda: Reply(self.metrics(), "text/plain; version=0.0.4"),
-            **media_routes(self.media, lambda place: self.watcher.episodes[place]),
-        }
+    def app(self) -> Starlette:
+        """Return the application."""
+
+        def show(request: Request) -> Response:
+            return HTMLResponse(render("watch.html.j2", scripts=("watch.js",), **self.parts()))
+
+        routes = [
+            Route("/", show),
+            Route("/body", lambda request: HTMLResponse(fill("watch_body.html.j2", **self.parts()))),
+            Route("/metrics", lambda request: send_metrics(self.metrics())),
+        ]
+        return make_app([*routes, *media_routes(self.media, lambda place: self.watcher.episodes[place])])
 
     def parts(self) -> dict[str, Any]:
         """Return the variables of the templates."""
@@ -142,11 +140,12 @@ class WatchPage:
             "rate": success_rate(rows),
             "rate_of_all": success_rate(state.rows),
             "kinds": count_kinds(rows),
+            "verdicts": count_verdicts(rows),
             "reasons": [
                 (reason, number, next(id for id in unscored if unscored[id] == reason))
                 for reason, number in Counter(unscored.values()).most_common()
             ],
-            "drift": measure_drift(state.rows, self.reference),
+            "drift": measure_drift(state.rows),
             "curves": draw_curves(state.rows, card.low, card.high),
             "recent": RECENT,
             "size": (WIDTH, HEIGHT),
@@ -159,19 +158,19 @@ class WatchPage:
         """Return the figures in Prometheus' text format."""
         state, hook = self.watcher.state, self.webhook
         rows = state.rows[-self.window :]
-        rate, judged = success_rate(rows)
+        rate = success_rate(rows)
         means = {name: [found for row in rows if (found := MEASURES[name](row)) is not None] for name in MEASURES}
-        ends = {"value": rate.value, "low": rate.low, "high": rate.high} if judged else {}
-        drift = {one.measure: one.errors for one in measure_drift(state.rows, self.reference)}
+        ends = {"value": rate.value, "low": rate.low, "high": rate.high} if rate.n else {}
+        drift = {row["measure"]: row["errors"] for row in measure_drift(state.rows)}
         held = {one.text: float(one.holds(state.rows)) for one in self.conditions}
-        figures: list[tuple[str, str, str, Mapping[str, float | None]]] = [
+        figures: list[Figure] = [
             ("info", "The model that scores.", "model", {self.watcher.model.card.name: 1}),
             ("episodes", "Episodes with a stored reward.", "", {"": len(state.rows)}),
             ("scored_total", "Episodes scored by this process.", "", {"": state.scored}),
             ("last_scored_timestamp_seconds", "When the newest reward was stored.", "", {"": state.scored_at}),
             ("waiting", "Episodes that are not complete or not scored yet.", "", {"": len(state.waiting)}),
             ("unscored", "Episodes of the window without a value.", "", {"": sum(bool(row.unscored) for row in rows)}),
-            ("judged", "Episodes of the window with a verdict.", "", {"": judged}),
+            ("judged", "Episodes of the window with a verdict.", "", {"": rate.n}),
             ("success_ratio", "Share of successes in the window, with its 95% interval.", "end", ends),
             *(
                 (f"{name}_mean", f"Mean {name} of the window.", "", {"": fmean(means[name])})
@@ -186,21 +185,16 @@ class WatchPage:
             ("webhook_failures_total", "Messages not delivered.", "", {"": None if hook is None else hook.failed}),
             ("webhook_delivered_total", "Messages delivered.", "", {"": None if hook is None else hook.delivered}),
         ]
-        lines = []
-        for name, about, label, samples in figures:
-            known = {text: value for text, value in samples.items() if value is not None}
-            kind = "counter" if name.endswith("_total") else "gauge"
-            head = [f"# HELP demerit_watch_{name} {about}", f"# TYPE demerit_watch_{name} {kind}"]
-            labels = {text: f'{{{label}="{_escape(text)}"}}' if label else "" for text in known}
-            lines += head * bool(known)
-            lines += [f"demerit_watch_{name}{labels[text]} {value:.15g}" for text, value in known.items()]
-        return "\n".join(lines) + "\n"
+        return figures_text("demerit_watch_", figures)
+
+
+def count_verdicts(rows: Rows) -> VerdictCounts:
+    """Count the verdicts, with the warnings that belong to them."""
+    return VerdictCounts.of_verdicts(
+        (row.verdict for row in rows), dict.fromkeys(row.caution for row in rows if row.caution)
+    )
 
 
 def count_kinds(rows: Rows) -> dict[str, int]:
     """Count kinds of failure, the most frequent first."""
     return dict(Counter(row.kind for row in rows if row.kind and not row.success).most_common())
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

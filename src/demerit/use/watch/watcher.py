@@ -1,9 +1,9 @@
 """A folder that a robot writes to: what is new is scored, once per fingerprint, and stored as `demerit score` does.
 
-An episode is scored when its files have kept size and time for `settle` seconds and open. One that does not open is
-waited for until it has not changed for `patience` seconds; then it is stored as unscored, with the reason, and tried
-again when it changes. Whatever goes wrong with the folder or the disk is said and tried again at the next look: the
-recordings are there, and what was scored is stored.
+An episode is scored when its files have kept size and time for `settle` seconds and open. One that does not open, or
+may get another camera, is waited for until it has not changed for `patience` seconds. One that still does not open is
+stored as unscored, with the reason, and tried again when it changes. Whatever goes wrong with the folder or the disk is
+said and tried again at the next look: the recordings are there, and what was scored is stored.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from demerit.data.dataset import SOURCES, Dataset, ListReader
 from demerit.data.episode import Episode
+from demerit.data.formats.videos import split_camera
 from demerit.data.frames import list_recordings
-from demerit.data.reward import UNFAMILIAR, Reward
+from demerit.data.reward import Reward, Verdict
 from demerit.data.store import Store
+from demerit.decide.detector import Detector
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 from demerit.models.protocol import RewardModel
 from demerit.models.reward_store import MANIFEST, RewardStore
-from demerit.models.score import ScoreJob, rewards_folder, score, scored_fingerprint
-from demerit.use.detect import Detector
+from demerit.models.score import ScoreJob, rewards_folder, score
 
 BATCH = 8
 """episodes scored between two looks, the newest first"""
@@ -50,8 +49,7 @@ class WatchedEpisode:
     """when its newest file was written, in seconds since 1970"""
     value: float | None
     """final value; None = unscored"""
-    success: bool | None
-    """None = unknown"""
+    verdict: Verdict
     familiarity: float | None
     unscored: str
     """why it has no value"""
@@ -59,11 +57,13 @@ class WatchedEpisode:
     """of its failure, where it is known"""
     frame: int | None = None
     """where a detector saw it go wrong"""
+    caution: str = ""
+    """why the model is not trusted yet"""
 
     @property
-    def is_guess(self) -> bool:
-        """Whether it is unlike everything that the model learned from."""
-        return self.familiarity is not None and self.familiarity < UNFAMILIAR
+    def success(self) -> bool | None:
+        """Whether it succeeded; None = unknown."""
+        return self.verdict.success
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ class WatchState:
     """episodes that this process has scored"""
     scored_at: float | None = None
     """when the newest of them was stored"""
+    notes: tuple[str, ...] = ()
+    """what its reader recognised by itself"""
 
 
 class Watcher:
@@ -97,34 +99,23 @@ class Watcher:
         *,
         out: Path | None = None,
         detector: Detector | None = None,
-        threshold: float | None = None,
         settle: float = 1.0,
         patience: float = 30.0,
         now: Callable[[], float] = time.time,
         on_scored: Callable[[WatchedEpisode], None] = lambda row: None,
     ) -> None:
-        """Watch `address`, a folder or `FORMAT:FOLDER`.
+        """Watch `address`, a folder or `FORMAT:FOLDER` that exists and may be empty; `open_dataset` opens it each time.
 
-        Args:
-            address: it must exist, and may be empty.
-            model: scores the episodes.
-            open_dataset: opens the address again.
-            out: folder for the folder of rewards; None = next to the dataset, as `demerit score` does.
-            detector: says which episodes went wrong; None = the model's own verdict.
-            threshold: a final value from which an episode counts as a success; None = the model's own verdict.
-            settle: seconds without a change after which a file is complete.
-            patience: seconds to wait for a file that does not open.
-            now: a clock.
-            on_scored: called with every episode scored now.
+        The folder of rewards is made in `out`, or next to the dataset, as `demerit score` does. Without a detector, the
+        model's own verdict says what went wrong. A file is complete after `settle` seconds without a change; one that
+        does not open is waited for `patience` seconds. `on_scored` is called with every episode scored now.
         """
         kind, colon, rest = address.partition(":")
         self.root = Path(rest if colon and kind in SOURCES else address).expanduser().resolve()
         if not self.root.is_dir():
             raise BadInput(str(self.root), "an existing folder", "something else" if self.root.exists() else "none")
-        if threshold is not None and not math.isfinite(threshold):
-            raise BadInput("--threshold", "a finite number", threshold)
         self.address, self.model, self.state, self.episodes = address, model, WatchState(), list[Episode]()
-        self._open, self._out, self._detector, self._threshold = open_dataset, out, detector, threshold
+        self._open, self._out, self._detector = open_dataset, out, detector
         self._settle, self._patience, self._now, self._on_scored = settle, patience, now, on_scored
         self._files: dict[str, FileState] = {}
         self._dataset: Dataset | None = None
@@ -133,7 +124,8 @@ class Watcher:
         self._paths: dict[str, list[str]] = {}
         self._done: dict[str, EpisodeKey] = {}
         self._rows: dict[str, WatchedEpisode] = {}
-        self._stored: dict[str, tuple[str, str, Reward]] | None = None
+        self._store: RewardStore | None = None
+        self._rewards: dict[str, Reward] = {}
 
     def look(self) -> int:
         """Look once and score up to BATCH episodes; return how many more are ready. An error is kept in `state`."""
@@ -193,7 +185,7 @@ class Watcher:
             self._paths[episode.id] = files_of(episode)
         self._dataset = dataset
         skipped = tuple(f"{row['problem']}: {row['episodes']}, e.g. {row['first']}" for row in dataset.problems.rows())
-        self.state = replace(self.state, skipped=skipped)
+        self.state = replace(self.state, skipped=skipped, notes=tuple(dataset.notes()))
 
     def _states(self, id: str) -> tuple[FileState, ...]:
         return tuple(self._files.get(path) or state_of(path) for path in self._paths[id])
@@ -205,6 +197,8 @@ class Watcher:
         if age < self._settle:
             return "still being written"
         if age < self._patience:
+            if self._lacks_camera(episode):
+                return "another camera may come"
             try:
                 for view in episode.views.values():
                     len(view)
@@ -212,32 +206,31 @@ class Watcher:
                 return f"does not open yet: {error.reason}"
         return ""
 
+    def _lacks_camera(self, episode: Episode) -> bool:
+        """Whether another episode here has more cameras; of the first one, whether its name is that of a camera."""
+        views = [set(other.views) for other in self.episodes if other.id in self._paths]
+        is_first = not self._done and len(episode.views) == 1
+        is_camera = is_first and any(split_camera(self.root, Path(path)) for path in self._paths[episode.id])
+        return is_camera or any(set(episode.views) < others for others in views)
+
     def _take_stored(self, episode: Episode, key: EpisodeKey) -> bool:
         """Take the reward of an earlier run, unless the episode or the model has changed."""
-        if self._stored is None:
-            self._stored = {}
-            if self.folder is not None and (self.folder / MANIFEST).exists():
-                store = RewardStore(self.folder)
-                on_record, rewards = store.on_record(), {reward.episode: reward for reward in store}
-                self._stored = {id: (row.fingerprint, row.card, rewards[id]) for id, row in on_record.items()}
-        fingerprint, card, reward = self._stored.get(episode.id, ("", "", None))
-        if reward is None or (fingerprint, card) != (
-            scored_fingerprint(episode, self.model.card),
-            self.model.card.hash(),
-        ):
+        if self._store is None and self.folder is not None and (self.folder / MANIFEST).exists():
+            self._store = RewardStore(self.folder)
+            self._rewards = {reward.episode: reward for reward in self._store}
+        if self._store is None or not self._store.is_fresh(episode, self.model.card):
             return False
-        self._rows[episode.id], self._done[episode.id] = self._judge(episode, reward), key
+        self._rows[episode.id], self._done[episode.id] = self._judge(episode, self._rewards[episode.id]), key
         return True
 
     def _score(self, batch: list[tuple[Episode, EpisodeKey]]) -> None:
-        dataset, folder, card = self._dataset, self.folder, self.model.card
-        if dataset is None or folder is None or self._stored is None:
+        dataset, folder = self._dataset, self.folder
+        if dataset is None or folder is None:
             return
-        stored, by_id = self._stored, {episode.id: (episode, key) for episode, key in batch}
+        by_id = {episode.id: (episode, key) for episode, key in batch}
 
         def take(reward: Reward) -> None:
             episode, key = by_id.pop(reward.episode)
-            stored[episode.id] = (scored_fingerprint(episode, card), card.hash(), reward)
             row = self._rows[episode.id] = self._judge(episode, reward)
             self._done[episode.id] = key
             self.state = replace(self.state, scored=self.state.scored + 1, scored_at=self._now())
@@ -245,43 +238,34 @@ class Watcher:
 
         part = Dataset(ListReader(dataset.name, [episode for episode, _ in batch]), dataset.address)
         score(ScoreJob(self.model, part, folder, workers=0), on_stored=take)
-        if by_id:  # another process has scored them
-            self._stored = None
+        if by_id:  # another process has scored them, or they were scored before
+            self._store = None
 
     def _judge(self, episode: Episode, reward: Reward) -> WatchedEpisode:
-        verdict = None
+        detection = None
         if self._detector is not None and reward.scored:
-            verdict = self._detector.judge(reward, int(reward.at[-1]) + 1, episode.instruction)
-        labelled = next((event.kind for outcome in episode.outcomes for event in outcome.events), "")
+            detection = self._detector.judge(reward, int(reward.at[-1]) + 1, episode.instruction)
+        labelled = next((event.kind for outcome in episode.labels for event in outcome.events), "")
         return WatchedEpisode(
             id=episode.id,
             instruction=episode.instruction,
             place=self._places[episode.id],
             recorded=recorded_at(self._states(episode.id)),
             value=None if math.isnan(reward.final) else round(reward.final, 6),
-            success=self._succeeds(reward) if verdict is None else None if verdict.alarm is None else not verdict.alarm,
+            verdict=reward.verdict if detection is None else detection.verdict,
             familiarity=reward.familiarity,
             unscored=reward.why_missing if math.isnan(reward.final) else "",
-            kind=(verdict.kind if verdict is not None else "") or labelled,
-            frame=None if verdict is None else verdict.frame,
+            kind=(detection.kind if detection is not None else "") or labelled,
+            frame=None if detection is None else detection.flagged_at,
+            caution=reward.caution,
         )
-
-    def _succeeds(self, reward: Reward) -> bool | None:
-        """Take the given threshold; else the model's own verdict; else its probability of success."""
-        if math.isnan(reward.final):
-            return None
-        if self._threshold is not None:
-            return reward.final >= self._threshold
-        said = reward.given.get("succeeds")
-        if isinstance(said, bool) or reward.success is None or np.isnan(reward.success[-1]):
-            return said if isinstance(said, bool) else None
-        return bool(reward.success[-1] >= 0.5)  # noqa: PLR2004
 
 
 def files_of(episode: Episode) -> list[str]:
     """Return the paths of an episode's recordings."""
     recordings = (one for view in episode.views.values() for one in list_recordings(view.source))
-    return list(dict.fromkeys(str(getattr(one, "path", "")) for one in recordings))
+    paths = (path for one in recordings for path in getattr(one, "files", [str(getattr(one, "path", ""))]))
+    return list(dict.fromkeys(paths))
 
 
 def state_of(path: str) -> FileState:

@@ -16,20 +16,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demerit.data.arrays import Ints
 from demerit.data.dataset import Dataset, Problem
-from demerit.data.episode import Episode
-from demerit.data.files import atomic_folder, make_folder, write_json
+from demerit.data.episode import Episode, Outcome
+from demerit.data.files import atomic_folder, make_folder, read_json, write_json
 from demerit.data.formats.lerobot.metadata import FRAME_SUCCESS, LeRobotInfo, first_line, read_entries
 from demerit.data.formats.lerobot.reader import LeRobotReader
 from demerit.data.formats.lerobot.writer import MEASURES, REWARD, Moments, TableWriter, write_lerobot
-from demerit.data.labels import Outcome
-from demerit.data.untrusted import read_json
 from demerit.errors import BadInput, StoreError
-from demerit.use.write.formulas import Places
 from demerit.use.write.frames import EpisodeFrames, FrameRewards
 
 DONE = "next.done"
 NEW_TYPES = {REWARD: "float32", DONE: "bool", FRAME_SUCCESS: "bool"}
+OLD_SIDECARS = ("returns", "advantages", "mixture_config")
+"""begins of names of RLinf's files, which are of the source's episodes and rewards"""
 LINKED, SYMLINKED = "hard links", "symbolic links, so keep the source"
 COPIED = "copied, as this disk has no links"
 SKIPPED = "the reader cannot use this episode (demerit inspect shows why)"
@@ -76,7 +76,7 @@ def write_linked(
             if found != rows:
                 raise BadInput(str(info.root / place), f"{rows} rows of the scored episodes", found)
         for path in [*(info.root / "meta").iterdir(), info.root / "README.md"]:
-            if path.is_file() and not path.name.startswith(("info.json", "stats.json", "returns")):
+            if path.is_file() and not path.name.startswith(("info.json", "stats.json", *OLD_SIDECARS)):
                 shutil.copyfile(path, partial / path.relative_to(info.root))
         write_json(partial / "meta/stats.json", renumber.stats(info.root, partial))
         write_json(partial / "meta/info.json", renumber.info(info))
@@ -191,7 +191,7 @@ class _Renumbering:
         measured = Moments.of(self.frames.reward).measures("float32")
         return {**whole, **({} if measured is None else {REWARD: measured})}
 
-    def _keep(self, table: Any, owner: Places) -> tuple[Any, Places]:
+    def _keep(self, table: Any, owner: Ints) -> tuple[Any, Ints]:
         kept = np.flatnonzero(self.new[owner] >= 0)
         return (table if len(kept) == len(owner) else table.take(kept)), self.new[owner[kept]]
 

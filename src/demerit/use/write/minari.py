@@ -16,10 +16,10 @@ from minari.dataset.minari_storage import MinariStorage
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, safe_name
 from demerit.data.files import atomic_folder
+from demerit.data.quality import ACTIONS
 from demerit.errors import BadEpisode
 from demerit.use.write.frames import FrameRewards, RewardRecipe
 
-ACTIONS = ("action", "actions")
 FEWEST_FRAMES = 2
 """which make a step"""
 
@@ -42,7 +42,7 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
                 continue
             seen, actions = _signals(episode, shapes)
             rewards = frames.of(frames.reward, place)[:-1].copy()
-            if recipe.rule == "final":  # the last step leads to the last frame
+            if recipe.reward == "final":  # the last step leads to the last frame
                 rewards[-1:] = frames.of(frames.reward, place)[-1]
             ends = np.zeros(len(rewards), dtype=bool)
             ends[-1:] = True
@@ -68,7 +68,7 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
             observation_space=spaces.Dict(boxes) if len(boxes) > 1 else next(iter(boxes.values())),
             action_space=box(actions),
         )
-        about = f"rewards of {frames.model} ({recipe.rule}, gamma {recipe.gamma:g})"
+        about = f"rewards of {frames.model} ({recipe.reward}, gamma {recipe.gamma:g})"
         storage.update_metadata({"dataset_id": id, "minari_version": minari.__version__, "description": about})
         storage.update_episodes(buffers())
     return id

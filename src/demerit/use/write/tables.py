@@ -10,14 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
+from demerit.config import read_yaml
+from demerit.data.arrays import Floats32
 from demerit.data.episode import safe_name
-from demerit.data.files import atomic_file, make_folder
+from demerit.data.files import atomic_file, make_folder, write_atomic
 from demerit.errors import StoreError
-from demerit.use.write.frames import FrameRewards
+from demerit.use.write.frames import FrameRewards, label_advantages
 
 PROGRESS = "sarm_progress.parquet"
 WEIGHTS = "sample_weights.parquet"
+MIXTURE = "meta/mixture_config.yaml"
 TEXTS = ("episode", "prompt")
 
 
@@ -64,13 +68,8 @@ def write_sidecars(frames: FrameRewards, folder: Path, tag: str, renumbered: boo
 
     `sarm_progress.parquet` for LeRobot's RA-BC, `sample_weights.parquet` (every frame; dropped and unscored ones weigh
     0), and RLinf's `meta/returns_TAG.parquet`. With unscored frames only the weights are written: RA-BC would give
-    those frames full weight, and returns would not be numbers.
-
-    Args:
-        frames: what to write.
-        folder: where to; other files in it stay.
-        tag: the end of the name of RLinf's file.
-        renumbered: the kept episodes are the whole dataset, numbered from 0.
+    those frames full weight, and returns would not be numbers. Other files in the folder stay. `renumbered`: the kept
+    episodes are the whole dataset, numbered from 0.
     """
     assert frames.progress is not None and frames.weight is not None
     owner = frames.spans.owner
@@ -93,7 +92,31 @@ def write_sidecars(frames: FrameRewards, folder: Path, tag: str, renumbered: boo
     return list(tables)
 
 
-def read_weights(path: str | Path) -> npt.NDArray[np.float32]:
+def write_recap(frames: FrameRewards, folder: Path, tag: str, positive: float) -> list[Path]:
+    """Write what the policy step of RLinf's RECAP reads; return the files.
+
+    `meta/advantages_TAG.parquet` has a row for every frame of the dataset: a boolean `advantage`, and the number behind
+    it. `meta/mixture_config.yaml` gets the entry `tags: TAG` with the thresholds; what else is in it stays.
+    """
+    tag, owner = safe_name(tag), frames.spans.owner
+    path, config = folder / f"meta/advantages_{tag}.parquet", folder / MIXTURE
+    mixture = read_yaml(config, expected="RLinf's settings", loader=yaml.SafeLoader) if config.exists() else {}
+    tags = mixture["tags"] = mixture.get("tags") or {}
+    if not isinstance(tags, dict) or tag in tags:
+        raise StoreError(
+            config, f"it has the tag {tag!r}, or tags that are no mapping (--set tag=NAME chooses another)"
+        )
+    labels, thresholds = label_advantages(frames, positive)
+    keys = {"episode_index": frames.places[owner], "frame_index": frames.frame}
+    _write_table(path, {**keys, "advantage": labels, "advantage_continuous": frames.advantage})
+    # RLinf's tools read one threshold; with several tasks they find it in the table
+    unified = {"unified_threshold": next(iter(thresholds.values()))} if len(thresholds) == 1 else {}
+    tags[tag] = {**unified, "positive_quantile": positive, "task_thresholds": thresholds, "value_model": frames.model}
+    write_atomic(config, yaml.safe_dump(mixture, sort_keys=False, allow_unicode=True).encode())
+    return [path, config]
+
+
+def read_weights(path: str | Path) -> Floats32:
     """Read `sample_weights.parquet`: the weight of each frame by its index, 0 for frames that are not in the file."""
     try:
         table = pq.read_table(path, columns=["index", "weight"])

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demerit.data.dataset import Problem
-from demerit.data.labels import LABEL_SOURCES, LabelSource, Outcome
+from demerit.data.episode import LABEL_SOURCES, LabelSource, Outcome
 from demerit.errors import BadInput
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -407,19 +407,10 @@ LABEL_COLUMNS = ("success", "vouched_by", "progress", "grade", "quality_label")
 QUALITY = {"successful": True, "success": True, "failure": False, "failed": False}
 
 
-@dataclass(frozen=True, eq=False)
-class LeRobotLabels:
-    """The outcomes of an episode, and label problems."""
-
-    outcomes: tuple[Outcome, ...]
-    problems: tuple[tuple[str, str], ...] = ()
-    """(kind, detail) of each problem"""
-
-
 def read_labels(
     labels: Mapping[str, Any], success_key: str | None, frames: npt.NDArray[Any] | None, frame_key: str | None
-) -> LeRobotLabels:
-    """Read episode-level columns and the per-frame success column.
+) -> tuple[tuple[Outcome, ...], list[tuple[str, str]]]:
+    """Read episode-level columns and the per-frame success column: outcomes, and (kind, detail) of each problem.
 
     The label source is a rule named after the column, unless there is a `vouched_by` column. If both agree, the
     episode-level one is kept.
@@ -428,13 +419,13 @@ def read_labels(
     whole_episode = _of_episode(labels, success_key, problems)
     by_frames = None if frames is None or frame_key is None else _of_frames(frames, frame_key, problems)
     if by_frames is None or (whole_episode is not None and whole_episode.success == by_frames.success):
-        return LeRobotLabels(() if whole_episode is None else (whole_episode,), tuple(problems))
+        return (() if whole_episode is None else (whole_episode,)), problems
     if whole_episode is None:
-        return LeRobotLabels((by_frames,), tuple(problems))
+        return (by_frames,), problems
     if whole_episode.success is not None:
         detail = f"{whole_episode.by or success_key} says {whole_episode.success}, {frame_key} {by_frames.success}"
         problems.append(("outcomes disagree", detail))
-    return LeRobotLabels((whole_episode, by_frames), tuple(problems))
+    return (whole_episode, by_frames), problems
 
 
 def _of_episode(labels: Mapping[str, Any], key: str | None, problems: list[tuple[str, str]]) -> Outcome | None:

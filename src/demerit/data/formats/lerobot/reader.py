@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from demerit.data.arrays import Ints
 from demerit.data.dataset import NO_INSTRUCTION, Problem, Record
 from demerit.data.episode import Episode, Origin, safe_name
 from demerit.data.files import is_file
@@ -78,8 +79,7 @@ class LeRobotReader:
         for split in self.info.unread_splits:
             yield Problem("unreadable split", "meta/info.json", f"expected first:stop, got {split}", kept=True)
         labels = list(dict.fromkeys([*LABEL_COLUMNS, *([self._success_key] if self._success_key else [])]))
-        wanted = ["task_index", *([self._frame_key] if self._frame_key else [])]
-        reading = _ReadPass(self, tasks, _DataFiles(wanted, shared=self.info.version == "v3.0"))
+        reading = _ReadPass(self, tasks)
         listed = 0
         for entry in read_entries(self.info, labels):
             if isinstance(entry, Problem):
@@ -95,9 +95,12 @@ class LeRobotReader:
 class _ReadPass:
     """One pass over the dataset."""
 
-    def __init__(self, reader: LeRobotReader, tasks: dict[int, str], files: _DataFiles) -> None:
-        self._reader, self._info, self._tasks, self._files = reader, reader.info, tasks, files
+    def __init__(self, reader: LeRobotReader, tasks: dict[int, str]) -> None:
+        self._reader, self._info, self._tasks = reader, reader.info, tasks
         self._name, self._cameras = reader.name, reader.info.cameras()
+        self._wanted = ["task_index", *([reader._frame_key] if reader._frame_key else [])]
+        # The rows of the last data files: of each, only the episode index and the wanted columns are read, once.
+        self._recent: OrderedDict[Path, dict[int, EpisodeRows] | StoreError] = OrderedDict()
         # Episodes of version 3 share video files: check each file once.
         self._is_file = lru_cache(maxsize=1024)(is_file)
 
@@ -130,8 +133,8 @@ class _ReadPass:
             problems.append(Problem(NO_INSTRUCTION, id, "neither the metadata nor the data names a task", True))
         key = self._reader._frame_key
         columns = {} if rows is None else rows.columns
-        labels = read_labels(entry.labels, self._reader._success_key, columns.get(key or ""), key)
-        problems.extend(Problem(kind, id, detail, kept=True) for kind, detail in labels.problems)
+        outcomes, unclear = read_labels(entry.labels, self._reader._success_key, columns.get(key or ""), key)
+        problems.extend(Problem(kind, id, detail, kept=True) for kind, detail in unclear)
         tags = {"tasks": json.dumps(tasks, ensure_ascii=False)} if len(tasks) > 1 else {}
         if entry.labels.get("quality_label") is not None:
             tags["quality_label"] = str(entry.labels["quality_label"])
@@ -145,22 +148,41 @@ class _ReadPass:
         )
         path = str(self._info.root / entry.data)
         signals = {} if rows is None else ParquetSignals(path, self._reader._signals, rows.first, rows.count)
-        return Episode(id, "; ".join(tasks), views, labels.outcomes, origin, signals)
+        return Episode(id, "; ".join(tasks), views, outcomes, origin, signals)
 
     def _rows(self, id: str, entry: LeRobotEntry, problems: list[Problem]) -> EpisodeRows | None:
         path = self._info.root / entry.data
         if not self._is_file(path):
             problems.append(Problem("missing data", id, f"there is no {entry.data}", kept=True))
             return None
-        try:
-            rows = self._files.rows(path, entry.index)
-        except StoreError as broken:
-            problems.append(Problem("unreadable data", id, f"{entry.data}: {broken.reason}", kept=True))
+        if path not in self._recent:
+            self._recent[path] = self._find_rows(path, entry.index)
+            if len(self._recent) > FILES_REMEMBERED:
+                self._recent.popitem(last=False)
+        by_episode = self._recent[path]
+        if isinstance(by_episode, StoreError):
+            problems.append(Problem("unreadable data", id, f"{entry.data}: {by_episode.reason}", kept=True))
             return None
+        rows = by_episode.get(entry.index)
         if rows is None or not rows.count:
             problems.append(Problem("missing data", id, f"{entry.data} has no row of this episode", kept=True))
             return None
         return rows
+
+    def _find_rows(self, path: Path, episode: int) -> dict[int, EpisodeRows] | StoreError:
+        """Find the rows of a file by episode. Files of version 3 hold several episodes, older ones the given one."""
+        try:
+            with pq.ParquetFile(path) as file:
+                names = [name for name in self._wanted if name in file.schema_arrow.names]
+                if self._info.version != "v3.0":
+                    table = file.read(columns=names)
+                    columns = {name: as_array(table[name]) for name in names}
+                    return {episode: EpisodeRows(0, file.metadata.num_rows, columns)}
+                if "episode_index" not in file.schema_arrow.names:
+                    return StoreError(path, "it has no episode_index column")
+                return _owners(file.read(columns=["episode_index", *names]), names)
+        except (*PARQUET_ERRORS, ValueError) as broken:
+            return StoreError(path, first_line(broken))
 
     def _length(self, id: str, entry: LeRobotEntry, rows: EpisodeRows | None, problems: list[Problem]) -> int | None:
         """The number of frames if metadata, data and clips agree, else None."""
@@ -234,51 +256,17 @@ class EpisodeRows:
     """the wanted columns that exist"""
 
 
-class _DataFiles:
-    """Finds the rows of episodes in data files. Reads only the episode index and the wanted columns, once per file."""
-
-    def __init__(self, wanted: Sequence[str], shared: bool) -> None:
-        """`wanted` columns are returned with the rows; `shared` files hold several episodes each."""
-        self._wanted, self._shared = tuple(wanted), shared
-        self._recent: OrderedDict[Path, dict[int, EpisodeRows] | StoreError] = OrderedDict()
-
-    def rows(self, path: Path, episode: int) -> EpisodeRows | None:
-        """Find an episode's rows, None if the file has none; raise StoreError if it is unreadable."""
-        if path not in self._recent:
-            self._recent[path] = self._look(path, episode)
-            if len(self._recent) > FILES_REMEMBERED:
-                self._recent.popitem(last=False)
-        found = self._recent[path]
-        if isinstance(found, StoreError):
-            raise StoreError(found.path, found.reason)
-        return found.get(episode)
-
-    def _look(self, path: Path, episode: int) -> dict[int, EpisodeRows] | StoreError:
-        try:
-            with pq.ParquetFile(path) as file:
-                names = [name for name in self._wanted if name in file.schema_arrow.names]
-                count = file.metadata.num_rows
-                if self._shared and "episode_index" not in file.schema_arrow.names:
-                    return StoreError(path, "it has no episode_index column")
-                if self._shared:
-                    return _owners(file.read(columns=["episode_index", *names]), names)
-                table = file.read(columns=names)
-                return {episode: EpisodeRows(0, count, {name: as_array(table[name]) for name in names})}
-        except (*PARQUET_ERRORS, ValueError) as broken:
-            return StoreError(path, first_line(broken))
-
-
 def _owners(table: Any, names: Sequence[str]) -> dict[int, EpisodeRows]:
     owner = as_array(table["episode_index"])
     columns = {name: as_array(table[name]) for name in names}
     starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]]) if len(owner) else np.array([], dtype=np.int64)
     stops = np.r_[starts[1:], len(owner)]
-    found: dict[int, EpisodeRows] = {}
+    rows: dict[int, EpisodeRows] = {}
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         # Rows of an episode are adjacent; otherwise only the first run is used.
         pieces = {name: values[start:stop] for name, values in columns.items()}
-        found.setdefault(int(owner[start]), EpisodeRows(start, stop - start, pieces))
-    return found
+        rows.setdefault(int(owner[start]), EpisodeRows(start, stop - start, pieces))
+    return rows
 
 
 class ParquetSignals(Mapping[str, npt.NDArray[Any]]):
@@ -367,7 +355,7 @@ class ParquetImages:
             "fps": self.fps,
         }
 
-    def _cells(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
+    def _cells(self, rows: Ints) -> Iterator[tuple[int, Any]]:
         """Stream (row, cell) in batches: a row group may have hundreds of megabytes."""
         try:
             with pq.ParquetFile(self.path) as file:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -25,10 +25,12 @@ from av.container import OutputContainer
 from av.video.frame import PictureType, VideoFrame
 from av.video.stream import VideoStream
 
+from demerit.data.arrays import Floats, Floats32
 from demerit.data.episode import Episode, safe_name
 from demerit.data.files import atomic_folder, check_free
 from demerit.data.formats.lerobot.metadata import FRAME_SUCCESS, IMAGES_PREFIX, NOT_SIGNALS
 from demerit.data.frames import Frames, Images, spread
+from demerit.data.video import Encoding
 from demerit.errors import BadInput, UnknownName
 
 REWARD = "next.reward"
@@ -256,14 +258,18 @@ def write_lerobot(
         data_files_mb: start a new data file after this size.
     """
     dest = Path(dest).expanduser().absolute()
-    settings = _VideoSettings(codec, gop, dict(options or {}), video_files_mb)
+    encoding = Encoding(codec, gop=gop, options={**QUALITY.get(codec, {}), **(options or {})})
+    _check_encoding(encoding)
     check_free(dest)
     stream = iter(episodes)
     first = next(stream, None)
     if first is None:
         raise BadInput("episodes", "at least one", "none")
     plan = plan_dataset(first, fps, cameras, signals, rewards is not None)
-    with atomic_folder(dest) as partial, _LeRobotWriter(partial, plan, settings, data_files_mb) as writer:
+    with (
+        atomic_folder(dest) as partial,
+        _LeRobotWriter(partial, plan, encoding, video_files_mb, data_files_mb) as writer,
+    ):
         for episode in chain([first], stream):
             writer.add(episode, rewards)
         writer.finish(robot_type or first.origin.embodiment)
@@ -273,9 +279,9 @@ def write_lerobot(
 class _LeRobotWriter:
     """A dataset being written."""
 
-    def __init__(self, root: Path, plan: LeRobotPlan, settings: _VideoSettings, data_mb: float) -> None:
-        self._root, self._plan, self._settings, self._data_mb = root, plan, settings, data_mb
-        self._videos = {camera.key: _VideoFiles(root, camera, plan.rate, settings) for camera in plan.cameras}
+    def __init__(self, root: Path, plan: LeRobotPlan, encoding: Encoding, video_mb: float, data_mb: float) -> None:
+        self._root, self._plan, self._video_mb, self._data_mb = root, plan, video_mb, data_mb
+        self._videos = {camera.key: _VideoFiles(root, camera, plan.rate, encoding, video_mb) for camera in plan.cameras}
         self._data = _DataTables(root, plan, data_mb)
         self._episodes = _EpisodeTable(root, plan)
         self._tasks: dict[str, int] = {}
@@ -304,7 +310,7 @@ class _LeRobotWriter:
         success = None if episode.outcome is None else episode.outcome.success
         self._all_known &= success is not None
         data_place = self._data.add(columns, success)
-        clips: dict[str, _VideoPlacement] = {}
+        clips: dict[str, dict[str, float]] = {}
         for camera in self._plan.cameras:
             clips[camera.key], stats[camera.key] = self._video(episode, camera.view, self._videos[camera.key])
         rows = (self._rows, self._rows + frames)
@@ -345,7 +351,7 @@ class _LeRobotWriter:
             "total_tasks": len(self._tasks),
             "chunks_size": FILES_PER_CHUNK,
             "data_files_size_in_mb": self._data_mb,
-            "video_files_size_in_mb": self._settings.limit_mb,
+            "video_files_size_in_mb": self._video_mb,
             "fps": int(fps) if fps == int(fps) else fps,
             "splits": _split_ranges(self._splits, self._count),
             "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
@@ -371,7 +377,7 @@ class _LeRobotWriter:
             columns[REWARD] = _rewards_of(rewards, episode.id, frames)
         return columns
 
-    def _video(self, episode: Episode, view: str, files: _VideoFiles) -> tuple[_VideoPlacement, Moments]:
+    def _video(self, episode: Episode, view: str, files: _VideoFiles) -> tuple[dict[str, float], Moments]:
         frames = episode.views[view]
         measured = spread(len(frames), FRAMES_MEASURED)
         moments: Moments | None = None
@@ -387,7 +393,7 @@ class _LeRobotWriter:
         return files.end(), moments
 
 
-def _rewards_of(rewards: Mapping[str, npt.ArrayLike], episode: str, frames: int) -> npt.NDArray[np.float32]:
+def _rewards_of(rewards: Mapping[str, npt.ArrayLike], episode: str, frames: int) -> Floats32:
     values = np.asarray(rewards.get(episode, ()), dtype=np.float32)
     if values.shape != (frames,):
         got = f"an array of shape {values.shape}" if episode in rewards else "none"
@@ -487,7 +493,7 @@ class _EpisodeTable:
         index: int,
         rows: tuple[int, int],
         data: tuple[int, int],
-        clips: Mapping[str, _VideoPlacement],
+        clips: Mapping[str, Mapping[str, float]],
         stats: Mapping[str, Moments],
     ) -> None:
         row: dict[str, Any] = {
@@ -502,8 +508,7 @@ class _EpisodeTable:
             "meta/episodes/file_index": 0,
         }
         for key, clip in clips.items():
-            row |= {f"videos/{key}/chunk_index": clip.chunk, f"videos/{key}/file_index": clip.file}
-            row |= {f"videos/{key}/from_timestamp": clip.start, f"videos/{key}/to_timestamp": clip.stop}
+            row |= {f"videos/{key}/{name}": value for name, value in clip.items()}
         for key, kind in self._kinds.items():
             measures = stats[key].measures(kind) or {}
             row |= {f"stats/{key}/{name}": measures.get(name) for name in MEASURES}
@@ -601,33 +606,13 @@ QUALITY: Mapping[str, Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class _VideoSettings:
-    """How videos are encoded, and the size of a file."""
-
-    codec: str = "libx264"
-    gop: int = 2
-    """frames per key frame: 2 makes random access cheap"""
-    options: Mapping[str, str] = field(default_factory=dict)
-    limit_mb: float = 500
-
-    def __post_init__(self) -> None:
-        try:
-            av.Codec(self.codec, "w")
-        except ValueError:
-            raise UnknownName("video encoder", self.codec, QUALITY) from None
-        if self.gop < 1:
-            raise BadInput("gop", "1 or more frames", self.gop)
-
-
-@dataclass(frozen=True)
-class _VideoPlacement:
-    """The position of an episode's video."""
-
-    chunk: int
-    file: int
-    start: float
-    stop: float
+def _check_encoding(encoding: Encoding) -> None:
+    try:
+        av.Codec(encoding.codec, "w")
+    except ValueError:
+        raise UnknownName("video encoder", encoding.codec, QUALITY) from None
+    if encoding.gop < 1:
+        raise BadInput("gop", "1 or more frames", encoding.gop)
 
 
 def chunk_and_file(number: int) -> tuple[int, int]:
@@ -638,15 +623,18 @@ def chunk_and_file(number: int) -> tuple[int, int]:
 class _VideoFiles:
     """The video files of a camera, with one episode after the other."""
 
-    def __init__(self, root: Path, camera: LeRobotCamera, rate: Fraction, settings: _VideoSettings) -> None:
-        self._folder, self._camera, self._rate, self._settings = root / "videos" / camera.key, camera, rate, settings
+    def __init__(self, root: Path, camera: LeRobotCamera, rate: Fraction, encoding: Encoding, limit_mb: float) -> None:
+        self._folder, self._camera, self._rate, self._limit = root / "videos" / camera.key, camera, rate, limit_mb * 1e6
+        # yuv420p needs even sizes
+        pixels = "yuv444p" if camera.height % 2 or camera.width % 2 else "yuv420p"
+        self._encoding = replace(encoding, pixel_format=pixels)
         self._container: OutputContainer | None = None
         self._stream: VideoStream | None = None
         self._number, self._frames, self._episode_start, self._bytes = -1, 0, 0, 0
 
     def begin(self) -> None:
         """Start an episode, in a new file if the last one is too large."""
-        if self._container is None or self._bytes > self._settings.limit_mb * 1e6:
+        if self._container is None or self._bytes > self._limit:
             self.close()
             self._open_next()
         self._episode_start = self._frames
@@ -665,10 +653,11 @@ class _VideoFiles:
             self._encode(frame)
             self._frames += 1
 
-    def end(self) -> _VideoPlacement:
-        """Finish the episode and return its position."""
+    def end(self) -> dict[str, float]:
+        """Finish the episode and return its position, as columns."""
         chunk, file = chunk_and_file(self._number)
-        return _VideoPlacement(chunk, file, float(self._episode_start / self._rate), float(self._frames / self._rate))
+        start, stop = float(self._episode_start / self._rate), float(self._frames / self._rate)
+        return {"chunk_index": chunk, "file_index": file, "from_timestamp": start, "to_timestamp": stop}
 
     def close(self) -> None:
         if self._container is not None:
@@ -680,8 +669,8 @@ class _VideoFiles:
     def details(self) -> dict[str, Any]:
         """The facts of these videos in meta/info.json."""
         return {
-            "video.codec": av.Codec(self._settings.codec, "w").canonical_name,
-            "video.pix_fmt": self._pixels(),
+            "video.codec": av.Codec(self._encoding.codec, "w").canonical_name,
+            "video.pix_fmt": self._encoding.pixel_format,
             "video.is_depth_map": False,
             "video.fps": float(self._rate) if self._rate.denominator > 1 else int(self._rate),
             "video.channels": 3,
@@ -695,28 +684,24 @@ class _VideoFiles:
         self._bytes += sum(packet.size for packet in packets)
         self._container.mux(packets)
 
-    def _pixels(self) -> str:
-        # yuv420p needs even sizes
-        return "yuv444p" if self._camera.height % 2 or self._camera.width % 2 else "yuv420p"
-
     def _open_next(self) -> None:
         self._number, self._frames, self._bytes = self._number + 1, 0, 0
         chunk, file = chunk_and_file(self._number)
         path = self._folder / f"chunk-{chunk:03d}" / f"file-{file:03d}.mp4"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._container = av.open(str(path), "w", format="mp4")
-        options = {**QUALITY.get(self._settings.codec, {}), **self._settings.options}
-        stream: Any = self._container.add_stream(self._settings.codec, rate=self._rate, options=options)
-        stream.width, stream.height, stream.pix_fmt = self._camera.width, self._camera.height, self._pixels()
+        encoding = self._encoding
+        stream: Any = self._container.add_stream(encoding.codec, rate=self._rate, options=dict(encoding.options))
+        stream.width, stream.height = self._camera.width, self._camera.height
+        stream.pix_fmt = encoding.pixel_format
         stream.codec_context.time_base = 1 / self._rate
-        stream.codec_context.gop_size = self._settings.gop
+        stream.codec_context.gop_size = encoding.gop
         # B-frames would need an edit list, which readers treat differently.
         stream.codec_context.max_b_frames = 0
         self._stream = stream
 
 
 MEASURES = ("min", "max", "mean", "std", "count")
-Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -725,13 +710,13 @@ class Moments:
 
     rows: int
     """number of frames"""
-    n: Vector
+    n: Floats
     """number of finite numbers, per dimension"""
-    mean: Vector
-    squares: Vector
+    mean: Floats
+    squares: Floats
     """sum of (x - mean)^2"""
-    low: Vector
-    high: Vector
+    low: Floats
+    high: Floats
 
     @classmethod
     def of(cls, values: npt.ArrayLike, rows: int | None = None) -> Moments:

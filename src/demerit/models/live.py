@@ -1,0 +1,79 @@
+"""Live episodes: any model frame by frame, and which cameras the frames of an episode have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from demerit.data.episode import Episode
+from demerit.data.frames import RGB, Frames, Images
+from demerit.errors import BadInput, BadReward
+from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, Online, RewardModel
+
+ONE_IMAGE = 3
+
+
+def take_first(cameras: Sequence[str]) -> Sequence[str]:
+    """Choose the main camera: the first."""
+    return cameras[:1]
+
+
+@dataclass(eq=False)
+class LiveCameras:
+    """The cameras of one live episode: chosen at its first frame, required in every later one."""
+
+    choose: Callable[[Sequence[str]], Sequence[str]] = take_first
+    """the cameras to use, of those given at the first frame; none = refuse the frame"""
+    wanted: Sequence[str] = ("main",)
+    """the model's own cameras: an image without a name is that of the only one"""
+    names: Sequence[str] = ()
+
+    def pick(self, frame: LiveFrame) -> dict[str, Images]:
+        """Return the image of each camera; refuse a frame that lacks one or is no image."""
+        if not isinstance(frame, Mapping) and len(self.wanted) != 1:
+            raise BadInput("frame", f"an image per camera: {{{', '.join(map(repr, self.wanted))}}}", "one image")
+        given = frame if isinstance(frame, Mapping) else {(self.names or self.wanted)[0]: frame}
+        names = self.names or self.choose(list(given))
+        if not names or not set(names) <= set(given):
+            wanted = ", ".join(self.names or self.wanted)
+            raise BadInput("frame", f"an image of each of {wanted}", f"images of {', '.join(given) or 'none'}")
+        images = {name: np.asarray(given[name]) for name in names}
+        for image in images.values():
+            if image.dtype != np.uint8 or image.ndim != ONE_IMAGE or image.shape[-1] != RGB or not image.size:
+                raise BadInput("frame", "uint8 of shape (height, width, 3)", f"{image.dtype} of shape {image.shape}")
+        self.names = names
+        return images
+
+    def pick_main(self, frame: LiveFrame) -> Images:
+        """Return the image of the main camera."""
+        return next(iter(self.pick(frame).values()))
+
+
+class RescoredEpisode:
+    """A live episode of a model that cannot score live: every step scores all frames so far again."""
+
+    def __init__(self, model: RewardModel, instruction: str) -> None:
+        self.model, self.instruction = model, instruction
+        self.frames: list[Mapping[str, Images]] = []
+
+    def add(self, frame: LiveFrame) -> None:
+        """Keep a frame without scoring it."""
+        self.frames.append(frame if isinstance(frame, Mapping) else {"main": frame})
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        """Take the next frame; return the value and success at the end of the episode so far."""
+        self.add(frame)
+        views = {name: Frames.from_array(np.stack([kept[name] for kept in self.frames])) for name in self.frames[0]}
+        reward = self.model.score([Episode("live", self.instruction, views)])[0]
+        if math.isnan(reward.final):
+            raise BadReward(self.model.card.name, "live", reward.why_missing)
+        success = None if reward.success is None else float(reward.success[-1])
+        return LiveReward(reward.final, success, reward.familiarity, reward.given)
+
+
+def start_live(model: RewardModel, instruction: str) -> LiveEpisode:
+    """Start a live episode of any model; one that cannot score live scores all frames again at every step."""
+    return model.start(instruction) if isinstance(model, Online) else RescoredEpisode(model, instruction)

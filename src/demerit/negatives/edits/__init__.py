@@ -1,1 +1,0 @@
-"""The built-in edits: `time` (which frames are visible), `splice` (two attempts joined) and `instruction`."""

@@ -1,1 +1,0 @@
-"""Retrieval: find the moments of long recordings that show an instruction being done."""
