@@ -34,7 +34,6 @@ from demerit.data.episode import Episode, Outcome
 from demerit.data.formats import open_dataset
 from demerit.decide.interval import Share
 from demerit.decide.threshold import conformal_threshold, highest_kept
-from demerit.models.taught.features import load_network
 from demerit.models.taught.model import TaughtModel
 from demerit.training.teach import TeachConfig, teach
 from demerit.training.teach.features import (
@@ -103,7 +102,7 @@ def follow_fold(episodes: list[Episode], fold: int, work: Path) -> list[Followed
     lesson = Dataset(ListReader("lesson", [one for one in episodes if part[seed_of(one)] == fold]), "")
     model = teach(lesson, workers=0, use_test_split=True, config=config, cache=work).model
     assert model.config.stride == 1, "live, it follows every frame"
-    spec = FeatureSpec(load_network(None), model.config.cameras, 1, config)
+    spec = FeatureSpec(model.network, model.config.cameras, 1, config)
     rest = [one for one in episodes if part[seed_of(one)] != fold]
     return [follow(model, spec, one) for one in extract_features(rest, spec, work, workers=0)]
 

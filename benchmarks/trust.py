@@ -90,7 +90,7 @@ def run_lesson(episodes: list[demerit.Episode], each: int, draw: int, shuffled: 
 
 def measure_rest(outcome: TeachOutcome, rest: list[demerit.Episode], cache: Path) -> float:
     config, head = outcome.model.config, outcome.model.head
-    spec = FeatureSpec(Engine.load_shipped(), config.cameras, config.stride, TeachConfig())
+    spec = FeatureSpec(outcome.model.network, config.cameras, config.stride, TeachConfig())
     final, success = [], []
     for embedded in extract_features(rest, spec, cache, 0):
         if isinstance(embedded, EmbeddedEpisode):

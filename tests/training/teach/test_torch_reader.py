@@ -183,7 +183,7 @@ def with_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_a_model_with_a_reader_scores_without_torch_and_live(with_reader: Path) -> None:
     files = sorted(path.name.split("-")[0] for path in with_reader.iterdir() if "-" in path.name)
-    assert files == ["head", "reader", "seen"]
+    assert files == ["head", "held", "reader", "seen"]
     model = load_model(str(with_reader))
     assert model.config.read_every == 3  # type: ignore[attr-defined]
     episode = data.episode(True, 40)
