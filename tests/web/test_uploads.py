@@ -66,7 +66,7 @@ def test_photos(decoder: UploadDecoder, tmp_path: Path) -> None:
         assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_decoder_that_dies_or_hangs_is_replaced(make_video: Callable[..., Path]) -> None:
+def test_a_decoder_that_dies_or_hangs_is_replaced(make_video: Callable[..., Path], tmp_path: Path) -> None:
     path, decoder = make_video(), UploadDecoder(ServeLimits(), processes=1)
     decoder.decode(path, 2, None)
     worker = decoder._free.get()
@@ -77,9 +77,10 @@ def test_a_decoder_that_dies_or_hangs_is_replaced(make_video: Callable[..., Path
         decoder.decode(path, 2, None)
     assert len(decoder.decode(path, 2, None)) == 12
     decoder.close()
-    slow = UploadDecoder(ServeLimits(decode_seconds=1e-6), processes=1)
+    slow, hanging = UploadDecoder(ServeLimits(decode_seconds=0.1), processes=1), tmp_path / "slow.mp4"
+    os.mkfifo(hanging)  # opening it waits for a writer
     with pytest.raises(UnreadableVideo, match="longer than"):
-        slow.decode(path, 2, None)
+        slow.decode(hanging, 2, None)
     slow.close()
 
 
