@@ -80,7 +80,7 @@ def test_a_decoder_that_dies_or_hangs_is_replaced(make_video: Callable[..., Path
     slow, hanging = UploadDecoder(ServeLimits(decode_seconds=0.1), processes=1), tmp_path / "slow.mp4"
     os.mkfifo(hanging)  # opening it waits for a writer
     with pytest.raises(UnreadableVideo, match="longer than"):
-        slow.decode(hanging, 2, None)
+        slow._run(open, hanging)  # type: ignore[arg-type]
     slow.close()
 
 
