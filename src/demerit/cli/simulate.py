@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
@@ -12,14 +13,17 @@ from rich.markup import escape
 from demerit.cli.bars import bar, out
 from demerit.cli.bundles import ClusterOptions
 from demerit.data.episode import count_episodes
+from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.sim.arena import SETTINGS, Setting
 from demerit.negatives.sim.behaviours import BEHAVIOURS
 from demerit.negatives.sim.job import simulate as run_simulation
+from demerit.negatives.sim.job import plan_variants
 from demerit.negatives.sim.rollout import USUAL_SIZE, EpisodeSpec
 from demerit.negatives.sim.splits import BENCHMARK, FETCH_BENCHMARK, SPLITS, plan
 from demerit.negatives.sim.tasks import SAWYER, all_tasks
 from demerit.negatives.sim.tasks import tasks as metaworld_tasks
+from demerit.negatives.sim.variants import CHANGES
 from demerit.use.simulate_on_ray import simulate_on_ray
 
 
@@ -35,7 +39,7 @@ def simulate(
     behaviours: Annotated[
         str, typer.Option(metavar="all|A,B", help="Which behaviours (demerit list behaviours).")
     ] = "all",
-    episodes: Annotated[int, typer.Option(help="Episodes per task and behaviour.")] = 1,
+    episodes: Annotated[int, typer.Option(help="Episodes per task and behaviour; with --like, variants of each.")] = 1,
     seed: Annotated[int, typer.Option(help="The first seed; the same seed makes the same bytes.")] = 0,
     setting: Annotated[
         str, typer.Option(metavar="|".join(get_args(Setting)), help="Camera, light and colours: fixed or random.")
@@ -45,6 +49,13 @@ def simulate(
         typer.Option(metavar="NAME", help=f"Simulate a benchmark's episodes instead: {BENCHMARK}, {FETCH_BENCHMARK}."),
     ] = None,
     split: Annotated[str, typer.Option(metavar="train|validation|test|all", help="Its split.")] = "test",
+    like: Annotated[
+        str,
+        typer.Option(metavar="DATASET", help="Vary the failures of a simulated dataset: do their actions again."),
+    ] = "",
+    vary: Annotated[
+        str, typer.Option(metavar="all|A,B", help=f"With --like, what to change: {', '.join(CHANGES)}.")
+    ] = "all",
     workers: Annotated[int | None, typer.Option(help="Number of processes (default: number of cores).")] = None,
     size: Annotated[int, typer.Option(help="Image width and height in pixels.")] = USUAL_SIZE,
 ) -> None:
@@ -56,9 +67,19 @@ def simulate(
       demerit simulate other-robot --tasks fetch-pick,fetch-push,fetch-reach,fetch-slide --episodes 5
       demerit simulate plain --setting plain --behaviours expert
       demerit simulate bench-test --benchmark metaworld-bad@1 --split test
+      demerit simulate variants --like bad --episodes 10 --vary start,object,timing
       demerit simulate /shared/bad --episodes 100 --on ray
     """
-    if benchmark is not None:
+    skipped: Counter[str] = Counter()
+    if like and benchmark is not None:
+        raise BadInput("--like and --benchmark", "one of them", "both")
+    if like:
+        changes = _parse_names("change", vary, list(CHANGES))
+        specs, skipped = plan_variants(open_dataset(like), episodes, changes, size)
+        if not specs:
+            reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.items())
+            raise BadInput("--like", "a dataset with simulated failures", reasons or "no episodes")
+    elif benchmark is not None:
         specs = _benchmark_specs(benchmark, split, size)
     else:
         specs = _specs(tasks, behaviours, range(seed, seed + episodes), setting, size)
@@ -72,7 +93,7 @@ def simulate(
     )
     if progress.made:
         out.print(f"  {progress.made / progress.seconds * 60:.0f} episodes a minute")
-    for reason, count in sorted(progress.not_applicable.items()):
+    for reason, count in sorted((progress.not_applicable + skipped).items()):
         out.print(f"  [yellow]skipped[/yellow]: {count} ({escape(reason)})")
     out.print(escape(f"Next: demerit inspect {dest}"))
 

@@ -5,6 +5,7 @@ arena        physics and rendering of a task
 fetch        the same for the Fetch robot, and its experts
 behaviours   the expert and its faulty variants
 rollout      one episode: task, behaviour, seed and setting in; images and measurements out
+variants     a recorded episode again, in a scene that is changed a little
 measure      progress, success and failure events, from measured facts alone
 splits       the episodes of the benchmarks metaworld-bad@1 and fetch-bad@1, and matched pairs
 job          simulate many episodes into a dataset folder

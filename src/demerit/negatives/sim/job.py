@@ -28,6 +28,7 @@ from demerit.negatives.sim.rollout import (
     open_arena,
     record,
     rollout,
+    vary,
     video_name,
 )
 from demerit.negatives.sim.tasks import task
@@ -65,6 +66,23 @@ class SimulateProgress:
 
 EpisodeSimulator = Callable[[Sequence[EpisodeSpec], Path], Generator[tuple[str, Episode | str], None, None]]
 """takes specs and the folder of videos; yields (id, episode or error) in any order"""
+
+
+def plan_variants(
+    episodes: Iterable[Episode], count: int, changes: Sequence[str], size: int
+) -> tuple[list[EpisodeSpec], Counter[str]]:
+    """List `count` variants of each episode that no label calls a success; count the others by reason."""
+    if count < 1:
+        raise BadInput("episodes", "at least one variant of each failure", count)
+    specs, skipped = [], Counter[str]()
+    for episode in episodes:
+        try:
+            if episode.check == "rejected" or (episode.outcome and episode.outcome.success):
+                raise NotApplicable("no failure: labelled a success, or rejected by a person")
+            specs += [vary(episode, number, changes, size) for number in range(count)]
+        except NotApplicable as no:
+            skipped[no.reason] += 1
+    return specs, skipped
 
 
 def simulate(

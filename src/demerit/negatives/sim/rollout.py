@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -15,11 +17,21 @@ from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.frames import Frames, Images
 from demerit.data.video import Encoding, VideoClip, write_video
 from demerit.errors import BadInput, NotApplicable
-from demerit.negatives.sim.arena import Arena, SceneRenderer, Setting, SimCamera, StepFacts, silence_warnings
+from demerit.negatives.sim.arena import (
+    SETTINGS,
+    STEPS_PER_SECOND,
+    Arena,
+    SceneRenderer,
+    Setting,
+    SimCamera,
+    StepFacts,
+    silence_warnings,
+)
 from demerit.negatives.sim.behaviours import BEHAVIOURS, Expert, Moment, Stage, draw_ending
 from demerit.negatives.sim.fetch import FetchArena
 from demerit.negatives.sim.measure import Measured, find_events, progress
-from demerit.negatives.sim.tasks import FETCH, SAWYER, Task, task
+from demerit.negatives.sim.tasks import FETCH, SAWYER, Task, all_tasks, task
+from demerit.negatives.sim.variants import Recording, change_physics, draw_changes, move_start, retime
 
 USUAL_SIZE, SMALLEST, LARGEST = 128, 32, 512
 FEWEST_FRAMES, MOST_FRAMES = 22, 32
@@ -41,6 +53,8 @@ class EpisodeSpec:
     setting: Setting = "varied"
     size: int = USUAL_SIZE
     split: str = ""
+    like: Recording | None = None
+    """the recorded episode that this one is a variant of; its behaviour is then only a tag"""
 
     def __post_init__(self) -> None:
         if self.size % 2 or not SMALLEST <= self.size <= LARGEST:
@@ -50,12 +64,15 @@ class EpisodeSpec:
     def id(self) -> str:
         """The episode's id. It names the behaviour, so models never see it."""
         size = "" if self.size == USUAL_SIZE else f"@{self.size}"
+        if self.like is not None:
+            return f"{self.task}/{self.like.name}{size}"
         return f"{self.task}/{self.behaviour}/{self.setting}/{self.seed}{size}"
 
     @property
     def group(self) -> str:
-        """Episodes of one task, setting and seed share a scene; splits never separate them."""
-        return f"{self.task}/{self.setting}/{self.seed}"
+        """Episodes of one task, setting and seed share a scene; splits never separate them, nor variants from originals."""
+        scene = f"{self.task}/{self.setting}/{self.seed}"
+        return self.like.group or scene if self.like is not None else scene
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +89,8 @@ class Rollout:
     camera: SimCamera
     ending: str
     fps: float
+    varied: tuple[str, ...] = ()
+    """what a variant changed"""
 
 
 def open_arena(task: Task) -> Arena:
@@ -97,22 +116,82 @@ def draw_length(spec: EpisodeSpec) -> tuple[int, int]:
 
 
 def check_applies(spec: EpisodeSpec) -> None:
-    """Raise NotApplicable if the behaviour makes no sense for the task."""
+    """Raise NotApplicable if the behaviour, or every change of a variant, makes no sense for the task."""
+    if spec.like is not None:
+        spec.like.check(task(spec.task))
+        return
     reason = BEHAVIOURS.factory(spec.behaviour).why_not(task(spec.task))  # type: ignore[attr-defined]
     if reason:
         raise NotApplicable(f"{spec.behaviour} is not applicable: {reason}")
 
 
+def vary(episode: Episode, number: int, changes: Sequence[str], size: int = USUAL_SIZE) -> EpisodeSpec:
+    """Return the spec of a variant of a simulated episode; raise NotApplicable if it cannot be done again."""
+    tags, origin = episode.origin.tags, episode.origin
+    if (
+        tags.get("task") not in all_tasks()
+        or not tags.get("seed", "").isdecimal()
+        or tags.get("setting") not in SETTINGS
+    ):
+        raise NotApplicable("no simulated scene: the tags task, setting and seed name it")
+    if "like" in tags:
+        raise NotApplicable("it is a variant itself")
+    actions = np.asarray(episode.signals.get("action", ()), dtype=np.float64)
+    if actions.shape != (len(episode), 4) or not np.isfinite(actions).all():
+        raise NotApplicable("no signal `action` with x, y, z and gripper at every frame")
+    times = episode.main.times()
+    stride = round(STEPS_PER_SECOND * float(np.median(np.diff(times)))) if len(times) > 1 else 0
+    if not 1 <= stride <= STEPS_PER_SECOND:
+        raise NotApplicable("frames that are not 1/80 s to 1 s apart")
+    like = Recording(
+        episode.id, number, origin.group, episode.instruction, np.clip(actions, -1, 1), stride, tuple(changes)
+    )
+    setting: Any = tags["setting"]
+    return EpisodeSpec(tags["task"], tags.get("behaviour", ""), int(tags["seed"]), setting, size, origin.split, like)
+
+
 def rollout(spec: EpisodeSpec, arena: Arena, renderer: SceneRenderer) -> Rollout:
     """Run an episode. Arena and renderer can be reused for the next one."""
     check_applies(spec)
+    if spec.like is not None:
+        return _repeat(spec, spec.like, arena, renderer)
     scene = random_numbers(spec, "scene")
     frames, stride = draw_length(spec)
     first = arena.reset(int(scene.integers(2**31)), scene)
     camera = renderer.prepare(spec.setting, scene)
-    words = arena.task.instructions
-    instruction = words[int(random_numbers(spec, "words").integers(len(words)))]
     actor = _Play(spec, arena, first)
+    facts = _run(actor, first, arena, renderer, frames, stride)
+    return Rollout(spec, _words(spec), *facts, camera, actor.ending.kind, STEPS_PER_SECOND / stride)
+
+
+def _repeat(spec: EpisodeSpec, like: Recording, arena: Arena, renderer: SceneRenderer) -> Rollout:
+    """Do recorded actions again in the scene where they were recorded, with changes."""
+    scene, rng = random_numbers(spec, "scene"), random_numbers(spec, like.name)
+    changes = draw_changes(like, arena, rng)
+    commands = retime(like, changes, rng)
+    with change_physics(arena, changes, rng):
+        with silence_warnings():
+            first = arena.reset(int(scene.integers(2**31)), scene)
+            first = move_start(arena, first, changes, rng)
+        if "look" in changes:
+            camera = renderer.prepare("varied" if spec.setting == "plain" else spec.setting, rng)
+        else:
+            camera = renderer.prepare(spec.setting, scene)
+        facts = _run(_Replay(commands), first, arena, renderer, len(commands) // like.stride, like.stride)
+    return Rollout(spec, _words(spec), *facts, camera, "", STEPS_PER_SECOND / like.stride, changes)
+
+
+def _words(spec: EpisodeSpec) -> str:
+    if spec.like is not None and spec.like.instruction:
+        return spec.like.instruction
+    words = task(spec.task).instructions
+    return words[int(random_numbers(spec, "words").integers(len(words)))]
+
+
+def _run(
+    actor: _Play | _Replay, first: StepFacts, arena: Arena, renderer: SceneRenderer, frames: int, stride: int
+) -> tuple[Images, Measured, Floats]:
+    """Let an actor act; return images, measurements and actions."""
     steps, images, success = [first], [renderer.render()], [arena.succeeded(first)]
     actions = []
     with silence_warnings():
@@ -125,9 +204,17 @@ def rollout(spec: EpisodeSpec, arena: Arena, renderer: SceneRenderer) -> Rollout
             success.append(arena.succeeded(steps[-1]))
             actions.append(np.mean(commands, axis=0))
         actions.append(actor.action(steps[-1], success[-1]))
-    measured = Measured.of(arena.task, stride, steps, success)
-    facts = (np.stack(images), measured, np.stack(actions), camera, actor.ending.kind, 80 / stride)
-    return Rollout(spec, instruction, *facts)
+    return np.stack(images), Measured.of(arena.task, stride, steps, success), np.stack(actions)
+
+
+class _Replay:
+    """Gives one command after the other."""
+
+    def __init__(self, commands: Floats) -> None:
+        self.commands = iter(commands)
+
+    def action(self, facts: StepFacts, success: bool) -> Floats:
+        return np.array(next(self.commands))
 
 
 class _Play:
@@ -258,4 +345,5 @@ def _tags(rollout: Rollout) -> dict[str, str]:
         "motion": f"{motion:.6f}",
         "change": f"{change:.6f}",
         "azimuth": f"{rollout.camera.azimuth:.1f}",
+        **({"like": spec.like.like, "varied": ",".join(rollout.varied)} if spec.like is not None else {}),
     }
