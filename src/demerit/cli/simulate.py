@@ -17,8 +17,8 @@ from demerit.data.formats import open_dataset
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.sim.arena import SETTINGS, Setting
 from demerit.negatives.sim.behaviours import BEHAVIOURS
-from demerit.negatives.sim.job import simulate as run_simulation
 from demerit.negatives.sim.job import plan_variants
+from demerit.negatives.sim.job import simulate as run_simulation
 from demerit.negatives.sim.rollout import USUAL_SIZE, EpisodeSpec
 from demerit.negatives.sim.splits import BENCHMARK, FETCH_BENCHMARK, SPLITS, plan
 from demerit.negatives.sim.tasks import SAWYER, all_tasks

@@ -70,7 +70,7 @@ class EpisodeSpec:
 
     @property
     def group(self) -> str:
-        """Episodes of one task, setting and seed share a scene; splits never separate them, nor variants from originals."""
+        """Episodes of one scene and their variants: splits never separate them."""
         scene = f"{self.task}/{self.setting}/{self.seed}"
         return self.like.group or scene if self.like is not None else scene
 
