@@ -34,7 +34,7 @@ from demerit.data.arrays import Floats
 from demerit.data.episode import normalize_instruction
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import auroc
-from demerit.models.taught.features import SHIPPED_TOWER, Reader, Tower, load_network
+from demerit.models.taught.features import SHIPPED_TOWER, Reader, load_network
 from demerit.training.teach import TeachConfig
 from demerit.training.teach.data import TeachData, TeachLabel, label_of
 from demerit.training.teach.features import (
@@ -43,6 +43,7 @@ from demerit.training.teach.features import (
     common_cameras,
     extract_features,
     images_to_keep,
+    open_tower,
 )
 from demerit.training.teach.training_set import build_training_set
 
@@ -88,7 +89,7 @@ class Lesson:
     def __init__(self, episodes: list[demerit.Episode], cache: Path, given: argparse.Namespace) -> None:
         self.small, self.filters, labels = given.small, given.filters, given.labels
         cameras = tuple(name for name in given.cameras.split(",") if name)
-        network, config = load_network(None, Tower.load(given.tower)), TeachConfig(reader=not given.no_reader)
+        network, config = load_network(None, open_tower(given.tower)), TeachConfig(reader=not given.no_reader)
         names = cameras or common_cameras(episodes)
         # as many images as a lesson of ten episodes keeps
         self.spec = FeatureSpec(network, names, 1, config, images_to_keep(network, config, 10 * len(names)))
@@ -203,7 +204,7 @@ def main() -> None:
     parser.add_argument("--labels", choices=("flags", "all"), default="flags")
     parser.add_argument("--cameras", default="", help="cameras to use, e.g. main (default: all)")
     parser.add_argument(
-        "--tower", default=SHIPPED_TOWER, help="the second tower, as in demerit teach: droid, none, FILE"
+        "--tower", default=SHIPPED_TOWER, help="the second tower, as in demerit teach: droid, none, FILE or FOLDER"
     )
     parser.add_argument("--no-reader", action="store_true", help="the closed form alone, without torch")
     parser.add_argument("--filters", action="store_true", help="measure filters in time, too")

@@ -60,7 +60,8 @@ def teach(
     tower: Annotated[
         str | None,
         typer.Option(
-            metavar="droid|none|FILE", help="Second tower: the shipped one, none, or any image encoder as ONNX."
+            metavar="droid|none|FILE|FOLDER",
+            help="Second tower: the shipped one, none, or any image encoder: ONNX, or a folder for transformers.",
         ),
     ] = None,
     reader: Annotated[
@@ -80,7 +81,7 @@ def teach(
       demerit teach lerobot:~/data/so101 -o my-model
       demerit teach monday/ tuesday/ -o my-model --instruction "put the cup on the plate"
       demerit teach my_videos -o my-model --risk 0.1 --camera top --camera wrist
-      demerit teach my_videos -o my-model --tower dinov2.onnx
+      demerit teach my_videos -o my-model --tower dinov2-small/
       demerit score new_episodes --model ./my-model
     """
     opened = open_dataset(datasets, **reading.other_settings)

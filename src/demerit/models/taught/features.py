@@ -149,7 +149,7 @@ class Tower:
             return None
         path = shipped_tower() if name == SHIPPED_TOWER else Path(name)
         if not path.is_file():
-            raise BadInput("tower", f"{SHIPPED_TOWER}, {NO_TOWER} or an ONNX file", repr(str(name)))
+            raise BadInput("tower", f"{SHIPPED_TOWER}, {NO_TOWER}, an ONNX file or a model's folder", repr(str(name)))
         return cls(read_listed(path, sha256) if sha256 else path.read_bytes(), path)
 
     def __call__(self, images: Images) -> Features:

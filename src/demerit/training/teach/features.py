@@ -20,7 +20,7 @@ from demerit.data.episode import Episode, normalize_instruction
 from demerit.data.files import read_npz, write_atomic
 from demerit.data.frames import Images, Prepare, short_hash, spread
 from demerit.data.reward import Reward
-from demerit.errors import BadEpisode, DemeritError
+from demerit.errors import BadEpisode, DemeritError, MissingExtra
 from demerit.models.baselines import Change, Motion
 from demerit.models.taught.features import (
     LAYERS,
@@ -28,6 +28,7 @@ from demerit.models.taught.features import (
     FeatureNetwork,
     Features,
     FeatureStream,
+    Tower,
     find_engine,
     join_cameras,
     part_widths,
@@ -250,6 +251,18 @@ def images_to_keep(network: FeatureNetwork, config: TeachConfig, views: int) -> 
 def missing_extra() -> str:
     """Return the package without which no reader can be trained; empty when there is none."""
     return next((name for name in ("torch", "onnx") if find_spec(name) is None), "")
+
+
+def open_tower(name: str | Path) -> Tower | None:
+    """Return a second tower by name or file; the folder of a vision model for `transformers` is converted to one."""
+    if not Path(name).is_dir():
+        return Tower.load(name)
+    try:
+        # torch and transformers are extras
+        from demerit.training.teach.torch_tower import convert_tower  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        raise MissingExtra("A folder of a vision model as a tower", "vlm") from missing
+    return Tower(convert_tower(Path(name)), Path(name))
 
 
 def frame_budget(episodes: int) -> int:

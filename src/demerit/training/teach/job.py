@@ -38,7 +38,6 @@ from demerit.models.taught.features import (
     FeatureNetwork,
     PairedNetwork,
     Reader,
-    Tower,
     load_network,
 )
 from demerit.models.taught.head import TaughtHead
@@ -65,6 +64,7 @@ from demerit.training.teach.features import (
     extract_features,
     images_to_keep,
     missing_extra,
+    open_tower,
 )
 from demerit.training.teach.report import (
     LabelSuggestion,
@@ -142,7 +142,8 @@ def teach(
         seed: seed for folds and negatives; ignored when `config` is given.
         config: everything that can be tuned.
         network: another network than the shipped one, or its folder.
-        tower: the second tower: `droid` (shipped), `none` or an ONNX file; None = `droid` beside the shipped network.
+        tower: the second tower: `droid` (shipped), `none`, an ONNX file or the folder of a vision model for
+            `transformers`; None = `droid` beside the shipped network.
         workers: decoding processes; None = one per core, 0 = decode in this process.
         sources: label sources to teach from (see `demerit.data.episode`).
         use_test_split: also teach from episodes of a test split.
@@ -156,7 +157,7 @@ def teach(
             raise BadInput(name, f"a number, {least} or more", number)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(str(dataset))
     tower = tower or (SHIPPED_TOWER if network is None else NO_TOWER)
-    loaded = load_network(network, Tower.load(tower))
+    loaded = load_network(network, open_tower(tower))
     data = gather_data(opened, limit, LabelSelection(tuple(sources), use_test_split))
     spec = _feature_spec(data, loaded, tuple(cameras), config or TeachConfig(seed=seed))
     folder = None if out is None else Path(out)

@@ -1,0 +1,188 @@
+"""Convert the folder of a vision model for `transformers` to a second tower: an ONNX graph, scored without torch.
+
+The graph takes images as they are, normalises them as the model's preprocessor says, and gives the model's pooled
+vector (or first token, or mean) and the mean of its patches in each of 4 x 4 regions. The images are resized to
+squares of the preprocessor's size and not cropped: what happens may happen at the border.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.utils import logging as transformers_logging
+
+from demerit.data.formats.lerobot.metadata import read_card_licence
+from demerit.data.frames import RGB
+from demerit.errors import BadInput, DemeritError, WeightsMismatch
+from demerit.models.compact.engine import load_session
+from demerit.models.taught.features import REGIONS
+from demerit.training.loop import export_graph
+
+CLASSES = {
+    "clip": "CLIPVisionModel",
+    "clip_vision_model": "CLIPVisionModel",
+    "dinov2": "Dinov2Model",
+    "dinov2_with_registers": "Dinov2WithRegistersModel",
+    "dinov3_vit": "DINOv3ViTModel",
+    "ijepa": "IJepaModel",
+    "siglip": "SiglipVisionModel",
+    "siglip_vision_model": "SiglipVisionModel",
+    "vit": "ViTModel",
+}
+"""the class for each `model_type` of config.json; a SigLIP 2 of fixed image size has the type siglip"""
+WITHOUT_POOLING = {"ijepa", "vit"}
+"""types whose pooling layer is trained for another task, or not at all: the first token or the mean is used"""
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+MOST_BYTES = 2**31 - 2**24
+"""of weights: an ONNX file holds 2 GiB"""
+CLOSE = 1e-3
+"""how far the graph's features may be from the model's, in deviations of all features"""
+
+
+class TowerGraph(nn.Module):
+    """Images (n, side, side, 3) uint8 to features: the pooled vector, then the mean of the patches in each region."""
+
+    def __init__(self, model: Any, mean: Tensor, deviation: Tensor, side: int) -> None:
+        """`mean` and `deviation` are of pixels from 0 to 255."""
+        super().__init__()
+        self.model, self.mean, self.deviation = model, mean, deviation
+        self.grid, self.options = side // model.config.patch_size, {}
+        self.regions = torch.from_numpy(average_regions(self.grid))
+        if hasattr(model.embeddings, "interpolate_pos_encoding"):
+            keep_positions(model.embeddings)
+            self.options = {} if "dino" in model.config.model_type else {"interpolate_pos_encoding": True}
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return (n, features)."""
+        pixels = ((frames.float() - self.mean) / self.deviation).permute(0, 3, 1, 2)
+        out = self.model(pixel_values=pixels, **self.options)
+        tokens = out.last_hidden_state
+        others = tokens.shape[1] - self.grid**2
+        patches = tokens[:, others:]
+        pooled = getattr(out, "pooler_output", None)
+        if pooled is None:
+            pooled = tokens[:, 0] if others else patches.mean(dim=1)
+        return torch.cat([pooled, (self.regions @ patches).flatten(1)], dim=1)
+
+
+def average_regions(grid: int) -> Any:
+    """Return (regions, patches): the weights of the mean of each of 4 x 4 regions; no region of a coarser grid."""
+    if grid < REGIONS:
+        return np.zeros((0, grid**2), np.float32)
+    rows = np.array([np.isin(np.arange(grid), part) for part in np.array_split(np.arange(grid), REGIONS)])
+    cells = np.einsum("iy,jx->ijyx", rows, rows).reshape(REGIONS**2, grid**2).astype(np.float32)
+    return cells / cells.sum(axis=1, keepdims=True)
+
+
+def keep_positions(embeddings: Any) -> None:
+    """Compute the position embeddings once: they do not depend on the image, and ONNX lacks one way to resize them."""
+    compute: Callable[..., Tensor] = embeddings.interpolate_pos_encoding
+    kept: list[Tensor] = []
+
+    def positions(*given: Any) -> Tensor:
+        if not kept:
+            kept.append(compute(*given))
+        return kept[0]
+
+    embeddings.interpolate_pos_encoding = positions
+
+
+def convert_tower(folder: Path) -> bytes:
+    """Return the ONNX graph of a folder: config.json, preprocessor_config.json, safetensors. Its code is not run."""
+    config, preprocessor = _read_json(folder / CONFIG), _read_json(folder / PREPROCESSOR)
+    kind = str(config.get("model_type", ""))
+    if kind not in CLASSES:
+        expected = f"a vision model of the type {', '.join(CLASSES)} (export others to ONNX: docs/teaching.md)"
+        raise BadInput(str(folder), expected, kind or f"a {CONFIG} without model_type")
+    side, mean, deviation = _read_preprocessor(folder / PREPROCESSOR, preprocessor)
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, side, side, RGB), dtype=np.uint8))
+    with torch.no_grad(), tempfile.TemporaryDirectory() as temporary:
+        try:
+            graph = TowerGraph(_load_model(folder, kind), mean, deviation, side).eval()
+            features = graph(images).numpy()
+        except DemeritError:
+            raise
+        except Exception as error:  # transformers, safetensors and torch raise a dozen kinds
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise BadInput(str(folder), f"weights in safetensors files that fit {CONFIG}", reason) from error
+        path = Path(temporary) / "tower.onnx"
+        export_graph(graph, (images[:2],), path, ["frames"], ["features"], {"frames": {0: "n"}, "features": {0: "n"}})
+        written = onnx.load(str(path))
+    pooled = features.shape[1] - len(graph.regions) * graph.model.config.hidden_size
+    licence = f"{read_card_licence(folder) or 'not stated'} ({kind})"
+    onnx.helper.set_model_props(written, {"licence": licence, "pooled": str(pooled)})
+    content = bytes(written.SerializeToString())
+    found = load_session(content, folder).run(None, {"frames": images.numpy()})[0]
+    if not np.abs(found - features).max() <= CLOSE * features.std():
+        raise BadInput(str(folder), "a model that ONNX computes as torch does", "other features")
+    return content
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(str(path), "a file of a vision model for transformers", error) from error
+    if not isinstance(facts, dict):
+        raise BadInput(str(path), "a JSON object", type(facts).__name__)
+    return facts
+
+
+def _read_preprocessor(path: Path, facts: Mapping[str, Any]) -> tuple[int, Tensor, Tensor]:
+    """Return the side of the images, and mean and deviation of their pixels from 0 to 255."""
+    size = facts.get("crop_size") or facts.get("size")
+    side = size.get("height", size.get("shortest_edge")) if isinstance(size, dict) else size
+    mean, deviation, scale = facts.get("image_mean"), facts.get("image_std"), facts.get("rescale_factor", 1 / 255)
+    try:
+        colours = torch.tensor([mean, deviation], dtype=torch.float64) / scale
+        fits = isinstance(side, int) and side > 0 and colours.shape == (2, RGB) and bool((colours[1] > 0).all())
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError):
+        fits = False
+    if not fits:
+        got = f"{size}, {mean}, {deviation} and {scale}"
+        raise BadInput(str(path), "size (or crop_size), image_mean, image_std and rescale_factor of RGB images", got)
+    return side, *colours.float()
+
+
+def _load_model(folder: Path, kind: str) -> Any:
+    options = {"add_pooling_layer": False} if kind in WITHOUT_POOLING else {}
+    with _quiet():
+        model, about = getattr(transformers, CLASSES[kind]).from_pretrained(
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            output_loading_info=True,
+            **options,
+        )
+    if about["missing_keys"]:
+        raise WeightsMismatch(sorted(about["missing_keys"]), [], f"{folder} cannot be a tower.")
+    size = sum(one.numel() * one.element_size() for one in model.parameters())
+    if size > MOST_BYTES:
+        raise BadInput(str(folder), "a vision model of at most 2 GiB (as 32-bit floats)", f"{size / 2**30:.1f} GiB")
+    return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide bars, and reports about weights of other parts, such as a text tower."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
