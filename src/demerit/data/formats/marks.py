@@ -31,6 +31,8 @@ WORDS = ("success", "failure", "retake", "event", "undo")
 VERDICTS = {"success": True, "failure": False, "retake": None}
 TOPICS = frozenset({"mark", "marks"})
 """how a String topic of a bag is called that has marks"""
+PROBLEMS = ("mark of no episode", "mark of no frame", "several verdicts", "retake", "unknown mark", "clock jump")
+"""kinds of problems of marks: a person wants to see each of them"""
 LATE = 60.0
 """seconds after the end of an episode in which a press is its verdict"""
 JUMP = 1.0
