@@ -86,12 +86,13 @@ def test_a_command_keeps_its_output_and_its_exit_code_and_gets_ctrl_c_once(tmp_p
     assert words_of(tmp_path / "a.jsonl") == ["success", "failure"]
 
 
-def test_sigterm_reaches_the_command_and_its_death_is_the_exit_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_the_command_and_its_death_is_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
     code = "import time; print('recording', flush=True); time.sleep(600)"
     with run_mark(tmp_path, "--while", sys.executable, "-c", code) as terminal:
         assert terminal.run.stdout.readline() == "recording\n"
-        terminal.run.send_signal(signal.SIGTERM)
-        assert terminal.wait() == 128 + signal.SIGTERM
+        terminal.run.send_signal(number)
+        assert terminal.wait() == 128 + number
 
 
 def test_the_last_verdict_is_waited_for_when_the_command_has_ended(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -53,28 +53,27 @@ def mark(
     if beside != bool(command):
         raise BadInput("--while", "a command after it, and no command without it", shlex.join(command or ()) or "none")
 
+    def say(text: str) -> None:
+        with suppress(OSError, SystemExit):  # the terminal is gone: the marks go on
+            err.print(escape(text), soft_wrap=True)
+
     def show(mark: Mark) -> None:
         words = [one.word for one in marks.marks]
         counts = Counter(words)
         total = ", ".join(f"{counts[word]} {word}" for word in KEYS.values() if counts[word]) or "none"
-        tail = f"; last: {' '.join(words[-LAST:])}" if words else ""
-        when = datetime.fromtimestamp(mark.at).strftime("%H:%M:%S")
-        err.print(escape(f"{when} {mark.by}: {mark.word} ({total}{tail})"), soft_wrap=True)
+        last = f"; last: {' '.join(words[-LAST:])}" if words else ""
+        say(f"{datetime.fromtimestamp(mark.at):%H:%M:%S} {mark.by}: {mark.word} ({total}{last})")
 
     def press(key: str) -> None:
-        if key not in KEYS:
-            return
         try:
-            if marks.add(KEYS[key]) is None:
-                err.print("There is nothing to undo.")
+            if key in KEYS and marks.add(KEYS[key]) is None:
+                say("There is nothing to undo.")
         except WriteError as error:
-            err.print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
+            say(str(error))
 
     def tell_end(code: int) -> None:
-        ended = (
-            f"{shlex.join(command or ())} has ended with exit code {code}. Give the last verdict; q ends the marking."
-        )
-        err.print(escape(ended), soft_wrap=True)
+        ended = f"{shlex.join(command or ())} has ended with exit code {code}"
+        say(f"{ended}. Give the last verdict; q ends the marking.")
 
     with ExitStack() as stack:
         token = read_token(token_file)
@@ -83,15 +82,15 @@ def mark(
         if not has_keys and port is None:
             raise BadInput("the keyboard", "a terminal to read keys from, or --port for HTTP calls", "neither")
         marks = MarkLog(log, name, show)
-        err.print(escape(f"Marks go to {log}. Ctrl-C ends{' the command' if command else ''}."), soft_wrap=True)
+        say(f"Marks go to {log}. Ctrl-C ends {'the command' if command else 'the marking'}.")
         if has_keys:
-            err.print("Keys: s success, f failure, r retake, space a failure at this moment, u undo.")
+            say("Keys: s success, f failure, r retake, space a failure at this moment, u undo.")
         if port is not None:
             names = () if token is None else None
             app = mark_app(marks, token)
             server = WebServer(app, host, port, names=names, has_token=token is not None, grace=1)
-            err.print(escape(f"POST {stack.enter_context(server).url}/mark"), soft_wrap=True)
+            say(f"HTTP: POST {stack.enter_context(server).url}/mark")
         code = mark_while(command or (), has_keys, press, tell_end)
     if marks.marks:
-        err.print(escape(f"Next: demerit import RECORDINGS my_set --with marks={log}"), soft_wrap=True)
+        say(f"Next: demerit import RECORDINGS my_set --with marks={log}")
     raise typer.Exit(code)
