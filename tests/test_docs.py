@@ -16,7 +16,8 @@ import pytest
 from mcap.reader import make_reader
 
 from demerit.data.store import Store
-from fakes.command import demerit_here
+from fakes.command import COMMAND, demerit_here
+from fakes.terminal import in_terminal
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -201,6 +202,35 @@ def test_the_commands_of_annotate_run(tmp_path: Path) -> None:
     assert server.returncode == 0
     taught = demerit_here(*second.split()[1:], "--no-reader", cwd=tmp_path)
     assert taught.returncode == 0 and (tmp_path / "my-model").is_dir(), taught.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_mark_run_with_keys_in_a_terminal(tmp_path: Path) -> None:
+    (_, recorder), (_, commands) = blocks("mark.md")[:2]
+    subprocess.run([sys.executable, "-c", recorder], cwd=tmp_path, check=True)
+    # On a busy machine, the person is slow: the robot begins when the one before has its verdict.
+    record, pause = tmp_path / "record.py", "    time.sleep(5)"
+    wait = "    while len(open('marks.jsonl').readlines()) < number:\n        time.sleep(0.05)\n"
+    assert record.read_text().count(pause) == 1
+    record.write_text(record.read_text().replace(pause, wait + pause))
+    demo, mark, *rest = (shlex.split(line, comments=True)[1:] for line in commands.splitlines())
+    assert demerit_here(*demo, cwd=tmp_path).returncode == 0
+    own = [sys.executable if word == "python" else word for word in mark]
+    with in_terminal([*COMMAND, *own], cwd=tmp_path) as terminal:
+        for number, (key, word) in enumerate([("s", "success"), ("f", "failure")]):
+            assert terminal.run.stdout.readline() == f"run_{number} is saved\n"
+            terminal.type(key)
+            terminal.read_until(f"Ada: {word}")
+        terminal.read_until("has ended with exit code 0")
+        terminal.type("q")
+        assert terminal.wait() == 0
+    for command in rest:
+        done = demerit_here(*command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    found = {
+        one.id: [(label.by, label.success) for label in one.labels] for one in Store(tmp_path / "my_set").episodes()
+    }
+    assert found == {"run_0": [("Ada", True)], "run_1": [("Ada", False)]}
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ from demerit.errors import WRITE_ERRNOS, DemeritError, DemeritWarning, StoppedBy
 from demerit.registry import load_attribute
 
 INTERRUPTED = 130
+RUN_ANOTHER = frozenset({"mark"})
+"""commands that run another one: the words from its name on are not theirs"""
 SAVE_NOTHING = frozenset({"inspect", "export", "check", "list"})
 """commands that start over after an interruption; all others resume"""
 # C0 without tab and newline, DEL, C1, direction overrides, lone surrogates (undecodable file names).
@@ -36,6 +38,7 @@ PANELS: dict[str, CommandTable] = {
         "demo": ("demo:demo", "Teach a model on part of the sample and score the rest."),
         "inspect": ("data:inspect", "Show what a dataset contains: episodes, labels, problems."),
         "annotate": ("people:annotate", "Label episodes in a browser, alone or as a team."),
+        "mark": ("mark:mark", "Label episodes by keys while the robot runs."),
         "teach": ("teach:teach", "Teach a model your task from a few labelled episodes."),
         "score": ("score:score", "Score every episode of a dataset. Run it again to resume."),
     },
@@ -122,7 +125,10 @@ def load_command(table: CommandTable, name: str) -> Any:
         return typer.main.get_command(command)
     expand: Any = load_attribute("demerit.cli.bundles:expand_bundles", "options")
     app = typer.Typer(rich_markup_mode="rich", add_completion=False, pretty_exceptions_enable=False)
-    app.command(name, cls=PlainCommand)(report_errors(expand(command), resumes=name not in SAVE_NOTHING))
+    settings = {"allow_interspersed_args": name not in RUN_ANOTHER}
+    app.command(name, cls=PlainCommand, context_settings=settings)(
+        report_errors(expand(command), resumes=name not in SAVE_NOTHING)
+    )
     return typer.main.get_command(app)
 
 

@@ -73,6 +73,12 @@ ConcurrencyOption = Annotated[
     int | None, typer.Option(metavar="N", help="Requests to the chat model at the same time.")
 ]
 PortOption = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 = a free one.")]
+HostOption = Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at.")]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="File with the token that clients must send; required beyond this machine."),
+]
+PersonOption = Annotated[str, typer.Option(metavar="NAME", help="Your name or pseudonym; labels carry it.")]
 NoBrowserOption = Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")]
 
 
@@ -89,7 +95,7 @@ class ReaderOptions:
             "--with",
             metavar="KEY=VALUE",
             help="How to read: split=test, strict=true (stop at a problem), trust-pickles=true (they run code), "
-            "pair-cameras=false (of videos).",
+            "pair-cameras=false (of videos), marks=LOG (of demerit mark).",
         ),
     ] = None
 
@@ -171,7 +177,7 @@ class ClusterOptions:
 class ServerOptions:
     """Where a server for other people listens, and how it is protected."""
 
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1"
+    host: HostOption = "127.0.0.1"
     public_name: Annotated[
         str, typer.Option(metavar="HOST", help="The host name that people type, e.g. label.my-lab.org.")
     ] = ""

@@ -17,6 +17,7 @@ from demerit.cli.bundles import DatasetArgument, DatasetOptions, DatasetsArgumen
 from demerit.data.dataset import Dataset
 from demerit.data.episode import count_episodes
 from demerit.data.export import contact_sheet
+from demerit.data.formats.marks import PROBLEMS
 from demerit.data.importing import import_dataset
 from demerit.data.quality import MEASURES, measure_quality, summarise_quality
 from demerit.data.splits import TO_CHECK
@@ -65,6 +66,9 @@ def import_(
     if sum(progress.changes.values()) > len(progress.examples):
         out.print(f"  ... {sum(progress.changes.values())} changes in all")
     print_problems(progress.problems.rows())
+    for (kind, _), problems in progress.problems.examples.items():
+        for problem in problems[1:] if kind in PROBLEMS else ():
+            out.print(escape(f"  {kind}: {problem.episode}: {shorten(problem.detail)}"))
     if progress.durable and not dry_run:
         out.print(escape(f"Next: demerit inspect {dest}; demerit score {dest} --model clock"))
 

@@ -20,6 +20,7 @@ from demerit.cli.bundles import (
     JsonOption,
     ModelsOption,
     NoBrowserOption,
+    PersonOption,
     PortOption,
     ServerOptions,
     split_names,
@@ -34,7 +35,6 @@ FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The aren
 DatabaseOption = Annotated[
     str, typer.Option(metavar="URL", help="postgresql://... for a team (default: a file in the folder).")
 ]
-OwnerOption = Annotated[str, typer.Option(metavar="NAME", help="Your name or pseudonym; labels carry it.")]
 
 
 def _load(address: str) -> Any:
@@ -49,7 +49,7 @@ def annotate(
     tasks: Annotated[
         str, typer.Option(metavar="NAMES", help="What to ask: verify, compare, mark.")
     ] = "verify,compare,mark",
-    name: OwnerOption = "me",
+    name: PersonOption = "me",
     overlap: Annotated[int, typer.Option(metavar="N", min=1, help="People who answer each item.")] = 1,
     pairs: Annotated[int | None, typer.Option(metavar="N", help="Comparisons (default: one per episode).")] = None,
     gold: Annotated[
@@ -143,7 +143,7 @@ def serve(
     ],
     server: ServerOptions,
     model: ModelsOption = None,
-    name: OwnerOption = "owner",
+    name: PersonOption = "owner",
     database: DatabaseOption = "",
     port: PortOption = 8400,
 ) -> None:

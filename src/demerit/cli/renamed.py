@@ -60,7 +60,7 @@ def translate_words(words: Sequence[str], say: Callable[[str], None]) -> list[st
     translated, rest = words[:1], words[1:]
     while rest:
         word = rest.pop(0)
-        if word == "--":
+        if word in ("--", "--while"):  # the words of another command follow
             return [*translated, word, *rest]
         name, equals, value = word.partition("=")
         if name in REMOVED:

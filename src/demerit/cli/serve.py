@@ -16,21 +16,22 @@ from demerit.cli.bundles import (
     ChangesOption,
     DatasetArgument,
     DatasetOptions,
+    HostOption,
     ModelsOption,
     NoBrowserOption,
     PortOption,
+    TokenFileOption,
 )
 from demerit.cli.score import score_with_bar
 from demerit.config import change_config, parse_changes
 from demerit.data.episode import count_episodes
 from demerit.data.formats import open_dataset
 from demerit.data.reward import VerdictCounts
-from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.registry import load_attribute
 from demerit.use.view import ViewIndex, view_app
 from demerit.web.media import EpisodeMedia
-from demerit.web.server import WebServer
+from demerit.web.server import WebServer, read_token
 from demerit.web.uploads import ServeLimits
 
 
@@ -81,12 +82,9 @@ def view(
 
 def serve(
     models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Names or folders of models; one or several.")],
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
+    host: HostOption = "127.0.0.1",
     port: PortOption = 8000,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File with the token that clients must send; required beyond this machine."),
-    ] = None,
+    token_file: TokenFileOption = None,
     changes: ChangesOption = None,
 ) -> None:
     """Serve models to other processes and machines.
@@ -103,7 +101,7 @@ def serve(
       demerit score my_set --model http://127.0.0.1:8000
     """
     limits = change_config(ServeLimits(), parse_changes(changes or []), "--set")
-    token = None if token_file is None else _read_token(token_file)
+    token = read_token(token_file)
     start: Any = load_attribute("demerit.use.serve.server:serve_models", "demerit serve")
     loaded = [load_model(name) for name in models]
     server = start(loaded, host, port, token, limits)
@@ -111,10 +109,3 @@ def serve(
     for model in loaded:
         out.print(escape(f"  {model!r}"), soft_wrap=True)
     server.run()
-
-
-def _read_token(path: Path) -> str:
-    try:
-        return path.read_text("utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        raise BadInput(str(path), "a file with a token", error) from error

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import PurePath
-from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
 from demerit.data.episode import Episode, Preference, count_episodes, safe_name
 from demerit.data.notebook import SHOWN_EPISODES, dataset_html
 from demerit.errors import BadEpisode, BadInput, DemeritError
 from demerit.registry import Registry
+
+if TYPE_CHECKING:
+    from demerit.data.formats.marks import MarkedBy
 
 SOURCES = Registry(
     "source",
@@ -132,6 +135,7 @@ class Dataset:
         strict: bool = False,
         camera: str | None = None,
         instruction: str = "",
+        marked_by: MarkedBy | None = None,
     ) -> None:
         """Open a reader.
 
@@ -141,9 +145,10 @@ class Dataset:
             strict: raise at the first problem.
             camera: every episode's main camera.
             instruction: for episodes that have none.
+            marked_by: the log of marks that are joined to the episodes.
         """
         self.reader, self.address, self.strict, self.camera = reader, address, strict, camera
-        self.instruction = instruction.strip()
+        self.instruction, self.marked_by = instruction.strip(), marked_by
         self.problems = Problems()
         self._episodes: list[Episode] | None = None
         self.on_problem: Callable[[Problem], None] = lambda problem: None
@@ -173,13 +178,14 @@ class Dataset:
 
     def notes(self) -> list[str]:
         """What the reader found out by itself and the user should know, a sentence each."""
-        return _gather_notes([self.reader])
+        return _gather_notes([self.reader]) + ([] if self.marked_by is None else [self.marked_by.note])
 
     def records(self) -> Iterator[Episode | Preference]:
         """Stream episodes and preferences. Resets the problem counts; problems are counted, or raised when strict."""
         self.problems.clear()
         seen: set[str] = set()
-        for record in self.reader.records():
+        records = self.reader.records()
+        for record in records if self.marked_by is None else self.marked_by.join(records):
             if isinstance(record, Problem):
                 if not (self.instruction and record.kind == NO_INSTRUCTION):
                     self.report(record)
@@ -247,7 +253,7 @@ class Dataset:
     def _index(self) -> Any:
         """The reader, if it has `len`, `episode(id)` and `episode_at(place)` and so need not read the others."""
         # A main camera that some episodes lack makes the dataset smaller than its index; an instruction changes it.
-        changed = self.camera is not None or self.instruction
+        changed = self.camera is not None or self.instruction or self.marked_by is not None
         return self.reader if not changed and hasattr(self.reader, "episode_at") else None
 
     def _list(self) -> list[Episode]:

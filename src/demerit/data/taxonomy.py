@@ -23,6 +23,8 @@ VARIABLE = "DEMERIT_TAXONOMY"
 RUBRIC_VERSION = 2
 RUBRIC = Path(__file__).parents[1] / "assets" / "prompts" / "relabel" / f"rubric-{RUBRIC_VERSION}.txt"
 """what the grades mean, for people and for models"""
+UNKNOWN = "unknown"
+"""the kind of an event that nobody named"""
 FIELDS = {"name", "definition", "examples", "grades", "guidance"}
 LOWEST, HIGHEST = 1, 5
 

@@ -14,11 +14,10 @@ from demerit.data.episode import NOT_A_MODEL, Episode, Event, Outcome, most_trus
 from demerit.data.files import plain
 from demerit.data.splits import SeenEpisodes
 from demerit.data.store import Store
+from demerit.data.taxonomy import UNKNOWN
 from demerit.decide.detector import Detection
 from demerit.decide.interval import Share
 
-UNKNOWN = "unknown"
-"""the kind of an event where no chat model named it"""
 SURVIVED = frozenset({"collision", "excessive force", "hesitation"})
 """kinds of event that successes have too: a failure with other events failed by those"""
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hmac
 import ipaddress
 import logging
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,7 @@ SAFE_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+SHORTEST_TOKEN = 16
 LARGEST_MESSAGE = 64_000_000
 """of a WebSocket, in bytes"""
 REFUSED = frozenset({400, 401, 403, 408, 411, 413, 421, 429, 503})
@@ -235,6 +237,28 @@ def _is_address(host: str) -> bool:
 
 
 # What applications share
+
+
+def check_token(host: str, token: str | None) -> None:
+    """Refuse a server that others can reach without a token, and a token that could be guessed."""
+    if token is None and not is_loopback(host):
+        raise BadInput("token", f"one for a server that others can reach at {host} (--token-file FILE)", "none")
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise BadInput("token", f"at least {SHORTEST_TOKEN} printable ASCII characters", f"{len(token)}")
+
+
+def read_token(path: Path | None) -> str | None:
+    """Read a token from a file, if there is one."""
+    try:
+        return None if path is None else path.read_text("utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise BadInput(str(path), "a file with a token", error) from error
+
+
+def has_token(headers: Mapping[str, str], token: str | None) -> bool:
+    """Whether a request has the token of this server, if it has one."""
+    given = headers.get("authorization", "").removeprefix("Bearer ").encode()
+    return token is None or hmac.compare_digest(given, token.encode())
 
 
 def make_app(routes: Sequence[BaseRoute]) -> Starlette:

@@ -17,6 +17,7 @@ from typing import Any
 
 from demerit.data.dataset import SOURCES, Dataset, DatasetReader, distinct_names, join_readers
 from demerit.data.formats.label_file import VIDEO_SUFFIXES
+from demerit.data.formats.marks import LATE, MarkedBy
 from demerit.errors import BadInput, UnknownName
 
 HDF5_SUFFIXES = {".hdf5", ".h5"}
@@ -29,6 +30,8 @@ def open_dataset(
     strict: bool = False,
     camera: str | None = None,
     instruction: str = "",
+    marks: str | Path | None = None,
+    late: float | str = LATE,
     **options: Any,
 ) -> Dataset:
     """Open a dataset in place; nothing is copied or converted.
@@ -39,10 +42,13 @@ def open_dataset(
         strict: raise at the first problem instead of counting it.
         camera: the main camera; others stay available.
         instruction: for episodes that have none; episodes that have one keep it and are counted.
+        marks: the log of `demerit mark` while they were recorded, joined to the labels (docs/mark.md).
+        late: seconds after the end of an episode in which a mark is its verdict.
         **options: options of the format's reader (see its class).
     """
     addresses = [address] if isinstance(address, (str, Path)) else address
-    parts = open_parts(addresses, strict=strict, camera=camera, instruction=instruction, **options)
+    given: dict[str, Any] = {"camera": camera, "instruction": instruction, "marks": marks, "late": late}
+    parts = open_parts(addresses, strict=strict, **given, **options)
     if len(parts) == 1:
         return parts[0]
     names = distinct_names([part.address for part in parts])
@@ -56,6 +62,8 @@ def open_parts(
     strict: bool = False,
     camera: str | None = None,
     instruction: str = "",
+    marks: str | Path | None = None,
+    late: float | str = LATE,
     **options: Any,
 ) -> list[Dataset]:
     """Open several datasets, each for itself; videos of one folder are one dataset. Takes what `open_dataset` takes."""
@@ -76,11 +84,14 @@ def open_parts(
     for (kind, path), (other, again) in combinations(chosen, 2):
         if path == again:
             raise BadInput(str(path), "one format", f"two ({kind} and {other})")
+    if marks is not None and (len(chosen) > 1 or next(iter(chosen))[0] == "demerit"):
+        raise BadInput("marks", "one dataset as it was recorded (docs/mark.md)", ", ".join(map(str, addresses)))
     parts = []
     for (kind, path), parts_of in chosen.items():
         selection = {} if (kind, path) in whole else {"only": tuple(parts_of)}
         reader = _open_reader(kind, path, **options, **selection)
-        parts.append(Dataset(reader, f"{kind}:{path}", strict, camera, instruction))
+        marked_by = None if marks is None else MarkedBy(Path(marks), getattr(reader, "recorded", None), late)
+        parts.append(Dataset(reader, f"{kind}:{path}", strict, camera, instruction, marked_by))
     return parts
 
 

@@ -12,13 +12,14 @@ The names of the columns are in the tag `columns of SIGNAL`.
 
 from __future__ import annotations
 
+import math
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from demerit.data.formats import BAG_SUFFIXES, is_bag
 from demerit.data.formats.bag_file import FOLDER_FACTS, BagError, BagFile, bag_state, open_bag
 from demerit.data.formats.bag_frames import CAMERA_TYPES, BagFrames, CameraTrack, TrackBuilder, index_frames, read_stamp
 from demerit.data.formats.label_file import COLUMNS, LabelCells, LabelRow, printable, read_outcomes, read_rows, text
+from demerit.data.formats.marks import TOPICS, join_marks, read_texts
 from demerit.data.formats.videos import FolderReader, find_label_files, read_origin, report_others
 from demerit.data.frames import Frames
 from demerit.errors import BadInput
@@ -176,7 +178,7 @@ def scan_bag(path: str, wanted: frozenset[str], _state: tuple[Any, ...]) -> BagS
             reason = f"there is no {FOLDER_FACTS}: it is still being written, or its recorder was killed"
             scan.problems.append((f"no {FOLDER_FACTS}", reason))
         for name, topic in bag.topics.items():
-            is_text = name in wanted or _is_task(name, topic.type)
+            is_text = name in wanted or _is_named({*TASK_NAMES, *TOPICS}, name, topic.type)
             read_as = "camera" if topic.type in CAMERA_TYPES else "text" if is_text else ""
             read_as = "signal" if topic.type in (*SIGNAL_TYPES, *ARRAY_TYPES, JOINTS) and not is_text else read_as
             scan.topics[name] = TopicFacts(topic.type, read_as)
@@ -241,8 +243,14 @@ def _numbers(kind: str, message: Any) -> Iterator[tuple[str, Mapping[str, float]
         yield "", {name: float(attrgetter(name)(message)) for name in SIGNAL_TYPES[kind]}
 
 
-def _is_task(name: str, kind: str) -> bool:
-    return kind == "std_msgs/msg/String" and name.rpartition("/")[2] in TASK_NAMES
+def _is_named(names: Collection[str], topic: str, kind: str) -> bool:
+    return kind == "std_msgs/msg/String" and topic.rpartition("/")[2] in names
+
+
+def _list_texts(scan: BagScan, topic: str, names: Collection[str]) -> list[tuple[int, Any]]:
+    """List what a topic says; without one, the String topics of these names. Oldest first, with receive times."""
+    topics = [topic] if topic else [name for name in scan.texts if _is_named(names, name, scan.topics[name].type)]
+    return sorted((one for name in topics for one in scan.texts.get(name, ())), key=itemgetter(0))
 
 
 @dataclass(frozen=True)
@@ -262,6 +270,8 @@ class RosReader(FolderReader):
     gap: float | None = field(default=None, kw_only=True)
     """cut where no camera has an image for more than these seconds"""
     task: str = field(default="", kw_only=True)
+    mark_topic: str = field(default="", kw_only=True)
+    """the topic of marks; by default a String topic called mark or marks"""
     only: Sequence[Path] | None = field(default=None, kw_only=True)
     """read only these bags of the folder, with their rows; absolute paths"""
 
@@ -304,20 +314,34 @@ class RosReader(FolderReader):
             rows.setdefault(self._named_by(row), row)
         used: set[str] = set()
         for path in self._bags():
-            for record in self._read_bag(path, rows):
+            for record in self._join_marks(path, self._read_bag(path, rows)):
                 if isinstance(record, Problem):
                     used.add(record.episode)
-                    yield record
-                    continue
-                used.add(record.id)
-                if label_files and record.id not in rows:
-                    detail = f"{label_files[0].name} has no row for it: its outcome is unknown"
-                    yield Problem("bag without a row", record.id, detail, kept=True)
+                elif isinstance(record, Episode):
+                    used.add(record.id)
+                    if label_files and record.id not in rows:
+                        detail = f"{label_files[0].name} has no row for it: its outcome is unknown"
+                        yield Problem("bag without a row", record.id, detail, kept=True)
                 yield record
         for name, row in rows.items():
             if name not in used and self.only is None:
                 detail = f"it names {printable(name)!r}, which is no bag or episode of the folder"
                 yield Problem("row without a bag", row.where, detail, kept=False)
+
+    def recorded(self, episode: Episode) -> tuple[float, float]:
+        """Return when the first and the last image of an episode were received, in seconds since 1970."""
+        clip = episode.main.source.describe()
+        return clip["first"] / 1e9, clip["last"] / 1e9
+
+    def _join_marks(self, path: Path, records: Iterable[Record]) -> Iterator[Record]:
+        """Join the marks in a bag to its episodes."""
+        records = list(records)
+        if not any(isinstance(record, Episode) for record in records):
+            yield from records
+            return
+        marks, problems = read_texts(_list_texts(self._scan(path), self.mark_topic, TOPICS), self._id(path))
+        yield from problems
+        yield from join_marks(records, marks, self.recorded, math.inf, self._id(path))
 
     def _bags(self) -> list[Path]:
         return sorted(bags_under(self.root) if self.only is None else self.only)
@@ -332,7 +356,7 @@ class RosReader(FolderReader):
         return (named.with_suffix("") if named.suffix.lower() in BAG_SUFFIXES else named).as_posix()
 
     def _scan(self, path: Path) -> BagScan:
-        wanted = frozenset(filter(None, (self.marker, self.task)))
+        wanted = frozenset(filter(None, (self.marker, self.task, self.mark_topic)))
         return scan_bag(str(path), wanted, bag_state(str(path)))
 
     def _read_bag(self, path: Path, rows: Mapping[str, LabelRow]) -> Iterator[Episode | Problem]:
@@ -435,8 +459,7 @@ class RosReader(FolderReader):
 
     def _find_task(self, scan: BagScan, first: int, last: int) -> str:
         """The first text of the task topic in the episode, else the last one before it, else the recorder's note."""
-        topics = [self.task] if self.task else [name for name in scan.texts if _is_task(name, scan.topics[name].type)]
-        said = [(at, str(value)) for name in topics for at, value in scan.texts.get(name, ()) if at <= last]
+        said = [(at, str(value)) for at, value in _list_texts(scan, self.task, TASK_NAMES) if at <= last]
         inside = [value for at, value in said if at >= first]
         before = [value for at, value in said if at < first]
         noted = [scan.notes[name] for name in TASK_NAMES if name in scan.notes]

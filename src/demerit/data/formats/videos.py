@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 import numpy.typing as npt
@@ -33,9 +34,9 @@ from demerit.data.formats.label_file import (
     read_rows,
     text,
 )
-from demerit.data.frames import Frames
+from demerit.data.frames import Frames, file_state
 from demerit.data.video import VideoClip
-from demerit.errors import BadEpisode, BadInput
+from demerit.errors import BadEpisode, BadInput, UnreadableVideo
 
 LABEL_FILES = (
     "labels.csv",
@@ -57,6 +58,12 @@ CAMERA_NAME = re.compile(_CAMERA, re.IGNORECASE | re.VERBOSE)
 TRIAL_AND_CAMERA = re.compile(rf"(.+?)_({_CAMERA})", re.IGNORECASE | re.VERBOSE)
 ODD_SHARE = 0.2
 """of the trials in a folder, at most so many (or one) have other cameras than the rest"""
+
+
+DATE_AND_TIME = re.compile(r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)[-_.T ]*(\d\d)[-_.:h]?(\d\d)[-_.:m]?(\d\d)(?!\d)")
+"""in the name of a video, as cameras and recorders write it: when it began, by the clock on the wall"""
+SLACK, CLOSING = 2.0, 300.0
+"""seconds by which the times in names are rounded, and within which a recorder closes the file of a video"""
 
 
 @dataclass(frozen=True)
@@ -121,8 +128,12 @@ class VideosReader(FolderReader):
     """read only these videos of the folder, with their rows; absolute paths"""
     pair_cameras: bool = field(default=True, kw_only=True)
     """find the cameras of an episode by their names; False = only where a row of the label file names them"""
+    times: str = field(default="", kw_only=True)
+    """what says when a video was recorded: `name`, or `file`, its time of modification; empty = both, if they agree"""
 
     def __post_init__(self) -> None:
+        if self.times not in ("", "name", "file"):
+            raise BadInput("times", "name or file", repr(self.times))
         self._label_files  # noqa: B018  # refuses a label file that is not there
 
     def expected(self) -> int:
@@ -147,6 +158,31 @@ class VideosReader(FolderReader):
         for path in videos_under(self.root) if self.only is None else self.only:
             if path not in used:
                 yield from self._read_unlabelled(path, used)
+
+    def recorded(self, episode: Episode) -> tuple[float, float]:
+        """Return when an episode began and ended: by the date and time in its name, else by when its file was closed.
+
+        Raises BadInput where the two disagree: the file is a copy, or its name has another time zone or meaning.
+        """
+        path = str(episode.main.source.describe()["path"])
+        closed = file_state(path)[1] / 1e9
+        try:
+            length = float(max(episode.main.times(), default=0.0))
+        except UnreadableVideo:
+            length = 0.0
+        begun = None if self.times == "file" else read_time(PurePath(episode.id).name)
+        if begun is None and self.times != "name":
+            return closed - length, closed
+        if begun is None or not (self.times == "name" or -SLACK <= closed - length - begun <= CLOSING):
+            named, at = (
+                None if one is None else f"{datetime.fromtimestamp(one):%Y-%m-%d %H:%M:%S}" for one in (begun, closed)
+            )
+            expected = (
+                "names with the time of the start, soon after whose end the file was closed (--with times=name or "
+            )
+            got = f"a file closed at {at}, and {f'{named} in its name' if named else 'no date and time in its name'}"
+            raise BadInput(f"the time of {printable(episode.id)}", f"{expected}times=file: use only one)", got)
+        return begun, begun + length
 
     @cached_property
     def _label_files(self) -> list[Path]:
@@ -402,6 +438,19 @@ def split_camera(root: Path, path: Path) -> tuple[Path, str] | None:
     if is_inside and CAMERA_NAME.fullmatch(path.parent.name):
         return path.parent.with_name(path.stem), path.parent.name.lower()
     return None
+
+
+def read_time(name: str) -> float | None:
+    """Read the date and time in a name, by the clock of this place: seconds since 1970.
+
+    >>> read_time("run_3") is None, read_time("2026-11-18_14-03-22") == read_time("VID_20261118_140322")
+    (True, True)
+    """
+    found = DATE_AND_TIME.search(name)
+    try:
+        return None if found is None else datetime(*map(int, found.groups())).timestamp()  # type: ignore[arg-type]
+    except ValueError:
+        return None
 
 
 def video_id(root: Path, path: Path) -> str:

@@ -7,7 +7,6 @@ processes of their own (`web.uploads`), so `/health` answers whatever they do.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import math
 import sys
@@ -41,7 +40,7 @@ from demerit.use.serve.requests import SentEpisode, read_episodes, read_frame
 from demerit.use.serve.wire import encode_live, encode_reward, no_nan
 from demerit.web.doors import LOG, STRANGER_BYTES, welcome
 from demerit.web.metrics import send_metrics
-from demerit.web.server import WebServer, is_loopback, read_body, refusal, unless_gone
+from demerit.web.server import WebServer, check_token, has_token, read_body, refusal, unless_gone
 from demerit.web.uploads import SentFrames, ServeLimits, UploadDecoder
 
 VERSION = version("demerit")
@@ -51,7 +50,6 @@ OPEN_PATHS = ("/health", "/docs", "/openapi.json")
 """answered without the token"""
 SCORE_PARAMETERS = frozenset({"model", "card", "instruction", "id"})
 """query parameters of /score; a misspelt instruction is refused, not scored as none"""
-SHORTEST_TOKEN = 16
 IN_FLIGHT = 4
 """how many requests of the largest size may be in memory at once"""
 SWITCH_SECONDS = 0.002
@@ -250,8 +248,7 @@ class RewardApp:
         return found
 
     def _check_token(self, headers: Mapping[str, str]) -> None:
-        given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if self._token is not None and not hmac.compare_digest(given, self._token.encode()):
+        if not has_token(headers, self._token):
             raise HTTPException(
                 401, "expected this server's token: RemoteModel(token=...), DEMERIT_TOKEN, or a Bearer header"
             )
@@ -400,10 +397,7 @@ def serve_models(
 
     Without a token, only requests to an address of this machine are answered: no web page can use it by another name.
     """
-    if token is None and not is_loopback(host):
-        raise BadInput("token", f"one for a server that others can reach at {host} (--token-file FILE)", "none")
-    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise BadInput("token", f"at least {SHORTEST_TOKEN} printable ASCII characters", f"{len(token)}")
+    check_token(host, token)
     limits = limits or ServeLimits()
     app = RewardApp(models, limits, token)
     try:
