@@ -139,7 +139,9 @@ class PartWriter:
             name: (self._write_part(name, [new]),) if new.num_rows else () for name, new in tables.items()
         }
         if rows:
-            parts[table] = tuple(self._update_part(table, part, key, rows, schema) for part in self.manifest.tables[table])
+            parts[table] = tuple(
+                self._update_part(table, part, key, rows, schema) for part in self.manifest.tables[table]
+            )
         self._replace(parts, None)
         self._remove_orphans()
 
@@ -227,7 +229,11 @@ def _unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 def _widen(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Give a table the fields that it lacks, without values."""
-    return table if table.schema.equals(schema) else pa.concat_tables([schema.empty_table(), table], promote_options="permissive")
+    return (
+        table
+        if table.schema.equals(schema)
+        else pa.concat_tables([schema.empty_table(), table], promote_options="permissive")
+    )
 
 
 def _update_rows(table: pa.Table, key: str, rows: Mapping[str, Mapping[str, Any]]) -> pa.Table:

@@ -503,7 +503,12 @@ def _row_outcome(row: Mapping[str, Any]) -> Outcome:
     curve = row["curve"]
     events = tuple(Event(**event) for event in row["events"])
     stages = tuple(Stage(**stage) for stage in row.get("stages") or ())
-    known = {**row, "events": events, "stages": stages, "curve": None if curve is None else np.asarray(curve, dtype=np.float32)}
+    known = {
+        **row,
+        "events": events,
+        "stages": stages,
+        "curve": None if curve is None else np.asarray(curve, dtype=np.float32),
+    }
     return Outcome(**known)
 
 

@@ -195,7 +195,9 @@ def _stages(place: str, cell: Any, frames: Frames, episode: str, problems: list[
         if not isinstance(listed, list):
             raise ValueError
         ends = [{end: _frame_at(place, str(one[end]), frames) for end in ("first", "last")} for one in listed]
-        return Outcome("human", stages=tuple(Stage(**{**one, **span}) for one, span in zip(listed, ends, strict=True))).stages
+        return Outcome(
+            "human", stages=tuple(Stage(**{**one, **span}) for one, span in zip(listed, ends, strict=True))
+        ).stages
     except UnreadableVideo:
         return ()  # reported when the video is used
     except BadInput as bad:

@@ -90,7 +90,9 @@ class LeRobotReader:
             yield Problem("newer version", "meta/info.json", detail, kept=True)
         plans, problems = read_stage_plans(self.info.root)
         yield from problems
-        labels = list(dict.fromkeys([*LABEL_COLUMNS, *STAGE_COLUMNS, *([self._success_key] if self._success_key else [])]))
+        labels = list(
+            dict.fromkeys([*LABEL_COLUMNS, *STAGE_COLUMNS, *([self._success_key] if self._success_key else [])])
+        )
         reading = _ReadPass(self, tasks, plans)
         listed = 0
         for entry in read_entries(self.info, labels):
