@@ -39,6 +39,8 @@ export class Timeline {
       const end = event.isOpen ? Math.max(frame, event.first) : event.last;
       pen.fillRect(x(event.first) - 1, 0, x(end) - x(event.first) + 2, height);
     }
+    pen.strokeStyle = colour("--faint");
+    for (const level of [0, 0.5, 1]) { pen.beginPath(); pen.moveTo(0, y(level)); pen.lineTo(width, y(level)); pen.stroke(); }
     pen.font = "11px system-ui, sans-serif";
     stages.forEach((stage, place) => {
       const left = x(Math.max(0, stage.first - 1)), wide = x(stage.last) - left;
@@ -47,8 +49,6 @@ export class Timeline {
       pen.fillStyle = colour("--ink");
       pen.fillText(stage.name, left + 3, height - 3, Math.max(1, wide - 6));
     });
-    pen.strokeStyle = colour("--faint");
-    for (const level of [0, 0.5, 1]) { pen.beginPath(); pen.moveTo(0, y(level)); pen.lineTo(width, y(level)); pen.stroke(); }
     const line = (all) => {
       pen.beginPath();
       all.forEach(([at, progress], place) => (place ? pen.lineTo(x(at), y(progress)) : pen.moveTo(x(at), y(progress))));

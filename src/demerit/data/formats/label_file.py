@@ -191,7 +191,7 @@ def _stages(place: str, cell: Any, frames: Frames, episode: str, problems: list[
             while spans and (found := STAGE.match(spans)):
                 names.append({"name": found[1], "first": found[2], "last": found[3]})
                 spans = spans[found.end() :]
-            listed = [] if spans else names
+            listed = None if spans else names
         if not isinstance(listed, list):
             raise ValueError
         ends = [{end: _frame_at(place, str(one[end]), frames) for end in ("first", "last")} for one in listed]

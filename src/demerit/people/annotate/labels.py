@@ -48,7 +48,9 @@ class Answer:
     def __post_init__(self) -> None:
         lacks_reason = not self.note.strip()
         if self.kind == "mark" and not self.says_something and lacks_reason:
-            raise BadInput("a mark", "a success, progress, an event, a stage, or a note that says why not", "none of them")
+            raise BadInput(
+                "a mark", "a success, progress, an event, a stage, or a note that says why not", "none of them"
+            )
         if self.verdict in ("accept", "correct") and (self.success, self.grade, self.progress) == (None, None, None):
             raise BadInput(f"the verdict {self.verdict}", "a success, a grade or progress", "none of them")
         if self.verdict == "reject" and lacks_reason:
@@ -107,7 +109,9 @@ def outcome_of(name: str, answers: Sequence[Answer], frames: int) -> Outcome | N
                 facts |= {"success": success, "grade": answer.grade, "progress": answer.progress}
             facts["note"] = "; ".join(filter(None, [*answer.kinds, answer.note.strip()]))
         elif answer.says_something:
-            facts |= {"events": answer.events, "stages": answer.stages} | ({} if answer.success is None else {"success": answer.success})
+            facts |= {"events": answer.events, "stages": answer.stages} | (
+                {} if answer.success is None else {"success": answer.success}
+            )
             curve[:] = np.nan
             for frame, progress in answer.points:
                 curve[frame] = progress

@@ -602,11 +602,12 @@ def _use_stages(draft: FrameTargets, label: TeachLabel, config: TeachConfig) -> 
 
     A failure ends at most where that stage began, or at half of what it would have come to, if that is more.
     """
-    length, last = len(draft), label.stages[-1]
+    length = len(draft)
+    *_, last = (stage for stage in label.stages if stage.first < length)
     curve = mark_stages(label.stages, length)
     if label.end is not None:
         curve[-1] = label.end
-    elif label.verdict is False and last.first < length and last.start is not None and last.stop is not None:
+    elif label.verdict is False and last.start is not None and last.stop is not None:
         curve[last.first :] = np.nan
         curve[last.first] = last.start
         ending = slice(max(last.first + 1, length - config.ending(length)), None)
