@@ -5,8 +5,8 @@
 
 DATASET has a simulator's progress at every frame; without one, the sample that comes with demerit. Taught on k
 successes and k failures in the closed form and tested on the other episodes: the mean distance of a frame's value to
-the simulator's progress. Stages are marked as a person would who sees the object move: `reach` until it does, `carry` until
-it is where it belongs, or given up.
+the simulator's progress. Stages are marked as a person would who sees the object move: `reach` until it does, `carry`
+until it is where it belongs, or given up.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def share_progress(shares: Mapping[str, float]) -> StagePlan:
 
 def plan_task(finished: Iterable[Sequence[Stage]]) -> StagePlan:
     """Return the plan of a task whose episodes were finished: equal shares, by the episode with the most stages."""
-    names = [dict.fromkeys(stage.name for stage in stages) for stages in finished]
-    return share_progress(dict.fromkeys(max(names, key=len, default={}), 1.0))
+    names = [dict.fromkeys((stage.name for stage in stages), 1.0) for stages in finished]
+    return share_progress(max(names, key=len, default={}))
 
 
 def place_stages(stages: Sequence[Stage], plan: StagePlan, is_finished: bool) -> tuple[Stage, ...]:

@@ -2,6 +2,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from demerit.data.formats.lerobot.metadata import stays_inside
 from demerit.data.formats.lerobot.reader import LeRobotReader, ParquetImages
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.frames import Frames, FrameSource, frame_source
+from demerit.data.stages import Stage
 from demerit.data.video import write_video
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from fakes.lerobot_fixture import edit_json, make_images, write_jsonl, write_v21
@@ -606,11 +608,34 @@ def test_stages_of_sarm(version_3: Path) -> None:
 
 def test_stages_of_sarm_have_the_source_that_vouches_for_them(version_3: Path) -> None:
     path = version_3 / EPISODES
-    pq.write_table(pq.read_table(path).drop_columns(["vouched_by"]), path)
     columns = sarm("", [["a", "b"]] * 3, [[0, 3]] * 3, [[2, 5]] * 3)  # the names of older tools
-    add_columns(path, **columns, vouched_by=["human", "nobody", None])
-    said, _ = stages_of(version_3)
+    add_columns(path, **columns, stages_vouched_by=["human", "nobody", None])
+    said, problems = stages_of(version_3)
     assert [one[0][0] for one in said] == ["human", "rule", "model"] and said[0][0][2] == "a:0-2 b:3-5"
+    assert problems == [("unknown voucher", True)]
+
+
+@pytest.mark.parametrize(("stop", "shares"), [(None, [0.5, 0.5]), (0.25, [0.25, 0.75])])
+def test_written_stages_are_read_back_with_their_source(
+    tmp_path: Path, stop: float | None, shares: list[float]
+) -> None:
+    ends = {"reach": (None, None), "lift": (None, None)} if stop is None else {"reach": (0, stop), "lift": (stop, 1)}
+    both = (Stage("reach", 0, 3, *ends["reach"]), Stage("lift", 4, 7, *ends["lift"]))
+    label = Outcome("human", stages=both, by="Ada")
+    flag = Outcome("human", success=True, by="Bob")
+    episodes = [
+        made("a", 8, outcomes=(flag, label)),
+        made("b", 6),
+        made("c", 9, outcomes=(replace(label, stages=both[:1]),)),
+    ]
+    root = write_lerobot(episodes, tmp_path / "out")
+    found, problems = read(root)
+    assert not problems
+    staged = [[one for one in episode.outcomes if one.stages] for episode in found]
+    assert [[one.source for one in some] for some in staged] == [["human"], [], ["human"]]
+    assert [str(stage) for stage in staged[0][0].stages] == ["reach:0-3", "lift:4-7"]
+    assert [stage.stop - stage.start for stage in staged[0][0].stages] == pytest.approx(shares)  # type: ignore[operator]
+    assert found[0].outcomes[0].success is True
 
 
 @pytest.mark.parametrize(

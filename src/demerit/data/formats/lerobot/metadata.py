@@ -514,6 +514,8 @@ STAGE_KINDS = ("dense_", "sparse_", "")
 STAGE_COLUMNS = tuple(
     f"{kind}subtask_{part}" for kind in STAGE_KINDS for part in ("names", "start_frames", "end_frames")
 )
+STAGES_VOUCHED_BY = "stages_vouched_by"
+"""the column that our writer adds"""
 NO_STAGES = ["task"]
 """what LeRobot's tool writes for a whole episode without stages"""
 
@@ -542,26 +544,25 @@ def read_stages(
 ) -> tuple[list[Outcome], list[tuple[str, str]]]:
     """Read the stages of an episode from SARM's columns, whose last frame is inclusive, and (kind, detail) of problems.
 
-    LeRobot's tool for them asks a model; a `vouched_by` column names another source.
+    LeRobot's tool for them asks a model; a column STAGES_VOUCHED_BY names another source.
     """
     found: list[Outcome] = []
     problems: list[tuple[str, str]] = []
     for kind in STAGE_KINDS:
         column = f"{kind}subtask_names"
-        names, *ends = (labels.get(f"{kind}subtask_{part}") for part in ("names", "start_frames", "end_frames"))
+        names, starts, ends = (labels.get(f"{kind}subtask_{part}") for part in ("names", "start_frames", "end_frames"))
         if not names or names == NO_STAGES or (kind == "" and labels.get("sparse_subtask_names")):
             continue
         try:
-            spans = zip(names, *ends, strict=True)
-            stages = trim_stages([Stage(name, int(first), int(last)) for name, first, last in spans], length)
+            spans = [Stage(name, int(a), int(b)) for name, a, b in zip(names, starts or (), ends or (), strict=True)]
+            stages = trim_stages(spans, length)
         except (BadInput, TypeError, ValueError, OverflowError) as bad:
             problems.append(("bad label", f"{column}: {str(bad).removesuffix('.')}"))
             continue
         placed = place_stages(stages, plans.get(kind, {}), False) or stages
-        source: tuple[LabelSource, str] = ("model", f"{column} column")
-        if labels.get("vouched_by") is not None:
-            source = _label_source(labels["vouched_by"], source[1], [])
-        found.append(Outcome(source[0], by=source[1], stages=placed))
+        voucher = labels.get(STAGES_VOUCHED_BY)
+        source: LabelSource = "model" if voucher is None else _label_source(voucher, column, problems)[0]
+        found.append(Outcome(source, by=f"{column} column", stages=placed))
     return found, problems
 
 

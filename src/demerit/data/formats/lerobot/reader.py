@@ -30,6 +30,7 @@ from demerit.data.formats.lerobot.metadata import (
     LANGUAGE,
     PARQUET_ERRORS,
     STAGE_COLUMNS,
+    STAGES_VOUCHED_BY,
     VERSIONS,
     LeRobotClip,
     LeRobotEntry,
@@ -93,7 +94,9 @@ class LeRobotReader:
         plans, problems = read_stage_plans(self.info.root)
         yield from problems
         labels = list(
-            dict.fromkeys([*LABEL_COLUMNS, *STAGE_COLUMNS, *([self._success_key] if self._success_key else [])])
+            dict.fromkeys(
+                [*LABEL_COLUMNS, *STAGE_COLUMNS, STAGES_VOUCHED_BY, *([self._success_key] if self._success_key else [])]
+            )
         )
         reading = _ReadPass(self, tasks, plans)
         listed = 0
