@@ -52,10 +52,13 @@ def test_columns_hold_every_episode(dataset: Dataset) -> None:
 def test_other_formats_have_the_same_columns(tmp_path: Path) -> None:
     rows = [{"video": f"{i}.mp4", "instruction": "push", "success": bool(i)} for i in range(2)]
     rows[0]["events"] = [{"kind": "collision", "first": 0, "last": 1}]
+    rows[0]["stages"] = "reach:0-1 lift:2-3"
     for row in rows:
         put_video(tmp_path / "videos" / row["video"])
     write_lines(tmp_path / "videos" / "labels.jsonl", *rows)
-    found = ViewIndex(open_dataset(str(tmp_path / "videos"))).as_dict()
+    index = ViewIndex(open_dataset(str(tmp_path / "videos")))
+    assert [index.episode_json(i)["curves"]["stages"] for i in (0, 1)] == [[["reach", 0, 1], ["lift", 2, 3]], []]
+    found = index.as_dict()
     assert found["success"] == [False, True] and found["kinds"] == {0: ["collision"]}
     assert set(found) == set(ViewIndex(make_viewed(tmp_path / "set", 3)).as_dict())
 

@@ -69,7 +69,7 @@ def export(
 
     Without --model: the episodes as LeRobot v3.0, as mp4 files with labels.jsonl, or for the viewers Rerun and Foxglove
     (mcap) with the rewards stored. With --model: rewards, returns and weights as a LeRobot dataset, whose videos are
-    links where the source is LeRobot v3.0, as a sidecar of one, as the advantages of RLinf's RECAP, or as Minari,
+    links where the source is LeRobot v3, as a sidecar of one, as the advantages of RLinf's RECAP, or as Minari,
     parquet or npz. The source is never changed.
     --set takes reward (dense, potential, final), gamma, ahead (frames; the policy's chunk), advantage (n-step,
     normalised, group), penalty (of a failing frame), kappa, success (labels, model), positive (RECAP: the share of
@@ -182,7 +182,7 @@ def _notes(written: WrittenRewards, to: str, recipe: RewardRecipe) -> list[str]:
     if written.links is not None:
         notes.append("videos: " + "; ".join(f"{kind} ({count})" for kind, count in written.links.items()))
     elif to == "lerobot":
-        notes.append("videos were encoded: only those of a LeRobot v3.0 source can be linked")
+        notes.append("videos were encoded: only those of a LeRobot v3 source can be linked")
     if written.sidecars:
         notes.append(f"for trainers: {', '.join(map(str, written.sidecars))}")
     if to == "recap":

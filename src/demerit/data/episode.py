@@ -27,6 +27,7 @@ import numpy.typing as npt
 from demerit.data.arrays import Floats32
 from demerit.data.frames import Frames, short_hash
 from demerit.data.notebook import episode_html
+from demerit.data.stages import Stage, check_stages
 from demerit.errors import BadEpisode, BadInput, UnknownName
 
 LabelSource = Literal["human", "simulator", "rule", "edit", "model"]
@@ -82,6 +83,8 @@ class Outcome:
     """free text; never shown to a model under evaluation"""
     by: str = ""
     """name of the person, simulator, rule or model"""
+    stages: tuple[Stage, ...] = ()
+    """the parts of the work, one after another"""
 
     def __post_init__(self) -> None:
         if self.source not in LABEL_SOURCES:
@@ -92,6 +95,7 @@ class Outcome:
             raise BadInput("grade", "a whole number from 1 to 5", self.grade)
         if self.curve is not None:
             object.__setattr__(self, "curve", _check_curve(self.curve))
+        object.__setattr__(self, "stages", check_stages(self.stages))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Outcome):
@@ -111,11 +115,12 @@ class Outcome:
         known += [f"grade {self.grade}"] if self.grade is not None else []
         known += ["a curve"] if self.curve is not None else []
         known += [f"{event.kind} at {event.first}" for event in self.events]
+        known += [f"stages {' '.join(map(str, self.stages))}"] if self.stages else []
         known += ["a note"] if self.note else []
         return f"{self.source} {self.by}".strip() + f": {', '.join(known) or 'nothing'}"
 
     def _facts(self) -> tuple[object, ...]:
-        return (self.source, self.success, self.progress, self.grade, self.events, self.note, self.by)
+        return (self.source, self.success, self.progress, self.grade, self.events, self.note, self.by, self.stages)
 
 
 def most_trusted(outcomes: Iterable[Outcome]) -> Outcome | None:
@@ -336,7 +341,7 @@ class Episode:
         return replace(self, views={name: self.views[name], **rest}, origin=replace(self.origin, tags=tags))
 
     def select(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Episode:
-        """Keep only the given frames of every camera and signal. Curves and events are dropped, other labels stay."""
+        """Keep only the given frames of every camera and signal. Labels of single frames are dropped, others stay."""
         lengths = {name: len(frames) for name, frames in self.views.items()}
         if len(set(lengths.values())) > 1:
             raise BadEpisode(self.id, "cameras of one length (choose one with with_camera)", lengths)
@@ -344,7 +349,7 @@ class Episode:
         return replace(
             self,
             views={name: frames.select(chosen) for name, frames in self.views.items()},
-            outcomes=tuple(replace(outcome, curve=None, events=()) for outcome in self.outcomes),
+            outcomes=tuple(replace(outcome, curve=None, events=(), stages=()) for outcome in self.outcomes),
             signals={name: values[chosen] for name, values in self.signals.items() if len(values) == len(self)},
         )
 

@@ -56,6 +56,8 @@ def label_row(episode: Episode, files: dict[str, str]) -> dict[str, Any]:
         row |= {name: getattr(outcome, name) for name in ("success", "progress", "grade", "note", "source", "by")}
     if outcome is not None and outcome.events:
         row["events"] = [vars(event) for event in outcome.events]
+    if outcome is not None and outcome.stages:
+        row["stages"] = [vars(stage) for stage in outcome.stages]
     measured = next((label for label in episode.labels if label.curve is not None), None)
     if measured is not None and measured.curve is not None:
         row |= {"curve": plain(measured.curve), "curve_source": measured.source, "curve_by": measured.by}
@@ -157,6 +159,7 @@ def _outcome_text(outcome: Outcome) -> str:
         "" if outcome.progress is None else f"progress {outcome.progress:.2f}",
         "" if outcome.grade is None else f"grade {outcome.grade}",
         *(f"{event.kind} at {event.first}-{event.last}" for event in outcome.events),
+        " ".join(map(str, outcome.stages)),
         outcome.note,
     ]
     source = outcome.source + (f" ({outcome.by})" if outcome.by else "")

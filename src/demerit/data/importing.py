@@ -325,6 +325,9 @@ def _fit_labels(dataset: Dataset, id: str, length: int, outcome: Outcome) -> Out
     if any(event.last >= length for event in outcome.events):
         dataset.report(Problem("label does not fit", id, f"an event after frame {length - 1}", kept=True))
         outcome = replace(outcome, events=tuple(event for event in outcome.events if event.last < length))
+    if any(stage.last >= length for stage in outcome.stages):
+        dataset.report(Problem("label does not fit", id, f"a stage after frame {length - 1}", kept=True))
+        outcome = replace(outcome, stages=tuple(stage for stage in outcome.stages if stage.last < length))
     return outcome
 
 

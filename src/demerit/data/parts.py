@@ -124,14 +124,24 @@ class PartWriter:
         self._replace(new, header)
 
     def update(
-        self, table: str, key: str, rows: Mapping[str, Mapping[str, Any]], tables: Mapping[str, pa.Table]
+        self,
+        table: str,
+        key: str,
+        rows: Mapping[str, Mapping[str, Any]],
+        tables: Mapping[str, pa.Table],
+        schema: pa.Schema,
     ) -> None:
-        """Change columns of some rows of `table`, found by their `key`, and replace other tables, in one commit."""
+        """Change columns of some rows of `table`, found by their `key`, and replace other tables, in one commit.
+
+        `schema` is that of the new cells; parts with changed rows get its fields.
+        """
         parts: dict[str, tuple[TablePart, ...]] = {
             name: (self._write_part(name, [new]),) if new.num_rows else () for name, new in tables.items()
         }
         if rows:
-            parts[table] = tuple(self._update_part(table, part, key, rows) for part in self.manifest.tables[table])
+            parts[table] = tuple(
+                self._update_part(table, part, key, rows, schema) for part in self.manifest.tables[table]
+            )
         self._replace(parts, None)
         self._remove_orphans()
 
@@ -157,13 +167,20 @@ class PartWriter:
     def _merge(self, name: str, group: Sequence[TablePart]) -> TablePart:
         if len(group) == 1:
             return group[0]
-        return self._write_part(name, (table for part in group for table in read_batches(self.root, part, None)))
+        schema = _unify([read_schema(self.root / part.file) for part in group])
+        tables = (_widen(table, schema) for part in group for table in read_batches(self.root, part, None))
+        return self._write_part(name, tables)
 
-    def _update_part(self, name: str, part: TablePart, key: str, rows: Mapping[str, Mapping[str, Any]]) -> TablePart:
+    def _update_part(
+        self, name: str, part: TablePart, key: str, rows: Mapping[str, Mapping[str, Any]], schema: pa.Schema
+    ) -> TablePart:
         keys = chain.from_iterable(table.column(key).to_pylist() for table in read_batches(self.root, part, [key]))
         if rows.keys().isdisjoint(keys):
             return part
-        return self._write_part(name, (_update_rows(table, key, rows) for table in read_batches(self.root, part, None)))
+        own = read_schema(self.root / part.file)
+        known = pa.schema([field for field in schema if field.name in own.names])
+        tables = (_widen(table, _unify([own, known])) for table in read_batches(self.root, part, None))
+        return self._write_part(name, (_update_rows(table, key, rows) for table in tables))
 
     def _write_part(self, name: str, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> TablePart:
         folder = make_folder(self.root / name)
@@ -198,6 +215,25 @@ def _write_parquet(path: Path, tables: Sequence[pa.Table] | Iterator[pa.Table]) 
         if writer is not None:
             writer.close()
     return rows
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """Read the schema of a part."""
+    with open_part(path) as file:
+        return file.schema_arrow
+
+
+def _unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    return pa.unify_schemas(schemas, promote_options="permissive")
+
+
+def _widen(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Give a table the fields that it lacks, without values."""
+    return (
+        table
+        if table.schema.equals(schema)
+        else pa.concat_tables([schema.empty_table(), table], promote_options="permissive")
+    )
 
 
 def _update_rows(table: pa.Table, key: str, rows: Mapping[str, Mapping[str, Any]]) -> pa.Table:

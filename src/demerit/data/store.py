@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,6 +44,7 @@ from demerit.data.parts import (
     read_matching,
     write_manifest,
 )
+from demerit.data.stages import Stage
 from demerit.errors import BadEpisode, StoreError, UnknownName
 
 ORIGIN_COLUMNS = ("dataset", "revision", "licence", "embodiment", "site", "split", "group", "parent")
@@ -53,6 +54,7 @@ _OUTCOME = pa.struct(
     {"source": _TEXT, "by": _TEXT, "success": _FLAG, "progress": _REAL, "grade": pa.int8()}
     | {"curve": pa.list_(pa.float32()), "events": pa.list_(_EVENT), "note": _TEXT}
 )
+_STAGE = pa.struct({"name": _TEXT, "first": _INT, "last": _INT, "start": _REAL, "stop": _REAL})
 _VIEW = pa.struct({"camera": _TEXT, "kind": _TEXT, "path": _TEXT, "fields": _TEXT, "indices": pa.list_(_INT)})
 _EDIT = pa.struct({"name": _TEXT, "params": _TEXT, "seed": pa.int64()})
 _SIGNAL = pa.struct({"name": _TEXT, "dtype": _TEXT, "shape": pa.list_(_INT), "data": pa.binary()})
@@ -63,6 +65,11 @@ EPISODES = pa.schema(
     | {"fingerprint": _TEXT, "views": pa.list_(_VIEW), "outcomes": pa.list_(_OUTCOME)}
     | {"edits": pa.list_(_EDIT), "signals": pa.list_(_SIGNAL)}
 )
+STAGED = EPISODES.set(
+    EPISODES.get_field_index("outcomes"),
+    pa.field("outcomes", pa.list_(pa.struct([*_OUTCOME, pa.field("stages", pa.list_(_STAGE))]))),
+)
+"""of the parts with a label that has stages; earlier versions cannot read those"""
 # Signals are by far the largest column; they are read on first access.
 LIGHT_COLUMNS = [name for name in EPISODES.names if name != "signals"]
 FILTER_COLUMNS = ("id", "instruction", *ORIGIN_COLUMNS, "success", "grade", "vouched_by")
@@ -295,14 +302,14 @@ class StoreWriter:
         self.commit()
         if not self.dry_run:
             new = {name: pa.Table.from_pylist(list(rows), SCHEMAS[name]) for name, rows in tables.items()}
-            self._parts.update("episodes", "id", episodes, new)
+            self._parts.update("episodes", "id", episodes, new, _schema("episodes", episodes.values()))
 
     def commit(self) -> int:
         """Write pending records; return the number of episodes in the dataset."""
         if self.dry_run:
             return len(self.written)
         if any(self._pending.values()):
-            tables = {name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in self._pending.items()}
+            tables = {name: pa.Table.from_pylist(rows, _schema(name, rows)) for name, rows in self._pending.items()}
             self._parts.commit(tables)
             self._pending = {name: [] for name in SCHEMAS}
         self._last_commit = time.monotonic()
@@ -317,6 +324,11 @@ class StoreWriter:
     def _is_time(self) -> bool:
         many = sum(map(len, self._pending.values())) >= COMMIT_ROWS
         return many or time.monotonic() - self._last_commit > COMMIT_SECONDS
+
+
+def _schema(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    has_stages = any("stages" in label for row in rows for label in row.get("outcomes", ()))
+    return STAGED if has_stages else SCHEMAS[table]
 
 
 def _check_columns(where: Mapping[str, Any]) -> None:
@@ -475,20 +487,28 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
     """Turn a label into a row."""
     row = {name: getattr(outcome, name) for name in ("source", "by", "success", "progress", "grade", "note", "curve")}
     row["events"] = [vars(event) for event in outcome.events]
-    return row
+    return row | ({"stages": [vars(stage) for stage in outcome.stages]} if outcome.stages else {})
 
 
 def label_hash(id: str, row: Mapping[str, Any]) -> str:
     """Hash the row of an outcome of an episode."""
     curve = row["curve"]
     plain = {**row, "curve": None if curve is None else np.asarray(curve, dtype=np.float32).tolist()}
+    if not plain.get("stages"):
+        plain.pop("stages", None)
     return short_hash(json.dumps([id, plain], sort_keys=True).encode())
 
 
 def _row_outcome(row: Mapping[str, Any]) -> Outcome:
     curve = row["curve"]
     events = tuple(Event(**event) for event in row["events"])
-    known = {**row, "events": events, "curve": None if curve is None else np.asarray(curve, dtype=np.float32)}
+    stages = tuple(Stage(**stage) for stage in row.get("stages") or ())
+    known = {
+        **row,
+        "events": events,
+        "stages": stages,
+        "curve": None if curve is None else np.asarray(curve, dtype=np.float32),
+    }
     return Outcome(**known)
 
 

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from demerit.data.arrays import Floats
 from demerit.data.dataset import Dataset
-from demerit.data.episode import Episode
+from demerit.data.episode import Episode, most_trusted
 from demerit.data.files import parse_json
 from demerit.data.frames import Frames
 from demerit.data.parts import open_part, read_batches
@@ -333,6 +333,8 @@ def _video_facts(frames: Frames, link: str) -> Json:
 def _label_curves(episode: Episode) -> Json:
     events = {(e.kind, e.first, e.last): e.note for label in episode.labels for e in label.events}
     found: Json = {"events": [[*event, note] for event, note in events.items()]}
+    staged = most_trusted(label for label in episode.labels if label.stages)
+    found["stages"] = [[stage.name, stage.first, stage.last] for stage in (staged.stages if staged else ())]
     for label in episode.labels:
         if label.curve is not None and "truth" not in found:
             found["truth"] = curve_points(np.arange(len(label.curve)), label.curve, 3, MAX_POINTS)

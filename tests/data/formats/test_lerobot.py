@@ -2,6 +2,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from demerit.data.formats.lerobot.metadata import stays_inside
 from demerit.data.formats.lerobot.reader import LeRobotReader, ParquetImages
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.frames import Frames, FrameSource, frame_source
+from demerit.data.stages import Stage
 from demerit.data.video import write_video
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from fakes.lerobot_fixture import edit_json, make_images, write_jsonl, write_v21
@@ -238,6 +240,9 @@ def test_bad_folders(tmp_path: Path) -> None:
     good = (root / "meta/info.json").read_text()
     for change, word in [
         ({"codebase_version": "v1.6"}, "v1"),
+        ({"codebase_version": "v4.0"}, "v4"),
+        ({"codebase_version": "v3.x"}, "v3"),
+        ({"codebase_version": 3.1}, "3.1"),
         ({"data_path": "{nonsense}"}, "data_path"),
         (None, "JSON"),
     ]:
@@ -549,3 +554,131 @@ def test_hostile_task_tables(tmp_path: Path) -> None:
     ):
         pq.write_table(table, path)
         assert len(read(tmp_path / "d")[0]) == len(corpus())
+
+
+# Stages and newer versions
+
+
+def add_columns(path: Path, **columns: Any) -> None:
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        table = table.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
+    pq.write_table(table, path)
+
+
+def sarm(kind: str, names: list[Any], starts: list[Any], ends: list[Any]) -> dict[str, Any]:
+    parts = {"names": names, "start_frames": starts, "end_frames": ends}
+    return {f"{kind}subtask_{part}": values for part, values in parts.items()}
+
+
+def stages_of(path: Path, **options: Any) -> tuple[list[list[tuple[str, str, str]]], list[Any]]:
+    episodes, problems = read(path, **options)
+    said = [
+        [(one.source, one.by.split("_")[0], " ".join(map(str, one.stages))) for one in episode.outcomes if one.stages]
+        for episode in episodes
+    ]
+    return said, facts(problems)
+
+
+@pytest.fixture
+def version_3(tmp_path: Path) -> Path:
+    return write_lerobot([made(f"e{i}", length, seed=i) for i, length in enumerate([8, 10, 6])], tmp_path / "v3")
+
+
+LANGUAGE_ROW = pa.struct(
+    {"role": pa.string(), "content": pa.string(), "style": pa.string(), "timestamp": pa.float32()}
+    | {"camera": pa.string(), "tool_calls": pa.list_(pa.string())}
+)
+
+
+def test_stages_of_sarm(version_3: Path) -> None:
+    # the tool's last frame is inclusive, and it writes the next begin there, or the number of frames
+    dense = sarm("dense_", [["reach", "lift"], ["reach"], None], [[0, 4], [2], None], [[4, 8], [9], None])
+    whole = sarm("sparse_", [["task"]] * 3, [[0]] * 3, [[8], [10], [6]])
+    add_columns(version_3 / EPISODES, **dense, **whole)
+    assert stages_of(version_3) == (
+        [[("model", "dense", "reach:0-3 lift:4-7")], [("model", "dense", "reach:2-9")], []],
+        [],
+    )
+    (version_3 / "meta/temporal_proportions_dense.json").write_text('{"reach": 1, "lift": 3}')
+    (first, second, _), _ = read(version_3)
+    assert [(one.start, one.stop) for one in first.outcomes[0].stages] == [(0, 0.25), (0.25, 1)]
+    assert [(one.start, one.stop) for one in second.outcomes[0].stages] == [(0, 0.25)]
+
+
+def test_stages_of_sarm_have_the_source_that_vouches_for_them(version_3: Path) -> None:
+    path = version_3 / EPISODES
+    columns = sarm("", [["a", "b"]] * 3, [[0, 3]] * 3, [[2, 5]] * 3)  # the names of older tools
+    add_columns(path, **columns, stages_vouched_by=["human", "nobody", None])
+    said, problems = stages_of(version_3)
+    assert [one[0][0] for one in said] == ["human", "rule", "model"] and said[0][0][2] == "a:0-2 b:3-5"
+    assert problems == [("unknown voucher", True)]
+
+
+@pytest.mark.parametrize(("stop", "shares"), [(None, [0.5, 0.5]), (0.25, [0.25, 0.75])])
+def test_written_stages_are_read_back_with_their_source(
+    tmp_path: Path, stop: float | None, shares: list[float]
+) -> None:
+    ends = {"reach": (None, None), "lift": (None, None)} if stop is None else {"reach": (0, stop), "lift": (stop, 1)}
+    both = (Stage("reach", 0, 3, *ends["reach"]), Stage("lift", 4, 7, *ends["lift"]))
+    label = Outcome("human", stages=both, by="Ada")
+    flag = Outcome("human", success=True, by="Bob")
+    episodes = [
+        made("a", 8, outcomes=(flag, label)),
+        made("b", 6),
+        made("c", 9, outcomes=(replace(label, stages=both[:1]),)),
+    ]
+    root = write_lerobot(episodes, tmp_path / "out")
+    found, problems = read(root)
+    assert not problems
+    staged = [[one for one in episode.outcomes if one.stages] for episode in found]
+    assert [[one.source for one in some] for some in staged] == [["human"], [], ["human"]]
+    assert [str(stage) for stage in staged[0][0].stages] == ["reach:0-3", "lift:4-7"]
+    assert [stage.stop - stage.start for stage in staged[0][0].stages] == pytest.approx(shares)  # type: ignore[operator]
+    assert found[0].outcomes[0].success is True
+
+
+@pytest.mark.parametrize(
+    ("names", "starts", "ends"),
+    [
+        *((["a", "b"], [0], [3]), (["a"], [3], [1]), (["a"], [-1], [1]), (["a"], None, [1]), ([""], [0], [1])),
+    ],
+)
+def test_stages_of_sarm_that_cannot_be(version_3: Path, names: Any, starts: Any, ends: Any) -> None:
+    columns = sarm("dense_", [names] * 3, [starts] * 3, [ends] * 3)
+    add_columns(version_3 / EPISODES, **{n: pa.array(v) for n, v in columns.items()})
+    (version_3 / "meta/temporal_proportions_dense.json").write_text('{"a": "half"}')
+    said, problems = stages_of(version_3)
+    assert said == [[], [], []]
+    assert problems == [("unreadable proportions", True), *[("bad label", True)] * 3]
+
+
+def test_stages_of_the_language_column(version_3: Path) -> None:
+    def row(content: str | None, timestamp: float, style: str = "subtask") -> dict[str, Any]:
+        return {"role": "assistant", "content": content, "style": style, "timestamp": timestamp}
+
+    says = [
+        [row("lift it", 0.4), row("reach the cup", 0.0), row("first this", 0.0, "plan"), row("", 0.6)],
+        [row("wait", 0.0), row("reach the cup", 0.0), row("too late", 9.0)],
+        [row("a plan", 0.0, "plan")],
+    ]
+    cells = [says[index] for index, length in enumerate([8, 10, 6]) for _ in range(length)]
+    add_columns(version_3 / DATA, language_persistent=pa.array(cells, pa.list_(LANGUAGE_ROW)))
+    info = json.loads((version_3 / "meta/info.json").read_text())
+    language = {"language_persistent": {"dtype": "language", "shape": [1], "names": None}}
+    edit_json(version_3 / "meta/info.json", codebase_version="v3.1", features={**info["features"], **language})
+    assert stages_of(version_3) == (
+        [[("model", "language", "reach the cup:0-3 lift it:4-7")], [("model", "language", "reach the cup:0-9")], []],
+        [],
+    )
+
+
+@pytest.mark.parametrize("version", ["v3.1", "v3.12"])
+def test_a_newer_version_3_opens_with_a_note(version_3: Path, version: str) -> None:
+    before, _ = read(version_3)
+    assert Dataset(LeRobotReader(version_3)).notes() == []
+    edit_json(version_3 / "meta/info.json", codebase_version=version)
+    now, problems = read(version_3)
+    (note,) = Dataset(LeRobotReader(version_3)).notes()
+    assert version in note and not problems
+    assert [(one.id, one.fingerprint()) for one in now] == [(one.id, one.fingerprint()) for one in before]

@@ -378,3 +378,36 @@ def test_pages_fit_the_screen_and_axe_finds_nothing_serious(
             if found["impact"] in ("serious", "critical")
         ]
         assert not serious, path
+
+
+def test_stages_follow_one_another_and_their_names_are_offered_again(
+    served: ServedApp, visit: Visit, tmp_path: Path
+) -> None:
+    store = make_folder(tmp_path, count=2, frames=30)
+    served.app.work.add_items(make_items(store, ["mark"]))
+    page = visit()
+
+    def end_stage(frame: int, name: str) -> None:
+        page.evaluate(f"demerit.stage.show({frame})")
+        if page.input_value("#stage") == name:
+            page.keyboard.press("w")
+        else:
+            page.fill("#stage", name)
+            page.press("#stage", "Enter")
+
+    for spans in ([(9, "reach"), (19, "grasp"), (29, "place it"), (4, "look")], [(7, "reach"), (12, "grasp")]):
+        item = open_item(page, served, "mark")
+        for frame, name in spans:
+            end_stage(frame, name)
+        page.keyboard.press("f")
+        page.screenshot(path=str(tmp_path / "stages.png"))
+        with page.expect_response(f"**/items/{item}/answer") as answer:
+            page.keyboard.press("Enter")
+        assert answer.value.status == 200
+        page.wait_for_url(lambda url, item=item: not url.endswith(f"/items/{item}"))
+    served.app.stop()
+    found = [one for episode in Store(store.root).episodes() for one in episode.outcomes if one.source == "human"]
+    assert {" ".join(map(str, one.stages)) for one in found} == {
+        "look:0-4 reach:5-9 grasp:10-19 place it:20-29",
+        "reach:0-7 grasp:8-12",
+    }

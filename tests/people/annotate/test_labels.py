@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.data.episode import Event, Outcome
+from demerit.data.stages import Stage
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, DemeritError
 from demerit.people.annotate.labels import (
@@ -51,6 +52,11 @@ SPILL = kinds()[0].name
         ("mark", {"events": [{"kind": SPILL, "first": 0, "last": 10}]}),
         ("mark", {"events": [{"kind": "<script>", "first": 0, "last": 1}]}),
         ("mark", {"events": ["spill"]}),
+        ("mark", {"stages": [{"name": "reach", "first": 0, "last": 10}]}),
+        ("mark", {"stages": [{"name": "", "first": 0, "last": 1}]}),
+        ("mark", {"stages": [{"name": "x" * 101, "first": 0, "last": 1}]}),
+        ("mark", {"stages": [{"name": "reach", "first": 0, "last": 1, "stop": 1}]}),
+        ("mark", {"stages": [{"name": "a", "first": 0, "last": 4}, {"name": "b", "first": 4, "last": 5}]}),
     ],
 )
 def test_what_is_not_an_answer_is_refused(kind: str, body: dict[str, Any]) -> None:
@@ -105,6 +111,16 @@ def test_a_later_mark_replaces_the_earlier_curve_and_events() -> None:
     label = outcome_of("Ada", [first, Answer("mark", points=((5, 0.5),))], 6)
     assert label is not None and label.curve is not None and label.events == ()
     assert np.isnan(label.curve[:5]).all() and label.curve[5] == 0.5
+
+
+def test_marked_stages_become_a_label_and_a_later_mark_replaces_them() -> None:
+    body = {"stages": [{"name": " reach ", "first": 0, "last": 3}, {"name": "lift", "first": 4, "last": 9}]}
+    answer = read_answer("mark", body, 10)
+    assert read_answer("mark", write_answer(answer), 10) == answer
+    label = outcome_of("Ada", [answer], 10)
+    assert label == Outcome("human", by="Ada", stages=(Stage("reach", 0, 3), Stage("lift", 4, 9)))
+    later = outcome_of("Ada", [answer, Answer("mark", success=True)], 10)
+    assert later is not None and later.stages == ()
 
 
 @pytest.mark.parametrize(

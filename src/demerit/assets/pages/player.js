@@ -163,6 +163,17 @@ function drawEvents(svg, place, height) {
   });
 }
 
+function drawStages(svg, place, height) {
+  (player.curves.stages || []).forEach(([name, first, last], i) => {
+    const left = place(first - 0.5, 0)[0];
+    const width = place(last + 0.5, 0)[0] - left;
+    const group = draw(svg, 'g', {});
+    draw(group, 'title', {}, `${name}, frames ${first} to ${last}`);
+    draw(group, 'rect', { class: `stage stage-${i % 2}`, x: left, y: MARGIN.top + height - 15, width, height: 15 });
+    if (width > 7 * name.length) draw(group, 'text', { class: 'stage-name', x: left + 4, y: MARGIN.top + height - 4 }, name);
+  });
+}
+
 function drawChart() {
   const box = player.chart;
   const width = box.clientWidth - MARGIN.left - MARGIN.right;
@@ -182,6 +193,7 @@ function drawChart() {
   draw(svg, 'text', { x: MARGIN.left, y: MARGIN.top + height + 16 }, 'frame 0');
   draw(svg, 'text', { x: MARGIN.left + width, y: MARGIN.top + height + 16, 'text-anchor': 'end' }, player.frames - 1);
   drawEvents(svg, place, height);
+  drawStages(svg, place, height);
   const { truth, curves } = player.curves;
   if (truth && !player.hidden.has('truth')) draw(svg, 'path', { class: 'curve truth', d: curvePath(truth, 0, 1, place) });
   curves.forEach((curve, i) => {

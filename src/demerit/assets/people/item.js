@@ -19,7 +19,7 @@ const timeline = new Timeline($("#timeline"), stage.frames, (frame) => stage.sho
 const draft = new Draft(facts, say);
 
 // What the person has said so far. Everything on the page is drawn from it.
-const empty = { verdict: null, success: null, grade: null, progress: null, kinds: [], note: "", points: [], events: [] };
+const empty = { verdict: null, success: null, grade: null, progress: null, kinds: [], note: "", points: [], events: [], stages: [] };
 const given = draft.read(facts.draft) ?? facts.answer ?? {};
 let state = { ...empty, ...Object.fromEntries(Object.entries(given).filter(([name]) => name in empty)) };
 let isRecording = false;
@@ -47,8 +47,9 @@ function draw() {
   for (const box of $$("input[name=kinds]")) box.checked = state.kinds.includes(box.value);
   const note = $("#note");
   if (note && note !== document.activeElement) note.value = state.note;
-  timeline.draw(stage.frame, state.points, state.events);
+  timeline.draw(stage.frame, state.points, state.events, state.stages);
   drawEvents();
+  drawStages();
   drawFrame();
 }
 
@@ -57,7 +58,7 @@ function drawFrame() {
   const play = $("#play");
   play.textContent = stage.isPlaying ? "Pause" : "Play";
   $("#speed").textContent = `${stage.speed}×`;
-  timeline.draw(stage.frame, state.points, state.events);
+  timeline.draw(stage.frame, state.points, state.events, state.stages);
 }
 
 // Progress and events, on the page "mark"
@@ -108,31 +109,64 @@ function closeEvent({ kind, first, last }, frame) {
   return { kind, first: Math.min(first, end), last: end };
 }
 
-function drawEvents() {
-  const list = $("#events");
-  if (!list) return;
-  list.replaceChildren(...state.events.map((event, place) => {
+function drawSpans(list, spans, field) {
+  list.replaceChildren(...spans.map((span, place) => {
+    const name = span.kind ?? span.name;
     const row = document.createElement("li");
     const text = document.createElement("button");
     text.className = "quiet";
-    text.textContent = `${event.kind}, frame ${event.first + 1}${event.isOpen ? " …" : ` to ${event.last + 1}`}`;
-    text.onclick = () => stage.show(event.first);
+    text.textContent = `${name}, frame ${span.first + 1}${span.isOpen ? " …" : ` to ${span.last + 1}`}`;
+    text.onclick = () => stage.show(span.first);
     const remove = document.createElement("button");
     remove.className = "quiet";
     remove.textContent = "remove";
-    remove.setAttribute("aria-label", `remove ${event.kind} at frame ${event.first + 1}`);
-    remove.onclick = () => change({ events: state.events.filter((_, other) => other !== place) });
+    remove.setAttribute("aria-label", `remove ${name} at frame ${span.first + 1}`);
+    remove.onclick = () => change({ [field]: spans.filter((_, other) => other !== place) });
     row.append(text, " ", remove);
     return row;
   }));
+}
+
+function drawEvents() {
+  const list = $("#events");
+  if (!list) return;
+  drawSpans(list, state.events, "events");
   $("#event").firstChild.textContent = state.events.some((event) => event.isOpen) ? "It ends here " : "It begins here ";
+}
+
+// Stages follow one another: each begins where the one before it ends. The names of a task are offered again.
+
+const known = `stages of ${facts.instruction}`;
+const knownNames = () => JSON.parse(localStorage.getItem(known) ?? "[]");
+
+function nextName() {
+  return knownNames().find((name) => !state.stages.some((one) => one.name === name)) ?? "";
+}
+
+function endStage() {
+  const name = $("#stage").value.trim();
+  if (!name) { say("Type first what this part of the work is called."); $("#stage").focus(); return; }
+  const before = state.stages.filter((one) => one.last < stage.frame);
+  const after = state.stages.filter((one) => one.last > stage.frame).map((one) => ({ ...one, first: Math.max(one.first, stage.frame + 1) }));
+  const ended = { name, first: (before.at(-1)?.last ?? -1) + 1, last: stage.frame };
+  localStorage.setItem(known, JSON.stringify([...new Set([...knownNames(), name])].slice(-30)));
+  change({ stages: [...before, ended, ...after] });
+  $("#stage").value = nextName();
+  say(`${name} ends at frame ${stage.frame + 1}.`);
+}
+
+function drawStages() {
+  const list = $("#stages");
+  if (!list) return;
+  drawSpans(list, state.stages, "stages");
+  $("#stages-known").replaceChildren(...knownNames().map((name) => new Option(name)));
 }
 
 // Sending
 
 function bodyOf() {
   const known = { verify: ["verdict", "success", "grade", "progress", "kinds", "note"], compare: ["verdict", "kinds", "note"],
-    mark: ["success", "points", "events", "note"] }[facts.kind];
+    mark: ["success", "points", "events", "stages", "note"] }[facts.kind];
   const body = Object.fromEntries(known.map((name) => [name, state[name]]));
   if (body.events) body.events = body.events.map((event) => closeEvent(event, event.isOpen ? stage.frames - 1 : event.last));
   if (facts.kind === "verify" && body.verdict !== "reject" && body.verdict !== "accept") body.verdict = "correct";
@@ -183,6 +217,7 @@ $("#faster").onclick = () => stage.setSpeed(stage.speed * 2);
 $("#undo")?.addEventListener("click", undo);
 $("#record")?.addEventListener("click", toggleRecording);
 $("#event")?.addEventListener("click", toggleEvent);
+$("#stage-done")?.addEventListener("click", endStage);
 $("#moment")?.addEventListener("click", () => mark(Number(slider.value) / 100));
 if (facts.kind === "mark") timeline.onDrag = (frame, progress) => { stage.show(frame); mark(progress); };
 
@@ -209,12 +244,13 @@ if (facts.kind === "verify") {
 } else if (facts.kind === "compare") {
   Object.assign(keys, { 1: press("[data-key='1']"), 2: press("[data-key='2']"), t: press("[data-key=t]"), u: press("[data-key=u]") });
 } else {
-  Object.assign(keys, { s: press("[data-key=s]"), f: press("[data-key=f]"), e: toggleEvent, p: toggleRecording, d: () => mark(1) });
+  Object.assign(keys, { s: press("[data-key=s]"), f: press("[data-key=f]"), e: toggleEvent, w: endStage, p: toggleRecording, d: () => mark(1) });
   for (let digit = 0; digit < 10; digit++) keys[digit] = () => mark(digit / 10);
 }
 addEventListener("keydown", (event) => {
   const { target } = event;
-  if (target.matches("select") && ["Enter", "Escape"].includes(event.key)) { event.preventDefault(); target.blur(); return; }
+  if (target.id === "stage" && event.key === "Enter") { event.preventDefault(); target.blur(); endStage(); return; }
+  if (target.matches("select, #stage") && ["Enter", "Escape"].includes(event.key)) { event.preventDefault(); target.blur(); return; }
   if (target.id === "note" && event.key === "Enter" && !event.shiftKey) { event.preventDefault(); submit(); return; }
   if (target.id === "note" && event.key === "Escape") { target.blur(); return; }
   const isTyping = target.matches("textarea, input:not([type=range]):not([type=checkbox]), select");
@@ -251,6 +287,7 @@ showLesson();
 if (facts.answer) showModel();
 
 draw();
+if ($("#stage")) $("#stage").value = nextName();
 stage.show(0);
 document.body.dataset.ready = "true";
 sendLeftOver(facts, say).then((answer) => { if (answer) finish(answer); }, (error) => say(error.message));

@@ -1,4 +1,4 @@
-// The timeline below the videos: playhead, progress, failure events. Click or drag to move; on the page "mark" to draw.
+// The timeline below the videos: playhead, progress, failure events, stages. Click or drag to move; on the page "mark" to draw.
 
 export class Timeline {
   constructor(canvas, frames, onSeek) {
@@ -23,8 +23,8 @@ export class Timeline {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   }
 
-  draw(frame, points, events) {
-    this.last = [frame, points, events];
+  draw(frame, points, events, stages) {
+    this.last = [frame, points, events, stages];
     const { canvas } = this, ratio = devicePixelRatio || 1;
     const width = canvas.clientWidth, height = canvas.clientHeight;
     if (canvas.width !== width * ratio) { canvas.width = width * ratio; canvas.height = height * ratio; }
@@ -41,6 +41,14 @@ export class Timeline {
     }
     pen.strokeStyle = colour("--faint");
     for (const level of [0, 0.5, 1]) { pen.beginPath(); pen.moveTo(0, y(level)); pen.lineTo(width, y(level)); pen.stroke(); }
+    pen.font = "11px system-ui, sans-serif";
+    stages.forEach((stage, place) => {
+      const left = x(Math.max(0, stage.first - 1)), wide = x(stage.last) - left;
+      pen.fillStyle = colour(place % 2 ? "--line" : "--accent-soft");
+      pen.fillRect(left, height - BAND, wide, BAND);
+      pen.fillStyle = colour("--ink");
+      pen.fillText(stage.name, left + 3, height - 3, Math.max(1, wide - 6));
+    });
     const line = (all) => {
       pen.beginPath();
       all.forEach(([at, progress], place) => (place ? pen.lineTo(x(at), y(progress)) : pen.moveTo(x(at), y(progress))));
@@ -60,3 +68,4 @@ export class Timeline {
 }
 
 const PAD = 8;
+const BAND = 13;

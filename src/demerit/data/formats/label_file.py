@@ -22,6 +22,7 @@ from demerit.data.arrays import Floats32
 from demerit.data.dataset import Problem
 from demerit.data.episode import LABEL_SOURCES, Event, LabelSource, Outcome
 from demerit.data.frames import Frames
+from demerit.data.stages import Stage
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -45,6 +46,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "curve_source": (),
     "curve_by": (),
     "events": (),
+    "stages": (),
     "note": ("notes", "comment", "comments", "feedback"),
     "by": ("labeler", "labeller", "annotator", "evaluator", "vouched_by"),
     "source": ("label_source",),
@@ -55,9 +57,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "embodiment": ("robot",),
 }
 """the columns of a label file and their other names; docs/labels.md explains them"""
-LABELS = ("success", "progress", "grade", "curve", "events")
+LABELS = ("success", "progress", "grade", "curve", "events", "stages")
 """the columns that say how an episode went"""
 CAMERA_COLUMN = re.compile(r"camera:(.+)|(.+)_(?:view|camera|cam)|(?:view|camera|cam)_(.+)")
+STAGE = re.compile(r"([^\s:][^:]*?)\s*:\s*(-?[\d.]+s?)\s*-\s*(-?[\d.]+s?)(?:[\s,;]+|$)")
 NEAR = 0.8
 """how similar an unknown column must be to a known one to be mentioned"""
 MODEL_CURVES = {"robometer_progress": "robometer"}
@@ -140,9 +143,10 @@ def read_outcomes(cells: LabelCells, frames: Frames, episode: str, problems: lis
     ]
     curve = _curve(*cells.take_named("curve"), frames, episode, problems)
     events = tuple(_events(*cells.take_named("events"), episode, problems))
+    stages = _stages(*cells.take_named("stages"), frames, episode, problems)
     success, progress, grade = read(read_success, "success"), read(read_fraction, "progress"), read(read_grade, "grade")
     note = text(cells.take("note"))
-    has_labels = success is not None or progress is not None or grade is not None or bool(note or events)
+    has_labels = success is not None or progress is not None or grade is not None or bool(note or events or stages)
     if not has_labels and curve is None:
         return tuple(curves)
     (place, source), by = cells.take_named("source"), text(cells.take("by"))
@@ -161,7 +165,7 @@ def read_outcomes(cells: LabelCells, frames: Frames, episode: str, problems: lis
         curve = None
     if known is None or (curve is None and not has_labels):
         return tuple(curves)
-    return (Outcome(known, success, progress, grade, curve, events, note, by), *curves)
+    return (Outcome(known, success, progress, grade, curve, events, note, by, stages), *curves)
 
 
 def _events(place: str, cell: Any, episode: str, problems: list[Problem]) -> Iterator[Event]:
@@ -174,6 +178,35 @@ def _events(place: str, cell: Any, episode: str, problems: list[Problem]) -> Ite
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             detail = f"{place}: expected a list of {{kind, first, last}}, got {printable(repr(event))[:60]}"
             problems.append(Problem("bad label", episode, detail, kept=True))
+
+
+def _stages(place: str, cell: Any, frames: Frames, episode: str, problems: list[Problem]) -> tuple[Stage, ...]:
+    """Read stages, reach:0-12 grasp:13-30 or a JSON list; () = none or a problem."""
+    if cell is None or cell == "":
+        return ()
+    try:
+        listed = parse_cell(cell)
+        if isinstance(listed, str):
+            names, spans = [], listed.strip()
+            while spans and (found := STAGE.match(spans)):
+                names.append({"name": found[1], "first": found[2], "last": found[3]})
+                spans = spans[found.end() :]
+            listed = None if spans else names
+        if not isinstance(listed, list):
+            raise ValueError
+        ends = [{end: _frame_at(place, str(one[end]), frames) for end in ("first", "last")} for one in listed]
+        return Outcome(
+            "human", stages=tuple(Stage(**{**one, **span}) for one, span in zip(listed, ends, strict=True))
+        ).stages
+    except UnreadableVideo:
+        return ()  # reported when the video is used
+    except BadInput as bad:
+        detail = detail_of(bad)
+        problems.append(Problem("bad label", episode, detail if place in detail else f"{place}: {detail}", kept=True))
+    except (KeyError, ValueError, TypeError, OverflowError):
+        detail = f"{place}: expected stages like reach:0-12 grasp:13-30, got {printable(repr(cell))[:60]}"
+        problems.append(Problem("bad label", episode, detail, kept=True))
+    return ()
 
 
 def _read_source(place: str, value: object) -> LabelSource:
@@ -227,14 +260,17 @@ def _place_moments(place: str, moments: list[tuple[str, Any]], frames: Frames) -
     """Make a curve of marked moments: a frame (-1 is the last), or seconds (2.5s)."""
     values = np.full(len(frames), np.nan, dtype=np.float32)
     for moment, value in moments:
-        if moment.endswith("s"):
-            frame = int(np.argmin(np.abs(frames.times() - float(moment[:-1]))))
-        else:
-            frame = int(moment)
-        if not -len(values) <= frame < len(values):
-            raise BadInput(place, f"a frame from 0 to {len(values) - 1}", frame)
-        values[frame] = float(value)
+        values[_frame_at(place, moment, frames)] = float(value)
     return values
+
+
+def _frame_at(place: str, moment: str, frames: Frames) -> int:
+    """Return the frame of a moment: a frame (-1 is the last), or seconds (2.5s)."""
+    length = len(frames)
+    frame = int(np.argmin(np.abs(frames.times() - float(moment[:-1])))) if moment.endswith("s") else int(moment)
+    if not -length <= frame < length:
+        raise BadInput(place, f"a frame from 0 to {length - 1}", frame)
+    return frame % length
 
 
 def parse_cell(value: Any) -> Any:

@@ -9,15 +9,16 @@ from typing import Any, Literal
 import numpy as np
 
 from demerit.data.episode import Event, Outcome, Preference
+from demerit.data.stages import Stage, check_stages
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.negative import DONE_GRADE
 
-LONGEST_NOTE, MOST_EVENTS, MOST_POINTS = 2000, 100, 100_000
+LONGEST_NOTE, LONGEST_NAME, MOST_EVENTS, MOST_POINTS = 2000, 100, 100, 100_000
 ANSWER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "verify": ("verdict", "success", "grade", "progress", "kinds", "note"),
     "compare": ("verdict", "kinds", "note"),
-    "mark": ("success", "points", "events", "note"),
+    "mark": ("success", "points", "events", "stages", "note"),
 }
 """the fields of an answer, by the kind of the item"""
 VERDICTS: Mapping[str, tuple[str, ...]] = {
@@ -41,12 +42,15 @@ class Answer:
     points: tuple[tuple[int, float], ...] = ()
     """(frame, progress), by frame"""
     events: tuple[Event, ...] = ()
+    stages: tuple[Stage, ...] = ()
     note: str = ""
 
     def __post_init__(self) -> None:
         lacks_reason = not self.note.strip()
         if self.kind == "mark" and not self.says_something and lacks_reason:
-            raise BadInput("a mark", "a success, progress, an event, or a note that says why not", "none of them")
+            raise BadInput(
+                "a mark", "a success, progress, an event, a stage, or a note that says why not", "none of them"
+            )
         if self.verdict in ("accept", "correct") and (self.success, self.grade, self.progress) == (None, None, None):
             raise BadInput(f"the verdict {self.verdict}", "a success, a grade or progress", "none of them")
         if self.verdict == "reject" and lacks_reason:
@@ -57,7 +61,7 @@ class Answer:
     @property
     def says_something(self) -> bool:
         """Whether a mark becomes a label."""
-        return self.success is not None or bool(self.points or self.events)
+        return self.success is not None or bool(self.points or self.events or self.stages)
 
 
 def read_answer(kind: str, body: Mapping[str, Any], frames: int) -> Answer:
@@ -76,12 +80,16 @@ def read_answer(kind: str, body: Mapping[str, Any], frames: int) -> Answer:
         values["points"] = _read_points(_read_list("points", values["points"], MOST_POINTS), frames)
     if "events" in values:
         values["events"] = tuple(_read_event(event, frames) for event in _read_list("events", values["events"]))
+    if "stages" in values:
+        values["stages"] = check_stages(_read_stage(stage, frames) for stage in _read_list("stages", values["stages"]))
     return Answer(kind, **values)
 
 
 def write_answer(answer: Answer) -> dict[str, Any]:
     """Return an answer as JSON values; `read_answer` reads it back."""
-    return {name: value for name, value in asdict(answer).items() if name in ANSWER_FIELDS[answer.kind]}
+    stages = [{"name": stage.name, "first": stage.first, "last": stage.last} for stage in answer.stages]
+    facts = {**asdict(answer), "stages": stages}
+    return {name: value for name, value in facts.items() if name in ANSWER_FIELDS[answer.kind]}
 
 
 def outcome_of(name: str, answers: Sequence[Answer], frames: int) -> Outcome | None:
@@ -101,7 +109,9 @@ def outcome_of(name: str, answers: Sequence[Answer], frames: int) -> Outcome | N
                 facts |= {"success": success, "grade": answer.grade, "progress": answer.progress}
             facts["note"] = "; ".join(filter(None, [*answer.kinds, answer.note.strip()]))
         elif answer.says_something:
-            facts |= {"events": answer.events} | ({} if answer.success is None else {"success": answer.success})
+            facts |= {"events": answer.events, "stages": answer.stages} | (
+                {} if answer.success is None else {"success": answer.success}
+            )
             curve[:] = np.nan
             for frame, progress in answer.points:
                 curve[frame] = progress
@@ -168,3 +178,12 @@ def _read_event(event: Any, frames: int) -> Event:
     note = event.get("note", "")
     _check("note", note, _is_note, "a short text")
     return Event(_read_kind(event["kind"]), event["first"], event["last"], note)
+
+
+def _read_stage(stage: Any, frames: int) -> Stage:
+    is_stage = isinstance(stage, Mapping) and set(stage) == {"name", "first", "last"}
+    if not is_stage or not all(_is_frame(stage[end], frames) for end in ("first", "last")):
+        raise BadInput("stages", f"name, first and last (frames from 0 to {frames - 1})", repr(stage)[:80])
+    if not isinstance(stage["name"], str) or len(stage["name"]) > LONGEST_NAME:
+        raise BadInput("a stage's name", f"a text of at most {LONGEST_NAME} characters", repr(stage["name"])[:80])
+    return Stage(stage["name"].strip(), stage["first"], stage["last"])

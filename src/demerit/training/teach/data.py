@@ -3,7 +3,7 @@
 Labelled frames get full weight; frames that fill a gap get little. Origins of a frame's target:
 
     measured   a curve with a value at every frame
-    marked     a curve with values at some frames; `between` them straight lines
+    marked     a curve with values at some frames, or where stages begin and are done; `between` them straight lines
     end        a verdict, a grade or a final progress: the last frames
     capped     a failure without a known final progress: the last frames are *at most* `cap`
     event      frames after a failure event: at most `cap`
@@ -38,10 +38,12 @@ from demerit.data.episode import (
     Event,
     Preference,
     count_episodes,
+    same_task,
     select_labels,
 )
 from demerit.data.frames import spread
 from demerit.data.splits import LabelSelection, seed_of
+from demerit.data.stages import Stage, mark_stages, place_stages, plan_task
 from demerit.errors import BadInput, NotApplicable, UnreadableVideo
 from demerit.models.taught.features import validate_parts
 
@@ -173,7 +175,7 @@ BEFORE, STOPPED_LAST = 0.8, 2
 frames show it done"""
 REACHED = 0.95
 """at least one episode must get this far: otherwise it is unknown what a finished task looks like"""
-LABEL_KINDS = "success, a grade, progress, a curve, failure events or A/B preferences (see docs/labels.md)"
+LABEL_KINDS = "success, a grade, progress, a curve, stages, failure events or A/B preferences (see docs/labels.md)"
 ORIGINS = ("measured", "marked", "between", "end", "start", "made_up", "capped", "event", "words", "unfinished")
 """origins of targets; fields of `LabelWeights`"""
 _CODE = {name: code for code, name in enumerate(ORIGINS, start=1)}
@@ -191,11 +193,14 @@ class TeachLabel:
     grade: int | None = None
     curve: Floats32 | None = None
     events: tuple[Event, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    """with the progress where each begins and is done (see `_place_stages`)"""
 
     @property
     def known(self) -> bool:
         """Whether anything is known."""
-        return self.end is not None or self.success is not None or self.curve is not None or bool(self.events)
+        has_value = self.end is not None or self.success is not None or self.curve is not None
+        return has_value or bool(self.events or self.stages)
 
     @property
     def end(self) -> float | None:
@@ -224,6 +229,7 @@ class TeachLabel:
         kinds += ["success"] if self.success is not None else []
         kinds += ["a grade"] if self.grade is not None else []
         kinds += ["final progress"] if self.progress is not None and self.curve is None else []
+        kinds += ["stages"] if self.stages else []
         kinds += ["failure events"] if self.events else []
         return kinds
 
@@ -244,7 +250,33 @@ def label_of(episode: Episode) -> TeachLabel:
         grade=first("grade"),
         curve=next((c for outcome in outcomes if (c := outcome.curve) is not None and not np.isnan(c).all()), None),
         events=next((outcome.events for outcome in outcomes if outcome.events), ()),
+        stages=next((outcome.stages for outcome in outcomes if outcome.stages), ()),
     )
+
+
+def name_tasks(instructions: Iterable[str]) -> dict[str, str]:
+    """Map instructions that may mean the same task to the first of them."""
+    names: dict[str, str] = {}
+    for instruction in instructions:
+        known = (name for other, name in names.items() if same_task(instruction, other))
+        names[instruction] = next(known, instruction)
+    return names
+
+
+def _place_stages(episodes: Sequence[Episode], labels: Mapping[str, TeachLabel]) -> dict[str, TeachLabel]:
+    """Say how far the stages of every episode go; where that is unknown, they are left out."""
+    tasks = name_tasks(dict.fromkeys(episode.instruction for episode in episodes))
+    finished: dict[str, list[tuple[Stage, ...]]] = defaultdict(list)
+    for episode in episodes:
+        if episode.id in labels and labels[episode.id].verdict:
+            finished[tasks[episode.instruction]].append(labels[episode.id].stages)
+    plans = {task: plan_task(stages) for task, stages in finished.items()}
+    placed = {}
+    for episode in episodes:
+        if (label := labels.get(episode.id)) is not None:
+            plan = plans.get(tasks[episode.instruction], {})
+            placed[episode.id] = replace(label, stages=place_stages(label.stages, plan, bool(label.verdict)))
+    return placed
 
 
 def _source_conflict(episode: Episode) -> str:
@@ -323,7 +355,9 @@ class TeachData:
 
 def teaches_progress(labels: Iterable[TeachLabel]) -> bool:
     """Whether some labels say how far an episode got, and not only how it ended."""
-    return any({"a curve", "marked moments", "a grade", "final progress"} & set(label.kinds) for label in labels)
+    return any(
+        {"a curve", "marked moments", "stages", "a grade", "final progress"} & set(label.kinds) for label in labels
+    )
 
 
 def gather_data(dataset: Dataset, limit: int | None = None, selection: LabelSelection | None = None) -> TeachData:
@@ -340,7 +374,9 @@ def gather_data(dataset: Dataset, limit: int | None = None, selection: LabelSele
     address = dataset.address or dataset.name
     if not episodes:
         raise BadInput(address, "episodes to teach from", " ".join(("none.", *selection.notes())))
-    labels = {episode.id: label for episode in episodes if (label := label_of(episode)).known}
+    read = {episode.id: label for episode in episodes if (label := label_of(episode)).known}
+    labels = {id: label for id, label in _place_stages(episodes, read).items() if label.known}
+    unplaced = [id for id, label in read.items() if label.stages and not (id in labels and labels[id].stages)]
     conflicts = _find_conflicts(episodes, labels)
     kept = {id: label for id, label in labels.items() if id not in conflicts}
     split = _conflicting_pairs(choices)
@@ -358,7 +394,7 @@ def gather_data(dataset: Dataset, limit: int | None = None, selection: LabelSele
         tuple(sorted(rest, key=lambda episode: seed_of("unlabelled", episode.id))),
         pairs,
         conflicts,
-        (*selection.notes(), *_data_notes(dataset, kept, conflicts, len(split))),
+        (*selection.notes(), *_data_notes(dataset, kept, conflicts, len(split), unplaced)),
     )
     _check_enough(found, episodes, labels, selection)
     return found
@@ -393,17 +429,25 @@ def _check_enough(
 
 def _highest(label: TeachLabel) -> float:
     curve = 0.0 if label.curve is None else float(np.nanmax(label.curve))
+    curve = max(curve, 0.0 if label.verdict is False else max((stage.stop or 0 for stage in label.stages), default=0))
     return max(curve, label.end or 0.0, 1.0 if label.verdict else 0.0)
 
 
 def _data_notes(
-    dataset: Dataset, labels: Mapping[str, TeachLabel], conflicts: Mapping[str, str], split: int
+    dataset: Dataset,
+    labels: Mapping[str, TeachLabel],
+    conflicts: Mapping[str, str],
+    split: int,
+    unplaced: Sequence[str],
 ) -> Iterable[str]:
     if conflicts:
         id, reason = next(iter(conflicts.items()))
         yield f"{len(conflicts)} episodes were skipped because their labels contradict, e.g. {id}: {reason}."
     if split:
         yield f"{split} comparisons were skipped: each of the two was preferred at least once."
+    if unplaced:
+        count = count_episodes(len(unplaced))
+        yield f"The stages of {count} teach nothing: no success has the same ones, e.g. {unplaced[0]}."
     for row in dataset.problems.rows():
         kept = "kept" if row["kept"] else "skipped"
         count = count_episodes(row["episodes"])
@@ -516,6 +560,8 @@ def targets_of(label: TeachLabel, length: int, config: TeachConfig | None = None
         if len(label.curve) != length:
             raise NotApplicable(f"its curve has {len(label.curve)} values and its video {length} frames")
         _use_curve(draft, label)
+    elif label.stages and label.stages[0].first < length:
+        _use_stages(draft, label, config)
     elif stops:
         _use_flag(draft, label, config)
     else:
@@ -549,6 +595,24 @@ def _use_curve(draft: FrameTargets, label: TeachLabel) -> None:
     if label.end is not None:
         points.setdefault(len(curve) - 1, label.end)
     draft.interpolate(points, "between")
+
+
+def _use_stages(draft: FrameTargets, label: TeachLabel, config: TeachConfig) -> None:
+    """Mark where stages begin and are done. The last one of a failure was begun, not done.
+
+    A failure ends at most where that stage began, or at half of what it would have come to, if that is more.
+    """
+    length = len(draft)
+    *_, last = (stage for stage in label.stages if stage.first < length)
+    curve = mark_stages(label.stages, length)
+    if label.end is not None:
+        curve[-1] = label.end
+    elif label.verdict is False and last.start is not None and last.stop is not None:
+        curve[last.first :] = np.nan
+        curve[last.first] = last.start
+        ending = slice(max(last.first + 1, length - config.ending(length)), None)
+        draft.set(ending, max(last.start, config.cap * last.stop), "capped", capped=True)
+    _use_curve(draft, replace(label, curve=curve))
 
 
 def _use_flag(draft: FrameTargets, label: TeachLabel, config: TeachConfig) -> None:

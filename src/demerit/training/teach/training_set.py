@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,14 @@ import numpy.typing as npt
 from demerit.data.arrays import Bools, Floats, Ints
 from demerit.data.episode import (
     Episode,
+    Event,
     Outcome,
     Preference,
     normalize_instruction,
-    same_task,
 )
 from demerit.data.frames import Frames
 from demerit.data.splits import bundle_ids, seed_of
+from demerit.data.stages import Stage
 from demerit.errors import BadInput, NotApplicable
 from demerit.models.taught.features import FeatureLayout, FeatureNetwork, Features, PairedNetwork
 from demerit.models.taught.head import TaughtHead
@@ -39,6 +41,7 @@ from demerit.training.teach.data import (
     TeachConfig,
     TeachData,
     TeachLabel,
+    name_tasks,
     start_targets,
     targets_of,
     wrong_task_targets,
@@ -244,8 +247,11 @@ def _preference_pairs(preferences: Sequence[Preference], index: Mapping[str, int
             yield index[better], index[worse], preference.better is None
 
 
+Span = TypeVar("Span", Event, Stage)
+
+
 def move_label(label: TeachLabel, at: npt.NDArray[np.int32], length: int) -> TeachLabel:
-    """Move marks and events to the nearest of the frames used."""
+    """Move marks, events and stages to the nearest of the frames used."""
     if len(at) == length:
         return label
     curve = label.curve
@@ -255,28 +261,19 @@ def move_label(label: TeachLabel, at: npt.NDArray[np.int32], length: int) -> Tea
         marked[_nearest(at, known)] = curve[known]
         full = curve[at]
         curve = np.where(np.isnan(full), marked, full)
-    events = tuple(
-        replace(event, first=first, last=last)
-        for event in label.events
-        if event.first < length
-        for first, last in [_nearest(at, np.array([event.first, event.last])).tolist()]
-    )
-    return replace(label, curve=curve, events=events)
+
+    def move(spans: Iterable[Span]) -> tuple[Span, ...]:
+        known = [span for span in spans if span.first < length]
+        ends = [_nearest(at, np.array([span.first, span.last])).tolist() for span in known]
+        return tuple(replace(span, first=first, last=last) for span, (first, last) in zip(known, ends, strict=True))
+
+    return replace(label, curve=curve, events=move(label.events), stages=move(label.stages))
 
 
 def _nearest(at: npt.NDArray[np.int32], frames: npt.NDArray[np.integer]) -> Ints:
     right = np.clip(np.searchsorted(at, frames), 0, len(at) - 1)
     left = np.maximum(right - 1, 0)
     return np.where(np.abs(at[left] - frames) <= np.abs(at[right] - frames), left, right).astype(np.int64)
-
-
-def name_tasks(instructions: Iterable[str]) -> dict[str, str]:
-    """Map instructions that may mean the same task to the first of them."""
-    names: dict[str, str] = {}
-    for instruction in instructions:
-        known = (name for other, name in names.items() if same_task(instruction, other))
-        names[instruction] = next(known, instruction)
-    return names
 
 
 def group_episodes(episodes: Sequence[EmbeddedEpisode], copies: Sequence[int] = ()) -> list[str]:

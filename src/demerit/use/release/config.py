@@ -14,7 +14,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -330,7 +330,8 @@ class ReleaseFields:
     def _outcome(self, outcome: Outcome) -> Outcome:
         events = tuple(Event(self.name(e.kind), e.first, e.last, self._note(e.note)) for e in outcome.events)
         labels = (outcome.source, outcome.success, outcome.progress, outcome.grade, outcome.curve)
-        return Outcome(*labels, events, self._note(outcome.note), self._by(outcome))
+        stages = tuple(replace(stage, name=self.name(stage.name)) for stage in outcome.stages)
+        return Outcome(*labels, events, self._note(outcome.note), self._by(outcome), stages)
 
     def _by(self, label: Outcome | Preference) -> str:
         return self._number("annotators", label.by) if label.source == "human" else self.name(label.by)

@@ -31,7 +31,6 @@ ENDINGS: dict[RewardFormat, str] = {
 }
 BESIDE = ("sidecar", "recap")
 """formats of files that belong to a LeRobot dataset, and may be written into it"""
-LINKED = "v3.0"
 MINARI = "demerit.use.write.minari:write_minari"
 REFUSED: tuple[UnknownReason, ...] = ("task not taught", "camera missing")
 """verdicts for which the values are of another task or of half the images"""
@@ -120,7 +119,7 @@ def write_rewards(
         sidecars.extend(path.relative_to(folder) for path in made)
 
     links, id = None, ""
-    if to == "lerobot" and isinstance(reader, LeRobotReader) and reader.info.version == LINKED:
+    if to == "lerobot" and isinstance(reader, LeRobotReader) and reader.info.is_v3:
         links = write_linked(reader.info, frames, dest, add_sidecars)
     elif to == "lerobot":
         write_encoded(dataset, frames, dest, fps, add_sidecars)

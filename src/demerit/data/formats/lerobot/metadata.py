@@ -23,9 +23,12 @@ import pyarrow.parquet as pq
 
 from demerit.data.dataset import Problem
 from demerit.data.episode import LABEL_SOURCES, LabelSource, Outcome
+from demerit.data.stages import Stage, StagePlan, place_stages, share_progress, trim_stages
 from demerit.errors import BadInput
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
+NEWER = re.compile(r"v3\.[1-9]\d{0,3}")
+"""versions that are read as v3.0 with a note; LeRobot counts the first number up when old readers cannot read it"""
 IMAGES_PREFIX = "observation.images."
 FRAME_SUCCESS = "next.success"
 # Bookkeeping and outcome columns, which are not signals.
@@ -62,6 +65,11 @@ class LeRobotInfo:
     unread_splits: tuple[str, ...] = ()
     """splits whose episode ranges cannot be parsed"""
 
+    @property
+    def is_v3(self) -> bool:
+        """Whether many episodes share a file."""
+        return self.version.startswith("v3.")
+
     def cameras(self) -> dict[str, str]:
         """Camera name to feature key, in file order; depth maps are skipped."""
         keys = [key for key, feature in self.features.items() if _is_camera(feature)]
@@ -87,8 +95,8 @@ def read_info(path: str | Path) -> LeRobotInfo:
     root = Path(path).expanduser().absolute()
     raw = _read_object(root)
     version = raw.get("codebase_version")
-    if version not in VERSIONS:
-        known = f"{', '.join(VERSIONS[:-1])} or {VERSIONS[-1]}"
+    if version not in VERSIONS and not (isinstance(version, str) and NEWER.fullmatch(version)):
+        known = f"{', '.join(VERSIONS)} or another v3"
         raise BadInput(f"codebase_version in {root / 'meta/info.json'}", known, repr(version))
     fps = _field(raw, root, "fps", (int, float))
     if not 0 < fps <= HIGHEST_FPS:
@@ -187,7 +195,7 @@ def _field(raw: Mapping[str, Any], root: Path, name: str, kind: type | tuple[typ
 def _template(raw: Mapping[str, Any], root: Path, name: str, version: str) -> str:
     """Read a template that is safe to format: known fields only, numbers with at most two digits of width."""
     template = str(_field(raw, root, name, str))
-    numbers = ("chunk_index", "file_index") if version == "v3.0" else ("episode_chunk", "episode_index")
+    numbers = ("chunk_index", "file_index") if version.startswith("v3.") else ("episode_chunk", "episode_index")
     try:
         parts = [(key, spec, conversion) for _, key, spec, conversion in Formatter().parse(template)]
     except ValueError:  # a single brace
@@ -243,17 +251,17 @@ class LeRobotEntry:
 
 def read_entries(info: LeRobotInfo, labels: Sequence[str]) -> Iterator[LeRobotEntry | Problem]:
     """Stream the episodes' metadata in the dataset's order."""
-    return _rows_of_parquet(info, labels) if info.version == "v3.0" else _lines_of_json(info, labels)
+    return _rows_of_parquet(info, labels) if info.is_v3 else _lines_of_json(info, labels)
 
 
 def read_tasks(info: LeRobotInfo) -> tuple[dict[int, str], list[Problem]]:
     """Read the tasks by index, and the problems."""
-    return _tasks_parquet(info) if info.version == "v3.0" else _tasks_json(info)
+    return _tasks_parquet(info) if info.is_v3 else _tasks_json(info)
 
 
 def episode_columns(info: LeRobotInfo) -> list[str]:
     """List the episode-level columns, from the first line or file."""
-    if info.version == "v3.0":
+    if info.is_v3:
         for path in _metadata_files(info):
             try:
                 return [str(name) for name in pq.read_schema(path).names]
@@ -495,3 +503,80 @@ def _label_source(value: object, column: str, problems: list[tuple[str, str]]) -
 
 def _is_missing(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
+
+
+# Stages: the columns that LeRobot's SARM trains on, and its language columns (names as of LeRobot 0.6, July 2026).
+
+LANGUAGE = "language_persistent"
+"""the column of frames with what holds from a moment on: the same list of rows at every frame of an episode"""
+STAGE_KINDS = ("dense_", "sparse_", "")
+"""the prefixes of SARM's columns, the finest first; those without one are sparse"""
+STAGE_COLUMNS = tuple(
+    f"{kind}subtask_{part}" for kind in STAGE_KINDS for part in ("names", "start_frames", "end_frames")
+)
+STAGES_VOUCHED_BY = "stages_vouched_by"
+"""the column that our writer adds"""
+NO_STAGES = ["task"]
+"""what LeRobot's tool writes for a whole episode without stages"""
+
+
+def read_stage_plans(root: Path) -> tuple[dict[str, StagePlan], list[Problem]]:
+    """Read how much of a task each stage is, by kind of column: the temporal proportions of SARM, in their order."""
+    plans: dict[str, StagePlan] = {}
+    problems = []
+    for kind in STAGE_KINDS:
+        where = f"meta/temporal_proportions_{kind.rstrip('_') or 'sparse'}.json"
+        try:
+            shares = json.loads((root / where).read_bytes())
+            if not shares or not all(0 <= share < math.inf for share in shares.values()):
+                raise ValueError("expected an object, stage to share")
+            plans[kind] = share_progress(shares)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as broken:
+            if kind:
+                problems.append(Problem("unreadable proportions", where, first_line(broken), kept=True))
+    return plans, problems
+
+
+def read_stages(
+    labels: Mapping[str, Any], plans: Mapping[str, StagePlan], length: int | None
+) -> tuple[list[Outcome], list[tuple[str, str]]]:
+    """Read the stages of an episode from SARM's columns, whose last frame is inclusive, and (kind, detail) of problems.
+
+    LeRobot's tool for them asks a model; a column STAGES_VOUCHED_BY names another source.
+    """
+    found: list[Outcome] = []
+    problems: list[tuple[str, str]] = []
+    for kind in STAGE_KINDS:
+        column = f"{kind}subtask_names"
+        names, starts, ends = (labels.get(f"{kind}subtask_{part}") for part in ("names", "start_frames", "end_frames"))
+        if not names or names == NO_STAGES or (kind == "" and labels.get("sparse_subtask_names")):
+            continue
+        try:
+            spans = [Stage(name, int(a), int(b)) for name, a, b in zip(names, starts or (), ends or (), strict=True)]
+            stages = trim_stages(spans, length)
+        except (BadInput, TypeError, ValueError, OverflowError) as bad:
+            problems.append(("bad label", f"{column}: {str(bad).removesuffix('.')}"))
+            continue
+        placed = place_stages(stages, plans.get(kind, {}), False) or stages
+        voucher = labels.get(STAGES_VOUCHED_BY)
+        source: LabelSource = "model" if voucher is None else _label_source(voucher, column, problems)[0]
+        found.append(Outcome(source, by=f"{column} column", stages=placed))
+    return found, problems
+
+
+def read_language(rows: object, fps: float, length: int) -> list[Outcome]:
+    """Read the stages of an episode from its language rows of the style `subtask`: each holds until the next."""
+    listed = rows if isinstance(rows, list) else []
+    begins: dict[int, str] = {}
+    for row in sorted((row for row in listed if _is_subtask(row)), key=lambda row: float(row["timestamp"])):
+        begins[round(row["timestamp"] * fps)] = row["content"].strip()
+    stages = trim_stages([Stage(name, at, length - 1) for at, name in begins.items() if 0 <= at < length], length)
+    return [Outcome("model", by=f"{LANGUAGE} column", stages=stages)] if stages else []
+
+
+def _is_subtask(row: object) -> bool:
+    if not isinstance(row, dict) or row.get("style") != "subtask" or not _is_moment(row.get("timestamp")):
+        return False
+    return isinstance(row.get("content"), str) and bool(row["content"].strip())

@@ -1,4 +1,4 @@
-"""Reading LeRobot datasets, versions 2.0, 2.1 and 3.0.
+"""Reading LeRobot datasets, versions 2.0, 2.1 and 3.
 
 No video is opened while episodes are streamed. Version 3 keeps many episodes in one file: each camera is a clip of it.
 """
@@ -9,7 +9,7 @@ import io
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,11 @@ from demerit.data.files import is_file
 from demerit.data.formats.lerobot.metadata import (
     FRAME_SUCCESS,
     LABEL_COLUMNS,
+    LANGUAGE,
     PARQUET_ERRORS,
+    STAGE_COLUMNS,
+    STAGES_VOUCHED_BY,
+    VERSIONS,
     LeRobotClip,
     LeRobotEntry,
     LeRobotInfo,
@@ -37,10 +41,14 @@ from demerit.data.formats.lerobot.metadata import (
     read_entries,
     read_info,
     read_labels,
+    read_language,
+    read_stage_plans,
+    read_stages,
     read_tasks,
     stays_inside,
 )
 from demerit.data.frames import Frames, Images, Times, file_identity, short_hash
+from demerit.data.stages import StagePlan
 from demerit.data.video import MOST_FRAMES, VideoClip
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 
@@ -54,7 +62,7 @@ class LeRobotReader:
     def __init__(self, path: str | Path, *, outcome_key: str | None = None) -> None:
         """`outcome_key` is the success column, per frame or per episode, if it has an unusual name."""
         self.info = read_info(path)
-        is_v3 = self.info.version == "v3.0"
+        is_v3 = self.info.is_v3
         where = "meta/episodes" if is_v3 else "meta/episodes.jsonl"
         if not ((self.info.root / where).is_dir() if is_v3 else is_file(self.info.root / where)):
             raise BadInput(f"LeRobot dataset {self.info.root}", f"{where}, as {self.info.version} has it", "none")
@@ -72,14 +80,25 @@ class LeRobotReader:
         """The number of episodes according to meta/info.json."""
         return self.info.total_episodes
 
+    def notes(self) -> list[str]:
+        """Return what the user should know."""
+        is_newer = self.info.version not in VERSIONS
+        return [f"meta/info.json says {self.info.version}, which is read as {VERSIONS[-1]}"] if is_newer else []
+
     def records(self) -> Iterator[Record]:
         """Stream episodes and problems in the order of the metadata."""
         tasks, problems = read_tasks(self.info)
         yield from problems
         for split in self.info.unread_splits:
             yield Problem("unreadable split", "meta/info.json", f"expected first:stop, got {split}", kept=True)
-        labels = list(dict.fromkeys([*LABEL_COLUMNS, *([self._success_key] if self._success_key else [])]))
-        reading = _ReadPass(self, tasks)
+        plans, problems = read_stage_plans(self.info.root)
+        yield from problems
+        labels = list(
+            dict.fromkeys(
+                [*LABEL_COLUMNS, *STAGE_COLUMNS, STAGES_VOUCHED_BY, *([self._success_key] if self._success_key else [])]
+            )
+        )
+        reading = _ReadPass(self, tasks, plans)
         listed = 0
         for entry in read_entries(self.info, labels):
             if isinstance(entry, Problem):
@@ -95,8 +114,8 @@ class LeRobotReader:
 class _ReadPass:
     """One pass over the dataset."""
 
-    def __init__(self, reader: LeRobotReader, tasks: dict[int, str]) -> None:
-        self._reader, self._info, self._tasks = reader, reader.info, tasks
+    def __init__(self, reader: LeRobotReader, tasks: dict[int, str], plans: dict[str, StagePlan]) -> None:
+        self._reader, self._info, self._tasks, self._plans = reader, reader.info, tasks, plans
         self._name, self._cameras = reader.name, reader.info.cameras()
         self._wanted = ["task_index", *([reader._frame_key] if reader._frame_key else [])]
         # The rows of the last data files: of each, only the episode index and the wanted columns are read, once.
@@ -134,7 +153,11 @@ class _ReadPass:
         key = self._reader._frame_key
         columns = {} if rows is None else rows.columns
         outcomes, unclear = read_labels(entry.labels, self._reader._success_key, columns.get(key or ""), key)
-        problems.extend(Problem(kind, id, detail, kept=True) for kind, detail in unclear)
+        length = entry.length if rows is None else rows.count
+        staged, crooked = read_stages(entry.labels, self._plans, length)
+        if rows is not None:
+            staged += read_language(rows.language, self._info.fps, rows.count)
+        problems.extend(Problem(kind, id, detail, kept=True) for kind, detail in (*unclear, *crooked))
         tags = {"tasks": json.dumps(tasks, ensure_ascii=False)} if len(tasks) > 1 else {}
         if entry.labels.get("quality_label") is not None:
             tags["quality_label"] = str(entry.labels["quality_label"])
@@ -148,7 +171,7 @@ class _ReadPass:
         )
         path = str(self._info.root / entry.data)
         signals = {} if rows is None else ParquetSignals(path, self._reader._signals, rows.first, rows.count)
-        return Episode(id, "; ".join(tasks), views, outcomes, origin, signals)
+        return Episode(id, "; ".join(tasks), views, (*outcomes, *staged), origin, signals)
 
     def _rows(self, id: str, entry: LeRobotEntry, problems: list[Problem]) -> EpisodeRows | None:
         path = self._info.root / entry.data
@@ -174,13 +197,14 @@ class _ReadPass:
         try:
             with pq.ParquetFile(path) as file:
                 names = [name for name in self._wanted if name in file.schema_arrow.names]
-                if self._info.version != "v3.0":
+                if not self._info.is_v3:
                     table = file.read(columns=names)
                     columns = {name: as_array(table[name]) for name in names}
-                    return {episode: EpisodeRows(0, file.metadata.num_rows, columns)}
+                    found = {episode: EpisodeRows(0, file.metadata.num_rows, columns)}
+                    return _with_language(file, found) if file.metadata.num_rows else found
                 if "episode_index" not in file.schema_arrow.names:
                     return StoreError(path, "it has no episode_index column")
-                return _owners(file.read(columns=["episode_index", *names]), names)
+                return _with_language(file, _owners(file.read(columns=["episode_index", *names]), names))
         except (*PARQUET_ERRORS, ValueError) as broken:
             return StoreError(path, first_line(broken))
 
@@ -254,6 +278,16 @@ class EpisodeRows:
     count: int
     columns: Mapping[str, npt.NDArray[Any]]
     """the wanted columns that exist"""
+    language: object = None
+    """the language rows of the first frame, which are those of every frame"""
+
+
+def _with_language(file: Any, found: dict[int, EpisodeRows]) -> dict[int, EpisodeRows]:
+    if LANGUAGE not in file.schema_arrow.names or not found:
+        return found
+    firsts = np.sort([rows.first for rows in found.values()])
+    cells = dict(_cells(file, LANGUAGE, firsts))
+    return {episode: replace(rows, language=cells[rows.first]) for episode, rows in found.items()}
 
 
 def _owners(table: Any, names: Sequence[str]) -> dict[int, EpisodeRows]:
@@ -356,22 +390,27 @@ class ParquetImages:
         }
 
     def _cells(self, rows: Ints) -> Iterator[tuple[int, Any]]:
-        """Stream (row, cell) in batches: a row group may have hundreds of megabytes."""
+        """Stream (row, cell)."""
         try:
             with pq.ParquetFile(self.path) as file:
-                for group, start, stop in _groups(file, int(rows[0]), int(rows[-1]) + 1):
-                    here = rows[(rows >= start) & (rows < stop)]
-                    if not len(here):
-                        continue
-                    at = start
-                    for batch in file.iter_batches(IMAGE_BATCH, row_groups=[group], columns=[self.column]):
-                        for row in here[(here >= at) & (here < at + batch.num_rows)].tolist():
-                            yield row, batch.column(self.column)[row - at].as_py()
-                        at += batch.num_rows
-                        if at > here[-1]:
-                            break
+                yield from _cells(file, self.column, rows)
         except (*PARQUET_ERRORS, KeyError) as broken:
             raise UnreadableVideo(self.path, first_line(broken)) from None
+
+
+def _cells(file: Any, column: str, rows: Ints) -> Iterator[tuple[int, Any]]:
+    """Stream (row, cell) of the given rows, in batches: a row group may have hundreds of megabytes."""
+    for group, start, stop in _groups(file, int(rows[0]), int(rows[-1]) + 1):
+        here = rows[(rows >= start) & (rows < stop)]
+        if not len(here):
+            continue
+        at = start
+        for batch in file.iter_batches(IMAGE_BATCH, row_groups=[group], columns=[column]):
+            for row in here[(here >= at) & (here < at + batch.num_rows)].tolist():
+                yield row, batch.column(column)[row - at].as_py()
+            at += batch.num_rows
+            if at > here[-1]:
+                break
 
 
 def as_array(column: Any) -> npt.NDArray[Any]:

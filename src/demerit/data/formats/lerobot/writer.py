@@ -26,10 +26,11 @@ from av.video.frame import PictureType, VideoFrame
 from av.video.stream import VideoStream
 
 from demerit.data.arrays import Floats, Floats32
-from demerit.data.episode import Episode, safe_name
+from demerit.data.episode import Episode, Outcome, most_trusted, safe_name
 from demerit.data.files import atomic_folder, check_free
-from demerit.data.formats.lerobot.metadata import FRAME_SUCCESS, IMAGES_PREFIX, NOT_SIGNALS
+from demerit.data.formats.lerobot.metadata import FRAME_SUCCESS, IMAGES_PREFIX, NOT_SIGNALS, STAGES_VOUCHED_BY
 from demerit.data.frames import Frames, Images, spread
+from demerit.data.stages import StagePlan, plan_task
 from demerit.data.video import Encoding
 from demerit.errors import BadInput, UnknownName
 
@@ -326,6 +327,7 @@ class _LeRobotWriter:
         if not self._all_known:
             self._data.drop(FRAME_SUCCESS)
         write_tasks(self._root / "meta/tasks.parquet", list(self._tasks))
+        self._episodes.add_stages(self._root / "meta/temporal_proportions_dense.json")
         features = describe_features(self._plan, {}, self._all_known)
         for camera in self._plan.cameras:
             features[camera.key]["info"].update(self._videos[camera.key].details())
@@ -484,6 +486,7 @@ class _EpisodeTable:
         self._kinds |= {camera.key: "video" for camera in plan.cameras}
         self._schema = _episode_schema([camera.key for camera in plan.cameras], self._kinds)
         self._pending: list[dict[str, Any]] = []
+        self._staged: list[Outcome | None] = []
         self._writer: Any = None
 
     def add(
@@ -516,9 +519,36 @@ class _EpisodeTable:
         if outcome is not None:
             row |= {"success": outcome.success, "vouched_by": outcome.source}
             row |= {"progress": outcome.progress, "grade": outcome.grade}
+        self._staged.append(most_trusted(label for label in episode.labels if label.stages))
         self._pending.append(row)
         if len(self._pending) >= EPISODES_AT_ONCE:
             self._flush()
+
+    def add_stages(self, proportions: Path) -> None:
+        """Add the columns that SARM reads, and what share of the task each stage is, to the finished file."""
+        found = [() if label is None else label.stages for label in self._staged]
+        if not any(found):
+            return
+        table = pq.read_table(self._path)
+        parts = {
+            "names": ("name", pa.string()),
+            "start_frames": ("first", pa.int64()),
+            "end_frames": ("last", pa.int64()),
+        }
+        for part, (field, kind) in parts.items():
+            values = [[getattr(stage, field) for stage in stages] or None for stages in found]
+            table = table.append_column(f"dense_subtask_{part}", pa.array(values, pa.list_(kind)))
+        sources = [label and label.source for label in self._staged]
+        table = table.append_column(STAGES_VOUCHED_BY, pa.array(sources, pa.string()))
+        with TableWriter(self._path.with_suffix(".tmp"), table.schema) as writer:
+            writer.write_table(table)
+        self._path.with_suffix(".tmp").replace(self._path)
+        steps = [one for stages in found for one in stages]
+        stated = {one.name: (one.start, one.stop) for one in steps if one.start is not None and one.stop is not None}
+        plan: StagePlan = stated or plan_task(found)
+        if plan.keys() == {one.name for one in steps}:
+            ordered = sorted(plan.items(), key=lambda item: item[1])
+            _write_json(proportions, {name: stop - start for name, (start, stop) in ordered})
 
     def close(self) -> None:
         if self._pending:
