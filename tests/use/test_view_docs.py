@@ -22,7 +22,7 @@ def test_the_documentation_runs(tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
     found = re.findall(r"^```(bash|python)\n(.*?)^```$", TEXT, flags=re.M | re.S)
-    (bash, *more), (python,) = ([code for name, code in found if name == kind] for kind in ("bash", "python"))
+    bash, python = ("".join(code for name, code in found if name == kind) for kind in ("bash", "python"))
     lines = bash.replace("8010", port).replace("--no-browser &", f"--no-browser --port {port} > said.txt &")
     lines = re.sub(
         r"(view .*&).*\n",
@@ -40,4 +40,5 @@ def test_the_documentation_runs(tmp_path: Path) -> None:
     assert len(index["id"]) == 16 and len(index["models"]) == 2
     assert episode["episode"]["id"] == index["id"][3] and episode["curves"]["events"] is not None
     assert (tmp_path / "last_frame.jpg").read_bytes()[:2] == b"\xff\xd8"
-    assert not more
+    assert (tmp_path / "my_page" / "index.html").is_file()
+    assert len(list((tmp_path / "my_videos").glob("*.mp4"))) == 16

@@ -31,11 +31,13 @@ from demerit.data.store import Store
 from demerit.errors import BadInput, UnknownName
 from demerit.models import load_model
 from demerit.registry import load_attribute
+from demerit.use.curve_videos import write_curve_videos
 from demerit.use.rerun_file import write_rerun
+from demerit.use.view_folder import write_view
 from demerit.use.write.frames import RewardRecipe, label_advantages
 from demerit.use.write.job import RewardFormat, WrittenRewards, check_verdicts, plan_write, write_rewards
 
-EPISODE_FORMATS = ("lerobot", "mp4", "rerun", "mcap")
+EPISODE_FORMATS = ("lerobot", "mp4", "html", "video", "rerun", "mcap")
 FORMATS = tuple(dict.fromkeys((*EPISODE_FORMATS, *get_args(RewardFormat))))
 
 
@@ -67,8 +69,9 @@ def export(
 ) -> None:
     """Write a dataset or its rewards for other programs.
 
-    Without --model: the episodes as LeRobot v3.0, as mp4 files with labels.jsonl, or for the viewers Rerun and Foxglove
-    (mcap) with the rewards stored. With --model: rewards, returns and weights as a LeRobot dataset, whose videos are
+    Without --model: the episodes as LeRobot v3.0, as mp4 files with labels.jsonl, or, with the rewards stored, as the
+    pages of demerit view in a folder (html), as videos with the curves drawn in (video), or for the viewers Rerun and
+    Foxglove (mcap). With --model: rewards, returns and weights as a LeRobot dataset, whose videos are
     links where the source is LeRobot v3, as a sidecar of one, as the advantages of RLinf's RECAP, or as Minari,
     parquet or npz. The source is never changed.
     --set takes reward (dense, potential, final), gamma, ahead (frames; the policy's chunk), advantage (n-step,
@@ -79,6 +82,8 @@ def export(
 
       demerit export my_set my_set_lerobot --fps 10
       demerit export my_negatives videos --to mp4
+      demerit export my_set my_page --to html
+      demerit export my_set my_videos --to video
       demerit export my_set my_set.rrd --to rerun
       demerit export my_bags rewards.mcap --to mcap
       demerit export ~/data/so101 --model ./my-model
@@ -138,6 +143,12 @@ def _export_episodes(dataset: Dataset, dest: Path | None, to: str, fps: float | 
         if to == "mp4":
             written = materialize(dataset, dest, shown.update)
             sentence = f"{count_episodes(written)} as mp4 with labels.jsonl"
+        elif to == "html":
+            written, models = write_view(dataset, dest, shown.update)
+            sentence = f"{count_episodes(written)}, rewards of {', '.join(models) or 'no model'}: open index.html"
+        elif to == "video":
+            written, models = write_curve_videos(dataset, dest, shown.update)
+            sentence = f"{count_episodes(written)} as videos, rewards of {', '.join(models) or 'no model'}"
         elif to == "rerun":
             models = write_rerun(dataset, dest, shown.update)
             written = sum(1 for _ in dataset)

@@ -67,9 +67,13 @@ def label_row(episode: Episode, files: dict[str, str]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value not in (None, "")}
 
 
+def name_video(id: str, camera: str) -> str:
+    """Return a file name; its hash separates names that become equal when made safe or cut."""
+    return f"{safe_name(id)[:LONGEST_STEM]}-{short_hash(id.encode(), camera.encode())[:8]}.mp4"
+
+
 def _write_camera(folder: Path, id: str, camera: str, frames: Frames) -> str:
-    # The hash separates names that become equal when made safe or cut.
-    name = f"{safe_name(id)[:LONGEST_STEM]}-{short_hash(id.encode(), camera.encode())[:8]}.mp4"
+    name = name_video(id, camera)
     path = folder / "videos" / name
     if not path.exists():
         write_video(path, _even_images(frames), times=frames.times().tolist())
@@ -99,9 +103,9 @@ def contact_sheet(
     strips = [_strip(episode, camera, count, width) for camera in episode.views]
     columns = min(count, 8)
     total_width = 2 * MARGIN + columns * (width + GAP) - GAP
-    curves = _curves(episode, rewards)
-    plot = _plot(curves, episode, total_width - 2 * MARGIN) if curves else None
-    head = _head(episode, total_width)
+    curves = gather_curves(episode, rewards)
+    plot = plot_curves(curves, episode, total_width - 2 * MARGIN) if curves else None
+    head = draw_head(episode, total_width)
     height = head.height + sum(strip.height + TEXT_SIZE + 10 for strip in strips) + (plot.height if plot else 0)
     sheet = Image.new("RGB", (total_width, height + 2 * MARGIN), BACKGROUND)
     sheet.paste(head, (0, MARGIN))
@@ -136,19 +140,21 @@ def _strip(episode: Episode, camera: str, count: int, width: int) -> Image.Image
     return strip
 
 
-def _head(episode: Episode, width: int) -> Image.Image:
+def draw_head(episode: Episode, width: int, more: Sequence[str] = ()) -> Image.Image:
+    """Draw the instruction, below it `more` lines, the id and the labels."""
     lines = _wrap(episode.instruction or "(no instruction)", width, TITLE_SIZE)
+    said = [line for text in more for line in _wrap(text, width, TEXT_SIZE)]
     outcomes = [_outcome_text(outcome) for outcome in episode.labels] or ["outcome unknown"]
     details = [line for text in [episode.id, *outcomes] for line in _wrap(text, width, TEXT_SIZE)]
-    height = len(lines) * (TITLE_SIZE + 6) + len(details) * (TEXT_SIZE + 5) + 6
+    height = len(lines) * (TITLE_SIZE + 6) + len([*said, *details]) * (TEXT_SIZE + 5) + 6
     head = Image.new("RGB", (width, height), BACKGROUND)
     draw = ImageDraw.Draw(head)
     y = 0
     for line in lines:
         draw.text((MARGIN, y), line, INK, _font(TITLE_SIZE))
         y += TITLE_SIZE + 6
-    for line in details:
-        draw.text((MARGIN, y), line, FAINT, _font(TEXT_SIZE))
+    for line in [*said, *details]:
+        draw.text((MARGIN, y), line, INK if line in said else FAINT, _font(TEXT_SIZE))
         y += TEXT_SIZE + 5
     return head
 
@@ -166,7 +172,8 @@ def _outcome_text(outcome: Outcome) -> str:
     return f"{source}: " + (", ".join(fact for fact in facts if fact) or "a curve")
 
 
-def _curves(episode: Episode, rewards: Sequence[Reward]) -> dict[str, tuple[list[int], list[float]]]:
+def gather_curves(episode: Episode, rewards: Sequence[Reward]) -> dict[str, tuple[list[int], list[float]]]:
+    """Return the frames and values of labels and rewards by the name that is drawn."""
     curves = {
         f"{outcome.source} {outcome.by}".strip(): (list(range(len(outcome.curve))), outcome.curve.tolist())
         for outcome in episode.labels
@@ -175,13 +182,22 @@ def _curves(episode: Episode, rewards: Sequence[Reward]) -> dict[str, tuple[list
     return curves | {reward.model: (reward.at.tolist(), reward.value.tolist()) for reward in rewards if reward.scored}
 
 
-def _plot(curves: dict[str, tuple[list[int], list[float]]], episode: Episode, width: int) -> Image.Image:
-    """Draw the curves on one scale, with gaps where values are unknown."""
-    plot = Image.new("RGB", (width, PLOT_HEIGHT + 30), BACKGROUND)
+def plot_curves(
+    curves: dict[str, tuple[list[int], list[float]]], episode: Episode, width: int, is_empty: bool = False
+) -> Image.Image:
+    """Draw the curves on one scale, with gaps where values are unknown; or only the scale and the names."""
+    places, x, y = {}, 0, PLOT_HEIGHT + 8
+    for name in curves:
+        length = round(_font(TEXT_SIZE).getlength(name))
+        x, y = (x, y) if x + length <= width else (0, y + TEXT_SIZE + 5)
+        places[name], x = (x, y), x + length + MARGIN
+    plot = Image.new("RGB", (width, y + TEXT_SIZE + 9), BACKGROUND)
     draw = ImageDraw.Draw(plot)
     known = [value for _, values in curves.values() for value in values if not np.isnan(value)]
     low, high = min([0.0, *known]), max([1.0, *known])
-    draw.line([(0, PLOT_HEIGHT), (width, PLOT_HEIGHT)], FAINT)
+    for height, value in ((8, high), (PLOT_HEIGHT, low)):
+        draw.line([(0, height), (width, height)], FAINT)
+        draw.text((2, height + 2 if value == high else height - TEXT_SIZE - 3), f"{value:g}", FAINT, _font(TEXT_SIZE))
     last = max(1, len(episode) - 1)
     for place, (name, (at, values)) in enumerate(curves.items()):
         colour = CURVE_COLOURS[place % len(CURVE_COLOURS)]
@@ -189,10 +205,10 @@ def _plot(curves: dict[str, tuple[list[int], list[float]]], episode: Episode, wi
             (x / last * (width - 1), PLOT_HEIGHT - (y - low) / (high - low) * (PLOT_HEIGHT - 8))
             for x, y in zip(at, values, strict=True)
         ]
-        for start, end in pairwise(points):
+        for start, end in pairwise(() if is_empty else points):
             if not np.isnan([*start, *end]).any():
-                draw.line([start, end], colour, 2)
-        draw.text((place * 180, PLOT_HEIGHT + 8), name, colour, _font(TEXT_SIZE))
+                draw.line([start, end], colour, 3)
+        draw.text(places[name], name, colour, _font(TEXT_SIZE))
     return plot
 
 

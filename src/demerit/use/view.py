@@ -26,7 +26,7 @@ from starlette.routing import Route
 from demerit.data.arrays import Floats
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, most_trusted
-from demerit.data.files import parse_json
+from demerit.data.files import check_free, parse_json
 from demerit.data.frames import Frames
 from demerit.data.parts import open_part, read_batches
 from demerit.data.quality import MEASURES, measure_quality
@@ -229,13 +229,21 @@ class ViewIndex:
         return numbers
 
 
-def index_for_file(dataset: Dataset, dest: str | Path) -> ViewIndex:
-    """Find the rewards of a dataset for a file that must not exist yet."""
+def index_for_file(dataset: Dataset, dest: str | Path, is_folder: bool = False) -> ViewIndex:
+    """Find the rewards of a dataset for a file that must not exist yet, or for a folder that must be empty."""
+    if is_folder:
+        check_free(dest)
     index = ViewIndex(dataset)
-    if Path(dest).exists() or index.problems:
+    if (Path(dest).exists() and not is_folder) or index.problems:
         got = index.problems[0] if index.problems else "one that exists"
-        raise BadInput(str(dest), "a new file, and rewards that can be read", got)
+        raise BadInput(str(dest), f"a new {'folder' if is_folder else 'file'}, and rewards that can be read", got)
     return index
+
+
+def render_view(name: str, template: str = "view.html.j2", reading: Sequence[str] = ()) -> str:
+    """Render the page of a dataset; `reading` are scripts that say where it reads its data, if not from a server."""
+    nothing = {"data": Markup('{"models":[],"episodes":[]}'), "curves": Markup("{}"), "videos": {}}
+    return render(template, scripts=("tables.js", "player.js", *reading, "view.js"), name=name, **nothing)
 
 
 def view_app(index: ViewIndex, open_index: Callable[[], ViewIndex], media: EpisodeMedia) -> Starlette:
@@ -243,9 +251,7 @@ def view_app(index: ViewIndex, open_index: Callable[[], ViewIndex], media: Episo
     newest = [index]
 
     def show(request: Request) -> Response:
-        nothing = {"data": Markup('{"models":[],"episodes":[]}'), "curves": Markup("{}"), "videos": {}}
-        scripts, name = ("tables.js", "player.js", "view.js"), newest[-1].dataset.name
-        return HTMLResponse(render("view.html.j2", scripts=scripts, name=name, **nothing))
+        return HTMLResponse(render_view(newest[-1].dataset.name))
 
     def list_episodes(request: Request) -> Response:
         newest.append(open_index())

@@ -60,6 +60,10 @@ class EpisodeMedia:
         """Return an mp4 with every frame: the recording if a browser plays it as it is, otherwise a small clip."""
         if plays_as_it_is(frames):
             return Path(frames.source.describe()["path"])
+        return self.clip(frames)
+
+    def clip(self, frames: Frames) -> Path:
+        """Return a small mp4 with every frame, without sound and metadata of the recording."""
         name = f"{short_hash(frames.identity().encode())}.mp4"
         return self._make_once(name, partial(_write_clip, frames, video_times(frames)))
 

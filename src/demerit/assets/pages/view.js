@@ -128,7 +128,7 @@ function thumbnail(place) {
   const box = make('div', { class: 'thumb' });
   setTimeout(() => { // not for rows that scroll by
     if (!box.isConnected) return;
-    const image = make('img', { alt: '', src: `/media/${place}.jpg` });
+    const image = make('img', { alt: '', src: `media/${place}.jpg` });
     image.addEventListener('error', () => { box.textContent = 'no video'; });
     box.append(image);
   }, 60);
