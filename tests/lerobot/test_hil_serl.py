@@ -195,6 +195,21 @@ def test_success_may_leave_the_episode_running(loop: Any, monkeypatch: pytest.Mo
     assert steps == [(2.0, False, False), (0.0, False, False)] and last == (2.0, False, True)
 
 
+def test_lerobots_recorder_ends_episodes_where_the_reward_says_success(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from lerobot.rl import gym_manipulator
+
+    monkeypatch.setattr(gym_manipulator, "make_processors", gym_manipulator.make_processors)
+    put_reward(gym_manipulator, LeRobotReward(LampModel(), WORDS, 0.5))
+    levels = ((0, 20, 200, 220, 240), (0, 10, 20, 10, 0))
+    episodes = [np.stack([np.full((64, 64, 3), level, np.uint8) for level in some]) for some in levels]
+    record_episodes(episodes, [False, False], WORDS, tmp_path / "recorded")
+    dataset = demerit.open_dataset(str(tmp_path / "recorded"))
+    assert [len(one) for one in dataset] == [2, 4]
+    assert [one.signals["next.reward"].reshape(-1).tolist() for one in dataset] == [[0.0, 2.0], [0.0] * 4]
+
+
 def test_the_printed_edit_line_removes_the_episodes(workplace: Path, tmp_path: Path) -> None:
     """`demerit filter` prints a command of LeRobot's: it runs as printed."""
     source = workplace / "my_recording"
