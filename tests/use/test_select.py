@@ -93,6 +93,13 @@ def test_what_is_no_episode_is_refused_in_one_sentence(candidates: Any) -> None:
     assert refused.value.what == "candidates" and "open_dataset" in str(refused.value)
 
 
+@pytest.mark.parametrize("model", [Path("./my-model"), None, [make_candidate(1)]])
+def test_what_is_no_model_is_refused_in_one_sentence(model: Any) -> None:
+    with pytest.raises(BadInput) as refused:
+        pick([make_candidate(1)], model)
+    assert refused.value.what == "model"
+
+
 def test_candidates_may_be_any_iterable() -> None:
     assert pick(iter([make_candidate(51), make_candidate(204)]), LightJudge()).index == 1
 

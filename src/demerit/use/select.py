@@ -96,6 +96,8 @@ def pick_chunk(
 
 def _load_judge(model: str | RewardModel) -> RewardModel:
     judge = load_model(model) if isinstance(model, str) else model
+    if not isinstance(judge, RewardModel):
+        raise BadInput("model", "a model or its name", type(judge).__name__)
     if not judge.card.comparable:
         raise BadInput(judge.card.name, "a model whose values can be compared between episodes", "one relative to each")
     return judge
