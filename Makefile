@@ -17,7 +17,7 @@ help:
 	@echo "make demo       teach a model on part of the shipped sample, score the rest, write a report"
 	@echo "make test       run the tests (about 14 minutes on two cores)"
 	@echo "make test-slow  run the slow tests: kill loops, browser, README commands"
-	@echo "make test-lerobot  LeRobot itself opens and trains on what demerit writes (an environment of its own, 1.6 GB)"
+	@echo "make test-lerobot  LeRobot itself trains on what demerit writes and runs its rewards (an environment of its own, 1.8 GB)"
 	@echo "make test-rerun  Rerun itself verifies what demerit writes (an environment of its own, 1.1 GB)"
 	@echo "make fuzz       run the property tests with random examples; new failures become explicit examples"
 	@echo "make check      style, types and import direction"
@@ -91,7 +91,7 @@ $(LEROBOT)/.ready: pyproject.toml
 	$(LEROBOT_INSTALL) torch==2.13.0
 	$(LEROBOT_INSTALL) numpy==2.2.6 datasets==4.8.5 huggingface_hub==0.35.3 'pandas<3' av==15.1.0 'pillow<13' \
 	  'packaging<26' draccus==0.10.0 'accelerate>=1.10,<2' jsonlines einops termcolor imageio pyserial deepdiff \
-	  'gymnasium<2' diffusers==0.35.2
+	  'gymnasium<2' diffusers==0.35.2 'opencv-python-headless<4.13' grpcio==1.73.1 'protobuf<6.32'
 	$(LEROBOT_INSTALL) --no-deps lerobot==0.4.4 torchvision==0.25.0
 	$(LEROBOT_INSTALL) -e . pytest pytest-timeout pytest-xdist
 	touch $@

@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mcap.reader import make_reader
 
 from demerit.data.store import Store
 from fakes.command import COMMAND, demerit_here
+from fakes.policy_server import serve_policy
 from fakes.terminal import in_terminal
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -86,13 +88,29 @@ def test_gym_example_learns_what_the_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_steering_example_runs(tmp_path: Path) -> None:
+def test_the_steering_examples_run(tmp_path: Path) -> None:
     for command in ("demo demo", "teach demo/lesson -o my-model --no-reader"):
         said = demerit_here(*command.split(), cwd=tmp_path)
         assert said.returncode == 0, said.stderr
-    code = dict(blocks("steering.md"))["python"]
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    rollouts, chunks = (code for language, code in blocks("steering.md") if language == "python")
+    run = subprocess.run([sys.executable, "-c", rollouts], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.stdout.startswith("bin-picking"), run.stderr
+    curve, address = ", curve=np.array(path))", "ws://127.0.0.1:8000"
+    assert curve in chunks and address in chunks
+    taught_progress, taught_flags = (steer(code, address) for code in (chunks, chunks.replace(curve, ")")))
+    assert taught_progress[1] > 0.5 > taught_progress[0]
+    assert taught_flags[1] < taught_flags[0] == taught_progress[0]
+
+
+def steer(code: str, address: str) -> list[float]:
+    """Run the page's example with a policy that pushes at random; return where the ball is, the first and the best."""
+    random = np.random.default_rng(0)
+    with serve_policy(lambda observation: {"actions": random.uniform(-1, 1, (4, 1))}) as (server, url):
+        command = [sys.executable, "-c", code.replace(address, url)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert len(server.asked) == 4 * (1 + 8) and server.asked[-1]["observation/image"].shape == (64, 64, 3)
+    return [float(number) for number in re.findall(r"at ([\d.]+) of the way", run.stdout)]
 
 
 @pytest.mark.slow

@@ -105,8 +105,9 @@ def test_every_built_in_name_can_be_loaded() -> None:
 
 
 HEAVY = {
-    "accelerate", "gymnasium_robotics", "h5py", "huggingface_hub", "matplotlib", "metaworld", "mujoco", "onnx",
-    "openai", "peft", "pydantic", "rerun", "safetensors", "tensorboard", "tokenizers", "torch", "transformers", "wandb",
+    "accelerate", "gymnasium_robotics", "h5py", "huggingface_hub", "lerobot", "matplotlib", "metaworld", "mujoco",
+    "onnx", "openai", "peft", "pydantic", "rerun", "safetensors", "tensorboard", "tokenizers", "torch", "transformers",
+    "wandb",
 }  # fmt: skip
 
 

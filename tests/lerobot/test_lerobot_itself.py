@@ -22,13 +22,8 @@ torch = pytest.importorskip("torch", reason="LeRobot's environment: make test-le
 pytest.importorskip("lerobot.__version__", reason="LeRobot is not installed in this environment: make test-lerobot")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-# PyPI's torchvision is built for CUDA: beside a CPU torch, its operators must be declared before it is imported.
-DECLARE = """
-import torch
-for name in ("nms", "qnms"):
-    torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-"""
-exec(DECLARE)
+from fakes.lerobot_itself import DECLARE  # noqa: E402
+
 TRAIN = DECLARE + "\nfrom lerobot.scripts.lerobot_train import main\nmain()"
 TOTAL = sum(LENGTHS)
 

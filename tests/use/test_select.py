@@ -1,6 +1,8 @@
 """Best of K: the pick, its margin, ties, and what is refused."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from demerit.data.episode import Episode
 from demerit.data.reward import Reward
 from demerit.errors import BadInput, BadReward
 from demerit.models.protocol import ModelCard, example_card
-from demerit.use.select import choose, pick
+from demerit.use.select import choose, pick, pick_chunk
+from fakes.lamp_env import LampModel
 
 NAN = float("nan")
 
@@ -83,6 +86,24 @@ def test_nothing_scored_is_refused() -> None:
         pick([], LightJudge())
 
 
+@pytest.mark.parametrize("candidates", ["demo/test", Path("demo/test"), [make_candidate(1), "two.mp4"], 7, None])
+def test_what_is_no_episode_is_refused_in_one_sentence(candidates: Any) -> None:
+    with pytest.raises(BadInput) as refused:
+        pick(candidates, LightJudge())
+    assert refused.value.what == "candidates" and "open_dataset" in str(refused.value)
+
+
+@pytest.mark.parametrize("model", [Path("./my-model"), None, [make_candidate(1)]])
+def test_what_is_no_model_is_refused_in_one_sentence(model: Any) -> None:
+    with pytest.raises(BadInput) as refused:
+        pick([make_candidate(1)], model)
+    assert refused.value.what == "model"
+
+
+def test_candidates_may_be_any_iterable() -> None:
+    assert pick(iter([make_candidate(51), make_candidate(204)]), LightJudge()).index == 1
+
+
 def test_values_that_cannot_be_compared_are_refused() -> None:
     class RelativeJudge(LightJudge):
         card = example_card(name="relative", comparable=False)
@@ -103,3 +124,127 @@ def test_no_candidate_is_better_than_the_pick(finals: list[float]) -> None:
     assert finals[choice.index] == max(known) and finals.index(max(known)) == choice.index
     assert len(choice.ties) == known.count(max(known)) - 1
     assert len(choice.unscored) == len(finals) - len(known)
+
+
+PAST = np.stack([np.full((4, 4, 3), level, np.uint8) for level in (10, 20)])
+
+
+def imagine(frames: Any, chunk: Sequence[Sequence[int]]) -> list[Any]:
+    """A chunk is a list of futures, a future the brightness of each of its frames."""
+    return [np.stack([np.full((4, 4, 3), level, np.uint8) for level in future]) for future in chunk]
+
+
+class FollowingLamp(LampModel):
+    """It scores an episode as it follows it live."""
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        return [self._follow(episode) for episode in episodes]
+
+    def _follow(self, episode: Episode) -> Reward:
+        live = self.start(episode.instruction)
+        values = [live.step(frame).value for frame in episode.main.all()]
+        return Reward("lamp", episode.id, np.arange(len(values)), np.array(values))
+
+
+@given(
+    st.lists(
+        st.lists(st.lists(st.integers(1, 255), min_size=1, max_size=4), min_size=1, max_size=3), min_size=1, max_size=4
+    )
+)
+def test_the_value_of_a_chunk_is_the_mean_over_its_futures_as_a_live_model_sees_them(chunks: Any) -> None:
+    model, expected = FollowingLamp(), []
+    for chunk in chunks:
+        finals = []
+        for future in chunk:
+            live = model.start("light it")
+            finals.append([live.step(frame).value for frame in [*PAST, *imagine(PAST, [future])[0]]][-1])
+        expected.append(sum(finals) / len(finals))
+    choice = pick_chunk(chunks, imagine, PAST, model, "light it")
+    np.testing.assert_allclose(choice.values, expected, rtol=1e-5)
+    assert expected[choice.index] == pytest.approx(max(expected), rel=1e-6)
+
+
+def test_a_sure_chunk_beats_one_that_is_better_once_in_a_while() -> None:
+    assert pick_chunk([[[255], [10], [10]], [[120], [120], [120]]], imagine, PAST, LightJudge(), "").index == 1
+    assert pick_chunk([[[255], [10]], [[120], [120]]], imagine, PAST, LightJudge(), "").index == 0
+
+
+def test_a_chunk_with_a_future_that_cannot_be_scored_is_never_picked() -> None:
+    choice = pick_chunk([[[255], [0]], [[30], [40]]], imagine, PAST, LightJudge(), "")
+    assert choice.index == 1 and choice.unscored == {0: "1 of 2 futures: it is dark"}
+    with pytest.raises(BadReward):
+        pick_chunk([[[0]], [[0]]], imagine, PAST, LightJudge(), "")
+
+
+class SureJudge(LightJudge):
+    """All that is bright enough is worth the same; the last frame's blue is the probability of success."""
+
+    def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+        found = []
+        for one in episodes:
+            last, where = one.main.take([len(one) - 1]), np.array([len(one) - 1])
+            facts = {"familiarity": float(last[..., 1].mean()) / 255}
+            found.append(
+                Reward(
+                    "light", one.id, where, np.ones(1), last[..., 2].mean(keepdims=True).reshape(1) / 255, given=facts
+                )
+            )
+        return found
+
+
+def test_mean_probabilities_decide_between_equal_means_and_one_strange_future_makes_a_guess() -> None:
+    def paint(frames: Any, chunk: Any) -> list[Any]:
+        return [np.full((1, 4, 4, 3), (9, green, blue), np.uint8) for green, blue in chunk]
+
+    choice = pick_chunk([[(99, 255), (99, 0)], [(99, 200), (0, 100)]], paint, PAST, SureJudge(), "")
+    assert choice.index == 1 and choice.margin == 0.0 and choice.ties == () and choice.is_guess
+    assert not pick_chunk([[(99, 255)], [(0, 100)]], paint, PAST, SureJudge(), "").is_guess
+
+
+def test_cameras_are_joined_by_name() -> None:
+    seen: list[Episode] = []
+
+    class Seeing(LightJudge):
+        def score(self, episodes: Sequence[Episode]) -> list[Reward]:
+            seen.extend(episodes)
+            return super().score(episodes)
+
+    past = {"top": PAST, "wrist": PAST[:, :2]}
+    one = {"wrist": PAST[:1, :2] + 5, "top": PAST[:1] + 1}
+    assert pick_chunk([None], lambda frames, chunk: one, past, Seeing(), "lift it", fps=5.0).index == 0
+    (episode,) = seen
+    assert list(episode.views) == ["top", "wrist"] and episode.instruction == "lift it"
+    assert [int(frame[0, 0, 0]) for frame in episode.views["wrist"].all()] == [10, 20, 15]
+    assert episode.main.times().tolist() == [0.0, 0.2, 0.4]
+
+
+GOOD = np.zeros((2, 4, 4, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    "future",
+    [
+        GOOD[0],
+        GOOD[:0],
+        GOOD.astype(np.float32),
+        GOOD[..., :1],
+        GOOD[:, :2],
+        [],
+        [GOOD[0], GOOD[1]],
+        {"other": GOOD},
+        {},
+        None,
+        "frames",
+    ],
+)
+def test_what_is_no_future_is_refused(future: Any) -> None:
+    with pytest.raises(BadInput, match="imagine"):
+        pick_chunk([0], lambda frames, chunk: future, PAST, LightJudge(), "")
+
+
+def test_what_is_nothing_to_choose_from_is_refused() -> None:
+    for chunks, frames in (([], PAST), ([0], GOOD[0]), ([0], {"a": GOOD, "b": GOOD[:1]}), ([0], {})):
+        with pytest.raises(BadInput):
+            pick_chunk(chunks, lambda frames, chunk: GOOD, frames, LightJudge(), "")
+    several = np.stack([GOOD + 1, GOOD + 3])  # futures in one array
+    assert pick_chunk([0], lambda frames, chunk: several, PAST, LightJudge(), "").values[0] == pytest.approx(2 / 255)

@@ -16,6 +16,7 @@ import os
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidStatus, PayloadTooBig, WebSocketException
 from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
@@ -39,6 +40,7 @@ TOKEN = "DEMERIT_TOKEN"
 AT_ONCE = 4
 """requests at once: one is decoded and one is sent while one is computed"""
 MOST_ANSWER = 64 * 1024 * 1024
+MOST_MESSAGE = 1024 * 1024
 READ_BYTES = 65536
 BUSY, GONE, TOO_LARGE = (429, 503), 410, 413
 REFUSED = (400, TOO_LARGE)
@@ -209,19 +211,7 @@ class RemoteModel(ShownModel):
 
     def try_again(self, ask: Callable[[], Answer]) -> Answer:
         """Call it until it answers; raises RemoteError when patience is over."""
-        until, pause, tried = time.monotonic() + self.patience, FIRST_PAUSE, False
-        while True:
-            try:
-                return ask()
-            except RemoteError as error:
-                if error.status not in BUSY or (tried and time.monotonic() + pause > until):
-                    raise
-            except OSError as error:
-                self.close()  # connections of a server that is gone
-                if tried and time.monotonic() + pause > until:
-                    raise RemoteError(self.url, 0, str(error) or type(error).__name__) from error
-            time.sleep(pause)
-            pause, tried = min(2 * pause, LONGEST_PAUSE), True
+        return keep_asking(ask, self.url, self.patience, self.close)
 
     def connect(self) -> LiveSocket:
         """Return a connection for a live episode: that of an ended one, or a new one."""
@@ -314,10 +304,14 @@ class LiveSocket:
     `websockets.sync` reads in a thread of its own, and waking the caller takes as long as the frame's way there.
     """
 
-    def __init__(self, address: str, headers: Mapping[str, str], timeout: float) -> None:
-        """Connect; raises OSError, or InvalidStatus when the server refuses. `timeout` is for each wait."""
+    def __init__(self, address: str, headers: Mapping[str, str], timeout: float, most: int = MOST_MESSAGE) -> None:
+        """Connect; raises OSError, or InvalidStatus when the server refuses.
+
+        `timeout` is for each wait, in seconds; `most` is the largest message accepted, in bytes.
+        """
         uri = parse_uri(address)
-        self._protocol = ClientProtocol(uri)
+        self._address, self._most, self._protocol = address, most, ClientProtocol(uri, max_size=most)
+        self._events, self._parts, self._is_text = deque[object](), list[bytes](), False
         self._socket = socket.create_connection((uri.host, uri.port), timeout)
         try:
             if uri.secure:
@@ -326,8 +320,8 @@ class LiveSocket:
             request = self._protocol.connect()
             request.headers.update(headers)
             self._protocol.send_request(request)
-            while not self._exchange_bytes():
-                pass
+            while not self._events and self._protocol.handshake_exc is None:
+                self._events.extend(self._exchange_bytes())
             refused = self._protocol.handshake_exc
             if isinstance(refused, InvalidStatus):
                 raise refused
@@ -339,6 +333,11 @@ class LiveSocket:
 
     def ask(self, message: str | bytes) -> bytes:
         """Send a message and return the next one of the server."""
+        self.send(message)
+        return self.receive()[1]
+
+    def send(self, message: str | bytes) -> None:
+        """Send a message."""
         try:
             if isinstance(message, str):
                 self._protocol.send_text(message.encode())
@@ -346,13 +345,19 @@ class LiveSocket:
                 self._protocol.send_binary(message)
         except WebSocketException as error:
             raise ConnectionError(str(error)) from error
-        answer = b""
+
+    def receive(self) -> tuple[bool, bytes]:
+        """Return the next message of the server, and whether it is text."""
         while True:
-            for event in self._exchange_bytes():
-                if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.CONT):
-                    answer += event.data
+            while self._events:
+                event = self._events.popleft()
+                if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+                    self._is_text = event.opcode is Opcode.TEXT if event.opcode is not Opcode.CONT else self._is_text
+                    self._parts.append(bytes(event.data))
                     if event.fin:
-                        return answer
+                        message, self._parts = b"".join(self._parts), []
+                        return self._is_text, message
+            self._events.extend(self._exchange_bytes())
 
     def close(self) -> None:
         """Close it, without waiting for the server."""
@@ -370,7 +375,29 @@ class LiveSocket:
         if not received or self._protocol.close_rcvd is not None:
             raise ConnectionError(f"the server closed the connection ({self._protocol.close_rcvd or 'without a word'})")
         self._protocol.receive_data(received)
+        if isinstance(self._protocol.parser_exc, PayloadTooBig):
+            raise RemoteError(self._address, TOO_LARGE, f"its message is larger than {self._most} bytes")
         return list(self._protocol.events_received())
+
+
+def keep_asking(ask: Callable[[], Answer], url: str, patience: float, forget: Callable[[], None]) -> Answer:
+    """Call it until it answers, for `patience` seconds; raises RemoteError after that.
+
+    `forget` is called where the server cannot be reached: it closes connections that are gone.
+    """
+    until, pause, tried = time.monotonic() + patience, FIRST_PAUSE, False
+    while True:
+        try:
+            return ask()
+        except RemoteError as error:
+            if error.status not in BUSY or (tried and time.monotonic() + pause > until):
+                raise
+        except OSError as error:
+            forget()
+            if tried and time.monotonic() + pause > until:
+                raise RemoteError(url, 0, str(error) or type(error).__name__) from error
+        time.sleep(pause)
+        pause, tried = min(2 * pause, LONGEST_PAUSE), True
 
 
 def _ask_all(ask: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
