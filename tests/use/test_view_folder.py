@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
 from demerit.data.dataset import Dataset
 from demerit.data.formats import open_dataset
@@ -22,6 +24,7 @@ from demerit.errors import StoreError
 from demerit.models.score import rewards_folder
 from demerit.use.view import ViewIndex
 from demerit.use.view_folder import FOLDERS, write_view
+from demerit.web.server import WebServer, make_app
 from fakes.command import demerit_here, error_sentence
 from fakes.tiny_video import put_video
 from fakes.viewed_dataset import EVIL, LENGTH, make_recording, make_viewed
@@ -194,6 +197,20 @@ def test_the_folder_opens_from_the_disk(browser: Any, dataset: Dataset, tmp_path
     wait_until(page, lambda: page.evaluate("player.video.readyState >= 2 && player.episode.name === 'right'"))
     assert page.evaluate("player.episode.link").startswith("media/")
     page.context.close()
+    assert not problems
+
+
+@pytest.mark.slow
+def test_the_folder_can_be_hosted_below_any_address(browser: Any, dataset: Dataset, tmp_path: Path) -> None:
+    write_view(dataset, tmp_path / "page")
+    hosted = Mount("/some/where", StaticFiles(directory=tmp_path / "page", html=True))
+    page, problems = browser.new_context().new_page(), list[str]()
+    page.on("console", lambda one: problems.append(one.text) if "2.jpg" not in one.location["url"] else None)
+    with WebServer(make_app([hosted])) as server:
+        page.goto(f"{server.url}/some/where/?episode=set%2F003")
+        page.locator("#more-facts dd", has_text="human Ada: failure").first.wait_for()
+        wait_until(page, lambda: page.evaluate("player.video.readyState >= 2"))
+        page.context.close()
     assert not problems
 
 

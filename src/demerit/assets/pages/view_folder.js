@@ -9,7 +9,7 @@ window.fetch = (address) => new Promise((resolve) => {
     script.remove();
     const content = received.get(address);
     received.delete(address);
-    resolve({ ok: content !== undefined, json: async () => content, text: async () => 'This folder has it not, or it cannot be read.' });
+    resolve({ ok: content !== undefined, json: async () => content, text: async () => 'It is not in this folder, or it cannot be read.' });
   };
   script.addEventListener('load', settle);
   script.addEventListener('error', settle);
