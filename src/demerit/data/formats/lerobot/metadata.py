@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from demerit.data.dataset import Problem
 from demerit.data.episode import LABEL_SOURCES, LabelSource, Outcome
-from demerit.data.stages import StageSpan, StagePlan, place_stages, share_progress, trim_stages
+from demerit.data.stages import StagePlan, StageSpan, place_stages, share_progress, trim_stages
 from demerit.errors import BadInput
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
