@@ -20,7 +20,7 @@ import numpy as np
 
 import demerit
 from demerit.data.dataset import Dataset
-from demerit.data.stages import Stage
+from demerit.data.stages import StageSpan
 from demerit.training.teach import TeachConfig
 
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
@@ -29,12 +29,12 @@ MOVES = 0.35
 KINDS = ("flags", "stages", "four moments", "every frame")
 
 
-def mark_stages(curve: np.ndarray) -> tuple[Stage, ...]:
+def mark_stages(curve: np.ndarray) -> tuple[StageSpan, ...]:
     last, moves, done = len(curve) - 1, np.flatnonzero(curve >= MOVES), np.flatnonzero(curve >= 1)
     if not len(moves) or moves[0] < 1:
-        return (Stage("reach", 0, last),)
+        return (StageSpan("reach", 0, last),)
     end = int(done[0]) if len(done) else last
-    return Stage("reach", 0, int(moves[0]) - 1), Stage("carry", int(moves[0]), end)
+    return StageSpan("reach", 0, int(moves[0]) - 1), StageSpan("carry", int(moves[0]), end)
 
 
 def relabel(episode: demerit.Episode, kind: str) -> demerit.Episode:

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 from mcap.reader import make_reader
 
+from demerit.data.formats import open_dataset
 from demerit.data.store import Store
+from demerit.data.video import write_video
 from fakes.command import COMMAND, demerit_here
 from fakes.policy_server import serve_policy
 from fakes.terminal import in_terminal
@@ -202,6 +204,28 @@ def test_the_detection_page_runs(tmp_path: Path) -> None:
         [sys.executable, "-c", found["python"]], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert "has an alarm at frame 1" in run.stdout, run.stderr
+
+
+def test_the_stages_of_the_labels_page_are_imported_and_exported(tmp_path: Path) -> None:
+    page = (DOCS / "labels.md").read_text("utf-8").partition("## Stages")[2].partition("## Several cameras")[0]
+    found = dict(re.findall(r"^```(\w+)\n(.*?)^```$", page, flags=re.M | re.S))
+    (tmp_path / "my_videos").mkdir()
+    (tmp_path / "my_videos/labels.csv").write_text(found["csv"])
+    for number, row in enumerate(found["csv"].splitlines()[1:]):
+        images = np.full((61, 16, 16, 3), 60 * number, np.uint8)
+        write_video(tmp_path / "my_videos" / row.split(",")[0], images, fps=10)
+    for line in found["bash"].splitlines():
+        run = demerit_here(*line.split()[1:], cwd=tmp_path)
+        assert run.returncode == 0, run.stderr
+    said = [" ".join(map(str, one.outcomes[0].stages)) for one in Store(tmp_path / "my_set").episodes()]
+    assert said == [
+        "reach:0-12 grasp:13-30 place:31-60",
+        "reach:0-14 grasp:15-60",
+        "reach:0-15 grasp:16-30 place:31-60",
+    ]
+    written = [episode.outcomes[-1] for episode in open_dataset(str(tmp_path / "my_lerobot"))]
+    assert [(one.source, " ".join(map(str, one.stages))) for one in written] == [("human", text) for text in said]
+    assert [(one.stages[0].start, one.stages[1].start) for one in written] == [(0, pytest.approx(1 / 3))] * 3
 
 
 @pytest.mark.slow

@@ -19,20 +19,20 @@ from demerit.data.formats.label_file import LabelCells, LabelRow, read_outcomes
 from demerit.data.frames import Frames
 from demerit.data.importing import import_dataset
 from demerit.data.parts import MOST_SMALL_PARTS
-from demerit.data.stages import Stage, mark_stages, place_stages, plan_task, share_progress, trim_stages
+from demerit.data.stages import StageSpan, mark_stages, place_stages, plan_task, share_progress, trim_stages
 from demerit.data.store import Store
 from demerit.errors import BadInput
 from fakes.tiny_video import put_video, write_lines
 
 FRAMES = Frames.from_array(np.zeros((61, 4, 4, 3), np.uint8), 10.0)
-REACH, GRASP = Stage("reach", 0, 3), Stage("grasp", 4, 7)
-STAGED = Outcome("human", success=True, stages=(REACH, Stage("grasp", 4, 7, 0.25, 1)), by="Ada")
+REACH, GRASP = StageSpan("reach", 0, 3), StageSpan("grasp", 4, 7)
+STAGED = Outcome("human", success=True, stages=(REACH, StageSpan("grasp", 4, 7, 0.25, 1)), by="Ada")
 PLAIN = Outcome("human", success=False)
 
 spans = st.lists(st.integers(0, 40), min_size=2, max_size=8, unique=True).map(sorted)
 
 
-def read_cell(cell: object) -> tuple[tuple[Stage, ...], list[Problem]]:
+def read_cell(cell: object) -> tuple[tuple[StageSpan, ...], list[Problem]]:
     problems: list[Problem] = []
     outcomes = read_outcomes(LabelCells(LabelRow("labels.csv:2", {"stages": cell})), FRAMES, "e", problems)
     return (outcomes[0].stages if outcomes else ()), problems
@@ -47,13 +47,13 @@ def read_cell(cell: object) -> tuple[tuple[Stage, ...], list[Problem]]:
 )
 def test_a_stage_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(BadInput):
-        Stage(**{"name": "reach", "first": 0, "last": 3, **wrong})  # type: ignore[arg-type]
+        StageSpan(**{"name": "reach", "first": 0, "last": 3, **wrong})  # type: ignore[arg-type]
 
 
 def test_stages_come_one_after_another() -> None:
     assert Outcome("human", stages=(GRASP, REACH)).stages == (REACH, GRASP)
     with pytest.raises(BadInput):
-        Outcome("human", stages=(REACH, Stage("grasp", 3, 7)))
+        Outcome("human", stages=(REACH, StageSpan("grasp", 3, 7)))
     assert Outcome("human", stages=(REACH,)) != Outcome("human")
     episode = Episode.from_array(np.zeros((8, 4, 4, 3), np.uint8))
     assert replace(episode, outcomes=(STAGED,)).select([0, 1]).outcomes[0].stages == ()
@@ -61,7 +61,7 @@ def test_stages_come_one_after_another() -> None:
 
 @given(spans, st.integers(1, 45))
 def test_trimmed_spans_fit_the_video_and_keep_their_begins(edges: list[int], length: int) -> None:
-    given_ = [Stage(str(a), a, b) for a, b in pairwise(edges)]  # each ends where the next begins
+    given_ = [StageSpan(str(a), a, b) for a, b in pairwise(edges)]  # each ends where the next begins
     found = trim_stages(given_, length)
     assert [stage.first for stage in found] == [first for first in edges[:-1] if first < length]
     assert all(stage.last < length for stage in found)
@@ -79,7 +79,7 @@ def test_shares_of_a_task_add_up_to_it(shares: dict[str, float]) -> None:
 
 
 def test_stages_of_a_task_share_its_progress_equally() -> None:
-    plan = plan_task([[REACH], [REACH, GRASP, replace(REACH, first=8, last=9), Stage("place", 10, 12)], []])
+    plan = plan_task([[REACH], [REACH, GRASP, replace(REACH, first=8, last=9), StageSpan("place", 10, 12)], []])
     assert list(plan) == ["reach", "grasp", "place"] and plan["grasp"] == pytest.approx((1 / 3, 2 / 3))
     again = place_stages([REACH, GRASP, replace(REACH, first=8, last=9)], plan, False)
     assert mark_stages(again, 10)[[0, 3, 4, 7, 8, 9]] == pytest.approx([0, 1 / 3, 1 / 3, 2 / 3, 0, 1 / 3])
@@ -87,10 +87,10 @@ def test_stages_of_a_task_share_its_progress_equally() -> None:
 
 
 def test_who_has_other_stages_than_the_task_is_placed_only_if_finished() -> None:
-    plan, other = plan_task([[REACH, GRASP]]), [Stage("throw", 0, 7)]
+    plan, other = plan_task([[REACH, GRASP]]), [StageSpan("throw", 0, 7)]
     assert place_stages(other, plan, is_finished=False) == ()
-    assert place_stages(other, plan, is_finished=True) == (Stage("throw", 0, 7, 0, 1),)
-    stated = [Stage("throw", 0, 7, 0.1, 0.4)]
+    assert place_stages(other, plan, is_finished=True) == (StageSpan("throw", 0, 7, 0, 1),)
+    stated = [StageSpan("throw", 0, 7, 0.1, 0.4)]
     assert place_stages(stated, plan, is_finished=False) == tuple(stated)
 
 
@@ -164,8 +164,8 @@ def test_an_import_again_follows_the_stages_of_the_label_file(tmp_path: Path) ->
         return episode.outcomes[0]
 
     assert run().stages == ()
-    assert run(stages="reach:0-1 grasp:2-3").stages == (Stage("reach", 0, 1), Stage("grasp", 2, 3))
-    assert run(stages="reach:0-2 grasp:3-3").stages == (Stage("reach", 0, 2), Stage("grasp", 3, 3))
+    assert run(stages="reach:0-1 grasp:2-3").stages == (StageSpan("reach", 0, 1), StageSpan("grasp", 2, 3))
+    assert run(stages="reach:0-2 grasp:3-3").stages == (StageSpan("reach", 0, 2), StageSpan("grasp", 3, 3))
     assert run().stages == ()
 
 

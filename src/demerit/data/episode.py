@@ -27,7 +27,7 @@ import numpy.typing as npt
 from demerit.data.arrays import Floats32
 from demerit.data.frames import Frames, short_hash
 from demerit.data.notebook import episode_html
-from demerit.data.stages import Stage, check_stages
+from demerit.data.stages import StageSpan, check_stages
 from demerit.errors import BadEpisode, BadInput, UnknownName
 
 LabelSource = Literal["human", "simulator", "rule", "edit", "model"]
@@ -83,7 +83,7 @@ class Outcome:
     """free text; never shown to a model under evaluation"""
     by: str = ""
     """name of the person, simulator, rule or model"""
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[StageSpan, ...] = ()
     """the parts of the work, one after another"""
 
     def __post_init__(self) -> None:

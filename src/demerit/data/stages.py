@@ -20,7 +20,7 @@ StagePlan = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageSpan:
     """A part of the work from frame `first` to frame `last` (inclusive), where it is done."""
 
     name: str
@@ -44,7 +44,7 @@ class Stage:
         return f"{self.name}:{self.first}-{self.last}"
 
 
-def check_stages(stages: Iterable[Stage]) -> tuple[Stage, ...]:
+def check_stages(stages: Iterable[StageSpan]) -> tuple[StageSpan, ...]:
     """Return the stages in order of time; two that share a frame are refused."""
     found = tuple(sorted(stages, key=lambda stage: stage.first))
     for one, other in pairwise(found):
@@ -53,7 +53,7 @@ def check_stages(stages: Iterable[Stage]) -> tuple[Stage, ...]:
     return found
 
 
-def trim_stages(stages: Iterable[Stage], length: int | None) -> tuple[Stage, ...]:
+def trim_stages(stages: Iterable[StageSpan], length: int | None) -> tuple[StageSpan, ...]:
     """Make the spans of a tool fit: one that ends where the next begins, or after the last frame, ends before it."""
     ordered = sorted(stages, key=lambda stage: stage.first)
     stops = [*(stage.first for stage in ordered[1:]), max(stage.last for stage in ordered) + 1] if ordered else []
@@ -71,13 +71,13 @@ def share_progress(shares: Mapping[str, float]) -> StagePlan:
     return dict(zip(shares, pairwise(edges), strict=True))
 
 
-def plan_task(finished: Iterable[Sequence[Stage]]) -> StagePlan:
+def plan_task(finished: Iterable[Sequence[StageSpan]]) -> StagePlan:
     """Return the plan of a task whose episodes were finished: equal shares, by the episode with the most stages."""
     names = [dict.fromkeys((stage.name for stage in stages), 1.0) for stages in finished]
     return share_progress(max(names, key=len, default={}))
 
 
-def place_stages(stages: Sequence[Stage], plan: StagePlan, is_finished: bool) -> tuple[Stage, ...]:
+def place_stages(stages: Sequence[StageSpan], plan: StagePlan, is_finished: bool) -> tuple[StageSpan, ...]:
     """Say how far each stage goes: as its source says, or by the plan; () if that is unknown.
 
     A finished episode whose stages are not all in the plan has a plan of its own.
@@ -91,7 +91,7 @@ def place_stages(stages: Sequence[Stage], plan: StagePlan, is_finished: bool) ->
     return tuple(replace(one, start=plan[one.name][0], stop=plan[one.name][1]) for one in stages)
 
 
-def mark_stages(stages: Sequence[Stage], length: int) -> Floats32:
+def mark_stages(stages: Sequence[StageSpan], length: int) -> Floats32:
     """Return progress where placed stages begin and are done, NaN at the other of `length` frames."""
     marks = np.full(length, np.nan, dtype=np.float32)
     for stage in stages:

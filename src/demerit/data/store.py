@@ -44,7 +44,7 @@ from demerit.data.parts import (
     read_matching,
     write_manifest,
 )
-from demerit.data.stages import Stage
+from demerit.data.stages import StageSpan
 from demerit.errors import BadEpisode, StoreError, UnknownName
 
 ORIGIN_COLUMNS = ("dataset", "revision", "licence", "embodiment", "site", "split", "group", "parent")
@@ -502,7 +502,7 @@ def label_hash(id: str, row: Mapping[str, Any]) -> str:
 def _row_outcome(row: Mapping[str, Any]) -> Outcome:
     curve = row["curve"]
     events = tuple(Event(**event) for event in row["events"])
-    stages = tuple(Stage(**stage) for stage in row.get("stages") or ())
+    stages = tuple(StageSpan(**stage) for stage in row.get("stages") or ())
     known = {
         **row,
         "events": events,

@@ -18,7 +18,7 @@ from demerit.data.formats.lerobot.metadata import stays_inside
 from demerit.data.formats.lerobot.reader import LeRobotReader, ParquetImages
 from demerit.data.formats.lerobot.writer import write_lerobot
 from demerit.data.frames import Frames, FrameSource, frame_source
-from demerit.data.stages import Stage
+from demerit.data.stages import StageSpan
 from demerit.data.video import write_video
 from demerit.errors import BadInput, StoreError, UnknownName, UnreadableVideo
 from fakes.lerobot_fixture import edit_json, make_images, write_jsonl, write_v21
@@ -620,7 +620,7 @@ def test_written_stages_are_read_back_with_their_source(
     tmp_path: Path, stop: float | None, shares: list[float]
 ) -> None:
     ends = {"reach": (None, None), "lift": (None, None)} if stop is None else {"reach": (0, stop), "lift": (stop, 1)}
-    both = (Stage("reach", 0, 3, *ends["reach"]), Stage("lift", 4, 7, *ends["lift"]))
+    both = (StageSpan("reach", 0, 3, *ends["reach"]), StageSpan("lift", 4, 7, *ends["lift"]))
     label = Outcome("human", stages=both, by="Ada")
     flag = Outcome("human", success=True, by="Bob")
     episodes = [

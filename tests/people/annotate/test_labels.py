@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demerit.data.episode import Event, Outcome
-from demerit.data.stages import Stage
+from demerit.data.stages import StageSpan
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, DemeritError
 from demerit.people.annotate.labels import (
@@ -118,7 +118,7 @@ def test_marked_stages_become_a_label_and_a_later_mark_replaces_them() -> None:
     answer = read_answer("mark", body, 10)
     assert read_answer("mark", write_answer(answer), 10) == answer
     label = outcome_of("Ada", [answer], 10)
-    assert label == Outcome("human", by="Ada", stages=(Stage("reach", 0, 3), Stage("lift", 4, 9)))
+    assert label == Outcome("human", by="Ada", stages=(StageSpan("reach", 0, 3), StageSpan("lift", 4, 9)))
     later = outcome_of("Ada", [answer, Answer("mark", success=True)], 10)
     assert later is not None and later.stages == ()
 

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 import demerit
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, Outcome
-from demerit.data.stages import Stage
+from demerit.data.stages import StageSpan
 from demerit.training.teach.data import TeachConfig, TeachLabel, gather_data, targets_of
 from demerit.training.teach.training_set import move_label
 
-HALVES = (Stage("reach", 0, 9, 0, 0.5), Stage("carry", 10, 15, 0.5, 1))
+HALVES = (StageSpan("reach", 0, 9, 0, 0.5), StageSpan("carry", 10, 15, 0.5, 1))
 SAMPLE = Path(demerit.__file__).parent / "assets" / "sample"
 
 
-def stages(text: str) -> tuple[Stage, ...]:
+def stages(text: str) -> tuple[StageSpan, ...]:
     spans = [(name, *map(int, span.split("-"))) for name, span in (word.split(":") for word in text.split())]
-    return tuple(Stage(*span) for span in spans)
+    return tuple(StageSpan(*span) for span in spans)
 
 
 def episode(id: str, success: bool | None, text: str, instruction: str = "lift the cup") -> Episode:
@@ -71,7 +71,7 @@ def test_a_curve_comes_before_stages() -> None:
 def test_targets_of_any_stages_are_in_range(edges: list[int], length: int, success: bool | None) -> None:
     firsts = sorted(edges)
     shares = np.linspace(0, 1, len(firsts) + 1).tolist()
-    some = [Stage(str(i), a, a, shares[i], shares[i + 1]) for i, a in enumerate(firsts)]
+    some = [StageSpan(str(i), a, a, shares[i], shares[i + 1]) for i, a in enumerate(firsts)]
     label = TeachLabel(success=success, stages=tuple(some))
     targets = targets_of(label, length)
     known = targets.origin > 0

@@ -22,7 +22,7 @@ from demerit.data.arrays import Floats32
 from demerit.data.dataset import Problem
 from demerit.data.episode import LABEL_SOURCES, Event, LabelSource, Outcome
 from demerit.data.frames import Frames
-from demerit.data.stages import Stage
+from demerit.data.stages import StageSpan
 from demerit.errors import BadInput, DemeritError, UnreadableVideo
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -180,7 +180,7 @@ def _events(place: str, cell: Any, episode: str, problems: list[Problem]) -> Ite
             problems.append(Problem("bad label", episode, detail, kept=True))
 
 
-def _stages(place: str, cell: Any, frames: Frames, episode: str, problems: list[Problem]) -> tuple[Stage, ...]:
+def _stages(place: str, cell: Any, frames: Frames, episode: str, problems: list[Problem]) -> tuple[StageSpan, ...]:
     """Read stages, reach:0-12 grasp:13-30 or a JSON list; () = none or a problem."""
     if cell is None or cell == "":
         return ()
@@ -196,7 +196,7 @@ def _stages(place: str, cell: Any, frames: Frames, episode: str, problems: list[
             raise ValueError
         ends = [{end: _frame_at(place, str(one[end]), frames) for end in ("first", "last")} for one in listed]
         return Outcome(
-            "human", stages=tuple(Stage(**{**one, **span}) for one, span in zip(listed, ends, strict=True))
+            "human", stages=tuple(StageSpan(**{**one, **span}) for one, span in zip(listed, ends, strict=True))
         ).stages
     except UnreadableVideo:
         return ()  # reported when the video is used

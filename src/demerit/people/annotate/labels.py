@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from demerit.data.episode import Event, Outcome, Preference
-from demerit.data.stages import Stage, check_stages
+from demerit.data.stages import StageSpan, check_stages
 from demerit.data.taxonomy import kinds
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.negative import DONE_GRADE
@@ -42,7 +42,7 @@ class Answer:
     points: tuple[tuple[int, float], ...] = ()
     """(frame, progress), by frame"""
     events: tuple[Event, ...] = ()
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[StageSpan, ...] = ()
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -180,10 +180,10 @@ def _read_event(event: Any, frames: int) -> Event:
     return Event(_read_kind(event["kind"]), event["first"], event["last"], note)
 
 
-def _read_stage(stage: Any, frames: int) -> Stage:
+def _read_stage(stage: Any, frames: int) -> StageSpan:
     is_stage = isinstance(stage, Mapping) and set(stage) == {"name", "first", "last"}
     if not is_stage or not all(_is_frame(stage[end], frames) for end in ("first", "last")):
         raise BadInput("stages", f"name, first and last (frames from 0 to {frames - 1})", repr(stage)[:80])
     if not isinstance(stage["name"], str) or len(stage["name"]) > LONGEST_NAME:
         raise BadInput("a stage's name", f"a text of at most {LONGEST_NAME} characters", repr(stage["name"])[:80])
-    return Stage(stage["name"].strip(), stage["first"], stage["last"])
+    return StageSpan(stage["name"].strip(), stage["first"], stage["last"])

@@ -43,7 +43,7 @@ from demerit.data.episode import (
 )
 from demerit.data.frames import spread
 from demerit.data.splits import LabelSelection, seed_of
-from demerit.data.stages import Stage, mark_stages, place_stages, plan_task
+from demerit.data.stages import StageSpan, mark_stages, place_stages, plan_task
 from demerit.errors import BadInput, NotApplicable, UnreadableVideo
 from demerit.models.taught.features import validate_parts
 
@@ -193,7 +193,7 @@ class TeachLabel:
     grade: int | None = None
     curve: Floats32 | None = None
     events: tuple[Event, ...] = ()
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[StageSpan, ...] = ()
     """with the progress where each begins and is done (see `_place_stages`)"""
 
     @property
@@ -266,7 +266,7 @@ def name_tasks(instructions: Iterable[str]) -> dict[str, str]:
 def _place_stages(episodes: Sequence[Episode], labels: Mapping[str, TeachLabel]) -> dict[str, TeachLabel]:
     """Say how far the stages of every episode go; where that is unknown, they are left out."""
     tasks = name_tasks(dict.fromkeys(episode.instruction for episode in episodes))
-    finished: dict[str, list[tuple[Stage, ...]]] = defaultdict(list)
+    finished: dict[str, list[tuple[StageSpan, ...]]] = defaultdict(list)
     for episode in episodes:
         if episode.id in labels and labels[episode.id].verdict:
             finished[tasks[episode.instruction]].append(labels[episode.id].stages)

@@ -28,7 +28,7 @@ from demerit.data.episode import (
 )
 from demerit.data.frames import Frames
 from demerit.data.splits import bundle_ids, seed_of
-from demerit.data.stages import Stage
+from demerit.data.stages import StageSpan
 from demerit.errors import BadInput, NotApplicable
 from demerit.models.taught.features import FeatureLayout, FeatureNetwork, Features, PairedNetwork
 from demerit.models.taught.head import TaughtHead
@@ -247,7 +247,7 @@ def _preference_pairs(preferences: Sequence[Preference], index: Mapping[str, int
             yield index[better], index[worse], preference.better is None
 
 
-Span = TypeVar("Span", Event, Stage)
+Span = TypeVar("Span", Event, StageSpan)
 
 
 def move_label(label: TeachLabel, at: npt.NDArray[np.int32], length: int) -> TeachLabel:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from demerit.data.dataset import Problem
 from demerit.data.episode import LABEL_SOURCES, LabelSource, Outcome
-from demerit.data.stages import Stage, StagePlan, place_stages, share_progress, trim_stages
+from demerit.data.stages import StagePlan, StageSpan, place_stages, share_progress, trim_stages
 from demerit.errors import BadInput
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -505,7 +505,8 @@ def _is_missing(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-# Stages: the columns that LeRobot's SARM trains on, and its language columns (names as of LeRobot 0.6, July 2026).
+# Stages: the columns that LeRobot's SARM trains on (rewards/sarm/processor_sarm.py at commit 02b0da8), and its language
+# columns (datasets/language.py at 1683197).
 
 LANGUAGE = "language_persistent"
 """the column of frames with what holds from a moment on: the same list of rows at every frame of an episode"""
@@ -554,7 +555,9 @@ def read_stages(
         if not names or names == NO_STAGES or (kind == "" and labels.get("sparse_subtask_names")):
             continue
         try:
-            spans = [Stage(name, int(a), int(b)) for name, a, b in zip(names, starts or (), ends or (), strict=True)]
+            spans = [
+                StageSpan(name, int(a), int(b)) for name, a, b in zip(names, starts or (), ends or (), strict=True)
+            ]
             stages = trim_stages(spans, length)
         except (BadInput, TypeError, ValueError, OverflowError) as bad:
             problems.append(("bad label", f"{column}: {str(bad).removesuffix('.')}"))
@@ -572,7 +575,7 @@ def read_language(rows: object, fps: float, length: int) -> list[Outcome]:
     begins: dict[int, str] = {}
     for row in sorted((row for row in listed if _is_subtask(row)), key=lambda row: float(row["timestamp"])):
         begins[round(row["timestamp"] * fps)] = row["content"].strip()
-    stages = trim_stages([Stage(name, at, length - 1) for at, name in begins.items() if 0 <= at < length], length)
+    stages = trim_stages([StageSpan(name, at, length - 1) for at, name in begins.items() if 0 <= at < length], length)
     return [Outcome("model", by=f"{LANGUAGE} column", stages=stages)] if stages else []
 
 
