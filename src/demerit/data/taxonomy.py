@@ -25,6 +25,8 @@ RUBRIC = Path(__file__).parents[1] / "assets" / "prompts" / "relabel" / f"rubric
 """what the grades mean, for people and for models"""
 FIELDS = {"name", "definition", "examples", "grades", "guidance"}
 LOWEST, HIGHEST = 1, 5
+UNKNOWN = "unknown"
+"""the kind of an event that nobody named"""
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ from demerit.data.episode import NOT_A_MODEL, Episode, Event, Outcome, most_trus
 from demerit.data.files import plain
 from demerit.data.splits import SeenEpisodes
 from demerit.data.store import Store
+from demerit.data.taxonomy import UNKNOWN
 from demerit.decide.detector import Detection
 from demerit.decide.interval import Share
 
-UNKNOWN = "unknown"
-"""the kind of an event where no chat model named it"""
 SURVIVED = frozenset({"collision", "excessive force", "hesitation"})
 """kinds of event that successes have too: a failure with other events failed by those"""
 
@@ -76,7 +75,7 @@ def measure_detections(
         wrong_at = detection.went_wrong_at
         if not label.success and detection.flagged_at is not None and wrong_at is not None and moment is not None:
             delays.append((detection.flagged_at - moment[0], abs(wrong_at - moment[0]), len(episode)))
-            kinds += [detection.kind == moment[1]] if detection.kind else []
+            kinds += [detection.kind == moment[1]] if detection.kind and moment[1] != UNKNOWN else []
     return DetectionFigures(
         Share.count(sum(alarms[True]), len(alarms[True])),
         Share.count(sum(alarms[False]), len(alarms[False])),

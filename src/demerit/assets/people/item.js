@@ -93,20 +93,26 @@ function toggleRecording() {
 function toggleEvent() {
   const open = state.events.findIndex((event) => event.isOpen);
   if (open < 0) {
-    const kind = $("#kind").value;
-    if (!kind) { say("Choose first what goes wrong."); $("#kind").focus(); return; }
-    change({ events: [...state.events, { kind, first: stage.frame, last: stage.frame, isOpen: true }] });
-    say(`${kind} begins at frame ${stage.frame + 1}: press e again where it ends.`);
+    change({ events: [...state.events, { kind: $("#kind").value, first: stage.frame, last: stage.frame, isOpen: true }] });
+    say(`It begins at frame ${stage.frame + 1}: press e again where it ends. k names its kind, if you like.`);
   } else {
     const events = state.events.map((event, place) => (place === open ? closeEvent(event, stage.frame) : event));
     change({ events });
+    $("#kind").value = "unknown"; // the next one is named anew
   }
+}
+
+function nameEvent() { // of the open one, or else the next
+  if (!state.events.some((event) => event.isOpen)) return;
+  change({ events: state.events.map((event) => (event.isOpen ? { ...event, kind: $("#kind").value } : event)) });
 }
 
 function closeEvent({ kind, first, last }, frame) {
   const end = Math.max(last, frame);
   return { kind, first: Math.min(first, end), last: end };
 }
+
+const nameOf = ({ kind }) => (kind === "unknown" ? "not named" : kind);
 
 function drawEvents() {
   const list = $("#events");
@@ -115,12 +121,12 @@ function drawEvents() {
     const row = document.createElement("li");
     const text = document.createElement("button");
     text.className = "quiet";
-    text.textContent = `${event.kind}, frame ${event.first + 1}${event.isOpen ? " …" : ` to ${event.last + 1}`}`;
+    text.textContent = `${nameOf(event)}, frame ${event.first + 1}${event.isOpen ? " …" : ` to ${event.last + 1}`}`;
     text.onclick = () => stage.show(event.first);
     const remove = document.createElement("button");
     remove.className = "quiet";
     remove.textContent = "remove";
-    remove.setAttribute("aria-label", `remove ${event.kind} at frame ${event.first + 1}`);
+    remove.setAttribute("aria-label", `remove ${nameOf(event)} at frame ${event.first + 1}`);
     remove.onclick = () => change({ events: state.events.filter((_, other) => other !== place) });
     row.append(text, " ", remove);
     return row;
@@ -183,6 +189,7 @@ $("#faster").onclick = () => stage.setSpeed(stage.speed * 2);
 $("#undo")?.addEventListener("click", undo);
 $("#record")?.addEventListener("click", toggleRecording);
 $("#event")?.addEventListener("click", toggleEvent);
+$("#kind")?.addEventListener("change", nameEvent);
 $("#moment")?.addEventListener("click", () => mark(Number(slider.value) / 100));
 if (facts.kind === "mark") timeline.onDrag = (frame, progress) => { stage.show(frame); mark(progress); };
 
@@ -209,7 +216,7 @@ if (facts.kind === "verify") {
 } else if (facts.kind === "compare") {
   Object.assign(keys, { 1: press("[data-key='1']"), 2: press("[data-key='2']"), t: press("[data-key=t]"), u: press("[data-key=u]") });
 } else {
-  Object.assign(keys, { s: press("[data-key=s]"), f: press("[data-key=f]"), e: toggleEvent, p: toggleRecording, d: () => mark(1) });
+  Object.assign(keys, { s: press("[data-key=s]"), f: press("[data-key=f]"), e: toggleEvent, k: () => $("#kind").focus(), p: toggleRecording, d: () => mark(1) });
   for (let digit = 0; digit < 10; digit++) keys[digit] = () => mark(digit / 10);
 }
 addEventListener("keydown", (event) => {
