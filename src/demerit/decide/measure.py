@@ -49,6 +49,18 @@ class DetectionFigures:
         wrong = self.false_alarms.hits + self.found.n - self.found.hits
         return 2 * self.found.hits / (2 * self.found.hits + wrong) if self.found.n else math.nan
 
+    def as_rows(self) -> list[tuple[str, str]]:
+        """Return what was measured on labels, as names and texts, with intervals."""
+        rows = [("false alarms", str(self.false_alarms))] if self.false_alarms.n else []
+        rows += [("failures found", str(self.found))] if self.found.n else []
+        if self.early.n:
+            delay = f"median {self.delay:+.0f} frames, {self.delay_share:+.0%} of the episode"
+            rows.append(("from the marked failure to the alarm", f"{delay}; before it: {self.early}"))
+            rows.append(("went wrong at", f"{self.moment_error:.0%} of the episode from the marked failure (median)"))
+        rows += [("kind of failure as labelled", str(self.kinds))] if self.kinds.n else []
+        count = f"{self.not_counted} episodes: learned from, or calibrated on"
+        return rows + ([("do not count", count)] if self.not_counted else [])
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; NaN becomes None."""
         facts = {**vars(self), "f1": self.f1}

@@ -347,7 +347,9 @@ def test_the_start_page_says_where_to_begin_and_own_verdicts_count(
     for number in range(2):  # what is asked for is done: the queue goes on by itself, to its end
         page.goto(f"{served.url}/work{'' if number else '/verify'}")
         page.wait_for_selector("body[data-ready]")
-        assert page.inner_text("#place") == f"{number + 1} of 2" and "Which one did it better?" in page.inner_text(".asked")
+        assert page.inner_text("#place") == f"{number + 1} of 2" and "Which one did it better?" in page.inner_text(
+            ".asked"
+        )
         page.keyboard.press("1")
         with page.expect_navigation():
             page.keyboard.press("Enter")
