@@ -36,7 +36,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_finds_what_stays_dark_and_saves_the_detector(work: Path) -> None:
     arguments = ["detect", "new", "--model", "change", "--calibrate", "known", "--false-alarms", "0.1"]
-    said = demerit_here(*arguments, "-o", "d.json", "--csv", "a.csv", "--json", cwd=work)
+    said = demerit_here(*arguments, "-o", "d.json", "--csv", "a.csv", "--page", "a.html", "--json", cwd=work)
     assert said.returncode == 0, said.stderr
     facts = json.loads(said.stdout)
     assert {row["episode"] for row in facts["episodes"] if row["alarm"]} == {"bad3", "bad4", "bad5"}
@@ -45,6 +45,9 @@ def test_it_finds_what_stays_dark_and_saves_the_detector(work: Path) -> None:
     assert facts["verdicts"] == {"success": 0, "failure": 3, "unknown": {"no alarm": 3}, "warnings": []}
     frames = {row["episode"]: row["flagged_at"] for row in facts["episodes"]}
     assert facts["figures"]["delay"] == frames["bad5"] - 2
+    page = (work / "a.html").read_text()
+    for row in (row for row in facts["episodes"] if row["alarm"]):
+        assert f">{row['episode']} <span" in page and f"flagged at frame {row['flagged_at']} (" in page
     with (work / "a.csv").open() as file:
         assert [row["alarm"] for row in csv.DictReader(file)] == ["False"] * 3 + ["True"] * 3
     again = demerit_here("detect", "new", "--detector", "d.json", cwd=work)
@@ -100,6 +103,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(work: Path) -> None:
         ["new", "--detector", "nothing.json"],
         ["new", "--model", "change", "--calibrate", "known", "--false-alarms", "0"],
         ["new", "--model", "change", "--calibrate", "known", "--false-alarms", "nan"],
+        ["new", "--model", "change", "--calibrate", "known", "--page", "known/labels.jsonl"],
     ):
         said = demerit_here("detect", *arguments, cwd=work)
         assert said.returncode == 1 and said.stderr.startswith("demerit: ") and "Traceback" not in said.stderr

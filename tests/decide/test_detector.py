@@ -255,6 +255,9 @@ def test_figures_count_unseen_labelled_episodes_only() -> None:
     failures = [lamp([0] * 12, False, f"f{i}", event) for i in range(4)]
     other = lamp([0] * 12, None, "unlabelled")
     judged = [(one, detector.judge_episode(one, reward)) for one, reward in score([*successes, *failures, other])]
+    unnamed = lamp([0] * 12, False, "unnamed", (Event("unknown", 2, 8),))
+    kinds = measure_detections([(unnamed, Detection("unnamed", 5, 1.0, 0.5, 4, kind="dropped"))]).kinds
+    assert kinds.n == 0  # there is nothing to compare the kind with
     figures = measure_detections(judged, SeenEpisodes.of(successes[:10]))
     assert figures.not_counted == 10 and figures.false_alarms.n == 30
     assert (figures.found.hits, figures.found.n) == (4, 4)

@@ -20,9 +20,10 @@ EVIL = "</script><img src=x onerror='window.evil = 1'><script>window.evil = 2</s
 LENGTH, FPS = 32, 8
 
 
-def make_recording(path: Path, gop: int = 10, **options: str) -> Frames:
-    """Write a video whose frames tell their number: frame k is about 2 + 3.5 k bright."""
+def make_recording(path: Path, gop: int = 10, is_negative: bool = False, **options: str) -> Frames:
+    """Write a video whose frames tell their number: frame k is about 2 + 3.5 k bright, or 255 minus that."""
     grey = (2 + 3.5 * np.arange(LENGTH)).astype(np.uint8)
+    grey = 255 - grey if is_negative else grey
     images = np.broadcast_to(grey[:, None, None, None], (LENGTH, 48, 64, 3))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_video(path, np.ascontiguousarray(images), fps=FPS, gop=gop, **options)

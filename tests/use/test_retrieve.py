@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, Outcome
+from demerit.data.formats import open_dataset
 from demerit.data.store import Store
 from demerit.data.video import write_video
 from demerit.errors import BadInput
@@ -26,10 +28,12 @@ from demerit.use.retrieve import (
     pick_examples_of,
     score_by_examples,
     score_by_text,
+    write_retrieve_page,
     write_segments,
 )
 from fakes.command import demerit_here, error_sentence
 from fakes.lesson_data import draw_images
+from fakes.opened_page import DESKTOP, PHONE, open_page
 
 WORDS = "push the square to the right"
 REST, MOVE = np.zeros(10), np.linspace(0, 1, 10)
@@ -200,6 +204,39 @@ def test_segments_are_episodes_by_reference_without_the_recordings_labels(folder
     assert found[0]["gain"] == pytest.approx(1 - 1 / (last - first + 1))
     facts = json.loads((tmp_path / "out" / "segments.json").read_text())
     assert facts["instruction"] == WORDS and facts["segments"] == found
+
+
+def test_the_page_has_a_film_strip_per_segment_and_runs_no_text(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "pages" / "found.html"
+    options = ("--seconds", 1, "--stride", 0.5, "--examples", folder.parent / "shown", "--top", 3, "--page", page)
+    said = demerit_here("retrieve", WORDS, folder, *options, "--json")
+    assert said.returncode == 0, said.stderr
+    found, text = json.loads(said.stdout), page.read_text()
+    heads = re.findall(r'<h3 class="id">\d+\. (\S+), ([\d.]+) to ([\d.]+) s</h3>', text)
+    assert heads == [(one["episode"], *(f"{second:.1f}" for second in one["seconds"])) for one in found]
+    assert re.findall(r"Score (-?[\d.]+), frames (\d+) to (\d+)", text) == [
+        (f"{one['score']:.2f}", str(one["first"]), str(one["last"])) for one in found
+    ]
+    assert text.count("data:image/jpeg") == 3 and "3 examples" in text
+    page.write_text("another page")
+    assert "found.html" in error_sentence(demerit_here("retrieve", WORDS, folder, *options))
+    assert page.read_text() == "another page"
+    evil = "<script>push</script> the square"
+    index = index_windows(open_dataset(str(folder)), WindowPlan(1.0, 0.5), Engine.load_shipped(), tmp_path / "index")
+    segments = merge_hits(index, np.zeros(len(index)), 2)
+    write_retrieve_page(segments, evil, open_dataset(str(folder)), tmp_path / "evil.html", "words", ["a <b> doubt"])
+    assert "<script>push" not in (tmp_path / "evil.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_page_fits_every_screen(folder: Path, tmp_path: Path, browser: Any, screen: dict[str, Any]) -> None:
+    source = open_dataset(str(folder))
+    index = index_windows(source, WindowPlan(1.0, 0.5), Engine.load_shipped(threads=1), tmp_path / "index")
+    segments = merge_hits(index, np.arange(len(index)) / 10, 3)
+    write_retrieve_page(segments, WORDS, source, tmp_path / "found.html", "words", ["a doubt"])
+    with open_page(browser, tmp_path / "found.html", **screen) as page:
+        assert page.locator(".strip img").count() == 3 and page.locator(".warnings").is_visible()
 
 
 def test_segments_of_arrays_are_refused_and_leave_nothing(tmp_path: Path) -> None:

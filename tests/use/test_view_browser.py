@@ -87,7 +87,7 @@ def test_verdicts_are_at_the_top_and_a_camera_can_be_chosen(visit: Visit, server
     assert page.locator(".row").first.locator(".finals strong").all_inner_texts() == ["unknown"] * 3
     assert "careful says" in page.inner_text("#more-facts") and page.is_hidden("#camera-box")
     for name in ("left", "right"):
-        make_recording(tmp_path / "pair" / f"0_{name}.mp4")
+        make_recording(tmp_path / "pair" / f"0_{name}.mp4", is_negative=name == "left")
 
     def open_index() -> ViewIndex:
         return ViewIndex(open_dataset(str(tmp_path / "pair")))
@@ -102,6 +102,13 @@ def test_verdicts_are_at_the_top_and_a_camera_can_be_chosen(visit: Visit, server
             pair.locator("#camera").select_option("right")
         until(pair, LOADED)
         assert pair.evaluate("player.episode.link") == "/cameras/0/1.mp4"
+        pair.evaluate("moveTo(17)")
+        for camera in (0, 1):  # the key goes round, and the frame stays
+            pair.locator("#list").press("c")
+            until(pair, f"player.episode.link === '/cameras/0/{camera}.mp4' && {LOADED}")
+            assert pair.locator("#player-chart").get_attribute("aria-valuenow") == "17"
+            shade = 2 + 3.5 * 17
+            until(pair, f"Math.abs(({GREY})() - {shade if camera else 255 - shade}) < 3")
         context.close()
 
 

@@ -48,6 +48,9 @@ OutOption = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="
 CsvOption = Annotated[
     Path | None, typer.Option("--csv", metavar="FILE", help="Also write a table with a row per episode.")
 ]
+PageOption = Annotated[
+    Path | None, typer.Option("--page", metavar="FILE", help="Also write a page with film strips (HTML).")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON, and nothing else.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write and send nothing.")]
 LimitOption = Annotated[int | None, typer.Option(metavar="N", help="Use only the first N episodes.")]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from demerit.data.arrays import Floats32
-from demerit.data.episode import Event
 from demerit.data.files import write_atomic
 from demerit.data.frames import Frames
 from demerit.data.reward import Reward
 from demerit.evaluate.metrics import Measure
 from demerit.evaluate.reports.headline import Lead, headline, lead
 from demerit.evaluate.reports.page import model_styles, player_parts
-from demerit.evaluate.reports.player import LISTED, make_film, pick_examples
+from demerit.evaluate.reports.player import LISTED, pick_examples
+from demerit.evaluate.reports.reel import FilmReel, ReelCurve
 from demerit.evaluate.reports.report import EpisodeLabels, Report
 from demerit.training.teach.trust import TrustAnswer
 from demerit.web.pages import render
@@ -29,13 +28,8 @@ CUE = "change"
 DRAWN = (CUE, "clock", UNTAUGHT, TAUGHT)
 """models drawn under a strip, back to front"""
 TEMPLATE = "demo.html.j2"
-FRAMES_SHOWN = 12
-SIDE = 96
-"""pixels of one frame in a strip"""
-WIDTH, HEIGHT, MARGIN = 1200, 150, 8
-"""of the drawing, in its own units"""
-NARROWEST = 0.5
-"""least width of a mark, in percent"""
+TRUTH = "truth"
+"""the style of the true progress"""
 
 
 def write_demo_page(report: Report, taught: Report, summary: Lead, path: Path, frames: Mapping[str, Frames]) -> None:
@@ -63,8 +57,8 @@ def write_demo_page(report: Report, taught: Report, summary: Lead, path: Path, f
         facts=facts,
         table=headline(report),
         strips=make_strips(report, frames),
+        looks={TRUTH: TRUTH, **{name: style["css"] + " front" * (name == TAUGHT) for name, style in styles.items()}},
         drawn=[name for name in reversed(DRAWN) if name in styles],
-        size=(WIDTH, HEIGHT, MARGIN, FRAMES_SHOWN),
         home=path.resolve().parent.parent.name,
         taught_page=f"../{TAUGHT}/report.html",
     )
@@ -133,35 +127,15 @@ def _mean_error(reward: Reward, truth: Floats32) -> float:
 
 
 def _make_strip(report: Report, episode: EpisodeLabels, frames: Frames) -> dict[str, Any]:
-    """Return the film as one JPEG, base64; curves and truth in drawing coordinates; marks in percent of the width."""
-    length = len(frames)
+    """Return the episode, its film with rewards, truth and marks, and the final values."""
     rewards = {model: report.rewards_of(model).get(episode.id) for model in DRAWN}
     scored = {model: reward for model, reward in rewards.items() if reward is not None and reward.scored}
+    curves: dict[str, ReelCurve] = {}
+    if episode.curve is not None:
+        curves[TRUTH] = np.arange(len(episode.curve)), episode.curve
+    curves |= {model: (reward.at, reward.value) for model, reward in scored.items()}
     return {
         "episode": episode,
-        "film": make_film(frames, FRAMES_SHOWN, SIDE),
-        "curves": {model: _points(reward.at, reward.value, length) for model, reward in scored.items()},
+        "reel": FilmReel.draw(frames, curves, episode.events),
         "finals": {model: float(reward.final) for model, reward in scored.items()},
-        "truth": "" if episode.curve is None else _points(np.arange(len(episode.curve)), episode.curve, length),
-        "marks": [_mark(event, length) for event in episode.events],
     }
-
-
-def _mark(event: Event, length: int) -> dict[str, Any]:
-    left, right = (100 * _x(frame, length) / WIDTH for frame in (event.first, event.last))
-    return {"left": round(left, 2), "width": round(max(NARROWEST, right - left), 2), "kind": event.kind}
-
-
-def _x(frame: float, length: int) -> float:
-    """Place a frame under the centre of its image in the strip."""
-    share = frame / (length - 1) if length > 1 else 0.5
-    return round(WIDTH * (share * (FRAMES_SHOWN - 1) + 0.5) / FRAMES_SHOWN, 1)
-
-
-def _points(at: Sequence[int] | npt.NDArray[np.integer], values: Floats32, length: int) -> str:
-    height = HEIGHT - 2 * MARGIN
-    return " ".join(
-        f"{_x(int(frame), length)},{round(HEIGHT - MARGIN - height * float(np.clip(value, 0, 1)), 1)}"
-        for frame, value in zip(at, values, strict=True)
-        if not np.isnan(value)
-    )

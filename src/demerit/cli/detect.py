@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,19 +13,20 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import err, out, print_table, print_verdicts, shorten
+from demerit.cli.bars import err, out, print_table, print_verdicts, shorten, stage_bars
 from demerit.cli.bundles import (
     CsvOption,
     DatasetArgument,
     DatasetOptions,
     JsonOption,
     ModelOption,
+    PageOption,
     UseTestSplitOption,
 )
 from demerit.cli.score import score_with_bar
 from demerit.data.episode import Episode, count_episodes
 from demerit.data.files import plain, write_atomic, write_csv
-from demerit.data.reward import Verdict, VerdictCounts
+from demerit.data.reward import Reward, Verdict, VerdictCounts
 from demerit.data.splits import LabelSelection, seen_by
 from demerit.data.store import Store
 from demerit.decide.detector import Detection, Detector, calibrate_detector, left_out_by
@@ -32,6 +34,8 @@ from demerit.decide.measure import DetectionFigures, label_detections, measure_d
 from demerit.errors import BadInput
 from demerit.models import load_model
 from demerit.registry import load_attribute
+from demerit.use.detect_page import write_detect_page
+from demerit.web.pages import check_page
 
 MOST_ROWS = 40
 MOMENTS = ("flagged_at", "flagged_second", "went_wrong_at", "went_wrong_second")
@@ -57,6 +61,7 @@ def detect(
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Save the detector, for later and live use.")
     ] = None,
     csv_file: CsvOption = None,
+    page: PageOption = None,
     as_json: JsonOption = False,
     kinds: Annotated[
         bool, typer.Option("--kinds", help="Ask the chat model at DEMERIT_CHAT_URL for the kind of each failure found.")
@@ -74,12 +79,13 @@ def detect(
 
       demerit teach demonstrations -o my-model
       demerit detect new_set --model ./my-model --calibrate demonstrations -o detector.json
-      demerit detect other_set --detector detector.json --csv alarms.csv
+      demerit detect other_set --detector detector.json --csv alarms.csv --page alarms.html
     """
     if (detector is None) == (not calibrate) or (detector is None) == (not model):
         raise BadInput("detect", "--model with --calibrate, or --detector alone", "another combination")
     if write_labels and not Store.is_at(dataset):
         raise BadInput(dataset, "a demerit folder, for --write-labels (demerit import makes one)", "something else")
+    check_page(page, "detect")
     say = err if as_json else out
     opened = reading.open(dataset)
     judge = None if detector is None else Detector.load(detector)
@@ -92,9 +98,10 @@ def detect(
     judge.check(loaded.card)
     if out_file is not None:
         judge.save(out_file)
-    judged, cautions = list[tuple[Episode, Detection]](), dict[str, None]()
+    judged, rewards, cautions = list[tuple[Episode, Detection]](), dict[str, Reward](), dict[str, None]()
     for episode, reward in score_with_bar(opened, loaded, say=say):
         judged.append((episode, judge.judge_episode(episode, reward)))
+        rewards[episode.id] = reward
         cautions |= dict.fromkeys(filter(None, [reward.caution]))
     if kinds:
         judged = load_attribute("demerit.decide.kinds:ask_kinds", "demerit detect --kinds")(judged)
@@ -108,6 +115,9 @@ def detect(
         text = io.StringIO()
         write_csv(text, [[*COLUMNS, *Verdict(None).as_dict()], *(row.values() for row in rows)])
         write_atomic(csv_file, text.getvalue().encode())
+    if page is not None:
+        with stage_bars() as on_progress:
+            write_detect_page(judged, rewards, judge, figures, verdicts, opened, page, partial(on_progress, "drawing"))
     if write_labels:
         label_detections(Path(dataset), judged, loaded.card.name)
     if as_json:
@@ -121,7 +131,7 @@ def detect(
         print(json.dumps(facts, indent=1))
         return
     _print([detection for _, detection in judged], verdicts, figures, judge)
-    for path in filter(None, (out_file, csv_file)):
+    for path in filter(None, (out_file, csv_file, page)):
         out.print(f"written: {escape(str(path))}")
 
 
@@ -147,14 +157,5 @@ def _print(
     if missing := [detection.why_missing for detection in detections if detection.alarm is None]:
         out.print(f"[yellow]{len(missing)} not judged[/yellow], e.g. {escape(missing[0])}")
     out.print(escape(str(detector.guarantee)))
-    for what, share in (("false alarms", figures.false_alarms), ("failures found", figures.found)):
-        if share.n:
-            out.print(f"measured on labels: {what} {share}")
-    if figures.early.n:
-        delay = f"{figures.delay:+.0f} frames, {figures.delay_share:+.0%} of the episode"
-        out.print(f"  from the marked failure to the alarm: median {delay}; {figures.early.value:.0%} came before it")
-        out.print(f"  went wrong at: {figures.moment_error:.0%} of the episode from the marked failure (median)")
-    if figures.kinds.n:
-        out.print(f"  the kind of failure is the labelled one in {figures.kinds}")
-    if figures.not_counted:
-        out.print(f"  {figures.not_counted} episodes do not count: learned from, or calibrated on")
+    for name, text in figures.as_rows():
+        out.print(f"measured on labels, {name}: {text}")

@@ -34,7 +34,6 @@ from demerit.use.filter import (
     NO_MODEL,
     FilterCondition,
     FilterOutcome,
-    check_page,
     decide,
     need_at_least,
     need_best,
@@ -47,6 +46,7 @@ from demerit.use.filter import (
     write_filter_page,
     write_view,
 )
+from demerit.web.pages import check_page
 
 PAGE = Path("filter.html")
 PICTURES = 600
@@ -115,8 +115,7 @@ def filter_(
     if dest is not None:
         check_free(dest)
     page = page or (PAGE if dry_run else None)
-    if page is not None:
-        check_page(page)
+    check_page(page, "filter")
     by_reward = _reward_conditions(min_final, min_mean, min_familiarity, success)
     best = None if keep_best is None else need_best(keep_best, per_task)
     if not model and (by_reward or best):

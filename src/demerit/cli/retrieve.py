@@ -6,6 +6,7 @@ import json
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -15,8 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from demerit.cli.bars import bar, err, out, print_problems, print_table, shorten
-from demerit.cli.bundles import DatasetArgument, JsonOption, ModelOption, ReaderOptions
+from demerit.cli.bars import bar, err, out, print_problems, print_table, shorten, stage_bars
+from demerit.cli.bundles import DatasetArgument, JsonOption, ModelOption, PageOption, ReaderOptions
 from demerit.cli.score import score_with_bar
 from demerit.data.dataset import NO_INSTRUCTION, Dataset
 from demerit.data.episode import safe_name
@@ -36,9 +37,12 @@ from demerit.use.retrieve import (
     pick_examples_of,
     score_by_examples,
     score_by_text,
+    write_retrieve_page,
     write_segments,
 )
+from demerit.web.pages import check_page
 
+WORDS_ALONE = "Words find only tasks like those that the network was trained on: check some, or give --examples"
 SHOWN = 20
 CANDIDATES = 3
 """segments that a model scores for each that is wanted"""
@@ -65,6 +69,7 @@ def retrieve(
     index: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the index (default: next to the dataset).")
     ] = None,
+    page: PageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the moments that show an instruction being done.
@@ -75,7 +80,7 @@ def retrieve(
 
     [bold]Examples[/bold]
 
-      demerit retrieve "open the drawer" play --examples drawers
+      demerit retrieve "open the drawer" play --examples drawers --page found.html
       demerit retrieve "open the drawer" play found --examples drawers --top 50 --seconds 6
       demerit retrieve "open the drawer" play --model ./my-model --json
     """
@@ -83,6 +88,7 @@ def retrieve(
         raise BadInput("--top", "1 or more", top)
     if dest is not None:
         check_free(dest)
+    check_page(page, "retrieve")
     plan, say = WindowPlan(seconds, seconds / 2 if stride is None else stride), err if as_json else out
     engine = Engine.load_shipped()
     if not examples and engine.text_vector(instruction) is None:
@@ -120,16 +126,19 @@ def retrieve(
         segments = _order_by_gain(segments, scored, say)[:top]
     if dest is not None:
         write_segments(segments, instruction, source, dest)
+    by = f"{len(shown)} examples" if shown is not None else "its words alone"
+    doubts = [WORDS_ALONE] if shown is None and loaded is None else []
+    if page is not None:
+        with stage_bars() as on_progress:
+            write_retrieve_page(segments, instruction, source, page, by, doubts, partial(on_progress, "drawing"))
     if as_json:
         print(json.dumps([one.as_dict() for one in segments], ensure_ascii=False))
         return
-    by = f"{len(shown)} examples" if shown is not None else "its words alone"
     out.print(f"{len(segments)} segments of {len(windows)} windows by {by} in {spent:.1f} s")
     _print_segments(segments)
-    if shown is None and loaded is None:
-        out.print("Words find only tasks like those that the network was trained on: check some, or give --examples")
-    if dest is not None:
-        out.print(escape(f"Segments as episodes: {dest}"))
+    places = {"Segments as episodes": dest, "Page": page}
+    for line in (*doubts, *(f"{what}: {place}" for what, place in places.items() if place is not None)):
+        out.print(escape(line))
 
 
 def _order_by_gain(segments: list[PlaySegment], scored: ScoredDataset, say: Console) -> list[PlaySegment]:

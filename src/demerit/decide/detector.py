@@ -212,18 +212,22 @@ class Detector:
 
     def judge(self, reward: Reward, length: int, instruction: str) -> Detection:
         """Say whether a whole episode of `length` frames went wrong, and when."""
-        schedule = self.schedule(instruction)
+        threshold = self.schedule(instruction).threshold
         if not reward.scored:
-            return Detection(reward.episode, None, math.nan, schedule.threshold, why_missing=reward.why_missing)
-        levels, follower = hold_levels(reward, length, self.low, self.high), EpisodeFollower(schedule)
-        flagged_at, went_wrong_at, largest = None, None, -math.inf
-        for t, level in enumerate(levels.tolist()):
-            behind = follower.find_behind(t, level, t == length - 1)
-            largest = largest if math.isnan(behind) else max(largest, behind)
-            if flagged_at is None and behind >= schedule.threshold:
-                flagged_at, went_wrong_at = t, follower.best_at
+            return Detection(reward.episode, None, math.nan, threshold, why_missing=reward.why_missing)
+        levels, behind = self.trace(reward, length, instruction)
+        largest = float(np.fmax.reduce(behind, initial=-math.inf))
         doubt = reward.verdict if reward.verdict.reason in WARNED else None
-        return Detection(reward.episode, flagged_at, largest, schedule.threshold, went_wrong_at, doubt=doubt)
+        if not (behind >= threshold).any():
+            return Detection(reward.episode, None, largest, threshold, doubt=doubt)
+        at = int(np.argmax(behind >= threshold))
+        best_at = int(np.nanargmax(levels[: at + 1]))
+        return Detection(reward.episode, at, largest, threshold, best_at, doubt=doubt)
+
+    def trace(self, reward: Reward, length: int, instruction: str) -> tuple[Floats, Floats]:
+        """Return the level at each frame of a scored episode, and how far it is behind; NaN = none, or not judged."""
+        levels, follower = hold_levels(reward, length, self.low, self.high), EpisodeFollower(self.schedule(instruction))
+        return levels, np.array([follower.find_behind(t, x, t == length - 1) for t, x in enumerate(levels.tolist())])
 
     def find_level(self, answer: LiveReward) -> float:
         """Return the level of a live frame."""

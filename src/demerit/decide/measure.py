@@ -49,6 +49,18 @@ class DetectionFigures:
         wrong = self.false_alarms.hits + self.found.n - self.found.hits
         return 2 * self.found.hits / (2 * self.found.hits + wrong) if self.found.n else math.nan
 
+    def as_rows(self) -> list[tuple[str, str]]:
+        """Return what was measured on labels, as names and texts, with intervals."""
+        rows = [("false alarms", str(self.false_alarms))] if self.false_alarms.n else []
+        rows += [("failures found", str(self.found))] if self.found.n else []
+        if self.early.n:
+            delay = f"median {self.delay:+.0f} frames, {self.delay_share:+.0%} of the episode"
+            rows.append(("from the marked failure to the alarm", f"{delay}; before it: {self.early}"))
+            rows.append(("went wrong at", f"{self.moment_error:.0%} of the episode from the marked failure (median)"))
+        rows += [("kind of failure as labelled", str(self.kinds))] if self.kinds.n else []
+        count = f"{self.not_counted} episodes: learned from, or calibrated on"
+        return rows + ([("do not count", count)] if self.not_counted else [])
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; NaN becomes None."""
         facts = {**vars(self), "f1": self.f1}
@@ -75,7 +87,7 @@ def measure_detections(
         wrong_at = detection.went_wrong_at
         if not label.success and detection.flagged_at is not None and wrong_at is not None and moment is not None:
             delays.append((detection.flagged_at - moment[0], abs(wrong_at - moment[0]), len(episode)))
-            kinds += [detection.kind == moment[1]] if detection.kind else []
+            kinds += [detection.kind == moment[1]] if detection.kind and moment[1] != UNKNOWN else []
     return DetectionFigures(
         Share.count(sum(alarms[True]), len(alarms[True])),
         Share.count(sum(alarms[False]), len(alarms[False])),

@@ -27,7 +27,7 @@ from markupsafe import Markup
 
 from demerit.data.dataset import Dataset, DatasetReader
 from demerit.data.episode import Episode, count_episodes, normalize_instruction
-from demerit.data.files import atomic_folder, make_folder, write_atomic, write_json
+from demerit.data.files import atomic_folder, write_atomic, write_json
 from demerit.data.formats.lerobot.reader import LeRobotReader
 from demerit.data.importing import import_dataset
 from demerit.data.quality import COMPARE, MEASURES, EpisodeQuality
@@ -39,7 +39,7 @@ from demerit.evaluate.reports.player import make_film, script_json
 from demerit.models.reward_store import RewardStore, ScoredDataset
 from demerit.models.rule import Rule
 from demerit.models.score_summary import EpisodeScore, ShownEpisode
-from demerit.web.pages import render
+from demerit.web.pages import check_page, render
 
 DECISIONS, SUMMARY, KEPT, DROPPED = "decisions.jsonl", "filter.json", "episodes_kept.json", "episodes_dropped.json"
 LEROBOT_ID = re.compile(r"(?:^|/)episode_(\d+)$")
@@ -324,16 +324,7 @@ def _copy_rewards(source: RewardStore, ids: set[str], folder: Path) -> None:
             writer.commit(some)
 
 
-MARK = b'<meta name="generator" content="demerit filter">'
 PICTURE_HEIGHT = 84
-
-
-def check_page(path: str | Path) -> None:
-    """Raise if the page cannot be written, or would overwrite another file."""
-    path = Path(path)
-    make_folder(path.parent)
-    if path.exists() and (path.is_dir() or MARK not in path.read_bytes()):
-        raise BadInput(str(path), "a new file, or a page of `demerit filter`", "something else")
 
 
 def write_filter_page(
@@ -349,7 +340,7 @@ def write_filter_page(
     At most so many episodes have a picture, the dropped ones first; `on_picture` is called after each with their number
     and the total.
     """
-    check_page(path)
+    check_page(Path(path), "filter")
     dropped_first = sorted(outcome.decisions, key=lambda one: one.kept)
     wanted = {one.score.id for one in dropped_first[:pictures]}
     films: dict[str, str] = {}

@@ -20,12 +20,14 @@ import numpy.typing as npt
 from demerit.data.arrays import Floats, Floats32
 from demerit.data.dataset import Dataset
 from demerit.data.episode import Episode, normalize_instruction, with_check
-from demerit.data.files import atomic_file, atomic_folder, make_folder, plain, read_npz, write_json
+from demerit.data.files import atomic_file, atomic_folder, make_folder, plain, read_npz, write_atomic, write_json
 from demerit.data.frames import Indices, Times
 from demerit.data.importing import import_dataset
 from demerit.errors import BadInput, UnreadableVideo
+from demerit.evaluate.reports.reel import FilmReel
 from demerit.models.compact.engine import Engine
 from demerit.models.score import rewards_folder
+from demerit.web.pages import check_page, render
 
 FRAMES = 8
 """frames of a window"""
@@ -135,6 +137,8 @@ def _write_recording(path: Path, episode: Episode, plan: WindowPlan, engine: Eng
 
 
 SEGMENTS = "segments.json"
+STRIPS = 200
+"""most segments on a page"""
 LONGEST = 2.0
 """the longest segment, in windows"""
 
@@ -249,6 +253,38 @@ def write_segments(segments: Sequence[PlaySegment], instruction: str, dataset: D
         import_dataset(view, folder)
         facts = [segment.as_dict() for segment in segments]
         write_json(folder / SEGMENTS, {"source": dataset.address, "instruction": instruction, "segments": facts})
+
+
+def write_retrieve_page(
+    segments: Sequence[PlaySegment],
+    instruction: str,
+    dataset: Dataset,
+    path: Path,
+    by: str,
+    warnings: Sequence[str] = (),
+    on_strip: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write a page with a film strip per segment, atomically; `by` says what the segments were found by.
+
+    At most `STRIPS` segments are on it; `on_strip` is called after each with their number and the total.
+    """
+    check_page(path, "retrieve")
+    shown, strips = segments[:STRIPS], list[dict[str, Any]]()
+    for segment in shown:
+        strips.append({**segment.as_dict(), "reel": FilmReel.draw(segment.cut(instruction).main, {})})
+        on_strip(len(strips), len(shown))
+    text = render(
+        "retrieve.html.j2",
+        name=dataset.name,
+        address=dataset.address,
+        instruction=instruction,
+        by=by,
+        warnings=warnings,
+        count=len(segments),
+        has_gain=any(not math.isnan(segment.gain) for segment in segments),
+        strips=strips,
+    )
+    write_atomic(path, text.encode())
 
 
 def _standardize(scores: npt.NDArray[Any]) -> Floats:

@@ -12,10 +12,14 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+
+from demerit.data.files import make_folder
+from demerit.errors import BadInput
 
 
 def keep_options(text: str) -> Markup:
@@ -37,6 +41,16 @@ TEMPLATES.filters["keep_options"] = keep_options
 def fill(template: str, **parts: Any) -> str:
     """Render a template, or a part of a page."""
     return TEMPLATES.get_template(template).render(parts)
+
+
+def check_page(path: Path | None, command: str) -> None:
+    """Raise if a page cannot be written, or would overwrite what is not a page of this command; None = no page."""
+    if path is None:
+        return
+    make_folder(path.parent)
+    mark = f'<meta name="generator" content="demerit {command}">'.encode()
+    if path.exists() and (path.is_dir() or mark not in path.read_bytes()):
+        raise BadInput(str(path), f"a new file, or a page of `demerit {command}`", "something else")
 
 
 def render(template: str, *, scripts: Sequence[str] = ("tables.js",), **parts: Any) -> str:

@@ -165,6 +165,9 @@ def test_recorded_kinds_stand_in_where_nobody_wrote() -> None:
     )
     assert gather_remarks(people).source == "people" and gather_remarks(people).texts == ("it fell",)
     assert gather_remarks(Library([]).allowed_examples(coloured("new"))).texts == ()
+    unnamed = Outcome("human", success=False, events=(Event("unknown", 3, 4),))
+    nothing = Library([coloured("a", blue=90, outcomes=(unnamed,))]).allowed_examples(coloured("new"))
+    assert gather_remarks(nothing).texts == ()
 
 
 def test_frames_of_a_failure_begin_where_it_is_seen() -> None:

@@ -72,7 +72,9 @@ def test_what_is_not_an_answer_is_refused(kind: str, body: dict[str, Any]) -> No
 def test_a_mark_is_read_back_as_it_was_written(
     points: list[tuple[int, float]], success: bool | None, spans: list[list[int]]
 ) -> None:
-    body = {"success": success, "points": points, "events": [{"kind": SPILL, "first": a, "last": b} for a, b in spans]}
+    kinds = [SPILL, "unknown", SPILL]  # nobody has to name it
+    events = [{"kind": kind, "first": a, "last": b} for kind, (a, b) in zip(kinds, spans, strict=False)]
+    body = {"success": success, "points": points, "events": events}
     if success is None and not points and not spans:
         return
     answer = read_answer("mark", body, 10)

@@ -196,9 +196,19 @@ function showCameras(place, facts) {
   byId('camera-box').hidden = cameras.length < 2;
   byId('camera').replaceChildren(...cameras.map(({ name }) => make('option', {}, name)));
   byId('camera').onchange = () => {
+    const { frame, video: { paused } } = player;
     data.episodes[place] = { ...facts, ...cameras[byId('camera').selectedIndex] };
     openEpisode(place);
+    moveTo(frame);
+    if (!paused) togglePlay();
   };
+}
+
+function turnCamera() {
+  const box = byId('camera');
+  if (box.length < 2) return;
+  box.selectedIndex = (box.selectedIndex + 1) % box.length;
+  box.onchange();
 }
 
 function showFacts(facts, notes, verdicts) {
@@ -260,7 +270,7 @@ player.video.addEventListener('error', async () => {
 const keys = {
   j: () => step(1), ArrowDown: () => step(1), k: () => step(-1), ArrowUp: () => step(-1), ' ': togglePlay,
   ArrowLeft: (event) => moveTo(stepped(event.shiftKey ? -10 : -1)), ArrowRight: (event) => moveTo(stepped(event.shiftKey ? 10 : 1)),
-  '/': () => form.elements.q.focus(), '?': () => byId('help').showModal(), g: () => form.elements.grid.click(),
+  '/': () => form.elements.q.focus(), '?': () => byId('help').showModal(), g: () => form.elements.grid.click(), c: turnCamera,
 };
 
 document.addEventListener('keydown', (event) => {

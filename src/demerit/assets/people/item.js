@@ -94,14 +94,18 @@ function toggleRecording() {
 function toggleEvent() {
   const open = state.events.findIndex((event) => event.isOpen);
   if (open < 0) {
-    const kind = $("#kind").value;
-    if (!kind) { say("Choose first what goes wrong."); $("#kind").focus(); return; }
-    change({ events: [...state.events, { kind, first: stage.frame, last: stage.frame, isOpen: true }] });
-    say(`${kind} begins at frame ${stage.frame + 1}: press e again where it ends.`);
+    change({ events: [...state.events, { kind: $("#kind").value, first: stage.frame, last: stage.frame, isOpen: true }] });
+    say(`It begins at frame ${stage.frame + 1}: press e again where it ends. k names its kind, if you like.`);
   } else {
     const events = state.events.map((event, place) => (place === open ? closeEvent(event, stage.frame) : event));
     change({ events });
+    $("#kind").value = "unknown"; // the next one is named anew
   }
+}
+
+function nameEvent() { // of the open one, or else the next
+  if (!state.events.some((event) => event.isOpen)) return;
+  change({ events: state.events.map((event) => (event.isOpen ? { ...event, kind: $("#kind").value } : event)) });
 }
 
 function closeEvent({ kind, first, last }, frame) {
@@ -109,9 +113,11 @@ function closeEvent({ kind, first, last }, frame) {
   return { kind, first: Math.min(first, end), last: end };
 }
 
+const nameOf = (span) => span.name ?? (span.kind === "unknown" ? "not named" : span.kind);
+
 function drawSpans(list, spans, field) {
   list.replaceChildren(...spans.map((span, place) => {
-    const name = span.kind ?? span.name;
+    const name = nameOf(span);
     const row = document.createElement("li");
     const text = document.createElement("button");
     text.className = "quiet";
@@ -218,6 +224,7 @@ $("#undo")?.addEventListener("click", undo);
 $("#record")?.addEventListener("click", toggleRecording);
 $("#event")?.addEventListener("click", toggleEvent);
 $("#stage-done")?.addEventListener("click", endStage);
+$("#kind")?.addEventListener("change", nameEvent);
 $("#moment")?.addEventListener("click", () => mark(Number(slider.value) / 100));
 if (facts.kind === "mark") timeline.onDrag = (frame, progress) => { stage.show(frame); mark(progress); };
 
@@ -244,7 +251,7 @@ if (facts.kind === "verify") {
 } else if (facts.kind === "compare") {
   Object.assign(keys, { 1: press("[data-key='1']"), 2: press("[data-key='2']"), t: press("[data-key=t]"), u: press("[data-key=u]") });
 } else {
-  Object.assign(keys, { s: press("[data-key=s]"), f: press("[data-key=f]"), e: toggleEvent, w: endStage, p: toggleRecording, d: () => mark(1) });
+  Object.assign(keys, { s: press("[data-key=s]"), f: press("[data-key=f]"), e: toggleEvent, k: () => $("#kind").focus(), w: endStage, p: toggleRecording, d: () => mark(1) });
   for (let digit = 0; digit < 10; digit++) keys[digit] = () => mark(digit / 10);
 }
 addEventListener("keydown", (event) => {

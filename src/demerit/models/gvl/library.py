@@ -33,7 +33,7 @@ from demerit.data.frames import Indices, short_hash, spread
 from demerit.data.reward import GENERATIONS, SAME_TASK_EXAMPLES
 from demerit.data.splits import videos_of
 from demerit.data.store import Store
-from demerit.data.taxonomy import kind
+from demerit.data.taxonomy import UNKNOWN, kind
 from demerit.errors import BadInput, UnknownName, UnreadableVideo
 from demerit.llm import ChatClient, ChatImage, ChatRequest, ChatResponse, Message
 from demerit.models.gvl.config import (
@@ -475,7 +475,8 @@ def _first_different(remarks: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _events(episode: Episode) -> list[Event]:
-    return [event for outcome in episode.labels if outcome.source != "model" for event in outcome.events]
+    events = (event for outcome in episode.labels if outcome.source != "model" for event in outcome.events)
+    return [event for event in events if event.kind != UNKNOWN]
 
 
 def _describe_event(event: Event) -> str:

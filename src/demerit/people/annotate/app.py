@@ -66,6 +66,7 @@ class AnnotateApp:
         self._writer = threading.Thread(target=self._write_labels, daemon=True)
         add = self.guard.add
         add("GET", "/", EVERYBODY, self.home)
+        add("GET", "/work", EVERYBODY, self.next_item)
         add("GET", "/work/{kind}", EVERYBODY, self.next_item)
         add("GET", "/items/{item:number}", EVERYBODY, self.show_item)
         add("GET", "/items/{item:number}/previous", EVERYBODY, self.previous)
@@ -108,11 +109,14 @@ class AnnotateApp:
         start = next((kind for kind, count in left.items() if count["left"]), "")
         return show_to(asked.me, "home.html.j2", left=left, start=start, trouble=trouble, lessons=lessons)
 
-    def next_item(self, asked: Asked, kind: str) -> Response:
-        """Go to the next item of a kind."""
-        if kind not in KIND_NAMES:
+    def next_item(self, asked: Asked, kind: str = "") -> Response:
+        """Go to the next item: of a kind while there are some, then of the others, in the order of the queue."""
+        if kind and kind not in KIND_NAMES:
             raise NotAllowed(404, f"There is no work called {kind!r}.")
-        assignment = self.work.next_item(asked.me, kind)
+        assignment = self.work.next_item(asked.me, kind) if kind else None
+        if assignment is None:
+            others = (self.work.next_item(asked.me, one) for one in self.work.count_left(asked.me) if one != kind)
+            assignment = next((one for one in others if one is not None), None)
         if assignment is None:
             text = "Everything is answered, or others are at it."
             return show_to(asked.me, "message.html.j2", title="Nothing left to do here", text=text)

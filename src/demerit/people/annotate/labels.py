@@ -10,7 +10,7 @@ import numpy as np
 
 from demerit.data.episode import Event, Outcome, Preference
 from demerit.data.stages import StageSpan, check_stages
-from demerit.data.taxonomy import kinds
+from demerit.data.taxonomy import UNKNOWN, kinds
 from demerit.errors import BadInput, UnknownName
 from demerit.negatives.negative import DONE_GRADE
 
@@ -177,7 +177,8 @@ def _read_event(event: Any, frames: int) -> Event:
         raise BadInput("events", f"kind, first and last (frames from 0 to {frames - 1})", repr(event))
     note = event.get("note", "")
     _check("note", note, _is_note, "a short text")
-    return Event(_read_kind(event["kind"]), event["first"], event["last"], note)
+    kind = event["kind"] if event["kind"] == UNKNOWN else _read_kind(event["kind"])
+    return Event(kind, event["first"], event["last"], note)
 
 
 def _read_stage(stage: Any, frames: int) -> StageSpan:
