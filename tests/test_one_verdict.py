@@ -231,6 +231,7 @@ def test_a_detector_says_the_same_in_detect_and_watch_and_never_success(scene: S
             assert detected[id] in (("failure", None), ("unknown", "no alarm"))
     text = demerit_here("watch", scene.folder, "--once", "--detector", detector).stdout
     assert f"{facts['verdicts']['success']} success, {facts['verdicts']['failure']} failure" in text
+    assert "Success:" not in text
 
 
 def test_view_says_it(scene: Scene) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from demerit import RewardStore
+from demerit import Reward, RewardStore, load_model
+from demerit.models.score_summary import ScoreSummary, ShownEpisode, match_scores
 from fakes.command import demerit_here, error_sentence
 
 
@@ -80,6 +81,25 @@ def test_success_as_the_model_says_it(folder: Path, monkeypatch: pytest.MonkeyPa
     (found,) = json.loads(run.stdout)["models"]
     called = [row for row in found["scores"] if row["success"]]
     assert found["success_rate"] == pytest.approx(len(called) / 15) and called
+
+
+def test_the_number_behind_a_verdict_is_shown(folder: Path) -> None:
+    assert "p(success)" not in demerit_here("score", "blocks", "-m", "clock", "--limit", "2", cwd=folder).stdout
+    assert "p(success)" in demerit_here("score", "blocks", "-m", "default", "--limit", "2", cwd=folder).stdout
+
+
+def test_one_reason_for_several_episodes_is_counted_once() -> None:
+    reasons = [
+        "Episode 'a': expected the camera 'left', got none.",
+        "Episode 'b': expected the camera 'left', got none.",
+    ]
+    reasons += ["/x/c.mp4: cannot be decoded", "/y/d.mp4: cannot be decoded"]
+    rewards = [Reward.unscored("m", id, reason) for id, reason in zip("abcd", reasons, strict=True)]
+    rows = match_scores(rewards, {id: ShownEpisode("push") for id in "abcd"}, "videos:x")
+    assert ScoreSummary(load_model("clock").card, rows).reasons() == {
+        "expected the camera 'left', got none": ["a", "b"],
+        "cannot be decoded": ["c", "d"],
+    }
 
 
 def test_episodes_that_the_model_learned_from_are_marked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -131,7 +130,6 @@ def check(
       demerit check ./my-model
       demerit check my_package.rewards:MyModel
     """
-    sys.path.insert(0, "")  # the model may be in the current folder
     report = check_model(load_model(model))
     colours = {"kept": "green", "broken": "red", "not checkable": "yellow"}
     table = Table("clause", "", "facts", title=report.model)

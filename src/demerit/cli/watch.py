@@ -26,7 +26,7 @@ from demerit.decide.guarantee import describe_cut
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.models import load_model
 from demerit.use.watch.alarms import AlarmCondition, Webhook
-from demerit.use.watch.figures import WatchPage, count_verdicts, pick_to_watch, success_rate
+from demerit.use.watch.figures import WatchPage, count_rate, count_verdicts, pick_to_watch
 from demerit.use.watch.watcher import WatchedEpisode, Watcher
 from demerit.web.media import EpisodeMedia
 from demerit.web.server import WebServer
@@ -72,7 +72,7 @@ def watch(
       demerit watch runs/ --alarm "success<0.5 over 20" --webhook https://chat.example/hook
       demerit watch lerobot:~/data/so101 --once --alarm "success<0.5 over 20" --exit-on-alarm
     """
-    conditions, say = [AlarmCondition.parse(text) for text in alarm or ()], err if as_json else out
+    conditions, say = _read_alarms(alarm or [], detector is not None), err if as_json else out
     if not conditions and (webhook or exit_on_alarm):
         raise BadInput("--webhook" if webhook else "--exit-on-alarm", "an --alarm to act on", "none")
     judge = None if detector is None else Detector.load(detector)
@@ -129,6 +129,15 @@ def watch(
         _print_summary(watcher, window, as_json)
 
 
+def _read_alarms(texts: list[str], has_detector: bool) -> list[AlarmCondition]:
+    conditions = [AlarmCondition.parse(text) for text in texts]
+    for condition in conditions:
+        if has_detector and condition.measure == "success":
+            expected = "such as failure>0.5 over 20 with --detector: no alarm is not a success"
+            raise BadInput("--alarm", expected, repr(condition.text))
+    return conditions
+
+
 def _write_metrics(page: WatchPage, path: Path) -> str:
     """Write the file; return why that failed. A full disk does not end a watch."""
     try:
@@ -175,14 +184,14 @@ def _delivering(url: str) -> Iterator[Webhook]:
 def _print_summary(watcher: Watcher, window: int, as_json: bool) -> None:
     state = watcher.state
     rows = state.rows[-window:]
-    rate = success_rate(rows)
+    rate = count_rate(rows, watcher.outcome)
     picks = pick_to_watch(rows)
     if as_json:
         return
     out.print(f"{count_episodes(len(state.rows))}, {state.scored} scored now, {len(state.waiting)} waiting.")
     print_verdicts(count_verdicts(rows))
     if rate.n:
-        out.print(f"Success: {rate}.")
+        out.print(f"{watcher.outcome.capitalize()}: {rate}.")
     if picks:
         out.print(escape(f"Of these {len(rows)}, watch these {len(picks)}: {', '.join(row.id for row in picks)}"))
     for id, reason in state.waiting:

@@ -261,7 +261,8 @@ class TaughtModel(ShownModel):
         if cameras[0] not in self.config.cameras:
             names = " or ".join(map(repr, self.config.cameras))
             expected = f"the camera {names}, which this model was taught with"
-            raise BadEpisode(episode.id, expected, f"an episode with {', '.join(episode.views)}")
+            named = f"a column camera:{self.config.cameras[0]} of a label file names a camera"
+            raise BadEpisode(episode.id, expected, f"an episode with {', '.join(episode.views)} ({named})")
         lengths = {name: len(episode.views[name]) for name in (episode.main_camera, *cameras)}
         if len(set(lengths.values())) > 1:
             raise BadEpisode(episode.id, "cameras of one length", lengths)
