@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from demerit import Reward, RewardStore, load_model
 from demerit.models.score_summary import ScoreSummary, ShownEpisode, match_scores
-from fakes.command import demerit_here, error_sentence
+from fakes.command import COMMAND, demerit_here, error_sentence
 
 
 @pytest.fixture
@@ -52,6 +53,16 @@ def test_json_and_csv(folder: Path) -> None:
         assert row["max"] == (str(float(reward.value.max())) if reward.scored else "")
         assert bool(row["unscored"]) is not reward.scored
         assert (row["label"] in ("success", "failure")) is row["dataset"].endswith("blocks")
+
+
+def test_a_table_is_complete_where_nobody_reads_what_is_printed(folder: Path) -> None:
+    """As in `demerit score ... --csv scores.csv | head -1`, whose reader leaves early."""
+    read, write = os.pipe()
+    os.close(read)
+    words = [*COMMAND, "score", "blocks", "-m", "clock", "-m", "constant", "--workers", "0", "--csv", "scores.csv"]
+    run = subprocess.run(words, cwd=folder, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (run.returncode, run.stderr) == (0, "") and len(read_csv(folder / "scores.csv")) == 30
 
 
 def test_the_table_covers_the_episodes_of_the_call(folder: Path) -> None:

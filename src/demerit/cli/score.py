@@ -110,7 +110,7 @@ def score(
         results.append(summary.as_dict() | {"cut": cut, "rewards": places})
         if labelled is not None:
             _write_labels(labelled, cast(Rule, loaded), say)
-        if csv is not None:  # before anything is printed: `| head` may end the program
+        if csv is not None:
             write_table(rows, csv)
         if not as_json:
             print_summary(summary, len(parts) > 1, cut)

@@ -133,7 +133,9 @@ def _read_alarms(texts: list[str], has_detector: bool) -> list[AlarmCondition]:
     conditions = [AlarmCondition.parse(text) for text in texts]
     for condition in conditions:
         if has_detector and condition.measure == "success":
-            expected = "such as failure>0.5 over 20 with --detector: no alarm is not a success"
+            expected = (
+                "no success with --detector, but failure, as in 'failure>0.5 over 20' (no alarm is not a success)"
+            )
             raise BadInput("--alarm", expected, repr(condition.text))
     return conditions
 
