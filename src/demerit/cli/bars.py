@@ -112,7 +112,7 @@ def report_table(report: Report, title: str, label: Callable[[str], str]) -> Tab
         is_control = card.name in report.controls
         cells = [
             _format_measure(report.line(card.name, name))
-            + "".join(f", published {one.printed}" for one in report.figures(card.name, name))
+            + "".join(f", published {figure.printed}" for figure in report.figures(card.name, name))
             for name in report.about.headline
         ]
         table.add_row(

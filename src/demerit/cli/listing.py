@@ -93,7 +93,7 @@ def _benchmark_rows() -> Rows:
         benchmark.name: [
             benchmark.claim,
             f"Data: {benchmark.data}.",
-            *(f"Published set: {one}." for one in benchmark.published),
+            *(f"Published set: {part}." for part in benchmark.published),
             f"Headline: {', '.join(benchmark.headline)}.",
         ]
         for benchmark in benchmarks

@@ -113,7 +113,7 @@ def watch(
             is_late = time.monotonic() - last_news > 2 * settle + every
             is_over = once and not more and (is_late or not _is_settling(watcher))
             if (news and not once) or is_over:
-                holds = {one.text for one in conditions if one.holds(watcher.state.rows)}
+                holds = {condition.text for condition in conditions if condition.holds(watcher.state.rows)}
                 for text in sorted(holds - held):
                     _raise_alarm(watcher, text, window, hook)
                 if exit_on_alarm and holds:

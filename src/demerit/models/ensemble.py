@@ -156,11 +156,11 @@ class Smallest(Ensemble):
 
     def adapt(self, members: list[RewardModel]) -> list[RewardModel]:
         """Turn rules into gates of the range of the others."""
-        ranges = {(one.card.low, one.card.high) for one in members if not isinstance(one, Rule)}
+        ranges = {(member.card.low, member.card.high) for member in members if not isinstance(member, Rule)}
         ((low, high),) = ranges if len(ranges) == 1 else [(None, None)]
         if low is None or high is None:
             return members
-        return [RuleGate(one, low, high) if isinstance(one, Rule) else one for one in members]
+        return [RuleGate(member, low, high) if isinstance(member, Rule) else member for member in members]
 
 
 def _check_members(name: str, cards: list[ModelCard]) -> None:

@@ -371,7 +371,11 @@ def held_file(sha256: str) -> str:
 def pack_held_out(rewards: Iterable[Reward]) -> bytes:
     """Return what `read_held_out` reads: per reward, named by marks, its frames, values and probabilities."""
     buffer = io.BytesIO()
-    rows = {one.episode: np.stack([one.at, one.value, one.success]) for one in rewards if one.success is not None}
+    rows = {
+        reward.episode: np.stack([reward.at, reward.value, reward.success])
+        for reward in rewards
+        if reward.success is not None
+    }
     np.savez_compressed(buffer, **rows)  # type: ignore[arg-type]
     return buffer.getvalue()
 

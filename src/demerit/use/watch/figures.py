@@ -150,7 +150,10 @@ class WatchPage:
             "curves": draw_curves(state.rows, card.low, card.high, self.watcher.outcome),
             "recent": RECENT,
             "size": (WIDTH, HEIGHT),
-            "conditions": [(one, one.measured(state.rows), one.holds(state.rows)) for one in self.conditions],
+            "conditions": [
+                (condition, condition.measured(state.rows), condition.holds(state.rows))
+                for condition in self.conditions
+            ],
             "webhook": self.webhook,
             "clock": lambda seconds: time.strftime("%H:%M:%S", time.localtime(seconds)),
         }
@@ -167,7 +170,7 @@ class WatchPage:
         }
         ends = {"value": rate.value, "low": rate.low, "high": rate.high} if rate.n else {}
         drift = {row["measure"]: row["errors"] for row in measure_drift(state.rows)}
-        held = {one.text: float(one.holds(state.rows)) for one in self.conditions}
+        held = {condition.text: float(condition.holds(state.rows)) for condition in self.conditions}
         figures: list[Figure] = [
             ("info", "The model that scores.", "model", {self.watcher.model.card.name: 1}),
             ("episodes", "Episodes with a stored reward.", "", {"": len(state.rows)}),

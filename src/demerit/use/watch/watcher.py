@@ -265,8 +265,10 @@ class Watcher:
 
 def files_of(episode: Episode) -> list[str]:
     """Return the paths of an episode's recordings."""
-    recordings = (one for view in episode.views.values() for one in list_recordings(view.source))
-    paths = (path for one in recordings for path in getattr(one, "files", [str(getattr(one, "path", ""))]))
+    recordings = (recording for view in episode.views.values() for recording in list_recordings(view.source))
+    paths = (
+        path for recording in recordings for path in getattr(recording, "files", [str(getattr(recording, "path", ""))])
+    )
     return list(dict.fromkeys(paths))
 
 
