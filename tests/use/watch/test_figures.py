@@ -138,7 +138,11 @@ def test_prometheus_reads_the_metrics(page: WatchPage) -> None:
 def test_the_page_of_a_model_without_verdicts_shows_its_values_over_time(page: WatchPage) -> None:
     page.watcher.state = WatchState(tuple(make_row(place, 0.1 * place) for place in range(8)))
     text = TestClient(page.app()).get("/body").text
-    assert text.count("<polyline") == 1 and "<polygon" not in text and "says nothing about success" in text
+    assert text.count("<polyline") == 1 and "<polygon" not in text and "demerit calibrate" in text
+    other_task = [make_row(place, verdict=Verdict(None, "task not taught")) for place in range(3)]
+    page.watcher.state = WatchState(tuple(other_task))
+    text = TestClient(page.app()).get("/body").text
+    assert "Unknown: 0 success, 0 failure, 3 unknown (task not taught)" in text and "demerit calibrate" not in text
 
 
 def test_nothing_is_measured_before_the_first_episode(page: WatchPage) -> None:
