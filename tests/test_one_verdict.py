@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import gymnasium
 import numpy as np
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
 from demerit.data.episode import Episode, Origin, Outcome
 from demerit.data.formats import open_dataset
@@ -38,6 +40,9 @@ from demerit.use.gym import RewardEnv
 from demerit.use.serve.client import RemoteModel
 from demerit.use.serve.server import serve_models
 from demerit.use.view import ViewIndex
+from demerit.use.watch.figures import WatchPage
+from demerit.use.watch.watcher import Watcher
+from demerit.web.media import EpisodeMedia
 from demerit.web.server import WebServer
 from fakes.command import demerit_here
 from fakes.lesson_data import WORDS, episodes, verdict
@@ -191,13 +196,19 @@ def test_filter_by_the_models_verdict_keeps_the_unknown_and_says_why(scene: Scen
     assert undecided == {f"unknown: {reason}" for _, reason in scene.verdicts.values() if reason}
 
 
-def test_watch_says_it(scene: Scene) -> None:
+def test_watch_says_it(scene: Scene, tmp_path: Path) -> None:
     printed = demerit_here(
         "watch", scene.folder, "--once", "--json", "--rewards", scene.folder.parent / "watched", "--model", scene.model
     )
     assert read_rows([json.loads(line) for line in printed.stdout.splitlines()]) == scene.verdicts
     text = scene.run("watch", "--once")
     assert str(VerdictCounts.of(scene.rewards)) in text
+    watcher = Watcher(str(scene.folder), load_model(scene.model), open_dataset, settle=0, patience=0)
+    while watcher.look():
+        pass
+    page = unescape(TestClient(WatchPage(watcher, EpisodeMedia(tmp_path)).app()).get("/body").text)
+    assert str(VerdictCounts.of(scene.rewards)) in page
+    assert all(line in page for line in scene.counts["warnings"])
 
 
 def test_compare_says_it(scene: Scene) -> None:
@@ -231,6 +242,7 @@ def test_a_detector_says_the_same_in_detect_and_watch_and_never_success(scene: S
             assert detected[id] in (("failure", None), ("unknown", "no alarm"))
     text = demerit_here("watch", scene.folder, "--once", "--detector", detector).stdout
     assert f"{facts['verdicts']['success']} success, {facts['verdicts']['failure']} failure" in text
+    assert "Success:" not in text
 
 
 def test_view_says_it(scene: Scene) -> None:

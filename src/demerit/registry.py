@@ -105,7 +105,8 @@ def load_attribute(address: str, feature: str, extra: str = "") -> Callable[...,
         first = EXTRA_OF_MODULE.get((missing.name or "").partition(".")[0])
         if first is None:
             raise
-        raise MissingExtra(feature[0].upper() + feature[1:], extra or first) from missing
+        start = feature if feature.startswith("demerit ") else feature[0].upper() + feature[1:]
+        raise MissingExtra(start, extra or first) from missing
     for part in attribute.split("."):
         loaded = getattr(loaded, part)
     factory: Callable[..., Any] = loaded

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,8 @@ def test_it_finds_what_stays_dark_and_saves_the_detector(work: Path) -> None:
     assert again.returncode == 0 and "3 flagged of 6 episodes" in again.stdout
     assert "Verdicts: 0 success, 3 failure, 3 unknown (no alarm)" in again.stdout
     assert "flagged at" in again.stdout and "went wrong at" in again.stdout
+    ((_, same),) = Counter(frames[id] for id in ("bad3", "bad4", "bad5")).most_common(1)
+    assert ("a deadline" in again.stdout) == (same > 1)
     assert Detector.load(work / "d.json").false_alarms == 0.1
 
 

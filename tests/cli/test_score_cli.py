@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from demerit import RewardStore
-from fakes.command import demerit_here, error_sentence
+from demerit import Reward, RewardStore, load_model
+from demerit.models.score_summary import ScoreSummary, ShownEpisode, match_scores
+from fakes.command import COMMAND, demerit_here, error_sentence
 
 
 @pytest.fixture
@@ -53,6 +55,16 @@ def test_json_and_csv(folder: Path) -> None:
         assert (row["label"] in ("success", "failure")) is row["dataset"].endswith("blocks")
 
 
+def test_a_table_is_complete_where_nobody_reads_what_is_printed(folder: Path) -> None:
+    """As in `demerit score ... --csv scores.csv | head -1`, whose reader leaves early."""
+    read, write = os.pipe()
+    os.close(read)
+    words = [*COMMAND, "score", "blocks", "-m", "clock", "-m", "constant", "--workers", "0", "--csv", "scores.csv"]
+    run = subprocess.run(words, cwd=folder, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (run.returncode, run.stderr) == (0, "") and len(read_csv(folder / "scores.csv")) == 30
+
+
 def test_the_table_covers_the_episodes_of_the_call(folder: Path) -> None:
     """Rewards of a folder and of its videos are in one place; a second run prints the kept ones too."""
     first, second = sorted(path.name for path in (folder / "bare").glob("*.mp4") if path.stem not in ("broken", "torn"))
@@ -80,6 +92,25 @@ def test_success_as_the_model_says_it(folder: Path, monkeypatch: pytest.MonkeyPa
     (found,) = json.loads(run.stdout)["models"]
     called = [row for row in found["scores"] if row["success"]]
     assert found["success_rate"] == pytest.approx(len(called) / 15) and called
+
+
+def test_the_number_behind_a_verdict_is_shown(folder: Path) -> None:
+    assert "p(success)" not in demerit_here("score", "blocks", "-m", "clock", "--limit", "2", cwd=folder).stdout
+    assert "p(success)" in demerit_here("score", "blocks", "-m", "default", "--limit", "2", cwd=folder).stdout
+
+
+def test_one_reason_for_several_episodes_is_counted_once() -> None:
+    reasons = [
+        "Episode 'a': expected the camera 'left', got none.",
+        "Episode 'b': expected the camera 'left', got none.",
+    ]
+    reasons += ["/x/c.mp4: cannot be decoded", "/y/d.mp4: cannot be decoded"]
+    rewards = [Reward.unscored("m", id, reason) for id, reason in zip("abcd", reasons, strict=True)]
+    rows = match_scores(rewards, {id: ShownEpisode("push") for id in "abcd"}, "videos:x")
+    assert ScoreSummary(load_model("clock").card, rows).reasons() == {
+        "expected the camera 'left', got none": ["a", "b"],
+        "cannot be decoded": ["c", "d"],
+    }
 
 
 def test_episodes_that_the_model_learned_from_are_marked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

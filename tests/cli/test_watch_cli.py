@@ -70,6 +70,12 @@ def test_a_detector_judges_with_its_own_model(runs: Path, tmp_path: Path) -> Non
         ("bad", None, None),
     }
     error_sentence(demerit_here(*words, "--model", "random"))
+    text = demerit_here("watch", runs, "--once", "--detector", tmp_path / "detector.json").stdout
+    assert "Failure: 100% (95%: 61 to 100), 6 of 6." in text and "Success:" not in text
+    refused = error_sentence(demerit_here(*words, "--alarm", "success<0.5 over 6"))
+    assert "failure>0.5 over 20" in refused
+    alarm = ("--alarm", "failure>0.5 over 6", "--exit-on-alarm")
+    assert demerit_here(*words, *alarm).returncode == 3
 
 
 def test_a_webhook_that_is_down_is_said_and_everything_is_scored(runs: Path) -> None:

@@ -1,6 +1,7 @@
 """Model folders: loading, names, and what is refused."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,24 @@ def test_wrong_paths_and_options_are_refused(copied: Path, tmp_path: Path) -> No
         load_model("./nothing")
     with pytest.raises(UnknownName, match="nothing"):
         load_model("nothing")
+
+
+def test_a_class_of_a_file_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from the console script, which leaves the current folder out of the path."""
+    monkeypatch.setattr("sys.path", [entry for entry in sys.path if entry])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rewards_of_mine.py").write_text("from demerit.models.baselines import Clock as Mine\n")
+    (tmp_path / "rewards_torn.py").write_text("import no_such_module\n")
+    (tmp_path / "rewards_bare.py").write_text("class Bare:\n    card = None\n    def score(self, episodes): ...\n")
+    assert load_model("rewards_of_mine:Mine").card.name == "clock"
+    for name, words in {
+        "rewards_of_nobody:Mine": "which does not exist",
+        "rewards_of_mine:Yours": "'Yours'",
+        "rewards_torn:Mine": "no_such_module",
+        "rewards_bare:Bare": "ModelCard",
+    }.items():
+        with pytest.raises(BadInput, match=words):
+            load_model(name)
 
 
 def test_a_kind_can_be_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from demerit.data.frames import Frames
 from demerit.data.reward import Reward
 from demerit.data.store import Store
 from demerit.data.video import VideoClip
-from demerit.errors import BadEpisode, BadInput, BadReward
+from demerit.errors import BadEpisode, BadInput
 from demerit.models import reward_store
 from demerit.models.baselines import Clock
 from demerit.models.protocol import ModelCard, example_card
@@ -117,7 +117,7 @@ def test_a_model_that_always_fails_is_stopped(tmp_path: Path, make_video: Callab
 
     for i in range(30):
         make_video(f"v/{i}.mp4", frames=2, seed=i)
-    with pytest.raises(BadReward, match="RuntimeError: no weights"):
+    with pytest.raises(BadInput, match=r"that it cannot, .*RuntimeError: no weights"):
         run(Broken(), tmp_path / "v", tmp_path / "r", workers=0)
     assert len(RewardStore(tmp_path / "r")) == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,11 @@ class DataConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Render a text: every string that is printed, alone or in a table."""
         return super().render_str(escape_controls(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Go on in silence where the reader has left (`| head`): the files that a command writes are complete."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 # Lines are not wrapped, so that piped and copied output stays intact.
@@ -106,7 +112,7 @@ def report_table(report: Report, title: str, label: Callable[[str], str]) -> Tab
         is_control = card.name in report.controls
         cells = [
             _format_measure(report.line(card.name, name))
-            + "".join(f", published {one.printed}" for one in report.figures(card.name, name))
+            + "".join(f", published {figure.printed}" for figure in report.figures(card.name, name))
             for name in report.about.headline
         ]
         table.add_row(

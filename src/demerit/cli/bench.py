@@ -244,7 +244,7 @@ def print_report(report: Report) -> None:
     count = f"{count_episodes(len(report.episodes))}, {tasks} task{'s' * (tasks != 1)}"
     print_table(report_table(report, f"{report.about.name}: {count}", label))
     if report.published:
-        sources = "; ".join(dict.fromkeys(one.source for one in report.published))
+        sources = "; ".join(dict.fromkeys(figure.source for figure in report.published))
         out.print(escape(f"Published figures, by part in the report: {sources}."))
     for sentence in report.cautions:
         out.print(f"[bold red]caution[/bold red]  [red]{escape(sentence)}[/red]")

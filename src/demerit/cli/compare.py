@@ -83,7 +83,7 @@ def compare(
     needed = None if result.sign else result.labels_needed()
     chosen = [row for one, count in zip(policies, needed or (0, 0), strict=True) for row in one.choose(count)]
     notes = _note(result, policies, seen_by(loaded).complete)
-    counted = {(one.name, id) for one in policies for id in one.ids}
+    counted = {(policy.name, id) for policy in policies for id in policy.ids}
     if unused := [row for row, label in rows.items() if label is not None and row not in counted]:
         notes.append(f"{sheet}: {len(unused)} labels are of no episode that counts, e.g. {' '.join(unused[0])}")
     if sheet is not None and chosen:
@@ -117,7 +117,7 @@ def _collect(
 ) -> Policies:
     """Sort the episodes by policy."""
     tag, _, wanted = by.partition("=")
-    names = split_names(wanted) if by else distinct_names([one.dataset.address for one in scored])
+    names = split_names(wanted) if by else distinct_names([part.dataset.address for part in scored])
     policies = {name: PolicyRollouts(name) for name in names}
     values: dict[str, None] = {}
     for place, dataset in enumerate(scored):
@@ -138,7 +138,7 @@ def _verdict(result: PolicyComparison, policies: Policies) -> str:
     if not result.has_enough:
         return f"Not decided: {result.a.labels} and {result.b.labels} labels, and each policy needs {FEWEST} or more."
     (a, b), gap = policies, result.difference
-    rates = [f"{100 * one.interval.value:.0f}%" for one in (result.a, result.b)]
+    rates = [f"{100 * policy.interval.value:.0f}%" for policy in (result.a, result.b)]
     if not result.sign:
         return f"Not decided: {b.name} {rates[1]}, {a.name} {rates[0]}, difference {gap}."
     if result.sign < 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -153,6 +154,8 @@ def _print(
         out.print(f"... and {len(alarms) - MOST_ROWS} more (--csv has all)")
     if alarms and detector.at_end:
         out.print("  each is flagged at its end: the model was taught how episodes end, and no progress")
+    elif (flags := Counter(alarm.flagged_at for alarm in alarms).most_common(1)) and flags[0][1] > len(alarms) / 2 > 1:
+        out.print(f"  {flags[0][1]} are flagged at frame {flags[0][0]}: a deadline, by which successes are further")
     print_verdicts(verdicts)
     if missing := [detection.why_missing for detection in detections if detection.alarm is None]:
         out.print(f"[yellow]{len(missing)} not judged[/yellow], e.g. {escape(missing[0])}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -94,7 +93,7 @@ def _benchmark_rows() -> Rows:
         benchmark.name: [
             benchmark.claim,
             f"Data: {benchmark.data}.",
-            *(f"Published set: {one}." for one in benchmark.published),
+            *(f"Published set: {part}." for part in benchmark.published),
             f"Headline: {', '.join(benchmark.headline)}.",
         ]
         for benchmark in benchmarks
@@ -131,7 +130,6 @@ def check(
       demerit check ./my-model
       demerit check my_package.rewards:MyModel
     """
-    sys.path.insert(0, "")  # the model may be in the current folder
     report = check_model(load_model(model))
     colours = {"kept": "green", "broken": "red", "not checkable": "yellow"}
     table = Table("clause", "", "facts", title=report.model)

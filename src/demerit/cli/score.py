@@ -110,7 +110,7 @@ def score(
         results.append(summary.as_dict() | {"cut": cut, "rewards": places})
         if labelled is not None:
             _write_labels(labelled, cast(Rule, loaded), say)
-        if csv is not None:  # before anything is printed: `| head` may end the program
+        if csv is not None:
             write_table(rows, csv)
         if not as_json:
             print_summary(summary, len(parts) > 1, cut)
@@ -184,12 +184,15 @@ def print_summary(summary: ScoreSummary, several: bool = False, cut: str = "") -
 def _print_rows(title: str, rows: list[EpisodeScore], several: bool) -> None:
     if not rows:
         return
-    table = Table("verdict", "value", "label", "episode and instruction", title=title, title_justify="left")
+    has_chance = not all(math.isnan(row.success_probability) for row in rows)
+    chance = ["p(success)"] if has_chance else []
+    table = Table("verdict", *chance, "value", "label", "episode and instruction", title=title, title_justify="left")
     for row in rows:
         dataset = f"{Path(row.dataset.partition(':')[2]).name}/" if several else ""
         instruction = shorten(row.instruction) or "(no instruction)"
-        value = "–" if math.isnan(row.final) else f"{row.final:.3f}"
-        table.add_row(escape(str(row.verdict)), value, row.label or "–", escape(f"{dataset}{row.id}\n{instruction}"))
+        numbers = [row.success_probability, row.final] if has_chance else [row.final]
+        cells = ["–" if math.isnan(number) else f"{number:.3f}" for number in numbers]
+        table.add_row(escape(str(row.verdict)), *cells, row.label or "–", escape(f"{dataset}{row.id}\n{instruction}"))
     print_table(table)
 
 
@@ -251,7 +254,11 @@ def _summarize(progress: ScoreProgress) -> str:
     parts += [f"{progress.kept} were scored already"] if progress.kept else []
     parts += [f"{progress.stale} re-scored (inputs changed)"] if progress.stale else []
     done = progress.scored + progress.unscored
-    rate = f", {done / progress.seconds:.0f} episodes/s" if progress.seconds and done else ""
+    rate = (
+        f", {done / progress.seconds:.{1 if done < 10 * progress.seconds else 0}f} episodes/s"
+        if progress.seconds and done
+        else ""
+    )
     return ", ".join(parts) + f" in {progress.seconds:.1f} s{rate}"
 
 

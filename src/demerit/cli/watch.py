@@ -26,7 +26,7 @@ from demerit.decide.guarantee import describe_cut
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.models import load_model
 from demerit.use.watch.alarms import AlarmCondition, Webhook
-from demerit.use.watch.figures import WatchPage, count_verdicts, pick_to_watch, success_rate
+from demerit.use.watch.figures import WatchPage, count_rate, count_verdicts, pick_to_watch
 from demerit.use.watch.watcher import WatchedEpisode, Watcher
 from demerit.web.media import EpisodeMedia
 from demerit.web.server import WebServer
@@ -72,7 +72,7 @@ def watch(
       demerit watch runs/ --alarm "success<0.5 over 20" --webhook https://chat.example/hook
       demerit watch lerobot:~/data/so101 --once --alarm "success<0.5 over 20" --exit-on-alarm
     """
-    conditions, say = [AlarmCondition.parse(text) for text in alarm or ()], err if as_json else out
+    conditions, say = _read_alarms(alarm or [], detector is not None), err if as_json else out
     if not conditions and (webhook or exit_on_alarm):
         raise BadInput("--webhook" if webhook else "--exit-on-alarm", "an --alarm to act on", "none")
     judge = None if detector is None else Detector.load(detector)
@@ -113,7 +113,7 @@ def watch(
             is_late = time.monotonic() - last_news > 2 * settle + every
             is_over = once and not more and (is_late or not _is_settling(watcher))
             if (news and not once) or is_over:
-                holds = {one.text for one in conditions if one.holds(watcher.state.rows)}
+                holds = {condition.text for condition in conditions if condition.holds(watcher.state.rows)}
                 for text in sorted(holds - held):
                     _raise_alarm(watcher, text, window, hook)
                 if exit_on_alarm and holds:
@@ -127,6 +127,17 @@ def watch(
         if problem:
             raise StoreError(folder, f"the last look failed ({problem.removesuffix('.')})")
         _print_summary(watcher, window, as_json)
+
+
+def _read_alarms(texts: list[str], has_detector: bool) -> list[AlarmCondition]:
+    conditions = [AlarmCondition.parse(text) for text in texts]
+    for condition in conditions:
+        if has_detector and condition.measure == "success":
+            expected = (
+                "no success with --detector, but failure, as in 'failure>0.5 over 20' (no alarm is not a success)"
+            )
+            raise BadInput("--alarm", expected, repr(condition.text))
+    return conditions
 
 
 def _write_metrics(page: WatchPage, path: Path) -> str:
@@ -175,14 +186,14 @@ def _delivering(url: str) -> Iterator[Webhook]:
 def _print_summary(watcher: Watcher, window: int, as_json: bool) -> None:
     state = watcher.state
     rows = state.rows[-window:]
-    rate = success_rate(rows)
+    rate = count_rate(rows, watcher.outcome)
     picks = pick_to_watch(rows)
     if as_json:
         return
     out.print(f"{count_episodes(len(state.rows))}, {state.scored} scored now, {len(state.waiting)} waiting.")
     print_verdicts(count_verdicts(rows))
     if rate.n:
-        out.print(f"Success: {rate}.")
+        out.print(f"{watcher.outcome.capitalize()}: {rate}.")
     if picks:
         out.print(escape(f"Of these {len(rows)}, watch these {len(picks)}: {', '.join(row.id for row in picks)}"))
     for id, reason in state.waiting:

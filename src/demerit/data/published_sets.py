@@ -112,7 +112,7 @@ def published_sets(benchmark: str) -> tuple[PublishedSet, ...]:
 
 def find_source(folder: str, sets: Sequence[PublishedSet]) -> PublishedPart:
     """Return what is printed about a folder or source; an empty part if nothing is."""
-    return next((part for one in sets if (part := one.find_part(folder))), PublishedPart(folder))
+    return next((part for published in sets if (part := published.find_part(folder))), PublishedPart(folder))
 
 
 def _with_count(name: str, count: int | None) -> str:

@@ -31,8 +31,9 @@ from demerit.data.reward import Reward
 from demerit.data.splits import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import MODELS, load_model
+from demerit.models.live import CombinedEpisode
 from demerit.models.loading import DESCRIPTION, name_of, only_these, read_description
-from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, RewardModel, ShownModel
+from demerit.models.protocol import LiveEpisode, LiveReward, ModelCard, Online, RewardModel, ShownModel
 
 KIND = "calibrated"
 CalibrationMethod = Literal["isotonic", "conformal"]
@@ -233,7 +234,7 @@ class Calibrated(ShownModel):
             if hasattr(inner, method):
                 setattr(self, method, getattr(inner, method))
         if isinstance(inner, Online):
-            self.start = lambda instruction: _CalibratedRun(self, inner.start(instruction))
+            self.start = lambda instruction: CombinedEpisode([inner.start(instruction)], self._calibrate_live)
 
     @classmethod
     def from_folder(cls, folder: Path, inner: str | RewardModel | None = None) -> Calibrated:
@@ -284,21 +285,14 @@ class Calibrated(ShownModel):
             given={**reward.given, **given},
         )
 
-
-@dataclass(eq=False)
-class _CalibratedRun:
-    """A live episode of the inner model, whose numbers are mapped as a reward of one frame."""
-
-    model: Calibrated
-    inner: LiveEpisode
-
-    def step(self, frame: LiveFrame) -> LiveReward:
-        live = self.inner.step(frame)
+    def _calibrate_live(self, answers: Sequence[LiveReward]) -> LiveReward:
+        """Map the inner model's answer as a reward of one frame."""
+        (live,) = answers
         value = np.array([live.value], np.float32)
         success = None if live.success is None else np.array([live.success], np.float32)
         why = "not scored" if np.isnan(live.value) else ""
-        said = Reward(self.model.inner.card.name, "live", np.zeros(1, np.int32), value, success, why, live.given)
-        mapped = self.model.calibrate_reward(said)
+        inner = Reward(self.inner.card.name, "live", np.zeros(1, np.int32), value, success, why, live.given)
+        mapped = self.calibrate_reward(inner)
         mapped_success = None if mapped.success is None else float(mapped.success[0])
         return LiveReward(mapped.final, mapped_success, live.familiarity, mapped.given)
 

@@ -125,7 +125,11 @@ def _answers_every_episode(trial: _ModelTrial) -> Result:
         if reward.episode != episode.id or reward.model != trial.card.name:
             return "broken", f"the answer for {episode.id!r} names {reward.model!r} and {reward.episode!r}"
     unscored = [reward for reward in rewards if not reward.scored]
-    if len(unscored) == len(rewards) and trial.card.reads_signals and not any(one.signals for one in trial.episodes):
+    if (
+        len(unscored) == len(rewards)
+        and trial.card.reads_signals
+        and not any(episode.signals for episode in trial.episodes)
+    ):
         return "not checkable", "it reads signals, and these episodes have none"
     if len(unscored) == len(rewards):
         return "broken", f"it scored none of them: {unscored[0].why_missing}"
@@ -233,7 +237,10 @@ def _live_is_offline(trial: _ModelTrial) -> Result:
         for answer in live:
             if not isinstance(answer, LiveReward):
                 return "broken", f"step gives a {type(answer).__name__} instead of a LiveReward"
-        found = {"value": np.array([one.value for one in live]), "success": np.array([one.success for one in live])}
+        found = {
+            "value": np.array([answer.value for answer in live]),
+            "success": np.array([answer.success for answer in live]),
+        }
         for name, column in (("value", whole.value), ("success", whole.success)):
             if (column is None) != all(number is None for number in found[name]):
                 where = "step gives" if column is None else "score gives"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -27,8 +27,9 @@ from demerit.data.reward import GENERATIONS, Reward, gather_doubts
 from demerit.data.splits import SeenEpisodes, seen_by
 from demerit.errors import BadInput
 from demerit.models import load_model
+from demerit.models.live import CombinedEpisode
 from demerit.models.loading import Listing
-from demerit.models.protocol import LiveEpisode, LiveFrame, LiveReward, ModelCard, Online, RewardModel, ShownModel
+from demerit.models.protocol import LiveEpisode, LiveReward, ModelCard, Online, RewardModel, ShownModel
 from demerit.models.rule import Rule, RuleGate
 
 MIN_MEMBERS = 2
@@ -106,7 +107,14 @@ class Ensemble(ShownModel):
 
     def _start(self, instruction: str) -> LiveEpisode:
         runs = [member.start(instruction) for member in self.members if isinstance(member, Online)]
-        return _EnsembleRun(runs, self.combine)
+        return CombinedEpisode(runs, self._combine_live)
+
+    def _combine_live(self, live: Sequence[LiveReward]) -> LiveReward:
+        chances = [answer.success for answer in live if answer.success is not None]
+        success = float(self.combine(chances)) if len(chances) == len(live) else None
+        doubts = gather_doubts({**answer.given, "familiarity": answer.familiarity} for answer in live)
+        value, familiarity = float(self.combine([answer.value for answer in live])), doubts.pop("familiarity", None)
+        return LiveReward(value, success, familiarity, doubts)
 
     def _make_card(self, cards: list[ModelCard]) -> ModelCard:
         """Write the card; it claims only what all members claim."""
@@ -148,27 +156,11 @@ class Smallest(Ensemble):
 
     def adapt(self, members: list[RewardModel]) -> list[RewardModel]:
         """Turn rules into gates of the range of the others."""
-        ranges = {(one.card.low, one.card.high) for one in members if not isinstance(one, Rule)}
+        ranges = {(member.card.low, member.card.high) for member in members if not isinstance(member, Rule)}
         ((low, high),) = ranges if len(ranges) == 1 else [(None, None)]
         if low is None or high is None:
             return members
-        return [RuleGate(one, low, high) if isinstance(one, Rule) else one for one in members]
-
-
-@dataclass(eq=False)
-class _EnsembleRun:
-    """A live episode: one of each member."""
-
-    members: list[LiveEpisode]
-    combine: Callable[..., Any]
-
-    def step(self, frame: LiveFrame) -> LiveReward:
-        live = [member.step(frame) for member in self.members]
-        found = [one.success for one in live if one.success is not None]
-        success = float(self.combine(found)) if len(found) == len(live) else None
-        doubts = gather_doubts({**answer.given, "familiarity": answer.familiarity} for answer in live)
-        value, familiarity = float(self.combine([answer.value for answer in live])), doubts.pop("familiarity", None)
-        return LiveReward(value, success, familiarity, doubts)
+        return [RuleGate(member, low, high) if isinstance(member, Rule) else member for member in members]
 
 
 def _check_members(name: str, cards: list[ModelCard]) -> None:

@@ -74,6 +74,19 @@ class RescoredEpisode:
         return LiveReward(reward.final, success, reward.familiarity, reward.given)
 
 
+@dataclass(eq=False)
+class CombinedEpisode:
+    """A live episode of a model that is made of others."""
+
+    runs: Sequence[LiveEpisode]
+    combine: Callable[[Sequence[LiveReward]], LiveReward]
+    """what their answers make"""
+
+    def step(self, frame: LiveFrame) -> LiveReward:
+        """Show the next frame to all of them."""
+        return self.combine([run.step(frame) for run in self.runs])
+
+
 def start_live(model: RewardModel, instruction: str) -> LiveEpisode:
     """Start a live episode of any model; one that cannot score live scores all frames again at every step."""
     return model.start(instruction) if isinstance(model, Online) else RescoredEpisode(model, instruction)

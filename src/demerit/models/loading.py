@@ -15,6 +15,7 @@ import difflib
 import hashlib
 import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -78,8 +79,8 @@ def load_model(name: str, **options: Any) -> RewardModel:
         **options: passed to the model's class.
     """
     model = find_model(name)(**options)
-    if not isinstance(model, RewardModel):
-        raise BadInput(name, "a model with `card` and `score`", f"a {type(model).__name__}")
+    if not isinstance(model, RewardModel) or not isinstance(model.card, ModelCard):
+        raise BadInput(name, "a model with `card` (a ModelCard) and `score`", f"a {type(model).__name__}")
     return model
 
 
@@ -94,7 +95,7 @@ def find_model(name: str) -> Callable[..., Any]:
     for folder in (Path(known), Path(known) / OUTPUT):
         if (folder / DESCRIPTION).is_file():
             return partial(load_folder, folder, *arguments)
-    if colon and _is_importable(known):
+    if colon and all(map(str.isidentifier, known.split("."))) and _is_importable(known):
         return partial(_call_factory, name, _load_class(known, argument))
     if Path(name).exists():
         got = checkpoint_hint(Path(name)) or "another path"
@@ -102,8 +103,8 @@ def find_model(name: str) -> Callable[..., Any]:
     if "/" in known:
         raise BadInput(name, f"a model folder with {DESCRIPTION} in it", "a path that does not exist")
     if colon and argument.isidentifier() and not difflib.get_close_matches(known, MODELS):
-        got = f"the module {known!r}, which cannot be imported (PYTHONPATH=. finds one in this folder)"
-        raise BadInput(name, "a registered model, or MODULE:CLASS that Python can import", got)
+        expected = "a registered model, or MODULE:CLASS of an installed package or this folder"
+        raise BadInput(name, expected, f"the module {known!r}, which does not exist")
     raise UnknownName("model", name, MODELS)
 
 
@@ -115,6 +116,8 @@ def _call_factory(name: str, factory: Any, **options: Any) -> Any:
 
 
 def _is_importable(module: str) -> bool:
+    if "" not in sys.path:
+        sys.path.append("")  # the module may be in the current folder; what is installed goes first
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -126,6 +129,8 @@ def _load_class(module: str, attribute: str) -> Any:
         return load_attribute(f"{module}:{attribute}", f"the model {module}:{attribute}")
     except AttributeError as error:
         raise BadInput(f"{module}:{attribute}", f"a class in {module}", f"a module without {attribute!r}") from error
+    except (ImportError, SyntaxError) as error:
+        raise BadInput(f"{module}:{attribute}", f"a module {module} that can be imported", error) from error
 
 
 def load_folder(folder: Path, *argument: str, **options: Any) -> Any:

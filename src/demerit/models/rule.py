@@ -342,7 +342,9 @@ class Rule(ShownModel):
     def measure(self, numbers: Mapping[str, Floats], times: Floats, prefixes: Sequence[int]) -> Floats:
         """Return the robustness of the first n frames for each n; NaN = undecided."""
         begun = {name: column - column[:1] * self.signals[name].relative for name, column in numbers.items()}
-        margins = {one: one.margin(begun[one.name], self.signals[one.name].scale or 1.0) for one in self.limits}
+        margins = {
+            limit: limit.margin(begun[limit.name], self.signals[limit.name].scale or 1.0) for limit in self.limits
+        }
         return np.array([measure(self.formula, margins, times, frames)[0] for frames in prefixes])
 
     def _score_episode(self, episode: Episode) -> Reward:
@@ -426,12 +428,12 @@ class LiveRule:
 
 def _complete_signals(config: RuleConfig, rule: str, limits: Sequence[Limit]) -> dict[str, RuleSignal]:
     """Fill in the signal and the unit of each name in the formula, and check the table."""
-    found = {one.name: config.signals.get(one.name, RuleSignal()) for one in limits}
+    found = {limit.name: config.signals.get(limit.name, RuleSignal()) for limit in limits}
     unused = [name for name in config.signals if name not in found]
     if unused:
         raise BadInput(f"{rule}, signals", f"names of the formula ({', '.join(found)})", ", ".join(unused))
     for name, source in found.items():
-        units = sorted({source.unit, *(one.unit for one in limits if one.name == name)} - {""})
+        units = sorted({source.unit, *(limit.unit for limit in limits if limit.name == name)} - {""})
         if len(units) > 1:
             raise BadInput(f"{rule}, {name}", "one unit", " and ".join(units))
         if source.norm and source.column is not None:

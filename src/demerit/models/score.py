@@ -147,7 +147,7 @@ def score(
                     waiting.append((reward, fingerprints.pop(reward.episode)))
                     _count(progress, reward)
                 progress.reading.clear()
-                _check_failures(progress, card)
+                _check_failures(progress, card, waiting)
                 progress.seconds = time.monotonic() - started
                 on_progress(progress)
                 # nothing is written while everything fails, so that a run with a better set-up starts afresh
@@ -298,10 +298,11 @@ def _count(progress: ScoreProgress, reward: Reward) -> None:
         progress.reasons[reward.why_missing] += 1
 
 
-def _check_failures(progress: ScoreProgress, card: ModelCard) -> None:
+def _check_failures(progress: ScoreProgress, card: ModelCard, waiting: list[tuple[Reward, str]]) -> None:
     if progress.scored == 0 and progress.kept == 0 and progress.unscored >= ABORT_AFTER:
         reason, _ = progress.reasons.most_common(1)[0]
-        raise BadReward(card.name, "all", f"the first {progress.unscored} episodes all failed, e.g. with: {reason}")
+        waiting.clear()  # a run with a better set-up starts afresh
+        raise BadInput(card.name, "episodes that it can score", f"{progress.unscored} that it cannot, e.g. {reason}")
 
 
 def _commit(writer: RewardWriter, waiting: list[tuple[Reward, str]], on_stored: Callable[[Reward], None]) -> None:

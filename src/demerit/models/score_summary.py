@@ -20,8 +20,8 @@ from demerit.models.protocol import ModelCard
 
 NAN = float("nan")
 WORST = 5
-PATH = re.compile(r"^.*?\.(mp4|mkv|webm|mov|avi|hdf5|h5|parquet): ", re.IGNORECASE)
-"""the file that an unscored episode's reason begins with; without it, equal reasons are counted together"""
+PATH = re.compile(r"^(Episode (['\"]).*?\2|.*?\.(mp4|mkv|webm|mov|avi|hdf5|h5|parquet)): ", re.IGNORECASE)
+"""the episode or file that an unscored one's reason begins with; without it, equal reasons are counted together"""
 
 
 @dataclass(frozen=True)

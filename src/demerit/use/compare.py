@@ -69,7 +69,7 @@ class PolicyRollouts:
         if seen.has(episode):
             self.taught += 1
             return
-        verdicts = [one for one in episode.labels if one.success is not None]
+        verdicts = [label for label in episode.labels if label.success is not None]
         label = most_trusted(select_labels(verdicts, sources))
         success = label.success if by_hand is None and label is not None else by_hand
         says = reward.success is not None and len(reward.success) > 0 and not np.isnan(reward.success[-1])
@@ -77,7 +77,7 @@ class PolicyRollouts:
         self.predictions.append(float(reward.success[-1]) if says and reward.success is not None else reward.final)
         self.labels.append(math.nan if success is None else float(success))
         self.videos.append(str(getattr(episode.main.source, "path", "")))
-        self.of_models += success is None and any(is_taken(one, ["model"]) for one in verdicts)
+        self.of_models += success is None and any(is_taken(verdict, ["model"]) for verdict in verdicts)
 
     def choose(self, count: int) -> list[tuple[str, str, str]]:
         """Choose episodes to label (policy, id, video), at random, in an order that is the same in every run."""
@@ -193,7 +193,10 @@ class PolicyComparison:
 
     def episodes_needed(self) -> float:
         """Return how many labelled episodes of each policy would probably decide it."""
-        gap, variance = self.b.rate - self.a.rate, sum(one.variance() * one.worth() for one in (self.a, self.b))
+        gap, variance = (
+            self.b.rate - self.a.rate,
+            sum(policy.variance() * policy.worth() for policy in (self.a, self.b)),
+        )
         return variance * ((Z95 + LIKELY) / gap) ** 2 if gap else math.inf
 
 
@@ -205,10 +208,10 @@ def _subtract(b: Share, a: Share) -> Share:
 
 def compare(a: PolicyRollouts, b: PolicyRollouts) -> PolicyComparison:
     """Compare two policies."""
-    for one in (a, b):
-        if not one.ids:
-            got = f"{one.taught}, all of which the model learned from" if one.taught else "none"
-            raise BadInput(f"policy {one.name!r}", "episodes to compare", got)
+    for policy in (a, b):
+        if not policy.ids:
+            got = f"{policy.taught}, all of which the model learned from" if policy.taught else "none"
+            raise BadInput(f"policy {policy.name!r}", "episodes to compare", got)
     return PolicyComparison(estimate_rate(a.predictions, a.labels), estimate_rate(b.predictions, b.labels))
 
 

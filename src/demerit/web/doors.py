@@ -149,7 +149,7 @@ class Doors:
         """Note a connection; one that has waited for longest may have to go for it."""
         door = Door(self, transport, self.now(), self.now())
         if len(self.strangers) >= STRANGERS or len(self._open) >= self.most:
-            if oldest := next((one for one in self.strangers if one.waits_for_peer), None):
+            if oldest := next((stranger for stranger in self.strangers if stranger.waits_for_peer), None):
                 oldest.cut("too many strangers, and this one waited for longest")
                 self.close(oldest)
         self._open.add(door)

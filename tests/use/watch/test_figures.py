@@ -15,7 +15,7 @@ from demerit.data.formats import open_dataset
 from demerit.data.reward import Verdict
 from demerit.models import load_model
 from demerit.use.watch.alarms import AlarmCondition
-from demerit.use.watch.figures import WatchPage, draw_curves, measure_drift, pick_to_watch, success_rate
+from demerit.use.watch.figures import WatchPage, count_rate, draw_curves, measure_drift, pick_to_watch
 from demerit.use.watch.watcher import WatchedEpisode, Watcher, WatchState
 from demerit.web.media import EpisodeMedia
 from fakes.tiny_video import put_video
@@ -45,8 +45,22 @@ def test_failures_guesses_and_unscored_ones_are_looked_at_and_the_lowest_first()
 
 
 def test_only_judged_episodes_make_the_rate() -> None:
-    rate = success_rate([make_row(0, success=True), make_row(1, success=False), make_row(2)])
+    rate = count_rate([make_row(0, success=True), make_row(1, success=False), make_row(2)])
     assert (rate.value, rate.n) == (0.5, 2)
+
+
+def test_a_detector_makes_a_rate_of_failures_and_none_of_successes(page: WatchPage) -> None:
+    quiet = [make_row(place, verdict=Verdict(None, "no alarm")) for place in range(8)]
+    rows = [*quiet, make_row(8, success=False), make_row(9, verdict=Verdict(None, "unfamiliar"))]
+    rate = count_rate(rows, "failure")
+    assert (rate.hits, rate.n) == (1, 9)
+    assert set(draw_curves(rows, None, None, "failure")) == {"failure", "band"}
+    condition = AlarmCondition.parse("failure>0.1 over 9")
+    assert condition.measured(rows) == pytest.approx(1 / 9) and condition.holds(rows)
+    page.watcher.outcome, page.watcher.state = "failure", WatchState(tuple(rows))
+    text = TestClient(page.app()).get("/body").text
+    assert "<h2>Failure</h2>" in text and str(rate) in text and "<h2>Success</h2>" not in text
+    assert 'failure_ratio{end="value"}' in page.metrics() and "success_ratio" not in page.metrics()
 
 
 def test_drift_is_found_where_it_is_and_rarely_elsewhere() -> None:
@@ -119,6 +133,16 @@ def test_prometheus_reads_the_metrics(page: WatchPage) -> None:
     assert found["demerit_watch_alarm", "success<1 over 1"] == 1
     assert (found["demerit_watch_success_ratio", "value"], found["demerit_watch_up",]) == (0, 0)
     assert found["demerit_watch_scored_total",] == 2 and families["demerit_watch_scored"].type == "counter"
+
+
+def test_the_page_of_a_model_without_verdicts_shows_its_values_over_time(page: WatchPage) -> None:
+    page.watcher.state = WatchState(tuple(make_row(place, 0.1 * place) for place in range(8)))
+    text = TestClient(page.app()).get("/body").text
+    assert text.count("<polyline") == 1 and "<polygon" not in text and "demerit calibrate" in text
+    other_task = [make_row(place, verdict=Verdict(None, "task not taught")) for place in range(3)]
+    page.watcher.state = WatchState(tuple(other_task))
+    text = TestClient(page.app()).get("/body").text
+    assert "Unknown: 0 success, 0 failure, 3 unknown (task not taught)" in text and "demerit calibrate" not in text
 
 
 def test_nothing_is_measured_before_the_first_episode(page: WatchPage) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from demerit.data.episode import Event, Outcome
 from demerit.data.reward import Reward
-from demerit.errors import BadInput, BadReward, UnscoredFrames
+from demerit.errors import BadInput, UnscoredFrames
 from demerit.models.protocol import example_card
 from demerit.use.write.frames import (
     EpisodeFrames,
@@ -72,7 +72,7 @@ def test_weight_zero_invents_no_reward() -> None:
 
 @pytest.mark.parametrize("rule", ["drop-episode", "weight-zero"])
 def test_nothing_scored_is_an_error(rule: str) -> None:
-    with pytest.raises(BadReward, match="dark"):
+    with pytest.raises(BadInput, match=f"--unscored {rule}.*dark"):
         lay_out(frames_of([NAN, NAN]), RewardRecipe((rule,)), CARD)  # type: ignore[arg-type]
 
 

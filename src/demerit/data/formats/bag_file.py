@@ -239,12 +239,14 @@ def _open_rosbag(stack: ExitStack, path: Path) -> _BagPart:
     kind = "ros1" if path.suffix.lower() == ".bag" else "ros2"
     reader: Any = stack.enter_context(rosbag1.Reader(path) if kind == "ros1" else rosbag2.Reader(path))
     topics = {
-        one.topic: BagTopic(one.msgtype, kind, one.msgdef.data, one.msgdef.format == MessageDefinitionFormat.IDL)
-        for one in reader.connections
+        connection.topic: BagTopic(
+            connection.msgtype, kind, connection.msgdef.data, connection.msgdef.format == MessageDefinitionFormat.IDL
+        )
+        for connection in reader.connections
     }
 
     def read(names: Collection[str] | None, start: int | None, stop: int | None) -> Iterator[Message]:
-        chosen = [one for one in reader.connections if names is None or one.topic in names]
+        chosen = [connection for connection in reader.connections if names is None or connection.topic in names]
         for connection, at, data in reader.messages(chosen, start, stop) if chosen else ():
             yield at, connection.topic, data
 

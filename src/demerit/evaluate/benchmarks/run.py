@@ -217,7 +217,9 @@ def write_generations(report: Report, out: str | Path, path: Path, frames: int |
     ids = {episode.id for episode in report.episodes}
     lines = (
         json.dumps({"model": model, "perturbation": perturbation, "episode": episode, **answer}, ensure_ascii=False)
-        for model, perturbation in dict.fromkeys((one.reward.model, one.perturbation) for one in report.rewards)
+        for model, perturbation in dict.fromkeys(
+            (reward.reward.model, reward.perturbation) for reward in report.rewards
+        )
         for episode, answer in RewardStore(rewards_folder(Path(out), cards[model], perturbation, frames)).generations()
         if episode in ids
     )

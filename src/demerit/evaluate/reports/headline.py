@@ -316,4 +316,4 @@ def _cell(report: Report, model: str, column: dict[str, Any]) -> dict[str, Any] 
     verdict = report.verdict(model, name)
     answer = "" if model in report.controls else verdict.answer if verdict else measure.note
     cell = measure_cell(measure, column["scale"], answer=answer, best=is_best)
-    return {**cell, "published": [one.printed for one in report.figures(model, name)]}
+    return {**cell, "published": [figure.printed for figure in report.figures(model, name)]}

@@ -136,9 +136,13 @@ def find_figures(
         model: next((known for pattern, known in patterns if fnmatchcase(name, pattern)), "")
         for model, name in names.items()
     }
-    found = [one for line in lines for table in tables for one in _figures(table, printed[line.model], published, line)]
+    found = [
+        figure for line in lines for table in tables for figure in _figures(table, printed[line.model], published, line)
+    ]
     # one figure may stand in two tables of a paper: the first is named
-    return tuple({(one.model, one.measure, one.part, one.printed): one for one in reversed(found)}.values())[::-1]
+    return tuple(
+        {(figure.model, figure.measure, figure.part, figure.printed): figure for figure in reversed(found)}.values()
+    )[::-1]
 
 
 def _figures(

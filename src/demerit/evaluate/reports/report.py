@@ -295,7 +295,9 @@ class Report:
 
     def figures(self, model: str, measure: str, part: str = "") -> list[PublishedFigure]:
         """Return what was printed about one measure."""
-        return [one for one in self.published if (one.model, one.measure, one.part) == (model, measure, part)]
+        return [
+            figure for figure in self.published if (figure.model, figure.measure, figure.part) == (model, measure, part)
+        ]
 
     def verdict(self, model: str, measure: str) -> ControlVerdict | None:
         """Return whether a model beats the controls by one measure; None where they were not compared.
@@ -439,7 +441,7 @@ def _plain_fields(kind: Any) -> dict[str, tuple[type, ...]]:
     found = {}
     for name, hint in get_type_hints(kind).items():
         kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        if all(one in (str, int, float, bool, NoneType) for one in kinds):
+        if all(kind in (str, int, float, bool, NoneType) for kind in kinds):
             found[name] = (*kinds, int) if float in kinds else kinds
     return found
 

@@ -272,7 +272,7 @@ class Engine:
         def rank(some: npt.NDArray[Any]) -> list[Floats32]:
             features = np.zeros((len(some), 1, some.shape[1], self.info.features), np.float32)
             features[:, 0, :, : self.info.vector] = some
-            return [self._temporal.run(["rank"], {"features": one, **given})[0][0, -1] for one in features]
+            return [self._temporal.run(["rank"], {"features": feature, **given})[0][0, -1] for feature in features]
 
         blocks = [clips[start : start + STEPS] for start in range(0, len(clips), STEPS)]
         return np.array([row for rows in self._pool.map(rank, blocks) for row in rows], dtype=np.float32)

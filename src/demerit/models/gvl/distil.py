@@ -56,7 +56,7 @@ def distil_curves(prompter: Prompter, records: Iterable[Record]) -> tuple[dict[s
     answers, best = dict[str, EpisodeAnswers](), dict[str, tuple[float, Outcome]]()
     for start in range(0, len(usable), PAIRS_AT_ONCE):
         group = usable[start : start + PAIRS_AT_ONCE]
-        new = dict.fromkeys(name for one in group for name in (one.a, one.b) if name not in answers)
+        new = dict.fromkeys(name for pair in group for name in (pair.a, pair.b) if name not in answers)
         answers |= {answer.episode.id: answer for answer in prompter.ask([episodes[name] for name in new])}
         for preference in group:
             worse = preference.b if preference.better == preference.a else preference.a

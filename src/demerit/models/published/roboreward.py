@@ -161,9 +161,11 @@ class RoboReward(ShownModel):
 
     def _from_prefixes(self, episode: Episode, clip: TimedClip) -> Reward:
         graded = self._grader.prefix_distributions(clip, read_instruction(episode))
-        known = np.isfinite([[*one.likely, one.mass, one.form] for one in graded]).all(1)
-        trusted = known & np.array([one.mass >= self.trust for one in graded])
-        value = np.where(trusted, np.clip([one.expected for one in graded], self.card.low, self.card.high), np.nan)
+        known = np.isfinite([[*answer.likely, answer.mass, answer.form] for answer in graded]).all(1)
+        trusted = known & np.array([answer.mass >= self.trust for answer in graded])
+        value = np.where(
+            trusted, np.clip([answer.expected for answer in graded], self.card.low, self.card.high), np.nan
+        )
         why = NON_FINITE if not known.all() else ""
         if not (why or trusted.all()):
             why = self._doubt(graded[int(np.argmin(trusted))])

@@ -202,7 +202,7 @@ class TaskGoals:
 
 
 def _is_success(episode: Episode) -> bool:
-    judged = most_trusted(one for one in episode.labels if one.success is not None and one.source != "model")
+    judged = most_trusted(label for label in episode.labels if label.success is not None and label.source != "model")
     return judged is not None and bool(judged.success)
 
 

@@ -261,7 +261,8 @@ class TaughtModel(ShownModel):
         if cameras[0] not in self.config.cameras:
             names = " or ".join(map(repr, self.config.cameras))
             expected = f"the camera {names}, which this model was taught with"
-            raise BadEpisode(episode.id, expected, f"an episode with {', '.join(episode.views)}")
+            named = f"a column camera:{self.config.cameras[0]} of a label file names a camera"
+            raise BadEpisode(episode.id, expected, f"an episode with {', '.join(episode.views)} ({named})")
         lengths = {name: len(episode.views[name]) for name in (episode.main_camera, *cameras)}
         if len(set(lengths.values())) > 1:
             raise BadEpisode(episode.id, "cameras of one length", lengths)
@@ -370,7 +371,11 @@ def held_file(sha256: str) -> str:
 def pack_held_out(rewards: Iterable[Reward]) -> bytes:
     """Return what `read_held_out` reads: per reward, named by marks, its frames, values and probabilities."""
     buffer = io.BytesIO()
-    rows = {one.episode: np.stack([one.at, one.value, one.success]) for one in rewards if one.success is not None}
+    rows = {
+        reward.episode: np.stack([reward.at, reward.value, reward.success])
+        for reward in rewards
+        if reward.success is not None
+    }
     np.savez_compressed(buffer, **rows)  # type: ignore[arg-type]
     return buffer.getvalue()
 

@@ -91,7 +91,7 @@ def find_disagreements(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
     disagreements = []
     for answers in by_item.values():
         fields = tuple(
-            what for what in FIELDS if _differ([one.says[what] for one in answers if what in one.says], what)
+            what for what in FIELDS if _differ([answer.says[what] for answer in answers if what in answer.says], what)
         )
         if fields and not answers[-1].is_owner:
             disagreements.append({**vars(answers[0]), "fields": fields, "answers": answers})
@@ -117,7 +117,9 @@ def _mean_kappa(judgements: Sequence[Judgement], name: str, what: str) -> float 
     own = {judgement.item: judgement.says[what] for judgement in answers if judgement.person == name}
     values = []
     for other in {judgement.person for judgement in judgements} - {name}:
-        pairs = [(own[one.item], one.says[what]) for one in answers if one.person == other and one.item in own]
+        pairs = [
+            (own[answer.item], answer.says[what]) for answer in answers if answer.person == other and answer.item in own
+        ]
         if pairs:
             first, second = zip(*pairs, strict=True)
             measure = cohen_kappa(first, second, "quadratic" if what == "grade" else "none").measure()

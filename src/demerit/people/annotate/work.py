@@ -387,10 +387,14 @@ def _write_labels(
     with Store(Path(dataset)).writer() as writer:
         store = Store(Path(dataset))  # read under the lock: what another program adds meanwhile would be lost
         changed, failed = _gather_labels(store, current, episodes)
-        kept = [one for one in store.preferences() if (one.a, one.b, one.by) not in answered or one.source != "human"]
-        tables = {} if not pairs else {"preferences": [preference_row(one) for one in (*kept, *new_rows) if one]}
-        tags = {one.id: one.origin.tags for one in changed}
-        writer.relabel({one.id: one.outcomes for one in changed}, tags, **tables)
+        kept = [
+            preference
+            for preference in store.preferences()
+            if (preference.a, preference.b, preference.by) not in answered or preference.source != "human"
+        ]
+        tables = {} if not pairs else {"preferences": [preference_row(row) for row in (*kept, *new_rows) if row]}
+        tags = {episode.id: episode.origin.tags for episode in changed}
+        writer.relabel({episode.id: episode.outcomes for episode in changed}, tags, **tables)
     return failed
 
 
@@ -411,7 +415,7 @@ def _gather_labels(
             continue
         last_first = sorted(by, key=lambda name: -max(row.number for row in rows if row.name == name))
         made = [outcome_of(name, by[name], frames) for name in last_first]
-        kept = [one for one in episode.outcomes if not (one.source == "human" and one.by in by)]
+        kept = [outcome for outcome in episode.outcomes if not (outcome.source == "human" and outcome.by in by)]
         labelled = replace(episode, outcomes=(*filter(None, made), *kept))
         changed.append(_settle_check(labelled, rows))
     return changed, failed
@@ -455,4 +459,4 @@ def read_newest_answers(database: Database) -> list[sa.Row[Any]]:
 
 def proposed_label(outcomes: Sequence[Outcome]) -> Outcome | None:
     """Return the label that people are asked to verify: the most trusted one that no person gave."""
-    return most_trusted(one for one in outcomes if one.source != "human")
+    return most_trusted(outcome for outcome in outcomes if outcome.source != "human")

@@ -212,7 +212,7 @@ def _count_verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, VerdictCount
             said.setdefault(model, []).extend(parts.values())
     return {
         model: VerdictCounts.of_verdicts(
-            map(read_verdict, facts), dict.fromkeys(one["caution"] for one in facts if one.get("caution"))
+            map(read_verdict, facts), dict.fromkeys(fact["caution"] for fact in facts if fact.get("caution"))
         )
         for model, facts in sorted(said.items())
     }

@@ -506,7 +506,7 @@ def _label_success(episode: Episode, source: CorpusSource) -> Episode:
 
 def _label_outcome(episode: Episode) -> Episode:
     """Keep a success, a failure or a progress as it is: a failure without a progress has no grade."""
-    outcome = most_trusted(one for one in episode.labels if one.success is not None or one.progress is not None)
+    outcome = most_trusted(label for label in episode.labels if label.success is not None or label.progress is not None)
     if outcome is None:
         raise NotApplicable("no label source says how it ended")
     grade = DONE_GRADE if outcome.success else _grade(outcome, _progress(outcome), outcome.success is False)

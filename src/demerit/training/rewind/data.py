@@ -152,7 +152,7 @@ def find_label(episode: Episode, is_demonstration: bool) -> tuple[str, Outcome |
         return "demonstration", None
     if with_curve:
         return "model", with_curve[0]
-    judged = (one for one in episode.labels if (one.success, one.progress, one.grade) != (None, None, None))
+    judged = (label for label in episode.labels if (label.success, label.progress, label.grade) != (None, None, None))
     found = most_trusted(judged)
     return ("outcome", found) if found is not None else None
 

@@ -2,8 +2,9 @@
 
     MEASURE OP NUMBER over COUNT        success < 0.5 over 20
 
-The measures are `success` (share of successes), `value` and `familiarity` (means) and `unscored` (share), over the
-newest COUNT episodes for which they are known. With fewer, there is no alarm.
+The measures are `success` and `failure` (shares of the judged), `value` and `familiarity` (means) and `unscored`
+(share), over the newest COUNT episodes for which they are known. With fewer, there is no alarm. A detector knows
+failures alone: of its episodes, `failure` is the share with an alarm.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from demerit.use.watch.watcher import WatchedEpisode
 
 MEASURES: Mapping[str, Callable[[WatchedEpisode], float | None]] = {
     "success": lambda row: None if row.success is None else float(row.success),
+    "failure": lambda row: None if row.success is None and row.verdict.reason != "no alarm" else row.success is False,
     "value": lambda row: row.value,
     "familiarity": lambda row: row.familiarity,
     "unscored": lambda row: float(bool(row.unscored)),

@@ -42,10 +42,10 @@ def pick_to_watch(rows: Rows, most: int = SHOWN) -> list[WatchedEpisode]:
     return sorted(doubtful, key=lambda row: (bool(row.unscored), row.value or 0.0, -row.recorded))[:most]
 
 
-def success_rate(rows: Rows) -> Share:
-    """Return the share of successes among the judged ones."""
-    judged = [row.success for row in rows if row.success is not None]
-    return Share.count(sum(judged), len(judged))
+def count_rate(rows: Rows, outcome: str = "success") -> Share:
+    """Return the share of successes, or of another outcome of MEASURES, among the judged episodes."""
+    judged = [value for row in rows if (value := MEASURES[outcome](row)) is not None]
+    return Share.count(int(sum(judged)), len(judged))
 
 
 def measure_drift(rows: Rows, reference: int = REFERENCE) -> list[dict[str, Any]]:
@@ -70,13 +70,13 @@ def measure_drift(rows: Rows, reference: int = REFERENCE) -> list[dict[str, Any]
     return drifts
 
 
-def draw_curves(rows: Rows, low: float | None, high: float | None) -> dict[str, str]:
-    """Return SVG points of the means over RECENT episodes, for each measure that is known, and the band of success.
+def draw_curves(rows: Rows, low: float | None, high: float | None, outcome: str = "success") -> dict[str, str]:
+    """Return SVG points of the means over RECENT episodes, for each measure that is known, and the band of `outcome`.
 
     `low` and `high` are the range of the model's values; without it, values are not drawn.
     """
     found: dict[str, str] = {}
-    for name in ("success", "value", "familiarity"):
+    for name in (outcome, "value", "familiarity"):
         known = [value for row in rows if (value := MEASURES[name](row)) is not None]
         if name == "value":
             known = [] if low is None or high is None else [(value - low) / (high - low) for value in known]
@@ -84,8 +84,8 @@ def draw_curves(rows: Rows, low: float | None, high: float | None) -> dict[str, 
         spans = [known[max(0, end - RECENT) : end] for end in reversed(ends)] if known else []
         if len(spans) > 1:
             found[name] = " ".join(_points([fmean(span) for span in spans]))
-            if name == "success":
-                bands = [Share.count(sum(span), len(span)) for span in spans]
+            if name == outcome:
+                bands = [Share.count(int(sum(span)), len(span)) for span in spans]
                 below = _points([band.low for band in bands])[::-1]
                 found["band"] = " ".join([*_points([band.high for band in bands]), *below])
     return found
@@ -137,8 +137,9 @@ class WatchPage:
             "picks": pick_to_watch(rows),
             "doubtful": len(pick_to_watch(rows, len(rows))),
             "count": count_episodes,
-            "rate": success_rate(rows),
-            "rate_of_all": success_rate(state.rows),
+            "outcome": self.watcher.outcome,
+            "rate": count_rate(rows, self.watcher.outcome),
+            "rate_of_all": count_rate(state.rows, self.watcher.outcome),
             "kinds": count_kinds(rows),
             "verdicts": count_verdicts(rows),
             "reasons": [
@@ -146,10 +147,13 @@ class WatchPage:
                 for reason, number in Counter(unscored.values()).most_common()
             ],
             "drift": measure_drift(state.rows),
-            "curves": draw_curves(state.rows, card.low, card.high),
+            "curves": draw_curves(state.rows, card.low, card.high, self.watcher.outcome),
             "recent": RECENT,
             "size": (WIDTH, HEIGHT),
-            "conditions": [(one, one.measured(state.rows), one.holds(state.rows)) for one in self.conditions],
+            "conditions": [
+                (condition, condition.measured(state.rows), condition.holds(state.rows))
+                for condition in self.conditions
+            ],
             "webhook": self.webhook,
             "clock": lambda seconds: time.strftime("%H:%M:%S", time.localtime(seconds)),
         }
@@ -158,11 +162,15 @@ class WatchPage:
         """Return the figures in Prometheus' text format."""
         state, hook = self.watcher.state, self.webhook
         rows = state.rows[-self.window :]
-        rate = success_rate(rows)
-        means = {name: [found for row in rows if (found := MEASURES[name](row)) is not None] for name in MEASURES}
+        outcome = self.watcher.outcome
+        rate = count_rate(rows, outcome)
+        means = {
+            name: [found for row in rows if (found := MEASURES[name](row)) is not None]
+            for name in ("value", "familiarity")
+        }
         ends = {"value": rate.value, "low": rate.low, "high": rate.high} if rate.n else {}
         drift = {row["measure"]: row["errors"] for row in measure_drift(state.rows)}
-        held = {one.text: float(one.holds(state.rows)) for one in self.conditions}
+        held = {condition.text: float(condition.holds(state.rows)) for condition in self.conditions}
         figures: list[Figure] = [
             ("info", "The model that scores.", "model", {self.watcher.model.card.name: 1}),
             ("episodes", "Episodes with a stored reward.", "", {"": len(state.rows)}),
@@ -171,10 +179,10 @@ class WatchPage:
             ("waiting", "Episodes that are not complete or not scored yet.", "", {"": len(state.waiting)}),
             ("unscored", "Episodes of the window without a value.", "", {"": sum(bool(row.unscored) for row in rows)}),
             ("judged", "Episodes of the window with a verdict.", "", {"": rate.n}),
-            ("success_ratio", "Share of successes in the window, with its 95% interval.", "end", ends),
+            (f"{outcome}_ratio", f"Share of {outcome} in the window, with its 95% interval.", "end", ends),
             *(
                 (f"{name}_mean", f"Mean {name} of the window.", "", {"": fmean(means[name])})
-                for name in ("value", "familiarity")
+                for name in means
                 if means[name]
             ),
             ("failures", "Episodes of the window by kind of failure.", "kind", count_kinds(rows)),

@@ -116,6 +116,8 @@ class Watcher:
             raise BadInput(str(self.root), "an existing folder", "something else" if self.root.exists() else "none")
         self.address, self.model, self.state, self.episodes = address, model, WatchState(), list[Episode]()
         self._open, self._out, self._detector = open_dataset, out, detector
+        self.outcome = "success" if detector is None else "failure"
+        """what a rate counts: a detector finds failures, and no alarm is no success"""
         self._settle, self._patience, self._now, self._on_scored = settle, patience, now, on_scored
         self._files: dict[str, FileState] = {}
         self._dataset: Dataset | None = None
@@ -263,8 +265,10 @@ class Watcher:
 
 def files_of(episode: Episode) -> list[str]:
     """Return the paths of an episode's recordings."""
-    recordings = (one for view in episode.views.values() for one in list_recordings(view.source))
-    paths = (path for one in recordings for path in getattr(one, "files", [str(getattr(one, "path", ""))]))
+    recordings = (recording for view in episode.views.values() for recording in list_recordings(view.source))
+    paths = (
+        path for recording in recordings for path in getattr(recording, "files", [str(getattr(recording, "path", ""))])
+    )
     return list(dict.fromkeys(paths))
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from demerit.data.arrays import Bools, Floats, Floats32, Ints
 from demerit.data.episode import TRAINED_SOURCES, Episode, Event, Outcome, most_trusted, select_labels
 from demerit.data.reward import Reward
-from demerit.errors import BadInput, BadReward, UnreadableVideo, UnscoredFrames
+from demerit.errors import BadInput, UnreadableVideo, UnscoredFrames
 from demerit.models.protocol import ModelCard
 
 RewardRule = Literal["dense", "potential", "final"]
@@ -265,7 +265,7 @@ def label_advantages(frames: FrameRewards, positive: float) -> tuple[Bools, dict
     A threshold is the (1 - `positive`) quantile of the task's frames. Frames at it are positive, so equal advantages
     can make the share larger.
     """
-    tasks, group = np.unique([one.task for one in frames.episodes], return_inverse=True)
+    tasks, group = np.unique([episode.task for episode in frames.episodes], return_inverse=True)
     owner = group[frames.spans.owner]
     limits = np.array([np.quantile(frames.advantage[owner == place], 1 - positive) for place in range(len(tasks))])
     return np.asarray(frames.advantage >= limits[owner]), dict(zip(tasks.tolist(), limits.tolist(), strict=True))
@@ -317,24 +317,24 @@ def fill_between(values: Floats32) -> Floats32:
 
 def lay_out(episodes: Iterable[EpisodeFrames], recipe: RewardRecipe, card: ModelCard) -> FrameRewards:
     """Compute everything for all episodes of a dataset, in its order."""
-    found = list(episodes)
-    if not found:
+    rows = list(episodes)
+    if not rows:
         raise BadInput("dataset", "at least one episode", "none")
-    filled = [fill_between(one.value) if "interpolate" in recipe.unscored else one.value for one in found]
+    filled = [fill_between(row.value) if "interpolate" in recipe.unscored else row.value for row in rows]
     is_whole = np.array([len(values) > 0 and not np.isnan(values).any() for values in filled], dtype=bool)
-    unscored = sum(int(np.isnan(one.value).sum()) for one in found)
+    unscored = sum(int(np.isnan(row.value).sum()) for row in rows)
     still = sum(int(np.isnan(values).sum()) for values in filled)
     if recipe.rest == "fail" and not is_whole.all():
-        first = next(one for one, whole in zip(found, is_whole, strict=True) if not whole)
-        raise UnscoredFrames(card.name, still, int((~is_whole).sum()), len(found), f"{first.id}: {first.why_missing}")
+        first = next(row for row, whole in zip(rows, is_whole, strict=True) if not whole)
+        raise UnscoredFrames(card.name, still, int((~is_whole).sum()), len(rows), f"{first.id}: {first.why_missing}")
     places = np.flatnonzero(is_whole if recipe.rest == "drop-episode" else [len(values) > 0 for values in filled])
     if not any((~np.isnan(filled[place])).any() for place in places):
-        example = f"{found[0].id}: {found[0].why_missing} (--unscored interpolate fills frames between scored ones)"
-        raise BadReward(card.name, "all", f"every episode has unscored frames, e.g. {example}")
-    kept = tuple(found[place] for place in places)
-    spans = EpisodeSpans(np.array([len(one.value) for one in kept], dtype=np.int64))
+        example = f"{rows[0].id}: {rows[0].why_missing} (--unscored interpolate fills frames between scored ones)"
+        raise BadInput(card.name, f"episodes to keep by --unscored {recipe.rest}", f"none, e.g. {example}")
+    kept = tuple(rows[place] for place in places)
+    spans = EpisodeSpans(np.array([len(row.value) for row in kept], dtype=np.int64))
     value = np.concatenate([filled[place] for place in places]).astype(np.float64)
-    failing = np.concatenate([one.failing for one in kept])
+    failing = np.concatenate([row.failing for row in kept])
     reward = reward_steps(value, failing, spans, recipe.reward, recipe.gamma, recipe.penalty)
     returns = discount(reward, spans, recipe.gamma)
     progress = None if card.low is None or card.high is None else (value - card.low) / (card.high - card.low)
@@ -343,17 +343,17 @@ def lay_out(episodes: Iterable[EpisodeFrames], recipe: RewardRecipe, card: Model
         model=card.name,
         episodes=kept,
         places=places,
-        lengths=np.array([len(one.value) for one in found], dtype=np.int64),
+        lengths=np.array([len(row.value) for row in rows], dtype=np.int64),
         spans=spans,
         value=value,
         reward=reward,
         returns=returns,
-        advantage=_advantages(recipe, value, failing, returns, spans, [one.task for one in kept]),
+        advantage=_advantages(recipe, value, failing, returns, spans, [row.task for row in kept]),
         weight=None if weight is None else np.where(np.isnan(weight + value + reward), 0.0, weight),
         progress=progress,
         unscored=unscored,
         interpolated=unscored - still,
-        without_event=sum(one.success is False and not one.has_event for one in kept) if recipe.penalty else 0,
+        without_event=sum(row.success is False and not row.has_event for row in kept) if recipe.penalty else 0,
     )
 
 

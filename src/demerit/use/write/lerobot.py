@@ -88,7 +88,7 @@ def write_encoded(
     dataset: Dataset, frames: FrameRewards, dest: Path, fps: float | None, finish: Callable[[Path], object]
 ) -> None:
     """Write episodes of any format as LeRobot v3.0; their videos are encoded again."""
-    kept = {one.id: one for one in frames.episodes}
+    kept = {episode.id: episode for episode in frames.episodes}
     rewards = {one.id: frames.of(frames.reward, place) for place, one in enumerate(frames.episodes)}
 
     def episodes() -> Iterator[Episode]:

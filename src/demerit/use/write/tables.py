@@ -46,8 +46,8 @@ def frame_columns(frames: FrameRewards) -> dict[str, npt.NDArray[Any]]:
 def write_parquet(frames: FrameRewards, dest: Path) -> None:
     """Write a row per kept frame, with the episode's id and success (null where unknown)."""
     owner = pa.array(frames.spans.owner.astype(np.int32))
-    ids = pa.DictionaryArray.from_arrays(owner, pa.array([one.id for one in frames.episodes], pa.string()))
-    success = pa.array([one.success for one in frames.episodes], pa.bool_()).take(owner)
+    ids = pa.DictionaryArray.from_arrays(owner, pa.array([episode.id for episode in frames.episodes], pa.string()))
+    success = pa.array([episode.success for episode in frames.episodes], pa.bool_()).take(owner)
     _write_table(dest, {"episode": ids, **frame_columns(frames), "success": success})
 
 
@@ -56,8 +56,10 @@ def write_npz(frames: FrameRewards, dest: Path) -> None:
     _check_new(dest)
     make_folder(dest.parent)
     known = {True: 1, False: 0, None: -1}
-    success = np.array([known[one.success] for one in frames.episodes], dtype=np.int8)
-    ids, tasks = (np.array([getattr(one, name) for one in frames.episodes], dtype=str) for name in ("id", "task"))
+    success = np.array([known[episode.success] for episode in frames.episodes], dtype=np.int8)
+    ids, tasks = (
+        np.array([getattr(episode, name) for episode in frames.episodes], dtype=str) for name in ("id", "task")
+    )
     about = {"episode": ids, "task": tasks, "length": frames.spans.lengths, "success": success}
     with atomic_file(dest) as partial, open(partial, "wb") as file:
         np.savez(file, allow_pickle=False, **frame_columns(frames), **about)
@@ -82,7 +84,7 @@ def write_sidecars(frames: FrameRewards, folder: Path, tag: str, renumbered: boo
     if not np.isnan(progress).any():
         # LeRobot reads the column of its head mode, which is "sparse" unless set.
         tables[folder / PROGRESS] = {"index": index, **place, "progress_sparse": progress, "progress_dense": progress}
-        tasks = pa.array([one.task for one in frames.episodes], pa.string()).take(pa.array(owner))
+        tasks = pa.array([episode.task for episode in frames.episodes], pa.string()).take(pa.array(owner))
         numbers = {"return": frames.returns.astype(np.float32), "reward": frames.reward.astype(np.float32)}
         tables[folder / f"meta/returns_{safe_name(tag)}.parquet"] = {**place, **numbers, "prompt": tasks}
     for path in tables:
