@@ -247,7 +247,7 @@ def test_an_interrupted_export_starts_over_and_leaves_nothing(folder: Path, how:
         run.send_signal(how)
         assert run.stderr is not None
         said = run.stderr.read()
-        run.wait(timeout=60)
+        run.wait()
     left = [path.name for path in folder.iterdir()]
     if how == signal.SIGINT:
         assert run.returncode == 130 and "Nothing was written" in said and "resume" not in said

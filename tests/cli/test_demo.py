@@ -109,12 +109,11 @@ def test_a_folder_with_other_videos_is_refused(tmp_path: Path) -> None:
 def test_an_interrupted_demo_resumes(tmp_path: Path, made: str, count: int) -> None:
     """Interrupted while the sample is copied, and while features are extracted."""
     with running([*COMMAND, "demo"], cwd=tmp_path, stderr=subprocess.PIPE) as run:
-        late = time.monotonic() + 90
         while len(list((tmp_path / "demo").glob(made))) < count:
-            assert time.monotonic() < late
+            assert run.poll() is None
             time.sleep(0.005)
         run.send_signal(signal.SIGINT)
-        _, stderr = run.communicate(timeout=60)
+        _, stderr = run.communicate()
     assert run.returncode == 130
     assert "interrupted" in stderr and 'File "' not in stderr
     assert not (tmp_path / "demo" / "demo.json").exists()

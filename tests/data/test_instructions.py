@@ -134,7 +134,7 @@ def test_thousands_of_instructions_are_compared_in_seconds() -> None:
         a + b + c for a in ("bra", "stu", "pla", "cho") for b in ("ndi", "lte", "rgo", "mpu", "ssa") for c in "klmno"
     ]
     texts = [f"put the {a} next to the {b}" for a in nouns for b in nouns if a != b][:5000]
-    started = time.perf_counter()
+    started = time.process_time()
     found = group_typos([*texts, "put the brandik nxet to the stultel"])
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
     assert len(found) == 5001

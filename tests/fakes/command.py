@@ -22,7 +22,6 @@ def demerit(*arguments: object, cwd: Path | None = None) -> subprocess.Completed
         check=False,
         cwd=cwd,
         env=environment,
-        timeout=120,
     )
 
 

@@ -266,12 +266,12 @@ def test_simulated_episodes_are_those_of_the_plain_job(tmp_path: Path, plan: Pat
 def test_a_killed_driver_loses_and_doubles_nothing(alone: Bench) -> None:
     alone.order(e09="kill the driver")
     with alone.drive() as run:
-        run.communicate(timeout=200)
+        run.communicate()
         assert run.returncode == -signal.SIGKILL
     before = len(RewardStore(alone.out))
     assert 0 < before < EPISODES
     with alone.drive() as run:
-        _, errors = run.communicate(timeout=200)
+        _, errors = run.communicate()
         assert run.returncode == 0, errors
     assert alone.rows()["episode"].to_pylist() == [f"{number:02d}" for number in range(EPISODES)]
     assert alone.redone() <= ACTORS * BATCH
@@ -281,11 +281,11 @@ def test_a_killed_driver_loses_and_doubles_nothing(alone: Bench) -> None:
 def test_control_c_saves_what_is_done(alone: Bench) -> None:
     alone.order(e09="interrupt the driver")
     with alone.drive() as run:
-        _, errors = run.communicate(timeout=200)
+        _, errors = run.communicate()
     assert run.returncode == 130 and "Traceback" not in errors, errors
     before = len(RewardStore(alone.out))
     with alone.drive() as run:
-        out, errors = run.communicate(timeout=200)
+        out, errors = run.communicate()
         assert run.returncode == 0, errors
     assert 0 < before < len(alone.rows()) == EPISODES
     assert f"{before} were scored already" in out
@@ -311,7 +311,7 @@ def test_a_dead_head_is_a_sentence_and_what_is_done_is_kept(alone: Bench) -> Non
             gcs = next(process for process in family if "gcs_server" in process.name())
             alone.order(head=gcs.pid, e09="kill the head")
             with alone.drive(env={**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}) as run:
-                _, errors = run.communicate(timeout=200)
+                _, errors = run.communicate()
             assert run.returncode == 1 and "Traceback" not in errors, errors
             assert str(port) in errors.splitlines()[-1]
             for process in family:

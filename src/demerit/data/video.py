@@ -73,7 +73,10 @@ class VideoClip:
             raise BadInput("clip", f"a length from 0 to {MOST_FRAMES} frames", self.length)
 
     def __len__(self) -> int:
-        return self.length if self.length is not None else len(self.scan().pts)
+        if self.length is not None:
+            return self.length
+        size, mtime = file_state(self.path)
+        return count_frames(self.path, self.start, self.stop, size, mtime)
 
     def scan(self) -> VideoIndex:
         """Find the clip's frames in the file without decoding them; cached for the last few clips."""
@@ -210,6 +213,12 @@ def scan_video(path: str, start: float | None, stop: float | None, size: int, _m
     if not len(index.pts):
         raise UnreadableVideo(path, "it has no frame" if start is None else f"it has no frame after {start} s")
     return index
+
+
+@lru_cache(maxsize=65_536)
+def count_frames(path: str, start: float | None, stop: float | None, size: int, mtime_ns: int) -> int:
+    """Count a clip's frames. A number is small, so those of a whole dataset are kept, unlike the times of the frames."""
+    return len(scan_video(path, start, stop, size, mtime_ns).pts)
 
 
 def _scan_table(stream: VideoStream, size: int) -> VideoIndex | None:

@@ -2,9 +2,13 @@
 
 import html
 import shutil
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import av
 import pytest
 
 from demerit.data.dataset import NO_INSTRUCTION, Dataset
@@ -312,3 +316,28 @@ def test_a_verdict_of_counts_names_whole_numbers(report: Report, tmp_path: Path)
     error = replace(own.metric("progress_error"), has_controls=False)
     made = run_benchmark(replace(own, metrics=(error,), headline=(error.name,)), ["clock"], coded(3), tmp_path, QUICK)
     assert f"{value(made, 'clock', error.name):.3f}" in made.verdicts["clock"][0]
+
+
+def test_a_video_is_scanned_once_however_often_its_frames_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_episode: Callable[..., Episode]
+) -> None:
+    """More videos than times of frames are kept for: loading and scoring them twice opens each of them once."""
+    made = make_episode()
+    episodes = []
+    for number in range(70):
+        path = shutil.copy(made.main.source.describe()["path"], tmp_path / f"copy-{number}.mp4")
+        one = Episode.from_video(path, f"task {number % 2}", id=str(number))
+        episodes.append(replace(one, outcomes=(Outcome("human", success=number % 4 < 2),)))
+    opened, av_open = Counter[str](), av.open
+
+    def count(path: str, **options: Any) -> Any:
+        opened[path] += 1
+        return av_open(path, **options)
+
+    monkeypatch.setattr(av, "open", count)
+    options = replace(QUICK, controls=False)
+    report = run_benchmark(
+        load_benchmark("own"), ["clock", "length"], Dataset(Listed(episodes), "x"), tmp_path, options
+    )
+    assert {scored.perturbation for scored in report.rewards} == {"as recorded", "shuffled"}
+    assert opened == {str(tmp_path / f"copy-{number}.mp4"): 1 for number in range(70)}

@@ -1,6 +1,7 @@
 """Preference-ordering accuracy and agreement with A/B/tie judgements, by the formula of the paper in plain loops."""
 
 import math
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
@@ -171,6 +172,24 @@ def test_pairs_that_cross_clusters_are_resampled_by_episode():
                     credit.append((np.sign(model[i] - model[j]) * np.sign(human[i] - human[j]) + 1) / 2)
         found = values_of(tally.statistic, tally.codes, weights[None].astype(float))[0]
         assert found == pytest.approx(np.mean(credit) if credit else math.nan, nan_ok=True)
+
+
+def test_pairs_are_counted_without_a_list_of_them():
+    """5,000 recordings of one task are 6 million pairs: numbers for each of them would be 50 MB a column."""
+    rng, size = np.random.default_rng(0), 5_000
+    human, model = rng.permutation(np.arange(size) % 2), rng.integers(0, 50, size)
+    tracemalloc.start()
+    tally = preference_ordering(model, human, ["c"] * size, clusters=range(size))
+    found = tally.measure(Resampling(resamples=10))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30e6
+    # a second computation: by the number of failures and successes at each value
+    bad, good = (np.bincount(model[human == side], minlength=50) for side in (0, 1))
+    ties = int((bad * good).sum())
+    wins = int((np.cumsum(bad) * good).sum()) - ties
+    assert (found.n, found.ties) == ((size // 2) ** 2, ties)
+    assert found.value == (wins + ties / 2) / (size // 2) ** 2
 
 
 def test_always_a_scores_half_in_both_orders():

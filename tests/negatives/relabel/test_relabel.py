@@ -354,7 +354,7 @@ def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
         page = page.replace("http://localhost:8000/v1", server.url)
         for language, command in (("bash", ["bash", "-ec"]), ("python", [sys.executable, "-c"])):
             for block in re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.M | re.S):
-                subprocess.run([*command, block], cwd=tmp_path, env=env, check=True, timeout=100)
+                subprocess.run([*command, block], cwd=tmp_path, env=env, check=True)
     assert len(Store(tmp_path / "counterfactuals")) == len(Store(tmp_path / "my_counterfactuals")) == 2 * (4 + 3 + 1)
 
 

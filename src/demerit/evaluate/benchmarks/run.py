@@ -110,13 +110,16 @@ def load_data(
     options = options or RunOptions()
     dataset = data if isinstance(data, Dataset) else _open(benchmark, data, options)
     episodes: list[Episode] = []
+    found: list[EpisodeLabels] = []
     preferences: list[Preference] = []
     selection = LabelSelection(options.sources, use_test_split=True, use_unchecked=options.unverified)
     for record in dataset.records():
         if isinstance(record, Preference):
             preferences.append(record)
         elif _is_measured(benchmark, options, record) and (options.limit is None or len(episodes) < options.limit):
-            episodes += filter(None, [selection.take(record)])
+            if (taken := selection.take(record)) is not None:
+                episodes.append(taken)
+                found.append(benchmark.labels_of(taken))  # now, while its video's times are in memory
     checks = tuple(selection.describe_checks())
     if not episodes:
         got = " ".join((f"no episode at {dataset.address or dataset.name}.", *checks)).rstrip(".")
@@ -133,7 +136,7 @@ def load_data(
         f"({'kept' if row['kept'] else 'skipped'}), e.g. {row['first']}."
         for row in dataset.problems.rows()
     )
-    labels, notes = apply_categories([benchmark.labels_of(episode) for episode in episodes], options.categories)
+    labels, notes = apply_categories(found, options.categories)
     split = options.settings.calibrate_on
     rows = [row for row in labels if not split or not same_split(row.split, split)]
     published = benchmark.find_set(rows)
