@@ -27,8 +27,6 @@ UNKNOWN = "unknown"
 """the kind of an event that nobody named"""
 FIELDS = {"name", "definition", "examples", "grades", "guidance"}
 LOWEST, HIGHEST = 1, 5
-UNKNOWN = "unknown"
-"""the kind of an event that nobody named"""
 
 
 @dataclass(frozen=True)
