@@ -331,7 +331,8 @@ class ReleaseFields:
         events = tuple(Event(self.name(e.kind), e.first, e.last, self._note(e.note)) for e in outcome.events)
         labels = (outcome.source, outcome.success, outcome.progress, outcome.grade, outcome.curve)
         kept = outcome.stages if self._config.keeps("stages") else ()
-        self.dropped["stages"] += bool(outcome.stages) and not kept
+        if outcome.stages and not kept:
+            self.dropped["stages"] += 1
         stages = tuple(replace(one, name=self._scrub_text(self.name(one.name)) or "hidden") for one in kept)
         return Outcome(*labels, events, self._note(outcome.note), self._by(outcome), stages)
 
