@@ -33,7 +33,10 @@ def release(
         typer.Option(metavar="COLUMN=VALUE", help="Release only these, e.g. --where split=train --where success=no."),
     ] = None,
     keep: Annotated[
-        str, typer.Option(metavar="FIELDS", help="Keep verbatim: notes, site, tags, tags.NAME, signals, signals.NAME.")
+        str,
+        typer.Option(
+            metavar="FIELDS", help="Keep verbatim: notes, site, stages, tags, tags.NAME, signals, signals.NAME."
+        ),
     ] = "",
     replace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV or JSON of exact instructions and their replacements.")

@@ -73,8 +73,8 @@ def teach(
 ) -> None:
     """Teach a model your task from a few labelled episodes.
 
-    Labels are success, grades, curves, events or A/B choices. Ctrl-C keeps the best model so far; run the same command
-    to resume. Label a few more and teach again: features are cached in MODEL.teaching.
+    Labels are success, grades, curves, stages, events or A/B choices. Ctrl-C keeps the best model so far; run the same
+    command to resume. Label a few more and teach again: features are cached in MODEL.teaching.
 
     [bold]Examples[/bold]
 

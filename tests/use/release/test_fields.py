@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from demerit.data.episode import Edit, Episode, Event, Origin, Outcome, Preference
+from demerit.data.stages import StageSpan
 from demerit.errors import BadInput, UnknownName
 from demerit.use.release.config import ReleaseConfig, ReleaseFields, load_hook, read_replacements
 
@@ -38,6 +39,15 @@ def private_episode(make_episode: MakeEpisode, id: str = "anna-2025-05-03") -> E
             Edit("counterfactual", {"words": "hand the cup to Anna", "model": "writer-8b", "path": "/home/anna"}),
         ),
     )
+
+
+def test_stages_are_released_on_request_with_names_that_the_owner_replaced(make_episode: MakeEpisode) -> None:
+    label = Outcome("human", True, stages=(StageSpan("reach", 0, 3), StageSpan("to Juan", 4, 9)), by="Anna")
+    source = replace(private_episode(make_episode), outcomes=(label,))
+    fields = ReleaseFields(ReleaseConfig(), [source])
+    assert fields.episode(source).outcomes[0].stages == () and fields.dropped["stages"] == 1
+    kept = ReleaseFields(ReleaseConfig(keep=("stages",), replacements={"to Juan": "give"}), [source])
+    assert [str(one) for one in kept.episode(source).outcomes[0].stages] == ["reach:0-3", "give:4-9"]
 
 
 def test_only_allowed_fields_are_released(make_episode: MakeEpisode) -> None:

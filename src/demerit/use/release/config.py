@@ -114,7 +114,7 @@ def _parts(licence: str) -> list[str]:
 ReleaseLayout = Literal["folder", "lerobot"]
 EVERY_CAMERA = "*"
 BOX_NUMBERS = 4
-KEEP = ("notes", "site", "tags", "signals")
+KEEP = ("notes", "site", "stages", "tags", "signals")
 """fields that are dropped unless kept; `tags` and `signals` also take a name, as in `tags.policy`"""
 REPLACEMENT_HEADER = ["instruction", "replacement"]
 
@@ -158,7 +158,7 @@ class ReleaseConfig:
     where: Mapping[str, str] = field(default_factory=dict)
     """release only episodes whose columns have these values"""
     keep: tuple[str, ...] = ()
-    """fields to release verbatim: notes, site, tags, tags.NAME, signals, signals.NAME"""
+    """fields to release verbatim: notes, site, stages, tags, tags.NAME, signals, signals.NAME"""
     replacements: Mapping[str, str] = field(default_factory=dict)
     """exact instruction (or other released text) to its replacement"""
     scrub: str = ""
@@ -330,7 +330,10 @@ class ReleaseFields:
     def _outcome(self, outcome: Outcome) -> Outcome:
         events = tuple(Event(self.name(e.kind), e.first, e.last, self._note(e.note)) for e in outcome.events)
         labels = (outcome.source, outcome.success, outcome.progress, outcome.grade, outcome.curve)
-        stages = tuple(replace(stage, name=self.name(stage.name)) for stage in outcome.stages)
+        kept = outcome.stages if self._config.keeps("stages") else ()
+        if outcome.stages and not kept:
+            self.dropped["stages"] += 1
+        stages = tuple(replace(one, name=self._scrub_text(self.name(one.name)) or "hidden") for one in kept)
         return Outcome(*labels, events, self._note(outcome.note), self._by(outcome), stages)
 
     def _by(self, label: Outcome | Preference) -> str:
