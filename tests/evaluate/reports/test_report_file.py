@@ -1,7 +1,9 @@
 """Report files that somebody damaged: refused with a sentence."""
 
 import json
+import tracemalloc
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,16 @@ def test_commands_refuse_a_damaged_report(tmp_path: Path, command: tuple[str, ..
         assert done.returncode == 1
         assert str(path) in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_large_report_is_written_row_by_row(tmp_path: Path) -> None:
+    small = Report.read(REPO / "tests" / "golden" / "bench" / "report.json")
+    large = replace(small, rewards=small.rewards * 400)
+    for report in (small, replace(small, rewards=(), episodes=(), preferences=())):
+        report.write(tmp_path / "small.json")
+        assert (tmp_path / "small.json").read_text("utf-8") == json.dumps(report.as_dict(), ensure_ascii=False) + "\n"
+    tracemalloc.start()
+    large.write(tmp_path / "large.json")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < (tmp_path / "large.json").stat().st_size / 4

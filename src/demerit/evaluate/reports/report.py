@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -21,7 +22,7 @@ import numpy as np
 
 from demerit.data.arrays import Floats32
 from demerit.data.episode import Event, Preference, count_episodes
-from demerit.data.files import plain, read_json, write_atomic
+from demerit.data.files import atomic_file, plain, read_json
 from demerit.data.reward import SAME_TASK_EXAMPLES, Reward
 from demerit.errors import BadInput, DemeritError, StoreError
 from demerit.evaluate.metrics import Measure
@@ -45,6 +46,9 @@ AS_RECORDED = "as recorded"
 def generations_file(report: Path) -> Path:
     """Return where the raw answers of a report's chat models are: generations.jsonl next to report.json."""
     return report.with_name(report.stem.replace("report", "generations") + ".jsonl")
+
+
+_to_json = partial(json.dumps, ensure_ascii=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,20 +339,32 @@ class Report:
         )
 
     def write(self, path: str | Path) -> None:
-        """Write the JSON file atomically."""
-        write_atomic(Path(path), (json.dumps(self.as_dict(), ensure_ascii=False) + "\n").encode())
+        """Write the JSON file atomically, episode by episode: as one text, 10,000 of them would take 250 MB."""
+        with atomic_file(Path(path)) as half, half.open("w", encoding="utf-8") as file:
+            for column, (name, value) in enumerate(self._facts().items()):
+                file.write(f"{', ' if column else '{'}{json.dumps(name)}: ")
+                if isinstance(value, Iterator):
+                    rows = (f"{', ' if place else ''}{_to_json(row)}" for place, row in enumerate(value))
+                    file.writelines(chain("[", rows, "]"))
+                else:
+                    file.write(_to_json(value))
+            file.write("}\n")
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values; NaN becomes None."""
+        return {name: list(value) if isinstance(value, Iterator) else value for name, value in self._facts().items()}
+
+    def _facts(self) -> dict[str, Any]:
+        """Return JSON values; the rows of episodes and rewards are made as they are read."""
         return {
             "format": FORMAT_NAME,
             "version": FORMAT_VERSION,
             "about": plain(self.about),
             "cards": plain(self.cards),
             "controls": list(self.controls),
-            "episodes": [_labels_dict(episode) for episode in self.episodes],
+            "episodes": map(_labels_dict, self.episodes),
             "preferences": plain(self.preferences),
-            "rewards": [_scored_dict(scored) for scored in self.rewards],
+            "rewards": map(_scored_dict, self.rewards),
             "choices": plain(self.choices),
             "lines": [{"model": x.model, "part": x.part, "measure": plain(x.measure)} for x in self.lines],
             "comparisons": plain(self.comparisons),
