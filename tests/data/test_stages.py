@@ -20,7 +20,7 @@ from demerit.data.frames import Frames
 from demerit.data.importing import import_dataset
 from demerit.data.parts import MOST_SMALL_PARTS
 from demerit.data.stages import StageSpan, mark_stages, place_stages, plan_task, share_progress, trim_stages
-from demerit.data.store import Store
+from demerit.data.store import Store, label_hash, outcome_row
 from demerit.errors import BadInput
 from fakes.tiny_video import put_video, write_lines
 
@@ -164,6 +164,9 @@ def test_an_import_again_follows_the_stages_of_the_label_file(tmp_path: Path) ->
         return episode.outcomes[0]
 
     assert run().stages == ()
+    whole = [{"name": "lift", "first": 0, "last": 3, "start": 0, "stop": 1}]
+    stored, (given_now,) = run(stages=whole), next(iter(open_dataset(str(tmp_path / "videos")))).outcomes
+    assert label_hash("0", outcome_row(stored)) == label_hash("0", outcome_row(given_now))
     assert run(stages="reach:0-1 grasp:2-3").stages == (StageSpan("reach", 0, 1), StageSpan("grasp", 2, 3))
     assert run(stages="reach:0-2 grasp:3-3").stages == (StageSpan("reach", 0, 2), StageSpan("grasp", 3, 3))
     assert run().stages == ()

@@ -39,6 +39,8 @@ class StageSpan:
         share = (self.start, self.stop)
         if share != (None, None) and (None in share or not 0 <= share[0] <= share[1] <= 1):  # type: ignore[operator]
             raise BadInput(f"progress of stage {self.name!r}", "0 <= start <= stop <= 1, or neither", share)
+        for end in ("start", "stop"):  # 0 and 0.0 are the same label, and have the same hash
+            object.__setattr__(self, end, None if share == (None, None) else float(getattr(self, end)))
 
     def __str__(self) -> str:
         return f"{self.name}:{self.first}-{self.last}"
