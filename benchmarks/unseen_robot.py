@@ -124,6 +124,7 @@ class Lesson:
         distances, steps = defaultdict(list), defaultdict(list)
         for i in tested:
             one, x = self.episodes[i], self.spec.features(self.episodes[i])
+            task = plain.tasks.get(one.instruction, "")
             needs_all = self.filters or self.curves[i] is not None
             rows = np.arange(len(x)) if needs_all else np.array([len(x) - 1])
             said = None
@@ -131,12 +132,12 @@ class Lesson:
                 kept = np.mean([reader(images, images[0]) for images in one.images.values()], axis=0)
                 said = np.stack([np.interp(rows, one.kept, column) for column in kept.T], axis=1)
             for name, head in heads.items():
-                value = head.value(head.outputs(x[rows], "", said))
+                value = head.value(head.outputs(x[rows], task, said))
                 found[name].append(float(value[-1]))
                 if self.curves[i] is not None:
                     distances[name].append(float(np.abs(value - self.curves[i][one.at]).mean()))
             if self.filters:
-                value = heads["closed form"].value(heads["closed form"].outputs(x, ""))
+                value = heads["closed form"].value(heads["closed form"].outputs(x, task))
                 for name, smooth in FILTERS.items():
                     filtered = smooth(value)
                     found[f"filter {name}"].append(float(filtered[-1]))

@@ -146,6 +146,21 @@ def test_opposite_tasks_get_corrections_of_their_own() -> None:
     assert fit_head(examples + wrong, config).progress(features[0], "b")[0] < head.progress(features[0], "b")[0] - 0.05
 
 
+@pytest.mark.parametrize(("other", "corrected"), [("direction", {"a", "b"}), ("pace", set())])
+def test_with_flags_alone_a_task_is_corrected_only_where_that_tells_failures_better(
+    other: str, corrected: set[str]
+) -> None:
+    """Residuals on the way to a success say that a task of another pace needs one; its ends do not."""
+    config, direction = TeachConfig(), np.random.default_rng(99).normal(size=20)
+    examples = []
+    for number, (x, truth) in enumerate(toy_episodes(24, noise=0.1)):
+        task, targets = "ab"[number >= 12], targets_of(TeachLabel(success=bool(truth[-1] > 0.9)), 25, config)
+        if task == "b":
+            x = direction - x if other == "direction" else x + np.outer(truth**2 - truth, direction)  # noqa: PLW2901
+        examples.append(FitExample(x, targets, str(number), task))
+    assert set(fit_head(examples, config).tasks) == corrected
+
+
 def test_fitting_is_deterministic() -> None:
     config = TeachConfig(kind="both")
     taught = toy_episodes(8)

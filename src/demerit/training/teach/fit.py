@@ -138,15 +138,9 @@ def choose_mix(rows: RegressionRows, held_out: Floats) -> tuple[float, dict[str,
     or 1 as the difference outgrows the noise.
     """
     assert rows.read is not None
-    finished, flagged, by_flags = _flagged_ends(rows)
-
-    def error(outputs: Floats) -> float:
-        if not by_flags:
-            return _row_error(rows, outputs)
-        ends = outputs[rows.ends].mean(axis=1)
-        return confusion(ends[flagged], ends[finished])
-
-    closed, read = (error(np.clip(outputs, 0, 1)) for outputs in (held_out, rows.combine(rows.read)))
+    by_flags = _flagged_ends(rows)[2]
+    error = _confuse_ends if by_flags else _row_error
+    closed, read = (error(rows, np.clip(outputs, 0, 1)) for outputs in (held_out, rows.combine(rows.read)))
     noise = NOISE / math.sqrt(len(np.unique(rows.group)))
     relative = (closed - read) / (1 if by_flags else max(closed + read, SMALLEST))
     mix = float(probability(np.array(relative), 1 / noise, 0.0))
@@ -159,6 +153,13 @@ def confusion(failures: Floats, successes: Floats) -> float:
     width = max(NARROWEST, SMOOTHING * float(np.concatenate([failures, successes]).std()))
     apart = successes[:, None] - failures[None, :]
     return float(1 - probability(apart, 1 / width, 0.0).mean())
+
+
+def _confuse_ends(rows: RegressionRows, outputs: Floats) -> float:
+    """How badly an output tells the ends of successes from those of flagged failures."""
+    finished, flagged, _ = _flagged_ends(rows)
+    ends = outputs[rows.ends].mean(axis=1)
+    return confusion(ends[flagged], ends[finished])
 
 
 def _flagged_ends(rows: RegressionRows) -> tuple[Bools, Bools, bool]:
@@ -502,7 +503,11 @@ def _row_error(rows: RegressionRows, predicted: Floats) -> float:
 def _add_task_corrections(
     head: TaughtHead, examples: Sequence[FitExample], rows: RegressionRows, held_out: Floats, config: TeachConfig
 ) -> TaughtHead:
-    """Add corrections per task, fitted to the held-out residuals; none when they do not help."""
+    """Add corrections per task, fitted to the held-out residuals; none when they do not help.
+
+    With flags alone most residuals are about the way to a success, which flags leave open. So there they must also tell
+    held-out successes from failures better, by more than the noise.
+    """
     names = list(dict.fromkeys(example.task for example in examples if not example.wrong_task))
     plain = slice(0, rows.plain)
     residuals = []
@@ -526,6 +531,10 @@ def _add_task_corrections(
         tasks[name] = LinearPart(coefficients[:-1], coefficients[-1] * CONSTANT)
         mine = np.flatnonzero(rows.task[plain] == name)
         corrected[mine] += (f.held_out(y, best, g) / w)[: len(mine)]
+    if _flagged_ends(rows)[2]:
+        gain = _confuse_ends(rows, np.clip(held_out, 0, 1)) - _confuse_ends(rows, np.clip(corrected, 0, 1))
+        if gain <= NOISE / math.sqrt(len(np.unique(rows.group))):
+            return head
     x, y = _fit_row_scale(rows, corrected, config)
     about = {**head.about, "penalty per task": best}
     return replace(head, tasks=tasks, calibration_x=x, calibration_y=y, about=about)
