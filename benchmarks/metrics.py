@@ -129,6 +129,28 @@ def ordering_case(pairs: int, how: Resampling, part: int) -> list[TimedRow]:
     ]
 
 
+def one_task_case(pairs: int, how: Resampling, part: int) -> list[TimedRow]:
+    """One task, of which recordings are resampled: a pair counts as often as both of its recordings are drawn."""
+    rng = np.random.default_rng(0)
+    size = 2 * round(pairs**0.5)
+    good = np.arange(size) % 2 == 0
+    returns = good + rng.normal(size=size)
+    left, right = (grid.ravel() for grid in np.meshgrid(np.flatnonzero(good), np.flatnonzero(~good)))
+    credit = (returns[left] > returns[right]) * 1.0
+
+    def once(rng: np.random.Generator) -> float:
+        drawn = np.bincount(rng.integers(0, size, size), minlength=size)
+        weight = drawn[left] * drawn[right]
+        return float((weight * credit).sum() / weight.sum())
+
+    case = f"ordering, {len(left):,} pairs of {size:,} recordings of one task"
+    contexts = ["one"] * size
+    return [
+        ours(case, lambda: preference_ordering(returns, good * 1.0, contexts, clusters=range(size)), how),
+        plain(case, "loop over a list of all pairs", once, part, how.resamples),
+    ]
+
+
 def alone_case(pairs: int, how: Resampling, part: int) -> list[TimedRow]:
     rng = np.random.default_rng(0)
     out = []
@@ -174,7 +196,8 @@ def main(given: argparse.Namespace) -> None:
     how = Resampling(resamples=given.resamples)
     part = min(given.part, given.resamples)
     print(f"{how.resamples:,} resamples, one core; ~ = timed on {part} resamples and scaled\n")
-    rows = ordering_case(given.pairs, how, part) + auroc_case(max(20, given.pairs // 20), how, part)
+    rows = ordering_case(given.pairs, how, part) + one_task_case(given.pairs, how, part)
+    rows += auroc_case(max(20, given.pairs // 20), how, part)
     show(rows + alone_case(given.pairs, how, part))
 
 

@@ -111,9 +111,10 @@ def test_a_length_and_chunks_together_are_refused(server: WebServer) -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100,
     ],
 )
-def test_strangers_who_stop_half_way_are_cut(server: WebServer, sent: bytes) -> None:
+def test_strangers_who_stop_half_way_are_cut(server: WebServer, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     with open_raw(server, sent) as raw:
         assert read_all(raw).count(b"200 OK") <= 1  # ends, after one answer
+    monkeypatch.undo()  # an honest request on a busy machine takes longer than no time
     assert httpx.get(server.url).status_code == 200
 
 

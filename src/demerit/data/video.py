@@ -217,7 +217,7 @@ def scan_video(path: str, start: float | None, stop: float | None, size: int, _m
 
 @lru_cache(maxsize=65_536)
 def count_frames(path: str, start: float | None, stop: float | None, size: int, mtime_ns: int) -> int:
-    """Count a clip's frames. Numbers are small: those of a whole dataset are kept, unlike the times of the frames."""
+    """Count a clip's frames. Numbers are small: those of a whole dataset are kept, unlike the times of its frames."""
     return len(scan_video(path, start, stop, size, mtime_ns).pts)
 
 

@@ -108,15 +108,14 @@ def preference_ordering(
         sums = split.sums(np.ones((1, len(split.rows))), half)
         for column, values in enumerate(sums):
             within[:, column] += np.bincount(cluster[split.rows[split.better]], values[0], len(codes))
-    share = Additive(within, lambda sums: ratio(sums[:, 0], sums[:, 1]))
-    statistic: Statistic = share
+    statistic: Statistic = Additive(within, _share_of_pairs)
     each, owners = np.arange(len(codes)), tuple(labels[code] for code in codes)
     if within[:, 1].sum() < n:
         statistic = _mean_over_crossing_pairs(scored, cluster, within, half)
     elif len(codes) == 1:  # a single cluster may be resampled by its rows: one per pair
         won = round(float(within[0, 0]) - half * tied)
         rows = np.repeat([[0.0, 1.0], [half, 1.0], [1.0, 1.0]], [n - tied - won, tied, won], axis=0)
-        statistic, each = replace(share, parts=rows), np.zeros(n, np.int64)
+        statistic, each = Additive(rows, _share_of_pairs), np.zeros(n, np.int64)
     return Tally(name, "pairs", statistic, each, owners, *facts)
 
 
@@ -169,6 +168,11 @@ def _split_levels(groups: Ints, level: Ints, returns: Floats, rows: Ints) -> lis
     return splits
 
 
+def _share_of_pairs(sums: Floats) -> Floats:
+    """Return credit / pairs."""
+    return ratio(sums[:, 0], sums[:, 1])
+
+
 def _rows_of(splits: Sequence[_LevelSplit]) -> Ints:
     return np.unique(np.concatenate([np.zeros(0, np.int64), *(split.rows for split in splits)]))
 
@@ -193,7 +197,7 @@ def _mean_over_crossing_pairs(splits: Sequence[_LevelSplit], cluster: Ints, with
         totals = (counts - counts**2) @ within
         for split, owner in zip(splits, owners, strict=True):
             totals += np.stack([part.sum(axis=1) for part in split.sums(counts[:, owner], tie)], axis=1)
-        return ratio(totals[:, 0], totals[:, 1])
+        return _share_of_pairs(totals)
 
     blocks = 8 * max(map(len, owners)) // len(within) + 1
     return Weighted(np.arange(len(within), dtype=np.int64), mean, blocks)
