@@ -1,6 +1,6 @@
 """CPU time and memory of commands as a dataset grows: per episode both should stay flat.
 
-    python benchmarks/growth.py [--episodes 1000 10000] [--commands score bench]        (--small: 20 and 40 episodes)
+    python benchmarks/growth.py [--episodes 1000 10000] [--commands score bench]        (--small: 20 episodes)
 
 CPU time is that of the command and its decoding processes, so that a busy machine changes it little. Beside it stands
 what each further episode costs, and the memory at most. The servers (view, annotate) start, answer their first pages
@@ -113,11 +113,11 @@ def visit(process: subprocess.Popen[str], pages: tuple[str, ...]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="20 and 40 episodes; the figures mean nothing")
+    parser.add_argument("--small", action="store_true", help="20 episodes; the figures mean nothing")
     parser.add_argument("--episodes", type=int, nargs="+", default=[1000, 10_000], metavar="N")
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS), metavar="NAME")
     given = parser.parse_args()
-    sizes = [20, 40] if given.small else given.episodes
+    sizes = [20] if given.small else given.episodes
     print(f"{'command':<18}{'episodes':>9}{'CPU s':>9}{'ms per further episode':>24}{'memory MB':>11}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
