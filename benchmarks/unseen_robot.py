@@ -32,6 +32,7 @@ from PIL import Image, ImageDraw, ImageFont
 import demerit
 from demerit.data.arrays import Floats
 from demerit.data.episode import normalize_instruction
+from demerit.data.files import make_folder
 from demerit.evaluate.metrics import Resampling
 from demerit.evaluate.metrics.success import auroc
 from demerit.models.taught.features import SHIPPED_TOWER, Reader, load_network
@@ -221,6 +222,7 @@ def main() -> None:
         addresses, sizes, draws = [str(SAMPLE)], [3], 1
     table: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     with tempfile.TemporaryDirectory() as folder:
+        cache = make_folder(given.cache or folder)
         for address in addresses:
             tasks = defaultdict(list)
             for episode in demerit.open_dataset(address):
@@ -229,7 +231,7 @@ def main() -> None:
                     task = "all" if given.small else episode.origin.tags.get("task", words)
                     tasks[task].append(episode)
             for task, episodes in tasks.items():
-                lesson = Lesson(episodes, given.cache or Path(folder), given)
+                lesson = Lesson(episodes, cache, given)
                 for each in sizes:
                     if min(lesson.flags.sum(), (~lesson.flags).sum()) < each + 3:
                         continue
