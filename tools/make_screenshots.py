@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("demo", type=Path)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
     wanted = parser.parse_args()
+    wanted.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         shoot(browser, wanted.demo / "report" / "report.html", "", wanted.out / "report.png")
