@@ -53,8 +53,7 @@ class CheckReport:
 
 def check_model(model: RewardModel, episodes: Sequence[Episode] | None = None) -> CheckReport:
     """Check a model on small synthetic episodes, or on given ones."""
-    given = list(episodes) if episodes is not None else make_episodes()
-    trial = _ModelTrial(model, model.card, given)
+    trial = _ModelTrial(model, model.card, list(episodes) if episodes is not None else make_episodes())
     clauses = tuple(_check_clause(name, clause, trial) for name, clause in CLAUSES.items())
     return CheckReport(model.card.name, clauses)
 
@@ -237,20 +236,20 @@ def _live_is_offline(trial: _ModelTrial) -> Result:
         for answer in live:
             if not isinstance(answer, LiveReward):
                 return "broken", f"step gives a {type(answer).__name__} instead of a LiveReward"
-        found = {
+        columns = {
             "value": np.array([answer.value for answer in live]),
             "success": np.array([answer.success for answer in live]),
         }
         for name, column in (("value", whole.value), ("success", whole.success)):
-            if (column is None) != all(number is None for number in found[name]):
+            if (column is None) != all(number is None for number in columns[name]):
                 where = "step gives" if column is None else "score gives"
                 return "broken", f"{where} a {name} that the other one does not give"
             if column is None:
                 continue
-            gap = np.abs(found[name].astype(np.float64)[whole.at] - column)
+            gap = np.abs(columns[name].astype(np.float64)[whole.at] - column)
             if bool(np.any(gap > trial.tolerance) or np.any(np.isnan(gap) != np.isnan(column))):
                 worst = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
-                said = f"{found[name][whole.at[worst]]:.3g} live, {column[worst]:.3g} by score"
+                said = f"{columns[name][whole.at[worst]]:.3g} live, {column[worst]:.3g} by score"
                 return "broken", f"{episode.id!r}: the {name} of frame {whole.at[worst]} is {said}"
         compared += len(whole.at)
     return "kept", f"{compared} frames have the same value and success live"

@@ -176,13 +176,13 @@ class ChatGrader(ShownModel):
 
     def estimate(self, episodes: Iterable[Episode]) -> ScoringEstimate:
         """Estimate the cost of scoring without sending anything: looks at a few episodes and scales up."""
-        given = list(episodes)
-        looked = [given[index] for index in spread(len(given), ESTIMATED_FROM)]
+        batch = list(episodes)
+        looked = [batch[index] for index in spread(len(batch), ESTIMATED_FROM)]
         questions = list(self._questions(looked, {}))
         text = "x" * 3 * DESCRIPTION_TOKENS if self.config.describe else ""
         requests = [self._request(question, text) for question in questions]
         requests += [self._description_request(question) for question in questions] if self.config.describe else []
-        return ScoringEstimate.scaled(self.client.estimate(requests), len(given), len(looked))
+        return ScoringEstimate.scaled(self.client.estimate(requests), len(batch), len(looked))
 
     def close(self) -> None:
         """Close the connections; the next request opens them again."""
@@ -230,7 +230,7 @@ class ChatGrader(ShownModel):
     def _reward(
         self, episode: Episode, grades: dict[int, tuple[float, str]], failed: str, kept: dict[str, Any]
     ) -> Reward:
-        given = {
+        facts = {
             "camera": episode.main_camera,
             "instruction": bool(episode.instruction.strip()),
             "model": self.client.endpoint.model,
@@ -243,10 +243,10 @@ class ChatGrader(ShownModel):
         values = [grades[last][0] for last in sorted(grades)]
         if failed or not grades or np.isnan(values).all():
             reasons = dict.fromkeys(reason for _, reason in grades.values())
-            return Reward.unscored(self.card.name, episode.id, failed or "; ".join(reasons) or "not asked", given)
+            return Reward.unscored(self.card.name, episode.id, failed or "; ".join(reasons) or "not asked", facts)
         why = "; ".join(f"frame {last}: {reason}" for last, (_, reason) in sorted(grades.items()) if reason)
         at = np.array(sorted(grades), dtype=np.int32)
-        return Reward(self.card.name, episode.id, at, np.array(values, dtype=np.float32), None, why, given)
+        return Reward(self.card.name, episode.id, at, np.array(values, dtype=np.float32), None, why, facts)
 
     def _card(self) -> ModelCard:
         config = self.config

@@ -176,30 +176,30 @@ class Dopamine(ShownModel):
         """
         opener = load_engine("dopamine", "pairwise:open_backbone")
         own = {"size": str, "mode": str, "frames": int, "cameras": str, "goal": str, "goals": str, "no_goal": str}
-        given = read_options("dopamine", options, changes, own, "size")
-        self._at_once = given.get("at_once")
+        settings = read_options("dopamine", options, changes, own, "size")
+        self._at_once = settings.get("at_once")
         self._prompts = load_prompts("dopamine")
-        known: Mapping[str, str] = self._prompts["checkpoints"]
-        size = check_choice("dopamine", str(given.get("size", "8b")), tuple(known))
-        self.mode = check_choice("mode", given.get("mode", INCREMENTAL), tuple(RANGES))
-        self.frames = check_at_least("frames", given.get("frames", FRAMES), 2)
-        self._cameras = _split_cameras(given.get("cameras", ""))
-        self._goal = _read_image(given["goal"]) if given.get("goal") else None
-        self._goal_path = given.get("goal", "")
-        self._goals = TaskGoals(given["goals"], (*self._cameras, "")[0]) if given.get("goals") else None
+        checkpoints: Mapping[str, str] = self._prompts["checkpoints"]
+        size = check_choice("dopamine", str(settings.get("size", "8b")), tuple(checkpoints))
+        self.mode = check_choice("mode", settings.get("mode", INCREMENTAL), tuple(RANGES))
+        self.frames = check_at_least("frames", settings.get("frames", FRAMES), 2)
+        self._cameras = _split_cameras(settings.get("cameras", ""))
+        self._goal = _read_image(settings["goal"]) if settings.get("goal") else None
+        self._goal_path = settings.get("goal", "")
+        self._goals = TaskGoals(settings["goals"], (*self._cameras, "")[0]) if settings.get("goals") else None
         if self._goal is not None and self._goals is not None:
             raise BadInput("dopamine", "goal=IMAGE or goals=DATASET", "both")
-        self._no_goal = check_choice("no_goal", given.get("no_goal", UNSCORED), (UNSCORED, GREY))
+        self._no_goal = check_choice("no_goal", settings.get("no_goal", UNSCORED), (UNSCORED, GREY))
         shows_none = (self._goal is None and self._goals is None) or (self._goals and self._no_goal == GREY)
         if shows_none and self.mode in (BACKWARD, MEAN):
             expected = "goal=IMAGE or goals=DATASET, which every frame is compared with (and no grey picture)"
             raise BadInput(f"mode={self.mode}", expected, "none")
-        path = given.get("path") or known[size]
+        path = settings.get("path") or checkpoints[size]
         self.backbone: Backbone | PlainBackbone = opener(
-            path, also=DOPAMINE_ALSO, **placement(given), other_family=DOPAMINE_FAMILY
+            path, also=DOPAMINE_ALSO, **placement(settings), other_family=DOPAMINE_FAMILY
         )
-        published = {place: f"dopamine-{size}" for size, place in known.items()}
-        self.card = self._card(reward_name(path, given.get("adapter"), published, "dopamine-"))
+        published = {place: f"dopamine-{size}" for size, place in checkpoints.items()}
+        self.card = self._card(reward_name(path, settings.get("adapter"), published, "dopamine-"))
 
     @property
     def seen(self) -> SeenEpisodes:
@@ -266,12 +266,12 @@ class Dopamine(ShownModel):
             values.append(_progress(hops, mode))
             reasons.append(_describe_unreadable(texts, hops))
             hops_of[mode] = hops
-        given = self._given(shown) | {"hops": hops_of}
+        facts = self._given(shown) | {"hops": hops_of}
         value: Floats = np.mean(values, axis=0)
         why = "; ".join(filter(None, reasons))
         if all(hop is None for hops in hops_of.values() for hop in hops):
-            return Reward.unscored(self.card.name, episode.id, why, given)
-        return Reward(self.card.name, episode.id, shown.at, value.astype(np.float32), None, why, given)
+            return Reward.unscored(self.card.name, episode.id, why, facts)
+        return Reward(self.card.name, episode.id, shown.at, value.astype(np.float32), None, why, facts)
 
     def _given(self, shown: _DopamineInput) -> dict[str, Any]:
         front = shown.images[shown.cameras[0], 0]
@@ -371,16 +371,16 @@ class VLAC(ShownModel):
                 at_once (tokens computed together; fewer take less memory).
         """
         opener = load_engine("vlac", "pairwise:open_backbone")
-        given = read_options("vlac", options, changes, {"frames": int}, "path")
-        self._at_once = given.get("at_once")
+        settings = read_options("vlac", options, changes, {"frames": int}, "path")
+        self._at_once = settings.get("at_once")
         self._prompts = load_prompts("vlac")
-        self.frames = check_at_least("frames", given.get("frames", FRAMES), 2)
-        path = given.get("path") or self._prompts["checkpoint"]
+        self.frames = check_at_least("frames", settings.get("frames", FRAMES), 2)
+        path = settings.get("path") or self._prompts["checkpoint"]
         self.backbone: Backbone | PlainBackbone = opener(
-            path, also=VLAC_ALSO, **placement(given), other_family=VLAC_FAMILY
+            path, also=VLAC_ALSO, **placement(settings), other_family=VLAC_FAMILY
         )
         published = {self._prompts["checkpoint"]: "vlac"}
-        self.card = self._card(reward_name(path, given.get("adapter"), published, "vlac-"))
+        self.card = self._card(reward_name(path, settings.get("adapter"), published, "vlac-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compare neighbours and accumulate; from an unreadable answer on, progress is NaN."""
@@ -405,7 +405,7 @@ class VLAC(ShownModel):
         pairs = [(at - 1, at) for at in range(1, len(images))]
         answers = self._critic.answers(pairs, read_instruction(episode), dict(enumerate(images)))
         hops = [parse_percent(text) for text in answers]
-        given = {
+        facts = {
             "camera": episode.main_camera,
             "views": 1,
             "goal image": "none",
@@ -420,9 +420,9 @@ class VLAC(ShownModel):
         }
         why = _describe_unreadable(answers, hops)
         if all(hop is None for hop in hops):
-            return Reward.unscored(self.card.name, episode.id, why, given)
+            return Reward.unscored(self.card.name, episode.id, why, facts)
         value = accumulate(hops, vlac_step).astype(np.float32)
-        return Reward(self.card.name, episode.id, spread(len(episode), self.frames), value, None, why, given)
+        return Reward(self.card.name, episode.id, spread(len(episode), self.frames), value, None, why, facts)
 
     def _card(self, name: str) -> ModelCard:
         return ModelCard(

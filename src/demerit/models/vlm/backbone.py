@@ -129,13 +129,13 @@ class TokenBudget:
             lengths: tokens of each item.
             work: computes one portion; may be called again for part of a portion that ran out of memory.
         """
-        made: list[Made] = []
+        results: list[Made] = []
         start, less = 0, TokenBudget(self.tokens)
         while start < len(lengths):
             some = less.portion(lengths, start)
             try:
                 with within_memory(what):
-                    made.append(work(some))
+                    results.append(work(some))
             except OutOfMemory:
                 if some.stop - some.start == 1:
                     raise
@@ -143,7 +143,7 @@ class TokenBudget:
                 self.tokens = min(self.tokens, max(FEWEST_TOKENS, less.tokens))
             else:
                 start = some.stop
-        return made
+        return results
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -311,15 +311,15 @@ def _list_model(folder: Path) -> dict[str, WeightSource]:
         files = [SINGLE]
     else:
         raise BadInput(str(folder), f"{SINGLE}, or shards with {INDEX}", _describe_missing_weights(folder))
-    found: dict[str, WeightSource] = {}
+    sources: dict[str, WeightSource] = {}
     for file in files:
         inside = _list_tensors(folder / file)
-        if twice := sorted(set(found) & set(inside)):
+        if twice := sorted(set(sources) & set(inside)):
             raise BadInput(
-                str(folder), "one tensor for each name", f"{twice[0]} in {found[twice[0]].file.name} and {file}"
+                str(folder), "one tensor for each name", f"{twice[0]} in {sources[twice[0]].file.name} and {file}"
             )
-        found |= inside
-    return found
+        sources |= inside
+    return sources
 
 
 def _describe_missing_weights(folder: Path) -> str:
@@ -334,18 +334,18 @@ def _list_tensors(file: Path) -> dict[str, WeightSource]:
     """Read the header of a safetensors file."""
     if not file.is_file():
         raise BadInput(str(file), f"a file of weights ({INCOMPLETE})", "none")
-    found, dtypes = {}, set()
+    sources, dtypes = {}, set()
     try:
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():
                 part = opened.get_slice(name)
-                found[name] = WeightSource(file, name, tuple(part.get_shape()))
+                sources[name] = WeightSource(file, name, tuple(part.get_shape()))
                 dtypes.add(str(part.get_dtype()))
     except (SafetensorError, OSError) as error:
         raise BadInput(str(file), "a complete safetensors file (download or copy it again)", error) from error
     if odd := sorted(dtypes - set(DTYPES)):
         raise BadInput(str(file), f"weights of dtype {', '.join(DTYPES)}, not quantised", ", ".join(odd))
-    return found
+    return sources
 
 
 def _rename(stored: Mapping[str, WeightSource], where: str) -> dict[str, WeightSource]:
@@ -479,8 +479,8 @@ class LoraSettings:
         facts = read_json(path)
         if facts.get("peft_type") != "LORA":
             raise BadInput(str(path), f"a LoRA adapter ({MERGE_FIRST})", repr(facts.get("peft_type")))
-        known = {*LORA_READ.split(), *LORA_HARMLESS.split()}
-        odd = [f"{name}={facts[name]!r}" for name in sorted(set(facts) - known) if facts[name] not in OFF]
+        names = {*LORA_READ.split(), *LORA_HARMLESS.split()}
+        odd = [f"{name}={facts[name]!r}" for name in sorted(set(facts) - names) if facts[name] not in OFF]
         if facts.get("init_lora_weights", True) not in BASE_UNCHANGED:
             odd.append(f"init_lora_weights={facts['init_lora_weights']!r}")
         if odd:
@@ -613,8 +613,8 @@ def _is_called(checkpoint: Checkpoint, name: str) -> bool:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve() == checkpoint.folder.resolve()
-    known = hub_id(checkpoint.folder)
-    return name == known if known else folder.name == checkpoint.folder.resolve().name
+    id = hub_id(checkpoint.folder)
+    return name == id if id else folder.name == checkpoint.folder.resolve().name
 
 
 def _local_fingerprint(name: str) -> str | None:

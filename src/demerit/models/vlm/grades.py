@@ -147,9 +147,9 @@ class VideoGrader:
             images = more if images is None else images.append(more)
             prompts.append((*self._blocks(clip, task, at), TokenBlock(opening)))
         backbone = self._backbone
-        found = decode_greedily(backbone.network, separate_tree(prompts), images, stops=backbone.stops, most=LONGEST)
+        answers = decode_greedily(backbone.network, separate_tree(prompts), images, stops=backbone.stops, most=LONGEST)
         said = opening[len(self._turn) :]
-        return [(backbone.tokens.text([*said, *answer.ids]), answer.least) for answer in found]
+        return [(backbone.tokens.text([*said, *answer.ids]), answer.least) for answer in answers]
 
     def _encode(self, clip: TimedClip, name: int) -> ImageFeatures:
         pairs = frame_pairs(len(clip))

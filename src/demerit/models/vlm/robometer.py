@@ -350,8 +350,8 @@ class LiveRobometer:
             past = (PastTokens(kept, np.arange(kept), advance), keys)
         tree = separate_tree([blocks[same:]])
         images = self._window_features(frames[same:])
-        state, made, _ = self.engine.network.states_and_keys(tree, images, tree.last_tokens(), past)
-        self._keys = made if past is None else past[1].append(made)
+        state, new_keys, _ = self.engine.network.states_and_keys(tree, images, tree.last_tokens(), past)
+        self._keys = new_keys if past is None else past[1].append(new_keys)
         self._last_blocks = blocks
         return state
 

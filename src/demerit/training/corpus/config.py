@@ -249,17 +249,17 @@ def _resolve(entry: Any, home: Path) -> Any:
 
 def _expand(entry: Any, home: Path) -> list[Any]:
     """Return a source for each folder that an entry stands for."""
-    found = _resolve(entry, home)
-    if found is entry:
+    source = _resolve(entry, home)
+    if source is entry:
         return [entry]
-    folders = [found["folder"]]
-    if "*" in found["folder"]:
-        folders = sorted(folder for folder in glob.glob(found["folder"]) if Path(folder).is_dir())
+    folders = [source["folder"]]
+    if "*" in source["folder"]:
+        folders = sorted(folder for folder in glob.glob(source["folder"]) if Path(folder).is_dir())
         if not folders:
-            raise BadInput("recipe, sources", "folders that exist", f"nothing at {found['folder']}")
-        if found.get("name"):
-            raise BadInput("recipe, sources", "no name where `*` stands for several folders", repr(found["name"]))
-    return [{**found, "folder": path, "name": found.get("name") or safe_name(Path(path).name)} for path in folders]
+            raise BadInput("recipe, sources", "folders that exist", f"nothing at {source['folder']}")
+        if source.get("name"):
+            raise BadInput("recipe, sources", "no name where `*` stands for several folders", repr(source["name"]))
+    return [{**source, "folder": path, "name": source.get("name") or safe_name(Path(path).name)} for path in folders]
 
 
 def _to_plain(value: Any) -> Any:
@@ -396,10 +396,10 @@ def make_plan(config: CorpusConfig, strict: bool = False, on_progress: StageProg
         got = f"{len(missing)} that do not exist"
         raise BadInput(f"{root}: {names}", f"folders (--root DIR; of {len(config.sources)} in the recipe)", got)
     drawn = tuple(draw_source(config, source, strict, on_progress) for source in config.sources)
-    if not any(found.ids for found in drawn):
+    if not any(sample.ids for sample in drawn):
         reasons = Counter[str]()
-        for found in drawn:
-            reasons.update(found.skipped)
+        for sample in drawn:
+            reasons.update(sample.skipped)
         why = "; ".join(f"{count} skipped: {reason}" for reason, count in reasons.most_common(3)) or "empty sources"
         raise BadInput("recipe, sources", "at least one usable episode", why)
     reader = CorpusReader(config, drawn, strict=strict)

@@ -107,7 +107,7 @@ class CorpusCounts:
         kinds = {kind: self.count("grade", kind=kind) for kind in KINDS}
         return {
             "drawn": drawn,
-            **{kind: found for kind, found in kinds.items() if found},
+            **{kind: grades for kind, grades in kinds.items() if grades},
             "corpus": self.count("grade"),
         }
 
@@ -361,21 +361,21 @@ class _Build:
             self.on_progress("counterfactuals", now.finished, now.expected, f"{now.labels} labels")
 
         with client:
-            made: RelabelSummary = relabel(dataset, dest, client, config, on_progress=show)
-        self.summary.notes.append(str(made.spent))
-        for (stage, by), count in made.rejected.items():
+            result: RelabelSummary = relabel(dataset, dest, client, config, on_progress=show)
+        self.summary.notes.append(str(result.spent))
+        for (stage, by), count in result.rejected.items():
             self.counts.not_made[f"{stage} candidates", REJECTED_BY[by]] += count
-        for reason, count in made.unfinished.items():
+        for reason, count in result.unfinished.items():
             sentence = f"{count} originals have no counterfactuals yet ({reason}); run the same command again."
             self.summary.missing.append(sentence)
         return Store(dest)
 
     def _make_negatives(self, dataset: Dataset, mix: Mix) -> Store:
         dest = self.stages / "negatives"
-        made = make_negatives(
+        result = make_negatives(
             dataset, dest, mix, on_progress=lambda now: self.on_progress("negatives", now.seen, now.expected, "")
         )
-        for (name, reason), count in made.skipped.items():
+        for (name, reason), count in result.skipped.items():
             self.counts.not_made["negatives" if name == ANY else name, reason] += count
         return Store(dest)
 
