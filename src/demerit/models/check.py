@@ -192,8 +192,8 @@ def _is_causal(trial: _ModelTrial) -> Result:
                 )
     if compared == 0:
         return "not checkable", "no frame but the first is scored both with and without the future"
-    said = f", within the {trial.card.rounding:g} that its card allows for rounding" if trial.card.rounding else ""
-    return "kept", f"{compared} values unchanged when the future is cut off{said}"
+    clause = f", within the {trial.card.rounding:g} that its card allows for rounding" if trial.card.rounding else ""
+    return "kept", f"{compared} values unchanged when the future is cut off{clause}"
 
 
 def _scores_only_what_it_saw(trial: _ModelTrial) -> Result:
@@ -249,8 +249,8 @@ def _live_is_offline(trial: _ModelTrial) -> Result:
             gap = np.abs(columns[name].astype(np.float64)[whole.at] - column)
             if bool(np.any(gap > trial.tolerance) or np.any(np.isnan(gap) != np.isnan(column))):
                 worst = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
-                said = f"{columns[name][whole.at[worst]]:.3g} live, {column[worst]:.3g} by score"
-                return "broken", f"{episode.id!r}: the {name} of frame {whole.at[worst]} is {said}"
+                clause = f"{columns[name][whole.at[worst]]:.3g} live, {column[worst]:.3g} by score"
+                return "broken", f"{episode.id!r}: the {name} of frame {whole.at[worst]} is {clause}"
         compared += len(whole.at)
     return "kept", f"{compared} frames have the same value and success live"
 
@@ -261,9 +261,9 @@ def _step_in_turns(model: Online, episodes: list[Episode]) -> list[list[LiveRewa
     live = [model.start(episode.instruction) for episode in episodes]
     answers: list[list[LiveReward]] = [[] for _ in episodes]
     for at in range(max(map(len, frames))):
-        for run, shown, said in zip(live, frames, answers, strict=True):
+        for run, shown, row in zip(live, frames, answers, strict=True):
             if at < len(shown):
-                said.append(run.step(shown[at]))
+                row.append(run.step(shown[at]))
     return answers
 
 

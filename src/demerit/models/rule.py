@@ -341,9 +341,9 @@ class Rule(ShownModel):
 
     def measure(self, numbers: Mapping[str, Floats], times: Floats, prefixes: Sequence[int]) -> Floats:
         """Return the robustness of the first n frames for each n; NaN = undecided."""
-        begun = {name: column - column[:1] * self.signals[name].relative for name, column in numbers.items()}
+        columns = {name: column - column[:1] * self.signals[name].relative for name, column in numbers.items()}
         margins = {
-            limit: limit.margin(begun[limit.name], self.signals[limit.name].scale or 1.0) for limit in self.limits
+            limit: limit.margin(columns[limit.name], self.signals[limit.name].scale or 1.0) for limit in self.limits
         }
         return np.array([measure(self.formula, margins, times, frames)[0] for frames in prefixes])
 

@@ -344,9 +344,9 @@ def gather_remarks(allowed: AllowedExamples) -> Remarks:
 def describe_failures(client: ChatClient, remarks: Iterable[Remarks]) -> dict[Remarks, FailureDescriptions]:
     """Distil each set of remarks; equal sets are asked about once."""
     wanted = list(dict.fromkeys(remarks))
-    descriptions = {said: FailureDescriptions((), "", "there are no remarks on a task like this") for said in wanted}
-    asked = [said for said in wanted if said.texts]
-    for index, response in client.ask_all([said.request() for said in asked]):
+    descriptions = {group: FailureDescriptions((), "", "there are no remarks on a task like this") for group in wanted}
+    asked = [group for group in wanted if group.texts]
+    for index, response in client.ask_all([group.request() for group in asked]):
         descriptions[asked[index]] = _read_failures(response, asked[index].source)
     return descriptions
 

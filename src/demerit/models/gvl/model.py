@@ -243,7 +243,9 @@ class Prompter:
         allowed = [self.library.allowed_examples(episode, self.config.same_task) for episode in episodes]
         remarks = [gather_remarks(examples) for examples in allowed]
         described = self._cached_descriptions(remarks) if offline else describe_failures(self.client, remarks)
-        return [self._builder.build(examples, described[said]) for examples, said in zip(allowed, remarks, strict=True)]
+        return [
+            self._builder.build(examples, described[group]) for examples, group in zip(allowed, remarks, strict=True)
+        ]
 
     def description_requests(self, episodes: Sequence[Episode]) -> list[ChatRequest]:
         """The requests for failure descriptions that these episodes' contexts need, each once."""
@@ -251,12 +253,12 @@ class Prompter:
             return []
         allowed = (self.library.allowed_examples(episode, self.config.same_task) for episode in episodes)
         remarks = dict.fromkeys(map(gather_remarks, allowed))
-        return [said.request() for said in remarks if said.texts]
+        return [group.request() for group in remarks if group.texts]
 
     def _cached_descriptions(self, remarks: Sequence[Remarks]) -> dict[Remarks, FailureDescriptions]:
         different = dict.fromkeys(remarks)
-        cached = [said for said in different if said.texts and self.client.estimate([said.request()]).cached]
-        return {said: FailureDescriptions(("x" * 100,) * 3) for said in remarks} | describe_failures(
+        cached = [group for group in different if group.texts and self.client.estimate([group.request()]).cached]
+        return {group: FailureDescriptions(("x" * 100,) * 3) for group in remarks} | describe_failures(
             self.client, cached
         )
 
@@ -436,15 +438,15 @@ class GVL(ShownModel):
     def estimate(self, episodes: Iterable[Episode]) -> ScoringEstimate:
         """Estimate the cost of scoring without sending anything: looks at a few episodes and scales up."""
         batch = list(episodes)
-        looked = [batch[index] for index in spread(len(batch), ESTIMATED_FROM)]
-        contexts = self.prompter.contexts(looked, offline=True)
+        sample = [batch[index] for index in spread(len(batch), ESTIMATED_FROM)]
+        contexts = self.prompter.contexts(sample, offline=True)
         answers = [
             EpisodeAnswers(episode, context, [None] * self.config.samples)
-            for episode, context in zip(looked, contexts, strict=True)
+            for episode, context in zip(sample, contexts, strict=True)
         ]
         requests = [*self.prompter.requests(answers, self.config.temperature, [])]
-        cost = self.client.estimate([*requests, *self.prompter.description_requests(looked)])
-        return ScoringEstimate.scaled(cost, len(batch), len(looked))
+        cost = self.client.estimate([*requests, *self.prompter.description_requests(sample)])
+        return ScoringEstimate.scaled(cost, len(batch), len(sample))
 
     def close(self) -> None:
         """Close the connections; the next request opens them again."""

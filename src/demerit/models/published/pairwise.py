@@ -95,8 +95,8 @@ def parse_percent(text: str) -> float | None:
     """Return a signed percentage as a fraction in -1..1; None if the answer is anything else."""
     tagged = TAGGED.findall(text)
     bare = BARE.fullmatch(text)
-    said = tagged[-1] if tagged else bare.group(1) if bare else None
-    return None if said is None else min(max(float(said), -HUNDRED), HUNDRED) / HUNDRED
+    number = tagged[-1] if tagged else bare.group(1) if bare else None
+    return None if number is None else min(max(float(number), -HUNDRED), HUNDRED) / HUNDRED
 
 
 def dopamine_step(before: float, hop: float) -> float:
@@ -226,7 +226,7 @@ class Dopamine(ShownModel):
         if len(set(lengths.values())) > 1:
             raise BadEpisode(episode.id, "cameras of one length", lengths)
         _check_two_frames(episode)
-        picture, said = self._find_goal(episode)
+        picture, source = self._find_goal(episode)
         at = spread(len(episode), self.frames)
         images: dict[Hashable, Images] = {}
         for name in dict.fromkeys(cameras):
@@ -234,7 +234,7 @@ class Dopamine(ShownModel):
             images |= {(name, place): taken[place] for place in range(len(at))}
         front = images[cameras[0], 0]
         goal = np.full_like(front, BLANK) if picture is None else self._resize(picture[None])[0]
-        return _DopamineInput(at, cameras if len(cameras) > 1 else cameras * len(VIEWS), {**images, GOAL: goal}, said)
+        return _DopamineInput(at, cameras if len(cameras) > 1 else cameras * len(VIEWS), {**images, GOAL: goal}, source)
 
     def _find_goal(self, episode: Episode) -> tuple[Images | None, str]:
         """Return the goal image and where it is from; None stands for a grey picture."""

@@ -202,8 +202,8 @@ class TaskGoals:
 
 
 def _is_success(episode: Episode) -> bool:
-    judged = most_trusted(label for label in episode.labels if label.success is not None and label.source != "model")
-    return judged is not None and bool(judged.success)
+    label = most_trusted(label for label in episode.labels if label.success is not None and label.source != "model")
+    return label is not None and bool(label.success)
 
 
 NON_FINITE = str(NonFiniteOutput())

@@ -54,7 +54,7 @@ RANK_SCALE = 4.0
 """ranks are unbounded; tanh(rank / 4) keeps them in -1..1"""
 SHIPPED_TOWER, NO_TOWER = "droid", "none"
 """the second tower that comes with demerit, trained on real demonstrations; and no second tower"""
-MEAN, DEVIATION = (np.array(one, np.float32) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+MEAN, DEVIATION = (np.array(channels, np.float32) for channels in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 """ImageNet's, which other encoders expect"""
 MATRIX, TOKENS, REGIONS = 2, 3, 4
 CHUNK = 256
@@ -319,9 +319,9 @@ class FeatureStream:
     def _read(self, reader: Reader, images: Images) -> npt.NDArray[np.float64]:
         assert self._first_image is not None
         due = (self._images + np.arange(len(images))) % self._every == 0
-        said = np.concatenate([self._said, reader(images[due], self._first_image)]) if due.any() else self._said
-        self._images, self._said = self._images + len(images), said[-1:]
-        return np.asarray(said[np.cumsum(due)])
+        outputs = np.concatenate([self._said, reader(images[due], self._first_image)]) if due.any() else self._said
+        self._images, self._said = self._images + len(images), outputs[-1:]
+        return np.asarray(outputs[np.cumsum(due)])
 
     def follow(self, tower: Features) -> Features:
         """Take the next frames' tower outputs; return all parts, a row per frame."""

@@ -333,7 +333,7 @@ def warn_if_slow(weights: Mapping[str, Sequence[int]], device: torch.device, ask
     """Warn if a large network runs on a CPU because there is no GPU; not if the CPU was asked for."""
     billions = sum(math.prod(shape) for shape in weights.values()) / 1e9
     if device.type == "cpu" and asked is None and billions > 1:
-        said = (
+        message = (
             f"No GPU found: {billions:.1f} billion weights on a CPU take minutes per frame (device=cpu silences this)."
         )
-        warnings.warn(said, PerformanceWarning, stacklevel=3)
+        warnings.warn(message, PerformanceWarning, stacklevel=3)

@@ -350,8 +350,8 @@ def _list_tensors(file: Path) -> dict[str, WeightSource]:
 
 def _rename(stored: Mapping[str, WeightSource], where: str) -> dict[str, WeightSource]:
     """Map the names on disk to ours; unknown names stay, for the strict check to report."""
-    if wrapped := sorted(name for name in stored if any(part in name for part in PEFT_NAMES)):
-        raise BadInput(where, f"a model without adapters inside ({MERGE_FIRST})", wrapped[0])
+    if names := sorted(name for name in stored if any(part in name for part in PEFT_NAMES)):
+        raise BadInput(where, f"a model without adapters inside ({MERGE_FIRST})", names[0])
     prefixes = {name[: name.index(PARTS[0])] for name in stored if PARTS[0] in name}
     if len(prefixes) != 1 or not prefixes <= set(PREFIXES):
         got = f"names such as {', '.join(list(stored)[:3]) or 'none'}"
@@ -379,8 +379,8 @@ def _read_config(folder: Path) -> tuple[Layout, dict[str, Any] | None, Robometer
         return "robometer-lerobot", _backbone_config(config["vlm_config"]), facts
     architectures = config.get("architectures")
     if (isinstance(architectures, list) and "RFM" in architectures) or (folder / YAML).is_file():
-        said = read_yaml(folder / YAML, expected="a Robometer's config.yaml", loader=yaml.SafeLoader)
-        sections = (said.get(name) for name in ("model", "loss", "data", "training"))
+        content = read_yaml(folder / YAML, expected="a Robometer's config.yaml", loader=yaml.SafeLoader)
+        sections = (content.get(name) for name in ("model", "loss", "data", "training"))
         facts = _robometer_facts(folder / YAML, *(part if isinstance(part, dict) else {} for part in sections))
         return "robometer", _backbone_config(config), facts
     if _backbone_config(config) is None:
@@ -423,9 +423,9 @@ def _robometer_facts(
     """Read the facts; raise BadInput for variants that are read out differently from the published one."""
     published = (loss, "progress_loss_type", "discrete"), (data, "use_multi_image", True)
     for section, name, needed in (*published, (data, "use_per_frame_progress_token", True)):
-        said = section.get(name, needed)
-        if said != needed and not str(said).startswith("${"):  # a reference to another section
-            raise BadInput(str(source), f"{name} = {needed}, as in the published Robometer", repr(said))
+        setting = section.get(name, needed)
+        if setting != needed and not str(setting).startswith("${"):  # a reference to another section
+            raise BadInput(str(source), f"{name} = {needed}, as in the published Robometer", repr(setting))
     base = model.get("base_model_id")
     if not isinstance(base, str) or not base:
         raise BadInput(str(source), "base_model_id, the model it was trained from", repr(base))
@@ -599,9 +599,9 @@ def check_adapter_base(folder: Path, checkpoint: Checkpoint, named: str | None) 
             return
         wanted, source = _local_fingerprint(named), f"{named}, named in {folder / ADAPTER_CONFIG}"
     if wanted is None:
-        said = f"The adapter {folder} names the base model {named} but is merged into {checkpoint.folder}: "
-        said += "unless these are the same weights, its scores mean nothing."
-        warnings.warn(said, AmbiguityWarning, stacklevel=3)
+        message = f"The adapter {folder} names the base model {named} but is merged into {checkpoint.folder}: "
+        message += "unless these are the same weights, its scores mean nothing."
+        warnings.warn(message, AmbiguityWarning, stacklevel=3)
     elif wanted != checkpoint.fingerprint():
         expected = f"the weights of {source} (fingerprint {wanted[:12]})"
         got = f"{checkpoint.folder} (fingerprint {checkpoint.fingerprint()[:12]})"

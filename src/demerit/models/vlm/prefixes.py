@@ -156,8 +156,8 @@ class PrefixReader:
         frames = resize_frames(clip.frames, self.size(clip), "torch")
         keys = self._compute_trunk(prompt.trunk, frames, what)
         lengths = [sum(map(len, blocks)) for _, blocks in prompt.branches]
-        said = self.budget.run(what, lengths, lambda some: self._score_branches(prompt, some, frames, keys))
-        return np.concatenate(said)
+        rows = self.budget.run(what, lengths, lambda some: self._score_branches(prompt, some, frames, keys))
+        return np.concatenate(rows)
 
     def _compute_trunk(self, trunk: tuple[TokenBlock, ...], frames: Images, what: str) -> KeyValues | None:
         """Compute the keys of all complete pairs, some at a time."""
@@ -186,12 +186,12 @@ class PrefixReader:
         packed = pack(tree, images.rows if images else {}, prompt.wanted_tokens(tree), past)
         language = self.backbone.network.language
         states = language.states(packed, images.features if images else None, keys)
-        said = []
+        rows = []
         for part in torch.split(states, READ * prompt.reads):
             words = language.logits(part).log_softmax(-1).view(-1, prompt.reads, self.backbone.shape.text.vocabulary)
             written = [words[:, at, [token]] for at, token in enumerate(prompt.answer)]
-            said.append(torch.cat([*written, words[:, -1, list(prompt.last)]], 1))
-        return np.asarray(torch.cat(said).double().cpu().numpy())
+            rows.append(torch.cat([*written, words[:, -1, list(prompt.last)]], 1))
+        return np.asarray(torch.cat(rows).double().cpu().numpy())
 
     def _encode(self, blocks: Sequence[TokenBlock], frames: Images) -> ImageFeatures | None:
         """Encode the images in some blocks; frames are resized already."""

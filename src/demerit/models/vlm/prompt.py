@@ -305,16 +305,16 @@ def read_piece_tokenizer(folder: Path) -> PromptTokenizer:
     for at, text in added.items():
         if backend.token_to_id(text) != at:
             raise BadInput(str(where), f"{text} as one token, {at}", backend.token_to_id(text))
-    said = json.dumps(added, sort_keys=True).encode()
-    return PromptTokenizer(backend, hashlib.sha256(said + b"\0" + stored).hexdigest())
+    content = json.dumps(added, sort_keys=True).encode()
+    return PromptTokenizer(backend, hashlib.sha256(content + b"\0" + stored).hexdigest())
 
 
 def _read_added_tokens(config: dict[str, Any], where: str) -> dict[int, str]:
-    said = config.get("added_tokens_decoder")
+    tokens = config.get("added_tokens_decoder")
     try:
-        return {int(at): str(token["content"]) for at, token in said.items()}  # type: ignore[union-attr]
+        return {int(at): str(token["content"]) for at, token in tokens.items()}  # type: ignore[union-attr]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(where, "added_tokens_decoder, from ids to tokens", repr(said)[:80]) from error
+        raise BadInput(where, "added_tokens_decoder, from ids to tokens", repr(tokens)[:80]) from error
 
 
 def _build(table: PieceTable, added: dict[int, str]) -> Any:

@@ -118,16 +118,16 @@ class RobometerProtocol:
         self, instruction: str, first: Sequence[ImageSlot], second: Sequence[ImageSlot]
     ) -> list[Piece]:
         """Ask which video is better; the last block but one ends in the token that is read."""
-        said = load_prompts("robometer")
-        ask = said["preference"] + (said["also_progress"] if self.also_progress else "")
+        prompts = load_prompts("robometer")
+        ask = prompts["preference"] + (prompts["also_progress"] if self.also_progress else "")
         return user_turn(
             ask.format(task=instruction),
-            said["first"],
+            prompts["first"],
             *_show(first, 1),
             SPLIT,
-            said["second"],
+            prompts["second"],
             *_show(second, 1 + len(first)),
-            said["ask"],
+            prompts["ask"],
             PREFERENCE,
             CUT,
         )

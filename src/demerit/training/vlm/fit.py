@@ -447,7 +447,7 @@ class VLMTrainer:
         self.learner.eval()
         examples = self.objective.held_out
         part, processes = self.config.part, self.accelerator.num_processes
-        judged = torch.zeros(len(examples), dtype=torch.float64, device=self.accelerator.device)
+        errors = torch.zeros(len(examples), dtype=torch.float64, device=self.accelerator.device)
         for number in range(math.ceil(len(examples) / (part * processes))):  # as often in every process
             first = (number * processes + self.accelerator.process_index) * part
             mine = examples[first : first + part]
@@ -455,8 +455,8 @@ class VLMTrainer:
             batch = ExampleBatch.collate(used, self.accelerator.device)
             outputs = self._forward(batch, used, self._load_pixels(used))
             if mine:
-                judged[first : first + part] = self.objective.judge(outputs, batch.targets).double()
-        return self.objective.held_out_error(self.accelerator.reduce(judged, "sum").tolist())
+                errors[first : first + part] = self.objective.judge(outputs, batch.targets).double()
+        return self.objective.held_out_error(self.accelerator.reduce(errors, "sum").tolist())
 
     # Checkpoints
 
