@@ -261,9 +261,9 @@ def _step_in_turns(model: Online, episodes: list[Episode]) -> list[list[LiveRewa
     live = [model.start(episode.instruction) for episode in episodes]
     answers: list[list[LiveReward]] = [[] for _ in episodes]
     for at in range(max(map(len, frames))):
-        for run, shown, row in zip(live, frames, answers, strict=True):
-            if at < len(shown):
-                row.append(run.step(shown[at]))
+        for run, images, row in zip(live, frames, answers, strict=True):
+            if at < len(images):
+                row.append(run.step(images[at]))
     return answers
 
 

@@ -177,8 +177,8 @@ class _RewindRun:
         self.first = image if self.first is None else self.first
         engine = self.model.engine
         self.features.append(engine.features(image[None], self.first)[0, : engine.info.vector])
-        shown = spread(len(self.features), self.model.info.frames)
-        return LiveReward(self.model.follow_last(np.stack([self.features[at] for at in shown]), self.words))
+        indices = spread(len(self.features), self.model.info.frames)
+        return LiveReward(self.model.follow_last(np.stack([self.features[at] for at in indices]), self.words))
 
 
 def _blocks(moments: range) -> list[range]:

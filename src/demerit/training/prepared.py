@@ -519,7 +519,7 @@ def _write_corpus(
     """Append the episodes that are not there yet, then write the preferences."""
     name = FILES.get(storage, os.devnull)  # joined to a folder, an absolute path stays what it is
     rows = _recover_rows(folder, name)
-    written = {(row.part, row.id) for row in rows}
+    keys = {(row.part, row.id) for row in rows}
     heard: list[tuple[CorpusPart, Preference]] = []
     progress.episodes = len(rows)
 
@@ -534,7 +534,7 @@ def _write_corpus(
                     progress.labels.add(record.labels, plan.sources)
                 grade = find_grade(record.labels, plan.has_grades)
                 progress.grades.update([] if grade is None else [str(grade)])
-                if (number, record.id) not in written:
+                if (number, record.id) not in keys:
                     labelled = _label_episode(record, part, plan)
                     if isinstance(labelled, str):
                         progress.skipped[labelled] += 1
@@ -620,11 +620,11 @@ def _recover_rows(folder: Path, name: str) -> list[CorpusRow]:
 
 
 def _check_provenance(folder: Path, provenance: Mapping[str, Any]) -> None:
-    written = {"storage": "raw", **read_provenance(folder)}
+    facts = {"storage": "raw", **read_provenance(folder)}
     for name, value in provenance.items():
-        if written.get(name, value if name in ADDED_FACTS else None) != value:
+        if facts.get(name, value if name in ADDED_FACTS else None) != value:
             expected = "a corpus of the same data and numbers (name another folder, or remove this one)"
-            raise BadInput(str(folder), expected, _describe_change(name, written.get(name), value))
+            raise BadInput(str(folder), expected, _describe_change(name, facts.get(name), value))
 
 
 def _describe_change(name: str, old: Any, new: Any) -> str:

@@ -480,17 +480,17 @@ class TextEncoder:
             return None
         return self._encode(self._vectors[[self._index[piece] for piece in pieces]])
 
-    def _encode(self, seen: Floats32) -> Floats32:
-        weights, share = self._weights, np.float32(1 / len(seen))
-        whole = np.add.reduce(seen) * share
-        near = _convolve(seen, weights["near"]) + np.add.reduce(seen @ weights["whole"]) * share
+    def _encode(self, vectors: Floats32) -> Floats32:
+        weights, share = self._weights, np.float32(1 / len(vectors))
+        whole = np.add.reduce(vectors) * share
+        near = _convolve(vectors, weights["near"]) + np.add.reduce(vectors @ weights["whole"]) * share
         near += weights["near_bias"]
         far = _convolve(np.maximum(near, 0), weights["far"]) + weights["far_bias"]
         far = np.maximum(far, 0)
         picks = far @ weights["heads"]
         picks = np.exp(picks - picks.max(axis=0))
         picks /= picks.sum(axis=0)
-        summary = np.concatenate([whole, (picks.T @ seen).ravel(), np.add.reduce(far) * share])
+        summary = np.concatenate([whole, (picks.T @ vectors).ravel(), np.add.reduce(far) * share])
         # Two rows and two halves: products of this size stay on one thread, which is faster.
         pair, middle = np.stack([summary, summary]), PARTS["sentence"].stop
         sentence, meaning = (pair @ weights["out"][:, half] for half in (slice(0, middle), slice(middle, WIDTH)))

@@ -330,9 +330,9 @@ lacking"""
 def gather_remarks(allowed: AllowedExamples) -> Remarks:
     """Collect different remarks on the task, the same task's first."""
     task = allowed.episode.instruction
-    written = _first_different(islice(allowed.remarks(), MAX_EPISODES_READ))
-    if written:
-        return Remarks(task, tuple(written), "people", tuple(dict.fromkeys(written.values())))
+    texts = _first_different(islice(allowed.remarks(), MAX_EPISODES_READ))
+    if texts:
+        return Remarks(task, tuple(texts), "people", tuple(dict.fromkeys(texts.values())))
     recorded = _first_different(
         (episode.id, _describe_event(event))
         for episode in islice(allowed.where(lambda episode: bool(_events(episode))), MAX_EPISODES_READ)
@@ -364,19 +364,19 @@ class ContextBuilder:
         kind = self.config.context
         if kind == "none" or allowed is None:
             return {}, {"context": "none"}
-        shown: dict[str, RepeatedParts] = {}
+        parts: dict[str, RepeatedParts] = {}
         facts: dict[str, Any] = {"context": kind, "examples": SAME_TASK_EXAMPLES if allowed.same_task else "unrelated"}
         lacking: list[str] = []
         if kind == "dense":
-            shown["reference_frame"] = self._references(allowed, facts, lacking)
-        shown["failure"] = _descriptions(described, facts, lacking)
+            parts["reference_frame"] = self._references(allowed, facts, lacking)
+        parts["failure"] = _descriptions(described, facts, lacking)
         if kind in ("video", "dense"):
-            shown["failure_frame"] = self._failure_frames(allowed, facts, lacking)
+            parts["failure_frame"] = self._failure_frames(allowed, facts, lacking)
         if lacking:
             facts["lacking"] = lacking
         if described is not None:
             facts[GENERATIONS] = described.generations
-        return shown, facts
+        return parts, facts
 
     def _references(self, allowed: AllowedExamples, facts: dict[str, Any], lacking: list[str]) -> RepeatedParts:
         references = []
@@ -399,21 +399,21 @@ class ContextBuilder:
         ]
 
     def _failure_frames(self, allowed: AllowedExamples, facts: dict[str, Any], lacking: list[str]) -> RepeatedParts:
-        shown = []
+        examples = []
         for episode in allowed.failures(self.config.shown_examples):
             length = _length(episode)
             images = (
                 self._encode(episode, failing_frames(episode, length, self.config.example_frames)) if length else None
             )
             if images is not None:
-                shown.append((episode.id, images))
-        if not shown:
+                examples.append((episode.id, images))
+        if not examples:
             lacking.append("pictures of a failed rollout")
             return []
-        facts["failures shown"] = [id for id, _ in shown]
+        facts["failures shown"] = [id for id, _ in examples]
         return [
             ({"example": example, "number": number}, image)
-            for example, (_, images) in enumerate(shown, 1)
+            for example, (_, images) in enumerate(examples, 1)
             for number, image in enumerate(images, 1)
         ]
 

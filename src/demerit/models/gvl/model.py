@@ -185,8 +185,8 @@ class Prompter:
         ]
         sent: list[Destination] = []
         for index, response in self.client.ask_all(self.requests(answers, temperature, sent)):
-            answer, sample, shown = sent[index]
-            curve = SampledCurve.of(shown, read_ratings(response, len(shown)))
+            answer, sample, order = sent[index]
+            curve = SampledCurve.of(order, read_ratings(response, len(order)))
             answer.samples[sample] = curve
             answer.generations[sample] = response.record(
                 f"sample {sample}", "" if curve.answered else _reasons([curve])
@@ -199,8 +199,8 @@ class Prompter:
         """Write requests one by one, so that frames are decoded only when they are sent; notes each in `sent`."""
         for answer in answers:
             try:
-                for request, sample, shown in self._episode_requests(answer, temperature):
-                    sent.append((answer, sample, shown))
+                for request, sample, order in self._episode_requests(answer, temperature):
+                    sent.append((answer, sample, order))
                     yield request
             except DemeritError as error:
                 answer.error = str(error)
@@ -221,15 +221,15 @@ class Prompter:
         schema = None if config.prompt else FrameAnswers
         for sample in range(len(answer.samples)):
             seed = f"{fingerprint} {sample}" if sample else fingerprint
-            shown = choose_frames(len(episode), config.frames, seed)
+            order = choose_frames(len(episode), config.frames, seed)
             parts: ShownParts = {
-                "first_frame": [({}, images[shown.anchor])],
-                "frame": [({"number": n}, images[index]) for n, index in enumerate(shown.order.tolist(), 1)],
+                "first_frame": [({}, images[order.anchor])],
+                "frame": [({"number": n}, images[index]) for n, index in enumerate(order.order.tolist(), 1)],
                 **answer.context[0],
             }
-            messages = write_prompt(self.prompt, {"task": episode.instruction.strip(), "count": len(shown)}, parts)
+            messages = write_prompt(self.prompt, {"task": episode.instruction.strip(), "count": len(order)}, parts)
             tokens = config.answer_tokens
-            yield ChatRequest(messages, schema, temperature, sample, tokens, config.name), sample, shown
+            yield ChatRequest(messages, schema, temperature, sample, tokens, config.name), sample, order
 
     def contexts(self, episodes: Sequence[Episode], offline: bool = False) -> list[PromptContext]:
         """Build every episode's context.

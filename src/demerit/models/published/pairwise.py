@@ -254,11 +254,11 @@ class Dopamine(ShownModel):
         resized: Images = load_engine("dopamine", "images:resize_frames")(images, size, "torch")
         return resized
 
-    def _score(self, episode: Episode, shown: _DopamineInput) -> Reward:
+    def _score(self, episode: Episode, inputs: _DopamineInput) -> Reward:
         modes = (INCREMENTAL, FORWARD, BACKWARD) if self.mode == MEAN else (self.mode,)
         # moment by moment through all modes, so that each image is encoded once and dropped early
-        asked = [keys for moment in zip(*(_questions(shown, mode) for mode in modes), strict=True) for keys in moment]
-        answers = self._critic.answers(asked, read_instruction(episode), shown.images)
+        asked = [keys for moment in zip(*(_questions(inputs, mode) for mode in modes), strict=True) for keys in moment]
+        answers = self._critic.answers(asked, read_instruction(episode), inputs.images)
         values, reasons, hops_of = [], [], {}
         for at, mode in enumerate(modes):
             texts = answers[at :: len(modes)]
@@ -266,23 +266,23 @@ class Dopamine(ShownModel):
             values.append(_progress(hops, mode))
             reasons.append(_describe_unreadable(texts, hops))
             hops_of[mode] = hops
-        facts = self._given(shown) | {"hops": hops_of}
+        facts = self._given(inputs) | {"hops": hops_of}
         value: Floats = np.mean(values, axis=0)
         why = "; ".join(filter(None, reasons))
         if all(hop is None for hops in hops_of.values() for hop in hops):
             return Reward.unscored(self.card.name, episode.id, why, facts)
-        return Reward(self.card.name, episode.id, shown.at, value.astype(np.float32), None, why, facts)
+        return Reward(self.card.name, episode.id, inputs.at, value.astype(np.float32), None, why, facts)
 
-    def _given(self, shown: _DopamineInput) -> dict[str, Any]:
-        front = shown.images[shown.cameras[0], 0]
+    def _given(self, inputs: _DopamineInput) -> dict[str, Any]:
+        front = inputs.images[inputs.cameras[0], 0]
         return {
-            "camera": shown.cameras[0],
-            "views": dict(zip(VIEWS, shown.cameras, strict=True)),
-            "different views": len(set(shown.cameras)),
-            "goal image": shown.goal,
+            "camera": inputs.cameras[0],
+            "views": dict(zip(VIEWS, inputs.cameras, strict=True)),
+            "different views": len(set(inputs.cameras)),
+            "goal image": inputs.goal,
             "start image": "the first frame, 0 by definition",
             "instruction": True,
-            "frames": len(shown.at),
+            "frames": len(inputs.at),
             "image size": f"{front.shape[0]} x {front.shape[1]}",
             "mode": self.mode,
             "prompt": self._prompts["version"],
@@ -297,10 +297,10 @@ class Dopamine(ShownModel):
             goal = f"goal {short_hash(repr(self._goal.shape).encode(), self._goal.tobytes())}"
         if self._goals is not None:
             goal = f"goals {self._goals.hash}, {self._no_goal} without"
-        shown = f"{'+'.join(self._cameras) or 'main camera'}, {goal}"
+        views = f"{'+'.join(self._cameras) or 'main camera'}, {goal}"
         return ModelCard(
             name=name + ("" if self.mode == INCREMENTAL else f"-{self.mode}"),
-            revision=f"{self.backbone.revision} {self._prompts['version']} {shown}",
+            revision=f"{self.backbone.revision} {self._prompts['version']} {views}",
             licence=DOPAMINE_LICENCE,
             quantity="progress",
             low=low,
@@ -313,14 +313,14 @@ class Dopamine(ShownModel):
         )
 
 
-def _questions(shown: _DopamineInput, mode: str) -> list[list[Hashable]]:
+def _questions(inputs: _DopamineInput, mode: str) -> list[list[Hashable]]:
     """List the image keys of every hop: start, goal, three views before, three after."""
-    front = shown.cameras[0]
+    front = inputs.cameras[0]
     asked: list[list[Hashable]] = []
-    for place in range(1, len(shown.at)):
+    for place in range(1, len(inputs.at)):
         before = {INCREMENTAL: place - 1, FORWARD: 0}.get(mode)
-        then: list[Hashable] = [GOAL] * len(VIEWS) if before is None else [(name, before) for name in shown.cameras]
-        asked.append([(front, 0), GOAL, *then, *((name, place) for name in shown.cameras)])
+        then: list[Hashable] = [GOAL] * len(VIEWS) if before is None else [(name, before) for name in inputs.cameras]
+        asked.append([(front, 0), GOAL, *then, *((name, place) for name in inputs.cameras)])
     return asked
 
 

@@ -276,12 +276,12 @@ class TaughtModel(ShownModel):
         def read() -> Iterator[tuple[Features, Floats | None]]:
             for start in range(0, len(at), AT_ONCE):
                 some = at[start : start + AT_ONCE]
-                seen = {
+                pairs = {
                     name: stream.embed_and_read(episode.views[name].take_prepared(some, self.prepare))
                     for name, stream in streams.items()
                 }
-                rows = {name: stream_features(stream, seen[name][0], some, stride) for name, stream in streams.items()}
-                yield join_cameras([rows.get(name) for name in self.config.cameras]), mean_read(seen.values())
+                rows = {name: stream_features(stream, pairs[name][0], some, stride) for name, stream in streams.items()}
+                yield join_cameras([rows.get(name) for name in self.config.cameras]), mean_read(pairs.values())
 
         return at, read()
 
@@ -417,16 +417,16 @@ class _TaughtRun:
         images, cameras = self.chosen.pick(frame), self.model.config.cameras
         if not self.streams:
             self.streams = {name: self.model.start_stream(self.instruction) for name in images}
-        seen = {name: self._look(stream, images[name]) for name, stream in self.streams.items()}
+        pairs = {name: self._look(stream, images[name]) for name, stream in self.streams.items()}
         self.count += 1
         head = self.model.head
-        x = join_cameras([seen[name][0] if name in seen else None for name in cameras])
-        outputs, familiarity = head.outputs(x, self.model.task(self.instruction), mean_read(seen.values())), None
+        x = join_cameras([pairs[name][0] if name in pairs else None for name in cameras])
+        outputs, familiarity = head.outputs(x, self.model.task(self.instruction), mean_read(pairs.values())), None
         if head.familiarity is not None:
             self.distance += float(head.distances(x)[0])
             familiarity = head.familiarity.percentile(self.distance / self.count)
         success = head.success(outputs).astype(np.float32)
-        facts = self.model.describe_scoring(list(seen), self.instruction, self.count, success[0], familiarity)
+        facts = self.model.describe_scoring(list(pairs), self.instruction, self.count, success[0], familiarity)
         return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]), familiarity, facts)
 
     def _look(self, stream: FeatureStream, image: Images) -> tuple[Features, Floats | None]:

@@ -291,8 +291,8 @@ class PlainCritic:
                 by_length[len(prompts[at])].append(at)
             texts: dict[int, str] = {}
             for group in by_length.values():
-                shown = [images[key] for at in group for key in questions[at]]
-                texts |= zip(group, self._decode([prompts[at] for at in group], shown), strict=True)
+                pictures = [images[key] for at in group for key in questions[at]]
+                texts |= zip(group, self._decode([prompts[at] for at in group], pictures), strict=True)
             return [texts[at] for at in sorted(texts)]
 
         what = f"Answering {len(questions)} prompts about images"
@@ -312,15 +312,15 @@ class PlainCritic:
             return_dict_in_generate=True,
             output_logits=True,
         )
-        written = backbone.network.generate(
+        output = backbone.network.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             generation_config=settings,
             **backbone.shape.inputs(ids, images),
         )
-        if any(bool(logits.isnan().any()) for logits in written.logits):
+        if any(bool(logits.isnan().any()) for logits in output.logits):
             raise NonFiniteOutput  # argmax of NaN is a token that may read as a score
-        return [self._read(row) for row in written.sequences[:, ids.shape[1] :].tolist()]
+        return [self._read(row) for row in output.sequences[:, ids.shape[1] :].tolist()]
 
     def _read(self, answer: Sequence[int]) -> str:
         end = next((at for at, token in enumerate(answer) if token in self.backbone.stops), len(answer))

@@ -207,9 +207,9 @@ class PrefixReader:
         complete = [pair for pair in frame_pairs(len(clip)) if pair[0] != pair[1]]
         branches = []
         for end in range(len(clip)):
-            seen = (end + 1) // PAIR
-            rest = self._video_blocks([(end, end)], clip, grid, first=not seen) if end % PAIR == 0 else ()
-            branches.append((seen, (*rest, ask)))
+            count = (end + 1) // PAIR
+            rest = self._video_blocks([(end, end)], clip, grid, first=not count) if end % PAIR == 0 else ()
+            branches.append((count, (*rest, ask)))
         trunk = self._video_blocks(complete, clip, grid, first=True)
         return PrefixPrompt(trunk, tuple(branches), tuple(answer), tuple(last))
 

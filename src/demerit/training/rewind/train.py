@@ -55,8 +55,8 @@ class CausalBlock(nn.Module):
         each = self.ask(tokens).reshape(tokens.shape[0], tokens.shape[1], 3 * self.heads, -1).transpose(1, 2)
         queries, keys, values = each.chunk(3, dim=1)
         match = queries @ keys.transpose(2, 3) * self.scale
-        seen = match.masked_fill(later, float("-inf")).softmax(dim=-1) @ values
-        tokens = self.first_normal(tokens + self.drop(self.join(seen.transpose(1, 2).flatten(2))))
+        mixture = match.masked_fill(later, float("-inf")).softmax(dim=-1) @ values
+        tokens = self.first_normal(tokens + self.drop(self.join(mixture.transpose(1, 2).flatten(2))))
         result: Tensor = self.second_normal(tokens + self.think(tokens))
         return result
 
@@ -81,8 +81,8 @@ class RewindNetwork(nn.Module):
 
     def forward(self, features: Tensor, words: Tensor) -> Tensor:
         """Compute (n, frames) from 0 to 1, of (n, frames, features) and (n, words)."""
-        seen = self.look(features)
-        tokens = torch.cat([self.read(words).unsqueeze(1), seen[:, :1] + self.first, seen[:, 1:]], dim=1)
+        states = self.look(features)
+        tokens = torch.cat([self.read(words).unsqueeze(1), states[:, :1] + self.first, states[:, 1:]], dim=1)
         place = torch.arange(tokens.shape[1], device=tokens.device)
         later = place.unsqueeze(0) > place.unsqueeze(1)
         for block in self.blocks:
@@ -195,11 +195,11 @@ class RewindTrainer(TrainingLoop[RewindNetwork, list[RewindClip], RewindBatch]):
 
     def compute_losses(self, batch: RewindBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Compute the objective; both terms in one pass."""
-        seen, count = self.features[batch.frames].float(), len(batch.frames)
+        features, count = self.features[batch.frames].float(), len(batch.frames)
         apart = batch.mismatched
         if not self.config.mismatched or not bool(apart.any()):
-            return rewind_losses(self.network(seen, batch.words), None, batch.targets, 0.0)
-        both = self.network(torch.cat([seen, seen]), torch.cat([batch.words, batch.others]))
+            return rewind_losses(self.network(features, batch.words), None, batch.targets, 0.0)
+        both = self.network(torch.cat([features, features]), torch.cat([batch.words, batch.others]))
         other = both[count:] * apart.unsqueeze(1)  # a clip without another instruction adds nothing
         return rewind_losses(both[:count], other, batch.targets, self.config.mismatched)
 

@@ -368,8 +368,8 @@ def _caveats(training_set: TrainingSet, held_out: CrossValidation) -> Iterator[s
         yield f"Only {groups} independent recordings: every figure here is rough."
     recordings = len(set(training_set.recordings))
     if recordings < len(training_set):
-        shown = "one video" if recordings == 1 else f"{recordings} different videos"
-        yield f"{len(training_set)} episodes show {shown}: copies count once, and are held out together."
+        videos = "one video" if recordings == 1 else f"{recordings} different videos"
+        yield f"{len(training_set)} episodes show {videos}: copies count once, and are held out together."
     if any(training_set.looks):
         few = sum(training_set.looks)
         yield (

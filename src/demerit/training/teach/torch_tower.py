@@ -117,11 +117,11 @@ def convert_tower(folder: Path) -> bytes:
             raise BadInput(str(folder), f"weights in safetensors files that fit {CONFIG}", reason) from error
         path = Path(temporary) / "tower.onnx"
         export_graph(graph, (images[:2],), path, ["frames"], ["features"], {"frames": {0: "n"}, "features": {0: "n"}})
-        written = onnx.load(str(path))
+        model = onnx.load(str(path))
     pooled = features.shape[1] - len(graph.regions) * graph.model.config.hidden_size
     licence = f"{read_card_licence(folder) or 'not stated'} ({kind})"
-    onnx.helper.set_model_props(written, {"licence": licence, "pooled": str(pooled)})
-    content = bytes(written.SerializeToString())
+    onnx.helper.set_model_props(model, {"licence": licence, "pooled": str(pooled)})
+    content = bytes(model.SerializeToString())
     outputs = load_session(content, folder).run(None, {"frames": images.numpy()})[0]
     if not np.abs(outputs - features).max() <= CLOSE * features.std():
         raise BadInput(str(folder), "a model that ONNX computes as torch does", "other features")

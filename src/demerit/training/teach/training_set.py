@@ -147,8 +147,8 @@ class TrainingSet:
     def mean_read(self, index: int, cameras: Iterable[str] | None = None) -> Floats | None:
         """Return what the reader says of an example, the mean over its cameras, or over some of them."""
         outputs = self.read.get(index, {})
-        seen = [outputs[name] for name in (outputs if cameras is None else cameras) if name in outputs]
-        return np.mean(seen, axis=0) if seen else None
+        parts = [outputs[name] for name in (outputs if cameras is None else cameras) if name in outputs]
+        return np.mean(parts, axis=0) if parts else None
 
     def _with_read(self, negative: FitExample, index: int) -> FitExample:
         """A negative shows the same images: under another instruction, which the reader does not read."""
@@ -310,14 +310,14 @@ def _wrong_task_negatives(training_set: TrainingSet) -> Iterator[tuple[int, FitE
     named = {e.instruction: e.episode.origin.tags.get("task", "") for e in training_set.episodes}
     rng = np.random.default_rng(spec.config.seed)
     for index, episode in successes:
-        drawn = pool.other_instruction(episode, rng, easy=0.5)
+        choice = pool.other_instruction(episode, rng, easy=0.5)
         embedded = training_set.episodes[index]
-        if drawn is None:
+        if choice is None:
             continue
-        other = normalize_instruction(drawn[0])
+        other = normalize_instruction(choice[0])
         if named[embedded.instruction] and named[embedded.instruction] == named.get(other):
             continue
-        x = spec.features(embedded, drawn[0])
+        x = spec.features(embedded, choice[0])
         targets = wrong_task_targets(len(x), spec.config)
         yield index, FitExample(x, targets, training_set.groups[index], training_set.tasks[other], wrong_task=True)
 
