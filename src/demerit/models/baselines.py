@@ -46,13 +46,13 @@ class Baseline(ShownModel):
     def _score_episode(self, episode: Episode) -> Reward:
         card, value = self.card, self.values(episode)
         at = card.wanted(len(episode)) if card.sees_pixels else np.arange(len(value), dtype=np.int32)
-        given = {
+        facts = {
             "frames": len(at),
             "camera": episode.main_camera,
             "instruction": False,
             "pixels": card.sees_pixels,
         }
-        return Reward(card.name, episode.id, at, value.astype(np.float32), given=given)
+        return Reward(card.name, episode.id, at, value.astype(np.float32), given=facts)
 
 
 class Clock(Baseline):

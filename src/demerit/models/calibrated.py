@@ -55,8 +55,8 @@ class CalibrationMap:
 
     def __call__(self, values: npt.ArrayLike) -> Floats:
         """Map each number."""
-        given = np.array(values, dtype=np.float64)
-        return np.where(np.isnan(given), np.nan, self._map(given))
+        numbers = np.array(values, dtype=np.float64)
+        return np.where(np.isnan(numbers), np.nan, self._map(numbers))
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -142,11 +142,11 @@ def read_map(where: str, facts: object) -> CalibrationMap:
     """Read what `as_dict` wrote, strictly."""
     if not isinstance(facts, Mapping) or facts.get("map") not in tuple(MAPS):  # it may be a list
         raise BadInput(where, f"an object with a map of {', '.join(MAPS)}", repr(facts)[:80])
-    kind, given = MAPS[facts["map"]], {name: value for name, value in facts.items() if name != "map"}
+    kind, values = MAPS[facts["map"]], {name: value for name, value in facts.items() if name != "map"}
     names = {column.name for column in fields(kind)}
-    if set(given) != names:
-        raise BadInput(where, f"the fields {sorted(names)} of the map {facts['map']!r}", sorted(map(str, given)))
-    return kind(**given)
+    if set(values) != names:
+        raise BadInput(where, f"the fields {sorted(names)} of the map {facts['map']!r}", sorted(map(str, values)))
+    return kind(**values)
 
 
 def _finite_column(name: str, values: npt.ArrayLike) -> Floats:
@@ -271,7 +271,7 @@ class Calibrated(ShownModel):
         success = self.recipe.success(evidence).astype(np.float32)
         has_none = isinstance(self.recipe.success, Same) and reward.success is None
         end, threshold = float(evidence[-1]) if len(evidence) else float("nan"), self.recipe.threshold
-        given = {
+        facts = {
             "inner": reward.model,
             "inner final": None if np.isnan(reward.final) else reward.final,
             "risk": None if threshold is None else self.recipe.risk,
@@ -282,7 +282,7 @@ class Calibrated(ShownModel):
             model=self.card.name,
             value=self.recipe.progress(reward.value).astype(np.float32),
             success=None if has_none else success,
-            given={**reward.given, **given},
+            given={**reward.given, **facts},
         )
 
     def _calibrate_live(self, answers: Sequence[LiveReward]) -> LiveReward:
@@ -313,10 +313,10 @@ def final_evidence(reward: Reward, kind: EvidenceKind) -> float:
 
 def relative_name(folder: Path, name: str) -> str:
     """Return a model's name as it can be found from a folder: a model folder is named relative to it."""
-    known, colon, argument = name.partition(":")
-    if known in MODELS or not (Path(known) / DESCRIPTION).is_file():
+    base, colon, argument = name.partition(":")
+    if base in MODELS or not (Path(base) / DESCRIPTION).is_file():
         return name
-    path = Path(os.path.relpath(Path(known).resolve(), folder.resolve())).as_posix()
+    path = Path(os.path.relpath(Path(base).resolve(), folder.resolve())).as_posix()
     return f"./{path}{colon}{argument}"
 
 
@@ -328,8 +328,8 @@ def _load_inner(name: str, folder: Path) -> RewardModel:
             f"{name!r}; if you trust it, name it yourself: calibrated:{folder}:{name}",
         )
     if name.startswith(("./", "../")):
-        known, colon, argument = name.partition(":")
-        name = f"{(folder / known).resolve()}{colon}{argument}"
+        base, colon, argument = name.partition(":")
+        name = f"{(folder / base).resolve()}{colon}{argument}"
     try:
         return load_model(name)
     except RecursionError as error:
@@ -338,10 +338,10 @@ def _load_inner(name: str, folder: Path) -> RewardModel:
 
 def _is_harmless(name: str) -> bool:
     """Whether loading by this name runs only installed code and reads only folders; see `demerit.models.loading`."""
-    known, _, argument = name.partition(":")
-    if known == "ensemble":
+    base, _, argument = name.partition(":")
+    if base == "ensemble":
         return all(_is_harmless(member) for member in argument.split("+"))
-    return ":" not in argument and (known in MODELS or known.startswith((".", "/")))
+    return ":" not in argument and (base in MODELS or base.startswith((".", "/")))
 
 
 def _evidence(reward: Reward, kind: EvidenceKind) -> Floats:

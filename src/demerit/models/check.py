@@ -53,8 +53,7 @@ class CheckReport:
 
 def check_model(model: RewardModel, episodes: Sequence[Episode] | None = None) -> CheckReport:
     """Check a model on small synthetic episodes, or on given ones."""
-    given = list(episodes) if episodes is not None else make_episodes()
-    trial = _ModelTrial(model, model.card, given)
+    trial = _ModelTrial(model, model.card, list(episodes) if episodes is not None else make_episodes())
     clauses = tuple(_check_clause(name, clause, trial) for name, clause in CLAUSES.items())
     return CheckReport(model.card.name, clauses)
 
@@ -193,8 +192,8 @@ def _is_causal(trial: _ModelTrial) -> Result:
                 )
     if compared == 0:
         return "not checkable", "no frame but the first is scored both with and without the future"
-    said = f", within the {trial.card.rounding:g} that its card allows for rounding" if trial.card.rounding else ""
-    return "kept", f"{compared} values unchanged when the future is cut off{said}"
+    clause = f", within the {trial.card.rounding:g} that its card allows for rounding" if trial.card.rounding else ""
+    return "kept", f"{compared} values unchanged when the future is cut off{clause}"
 
 
 def _scores_only_what_it_saw(trial: _ModelTrial) -> Result:
@@ -237,21 +236,21 @@ def _live_is_offline(trial: _ModelTrial) -> Result:
         for answer in live:
             if not isinstance(answer, LiveReward):
                 return "broken", f"step gives a {type(answer).__name__} instead of a LiveReward"
-        found = {
+        columns = {
             "value": np.array([answer.value for answer in live]),
             "success": np.array([answer.success for answer in live]),
         }
         for name, column in (("value", whole.value), ("success", whole.success)):
-            if (column is None) != all(number is None for number in found[name]):
+            if (column is None) != all(number is None for number in columns[name]):
                 where = "step gives" if column is None else "score gives"
                 return "broken", f"{where} a {name} that the other one does not give"
             if column is None:
                 continue
-            gap = np.abs(found[name].astype(np.float64)[whole.at] - column)
+            gap = np.abs(columns[name].astype(np.float64)[whole.at] - column)
             if bool(np.any(gap > trial.tolerance) or np.any(np.isnan(gap) != np.isnan(column))):
                 worst = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
-                said = f"{found[name][whole.at[worst]]:.3g} live, {column[worst]:.3g} by score"
-                return "broken", f"{episode.id!r}: the {name} of frame {whole.at[worst]} is {said}"
+                clause = f"{columns[name][whole.at[worst]]:.3g} live, {column[worst]:.3g} by score"
+                return "broken", f"{episode.id!r}: the {name} of frame {whole.at[worst]} is {clause}"
         compared += len(whole.at)
     return "kept", f"{compared} frames have the same value and success live"
 
@@ -262,9 +261,9 @@ def _step_in_turns(model: Online, episodes: list[Episode]) -> list[list[LiveRewa
     live = [model.start(episode.instruction) for episode in episodes]
     answers: list[list[LiveReward]] = [[] for _ in episodes]
     for at in range(max(map(len, frames))):
-        for run, shown, said in zip(live, frames, answers, strict=True):
-            if at < len(shown):
-                said.append(run.step(shown[at]))
+        for run, images, row in zip(live, frames, answers, strict=True):
+            if at < len(images):
+                row.append(run.step(images[at]))
     return answers
 
 

@@ -84,26 +84,26 @@ class Ensemble(ShownModel):
         return [self._combine(episode, list(each)) for episode, *each in zip(episodes, *rewards, strict=True)]
 
     def _combine(self, episode: Episode, rewards: list[Reward]) -> Reward:
-        given: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "members": {reward.model: plain(reward.final) for reward in rewards},
             "frames": {reward.model: len(reward.at) for reward in rewards},
             "camera": episode.main_camera,
         }
         if generations := [answer for reward in rewards for answer in reward.given.get(GENERATIONS, ())]:
-            given[GENERATIONS] = generations
+            facts[GENERATIONS] = generations
         unscored = [reward for reward in rewards if not reward.scored]
         if unscored:
             reasons = "; ".join(f"{reward.model}: {reward.why_missing}" for reward in unscored)
-            return Reward.unscored(self.card.name, episode.id, reasons, given)
+            return Reward.unscored(self.card.name, episode.id, reasons, facts)
         at = _shared_frames(rewards)
         values = np.stack([_look_up(reward.at, reward.value, at) for reward in rewards])
         combined, spread = self.combine(values, axis=0), values.std(axis=0)
         why = _explain_gaps(rewards, at) if np.isnan(combined).any() else ""
-        given["disagreement"] = _summarise_spread(spread)
-        given |= gather_doubts(reward.given for reward in rewards)
-        found = [_look_up(reward.at, reward.success, at) for reward in rewards if reward.success is not None]
-        success = self.combine(found, axis=0).astype(np.float32) if len(found) == len(rewards) else None
-        return Reward(self.card.name, episode.id, at, combined.astype(np.float32), success, why, given)
+        facts["disagreement"] = _summarise_spread(spread)
+        facts |= gather_doubts(reward.given for reward in rewards)
+        successes = [_look_up(reward.at, reward.success, at) for reward in rewards if reward.success is not None]
+        success = self.combine(successes, axis=0).astype(np.float32) if len(successes) == len(rewards) else None
+        return Reward(self.card.name, episode.id, at, combined.astype(np.float32), success, why, facts)
 
     def _start(self, instruction: str) -> LiveEpisode:
         runs = [member.start(instruction) for member in self.members if isinstance(member, Online)]
@@ -164,7 +164,7 @@ class Smallest(Ensemble):
 
 
 def _check_members(name: str, cards: list[ModelCard]) -> None:
-    twice = [one for one, count in Counter(card.name for card in cards).items() if count > 1]
+    twice = [model for model, count in Counter(card.name for card in cards).items() if count > 1]
     if twice:
         raise BadInput(name, "each model once", f"{', '.join(twice)} twice")
     if len({(card.low, card.high) for card in cards}) > 1:
@@ -198,18 +198,18 @@ def _shared_frames(rewards: list[Reward]) -> Indices:
     return np.union1d(common, [last]).astype(np.int32)
 
 
-def _look_up(known: npt.NDArray[np.int32], numbers: Floats32, at: Indices) -> Floats:
+def _look_up(frames: npt.NDArray[np.int32], numbers: Floats32, at: Indices) -> Floats:
     """Take the numbers of the frames `at`; NaN where a frame is not known."""
-    place = np.minimum(np.searchsorted(known, at), len(known) - 1)
-    return np.where(known[place] == at, numbers[place].astype(np.float64), np.nan)
+    place = np.minimum(np.searchsorted(frames, at), len(frames) - 1)
+    return np.where(frames[place] == at, numbers[place].astype(np.float64), np.nan)
 
 
 def _summarise_spread(spread: Floats) -> dict[str, float | None]:
     """Summarise the standard deviation between members: over the frames, at its largest, and at the end."""
-    known = spread[~np.isnan(spread)]
-    if not len(known):
+    numbers = spread[~np.isnan(spread)]
+    if not len(numbers):
         return {"mean": None, "largest": None, "end": None}
-    return {"mean": float(known.mean()), "largest": float(known.max()), "end": plain(spread[-1])}
+    return {"mean": float(numbers.mean()), "largest": float(numbers.max()), "end": plain(spread[-1])}
 
 
 def _explain_gaps(rewards: list[Reward], at: Indices) -> str:

@@ -76,8 +76,10 @@ class Familiarity:
     def __post_init__(self) -> None:
         """Validate."""
         arrays = [self.near, *(() if self.projection is None else vars(self.projection).values())]
-        known = all(array.size and bool(np.isfinite(array).all()) for array in arrays) and math.isfinite(self.centre)
-        if not known or not 0 < self.spread < math.inf or self.n < FEWEST:
+        is_finite = math.isfinite(self.centre) and all(
+            array.size and bool(np.isfinite(array).all()) for array in arrays
+        )
+        if not is_finite or not 0 < self.spread < math.inf or self.n < FEWEST:
             raise BadInput("familiarity", "finite reference frames, centre and spread", "other numbers")
 
     @classmethod
@@ -93,8 +95,8 @@ class Familiarity:
         # rounded, as they will be stored
         referred = [rows[spread_evenly(len(rows), count)].astype(np.float16).astype(np.float32) for rows in measured]
         centre, spread = measure_left_out(measured, referred, groups)
-        known = np.concatenate(referred), centre, spread, len(set(groups))
-        return cls(*known, columns=columns) if spread > 0 else None
+        near = np.concatenate(referred)
+        return cls(near, centre, spread, len(set(groups)), columns=columns) if spread > 0 else None
 
     def distances(self, x: npt.ArrayLike) -> Floats:
         """Return the log distance of each of (frames, columns) to the nearest reference frame."""
@@ -110,9 +112,9 @@ class Familiarity:
         """Return the arrays to store, by name."""
         numbers = np.array([self.centre, self.spread, self.n])
         projection = {} if self.projection is None else vars(self.projection)
-        found = {"near": self.near, **{f"projection.{name}": array for name, array in projection.items()}}
+        arrays = {"near": self.near, **{f"projection.{name}": array for name, array in projection.items()}}
         columns = {} if self.columns is None else {"columns": self.columns}
-        return {"left_out": numbers, **columns} | {name: array.astype(np.float16) for name, array in found.items()}
+        return {"left_out": numbers, **columns} | {name: array.astype(np.float16) for name, array in arrays.items()}
 
     @classmethod
     def from_arrays(cls, found: Mapping[str, npt.NDArray[Any]]) -> Familiarity:
@@ -130,8 +132,10 @@ def measure_left_out(
 ) -> tuple[float, float]:
     """Return mean and deviation of the distances of episodes to the reference frames of other groups."""
     near, owner = np.concatenate(referred), np.repeat(np.array(groups), [len(rows) for rows in referred])
-    found = [np.mean(log_distances(rows, near, owner == group)) for rows, group in zip(measured, groups, strict=True)]
-    return float(np.mean(found)), float(np.std(found, ddof=1))
+    distances = [
+        np.mean(log_distances(rows, near, owner == group)) for rows, group in zip(measured, groups, strict=True)
+    ]
+    return float(np.mean(distances)), float(np.std(distances, ddof=1))
 
 
 def log_distances(rows: npt.NDArray[Any], near: Floats32, skip: Bools | None = None) -> Floats:

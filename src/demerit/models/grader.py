@@ -145,17 +145,17 @@ class ChatGrader(ShownModel):
         failed: dict[str, str] = {}
         questions = list(self._questions(episodes, failed))
         grades: dict[str, dict[int, tuple[float, str]]] = {episode.id: {} for episode in episodes}
-        said = [""] * len(questions)
+        descriptions = [""] * len(questions)
         if self.config.describe:
             for index, response in self.client.ask_all(map(self._description_request, questions)):
                 question = questions[index]
                 question.answers.append(response.record(f"description up to frame {question.last}"))
-                said[index] = "" if response.why_not else response.text.strip()
-                if not said[index]:
+                descriptions[index] = "" if response.why_not else response.text.strip()
+                if not descriptions[index]:
                     missing = f"no description ({response.why_not or 'empty'})"
                     grades[question.episode.id][question.last] = (np.nan, missing)
         asked = [index for index, question in enumerate(questions) if question.last not in grades[question.episode.id]]
-        requests = (self._request(questions[index], said[index]) for index in asked)
+        requests = (self._request(questions[index], descriptions[index]) for index in asked)
         for place, response in self.client.ask_all(requests):
             question = questions[asked[place]]
             grade = parse_grade(response.text) if not response.why_not else None
@@ -165,7 +165,7 @@ class ChatGrader(ShownModel):
             )
             grades[question.episode.id][question.last] = (np.nan, missing) if grade is None else (float(grade), "")
         # the longest beginning comes last
-        described = {question.episode.id: text for question, text in zip(questions, said, strict=True) if text}
+        described = {question.episode.id: text for question, text in zip(questions, descriptions, strict=True) if text}
         kept: dict[str, dict[str, Any]] = {id: {"description": text} for id, text in described.items()}
         for question in questions:
             kept.setdefault(question.episode.id, {}).setdefault(GENERATIONS, []).extend(question.answers)
@@ -176,13 +176,13 @@ class ChatGrader(ShownModel):
 
     def estimate(self, episodes: Iterable[Episode]) -> ScoringEstimate:
         """Estimate the cost of scoring without sending anything: looks at a few episodes and scales up."""
-        given = list(episodes)
-        looked = [given[index] for index in spread(len(given), ESTIMATED_FROM)]
-        questions = list(self._questions(looked, {}))
+        batch = list(episodes)
+        sample = [batch[index] for index in spread(len(batch), ESTIMATED_FROM)]
+        questions = list(self._questions(sample, {}))
         text = "x" * 3 * DESCRIPTION_TOKENS if self.config.describe else ""
         requests = [self._request(question, text) for question in questions]
         requests += [self._description_request(question) for question in questions] if self.config.describe else []
-        return ScoringEstimate.scaled(self.client.estimate(requests), len(given), len(looked))
+        return ScoringEstimate.scaled(self.client.estimate(requests), len(batch), len(sample))
 
     def close(self) -> None:
         """Close the connections; the next request opens them again."""
@@ -230,7 +230,7 @@ class ChatGrader(ShownModel):
     def _reward(
         self, episode: Episode, grades: dict[int, tuple[float, str]], failed: str, kept: dict[str, Any]
     ) -> Reward:
-        given = {
+        facts = {
             "camera": episode.main_camera,
             "instruction": bool(episode.instruction.strip()),
             "model": self.client.endpoint.model,
@@ -243,10 +243,10 @@ class ChatGrader(ShownModel):
         values = [grades[last][0] for last in sorted(grades)]
         if failed or not grades or np.isnan(values).all():
             reasons = dict.fromkeys(reason for _, reason in grades.values())
-            return Reward.unscored(self.card.name, episode.id, failed or "; ".join(reasons) or "not asked", given)
+            return Reward.unscored(self.card.name, episode.id, failed or "; ".join(reasons) or "not asked", facts)
         why = "; ".join(f"frame {last}: {reason}" for last, (_, reason) in sorted(grades.items()) if reason)
         at = np.array(sorted(grades), dtype=np.int32)
-        return Reward(self.card.name, episode.id, at, np.array(values, dtype=np.float32), None, why, given)
+        return Reward(self.card.name, episode.id, at, np.array(values, dtype=np.float32), None, why, facts)
 
     def _card(self) -> ModelCard:
         config = self.config

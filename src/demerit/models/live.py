@@ -35,12 +35,12 @@ class LiveCameras:
         """Return the image of each camera; refuse a frame that lacks one or is no image."""
         if not isinstance(frame, Mapping) and len(self.wanted) != 1:
             raise BadInput("frame", f"an image per camera: {{{', '.join(map(repr, self.wanted))}}}", "one image")
-        given = frame if isinstance(frame, Mapping) else {(self.names or self.wanted)[0]: frame}
-        names = self.names or self.choose(list(given))
-        if not names or not set(names) <= set(given):
+        views = frame if isinstance(frame, Mapping) else {(self.names or self.wanted)[0]: frame}
+        names = self.names or self.choose(list(views))
+        if not names or not set(names) <= set(views):
             wanted = ", ".join(self.names or self.wanted)
-            raise BadInput("frame", f"an image of each of {wanted}", f"images of {', '.join(given) or 'none'}")
-        images = {name: np.asarray(given[name]) for name in names}
+            raise BadInput("frame", f"an image of each of {wanted}", f"images of {', '.join(views) or 'none'}")
+        images = {name: np.asarray(views[name]) for name in names}
         for image in images.values():
             if image.dtype != np.uint8 or image.ndim != ONE_IMAGE or image.shape[-1] != RGB or not image.size:
                 raise BadInput("frame", "uint8 of shape (height, width, 3)", f"{image.dtype} of shape {image.shape}")

@@ -86,25 +86,25 @@ def load_model(name: str, **options: Any) -> RewardModel:
 
 def find_model(name: str) -> Callable[..., Any]:
     """Return the factory behind a name; raises for an unknown name before anything is loaded."""
-    known, colon, argument = name.partition(":")
+    base, colon, argument = name.partition(":")
     arguments = [argument] if colon else []
-    if known in ("http", "https"):
+    if base in ("http", "https"):
         return partial(load_attribute("demerit.use.serve.client:RemoteModel", "a remote model"), name)
-    if known in MODELS:
-        return partial(MODELS.factory(known), *arguments)
-    for folder in (Path(known), Path(known) / OUTPUT):
+    if base in MODELS:
+        return partial(MODELS.factory(base), *arguments)
+    for folder in (Path(base), Path(base) / OUTPUT):
         if (folder / DESCRIPTION).is_file():
             return partial(load_folder, folder, *arguments)
-    if colon and all(map(str.isidentifier, known.split("."))) and _is_importable(known):
-        return partial(_call_factory, name, _load_class(known, argument))
+    if colon and all(map(str.isidentifier, base.split("."))) and _is_importable(base):
+        return partial(_call_factory, name, _load_class(base, argument))
     if Path(name).exists():
         got = checkpoint_hint(Path(name)) or "another path"
         raise BadInput(name, f"the name of a model, or its folder with {DESCRIPTION} in it", got)
-    if "/" in known:
+    if "/" in base:
         raise BadInput(name, f"a model folder with {DESCRIPTION} in it", "a path that does not exist")
-    if colon and argument.isidentifier() and not difflib.get_close_matches(known, MODELS):
+    if colon and argument.isidentifier() and not difflib.get_close_matches(base, MODELS):
         expected = "a registered model, or MODULE:CLASS of an installed package or this folder"
-        raise BadInput(name, expected, f"the module {known!r}, which does not exist")
+        raise BadInput(name, expected, f"the module {base!r}, which does not exist")
     raise UnknownName("model", name, MODELS)
 
 
@@ -226,7 +226,7 @@ def name_of(folder: Path) -> str:
     if folder.name != OUTPUT or not folder.parent.name:
         return safe_name(folder.name)
     name = safe_name(folder.parent.name)
-    return name + LOCAL if name.lower() in {known.lower() for known in MODELS} else name
+    return name + LOCAL if name.lower() in {model.lower() for model in MODELS} else name
 
 
 EVERY = "all"
@@ -304,7 +304,7 @@ def describe_model(name: str) -> Listing | DemeritError:
         return NOT_LOADED[name]
     try:
         factory: Callable[..., Any] = MODELS.factory(name)
-        known = getattr(factory, "listing", None)
-        return known if isinstance(known, Listing) else Listing.of_card(load_model(name).card)
+        listing = getattr(factory, "listing", None)
+        return listing if isinstance(listing, Listing) else Listing.of_card(load_model(name).card)
     except DemeritError as error:  # an extra or weights that are not installed
         return error

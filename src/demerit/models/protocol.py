@@ -93,12 +93,12 @@ class ModelCard:
             raise BadReward(self.name, episode.id, f"the reward is for episode {reward.episode!r}")
         if len(reward.at) and int(reward.at[-1]) >= len(episode):
             raise BadReward(self.name, episode.id, f"frame {reward.at[-1]} is scored, of {len(episode)} frames")
-        known = reward.value[~np.isnan(reward.value)].astype(np.float64)
+        values = reward.value[~np.isnan(reward.value)].astype(np.float64)
         slack = 1e-6
         for bound, beyond in ((self.low, np.less), (self.high, np.greater)):
-            if bound is not None and known.size:
+            if bound is not None and values.size:
                 sign = 1 if beyond is np.greater else -1
-                worst = float(known.max() if sign > 0 else known.min())
+                worst = float(values.max() if sign > 0 else values.min())
                 if sign * (worst - bound) > slack:
                     raise BadReward(self.name, episode.id, f"{worst:g} is outside [{self.low}, {self.high}]")
 
@@ -154,8 +154,8 @@ class LiveReward:
     @property
     def verdict(self) -> Verdict:
         """The verdict about the episode, if it ended with this frame."""
-        given = {**self.given, "familiarity": self.familiarity}
-        return judge(self.value, "the model gave no value for this frame", given)
+        facts = {**self.given, "familiarity": self.familiarity}
+        return judge(self.value, "the model gave no value for this frame", facts)
 
     @property
     def caution(self) -> str:

@@ -110,13 +110,13 @@ class RewardStore:
     def on_record(self) -> dict[str, StoredScore]:
         """Return what is stored, by episode. It is read once."""
         if self._on_record is None:
-            found: dict[str, StoredScore] = {}
+            scores: dict[str, StoredScore] = {}
             with self._open_parts("rewards") as files:
                 for table in _read_groups(files, ["episode", "fingerprint", "card", "scored"]):
                     columns = [column.to_pylist() for column in table.columns]
                     for episode, fingerprint, card, is_scored in zip(*columns, strict=True):
-                        found[episode] = StoredScore(fingerprint, card, is_scored)
-            self._on_record = found
+                        scores[episode] = StoredScore(fingerprint, card, is_scored)
+            self._on_record = scores
         return self._on_record
 
     def is_fresh(self, episode: Episode, card: ModelCard, fingerprint: str | None = None) -> bool:
@@ -256,7 +256,7 @@ class RewardWriter:
         ]
         if rows:
             tables = {"rewards": (rows, REWARDS), GENERATIONS: (answers, ANSWERS)}
-            self._parts.commit({name: pa.Table.from_pylist(*made) for name, made in tables.items()})
+            self._parts.commit({name: pa.Table.from_pylist(*table) for name, table in tables.items()})
             self._parts.compact(MOST_OPEN_PARTS)
 
 

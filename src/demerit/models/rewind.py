@@ -53,10 +53,10 @@ class RewindInfo:
     def read(cls, folder: Path) -> RewindInfo:
         """Read and validate a folder's model.json."""
         facts = {name: value for name, value in read_description(folder).items() if name not in ("format", "kind")}
-        found = build_config(cls, facts, str(folder / DESCRIPTION))
-        if found.frames < 1:
-            raise BadInput(f"{folder / DESCRIPTION}, frames", "a whole number, 1 or more", found.frames)
-        return found
+        info = build_config(cls, facts, str(folder / DESCRIPTION))
+        if info.frames < 1:
+            raise BadInput(f"{folder / DESCRIPTION}, frames", "a whole number, 1 or more", info.frames)
+        return info
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -73,16 +73,16 @@ class ReWiND(ShownModel):
         self.info = RewindInfo.read(folder)
         self.engine = Engine.load(folder / TOWER_FOLDER, threads)
         path, width = folder / HEAD, self.engine.info.vector
-        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no such file"
-        if found != self.info.head:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no such file"
+        if digest != self.info.head:
             raise BadInput(
-                str(path), f"the file listed in {DESCRIPTION}, sha256 {self.info.head[:12]} ({AGAIN})", found
+                str(path), f"the file listed in {DESCRIPTION}, sha256 {self.info.head[:12]} ({AGAIN})", digest
             )
-        given: dict[str, tuple[int | None, ...]] = {
+        inputs: dict[str, tuple[int | None, ...]] = {
             "features": (None, None, width),
             "words": (None, self.engine.info.words),
         }
-        self._head = open_session(path.read_bytes(), (given, {"progress": (None, None)}), path)
+        self._head = open_session(path.read_bytes(), (inputs, {"progress": (None, None)}), path)
         self._reader = Compact(engine=self.engine)
         self.seen = SeenEpisodes.read(folder / SEEN) | self.engine.seen
         weights = short_hash(self.info.head.encode(), self.engine.hash.encode(), str(self.info.frames).encode())
@@ -141,12 +141,12 @@ class ReWiND(ShownModel):
         return features[spread(len(features), self.info.frames)]
 
     def _run(self, windows: Floats32, words: Floats32) -> Floats32:
-        given = {"features": np.ascontiguousarray(windows), "words": np.repeat(words[None], len(windows), axis=0)}
-        progress: Floats32 = self._head.run(["progress"], given)[0]
+        inputs = {"features": np.ascontiguousarray(windows), "words": np.repeat(words[None], len(windows), axis=0)}
+        progress: Floats32 = self._head.run(["progress"], inputs)[0]
         return progress
 
     def _score_episode(self, episode: Episode) -> Reward:
-        given: dict[str, Any] = {"camera": episode.main_camera, "instruction": episode.instruction}
+        facts: dict[str, Any] = {"camera": episode.main_camera, "instruction": episode.instruction}
         try:
             words = self.engine.text_vector(episode.instruction)
             if words is None:
@@ -156,10 +156,10 @@ class ReWiND(ShownModel):
                 raise BadEpisode(episode.id, "at least one frame", "none")
             value = self.follow(features, words)
         except DemeritError as error:
-            return Reward.unscored(self.card.name, episode.id, str(error), given)
+            return Reward.unscored(self.card.name, episode.id, str(error), facts)
         why = "" if np.isfinite(value).all() else "the network gave no number there"
         at = np.arange(len(value), dtype=np.int32)
-        return Reward(self.card.name, episode.id, at, value, None, why, {**given, "frames": len(at)})
+        return Reward(self.card.name, episode.id, at, value, None, why, {**facts, "frames": len(at)})
 
 
 @dataclass(eq=False)
@@ -177,8 +177,8 @@ class _RewindRun:
         self.first = image if self.first is None else self.first
         engine = self.model.engine
         self.features.append(engine.features(image[None], self.first)[0, : engine.info.vector])
-        shown = spread(len(self.features), self.model.info.frames)
-        return LiveReward(self.model.follow_last(np.stack([self.features[at] for at in shown]), self.words))
+        indices = spread(len(self.features), self.model.info.frames)
+        return LiveReward(self.model.follow_last(np.stack([self.features[at] for at in indices]), self.words))
 
 
 def _blocks(moments: range) -> list[range]:

@@ -103,7 +103,7 @@ def list_limits(formula: Formula) -> list[Limit]:
     """List the comparisons, from left to right."""
     if isinstance(formula, Limit):
         return [formula]
-    return [found for part in formula.parts for found in list_limits(part)]
+    return [limit for part in formula.parts for limit in list_limits(part)]
 
 
 def has_windows(formula: Formula) -> bool:
@@ -126,9 +126,9 @@ def measure(formula: Formula, margins: Mapping[Limit, Floats], times: Floats, fr
         return np.asarray(choose.accumulate(parts[0][::-1])[::-1][:moments])
     first, stop = np.arange(moments), np.full(moments, frames)
     if formula.window is not None:
-        known, (begin, end) = times[:frames], formula.window
-        first = np.searchsorted(known, known[:moments] + begin - SLACK)
-        stop = np.searchsorted(known, known[:moments] + end + SLACK, side="right")
+        seconds, (begin, end) = times[:frames], formula.window
+        first = np.searchsorted(seconds, seconds[:moments] + begin - SLACK)
+        stop = np.searchsorted(seconds, seconds[:moments] + end + SLACK, side="right")
     spans = zip(first.tolist(), stop.tolist(), strict=True)
     if formula.operator == "until":
         return np.array([_until(parts[0], parts[1], now, *span) for now, span in enumerate(spans)])
@@ -168,14 +168,14 @@ class _Parser:
         self.starts: list[int] = []
         place, end = 0, len(text.rstrip())
         while place < end:
-            found = TOKEN.match(text, place)
-            if found is None:
+            match = TOKEN.match(text, place)
+            if match is None:
                 raise BadInput(
                     f"formula {text!r}", "names, numbers, < <= > >= ( ) [ ]", repr(text[place:].strip()[:20])
                 )
-            self.tokens.append(found.group(found.lastindex or 0))
-            self.starts.append(found.start(found.lastindex or 0))
-            place = found.end()
+            self.tokens.append(match.group(match.lastindex or 0))
+            self.starts.append(match.start(match.lastindex or 0))
+            place = match.end()
         if len(self.tokens) > LONGEST:
             raise BadInput("formula", f"at most {LONGEST} words and signs", len(self.tokens))
 
@@ -188,9 +188,9 @@ class _Parser:
 
     def take(self, *wanted: str) -> bool:
         """Move past the next token if it is a wanted one."""
-        found = self.peek() in wanted
-        self.position += found
-        return found
+        is_wanted = self.peek() in wanted
+        self.position += is_wanted
+        return is_wanted
 
     def need(self, pattern: str, expected: str) -> str:
         """Take a token of this pattern."""
@@ -341,19 +341,19 @@ class Rule(ShownModel):
 
     def measure(self, numbers: Mapping[str, Floats], times: Floats, prefixes: Sequence[int]) -> Floats:
         """Return the robustness of the first n frames for each n; NaN = undecided."""
-        begun = {name: column - column[:1] * self.signals[name].relative for name, column in numbers.items()}
+        columns = {name: column - column[:1] * self.signals[name].relative for name, column in numbers.items()}
         margins = {
-            limit: limit.margin(begun[limit.name], self.signals[limit.name].scale or 1.0) for limit in self.limits
+            limit: limit.margin(columns[limit.name], self.signals[limit.name].scale or 1.0) for limit in self.limits
         }
         return np.array([measure(self.formula, margins, times, frames)[0] for frames in prefixes])
 
     def _score_episode(self, episode: Episode) -> Reward:
-        given: dict[str, Any] = {"signals": {name: one.signal for name, one in self.signals.items()}}
+        facts: dict[str, Any] = {"signals": {name: signal.signal for name, signal in self.signals.items()}}
         try:
             numbers = self._read_episode(episode)
             times = episode.main.times() if self.needs_times else np.empty(0)
         except DemeritError as error:
-            return Reward.unscored(self.card.name, episode.id, str(error), given)
+            return Reward.unscored(self.card.name, episode.id, str(error), facts)
         frames = len(episode)
         bad = {name: int(np.argmin(np.isfinite(column))) for name, column in numbers.items() if not _is_finite(column)}
         usable = min(bad.values(), default=frames)
@@ -364,9 +364,9 @@ class Rule(ShownModel):
         success = np.where(np.isnan(value), np.nan, value > 0)
         why += [] if frames else ["it has no frames"]
         if frames and not np.isnan(value[-1]):
-            given["succeeds"] = bool(value[-1] > 0)
+            facts["succeeds"] = bool(value[-1] > 0)
         at = np.arange(frames, dtype=np.int32)
-        return Reward(self.card.name, episode.id, at, value, success, "; ".join(why), given)
+        return Reward(self.card.name, episode.id, at, value, success, "; ".join(why), facts)
 
     def _read_episode(self, episode: Episode) -> dict[str, Floats]:
         if not self._is_meant(episode.instruction):
@@ -415,8 +415,8 @@ class LiveRule:
         """
         if self.rule.needs_times and (seconds is None or (self.times and not seconds > self.times[-1])):
             raise BadInput("seconds", "a later time than before, for the windows of the formula", seconds)
-        found = self.rule.read({name: np.asarray(value)[None] for name, value in signals.items()}, 1)
-        for name, column in found.items():
+        columns = self.rule.read({name: np.asarray(value)[None] for name, value in signals.items()}, 1)
+        for name, column in columns.items():
             self.numbers[name].append(float(column[0]))
         self.times.append(0.0 if seconds is None else seconds)
         numbers = {name: np.array(column) for name, column in self.numbers.items()}
@@ -428,11 +428,11 @@ class LiveRule:
 
 def _complete_signals(config: RuleConfig, rule: str, limits: Sequence[Limit]) -> dict[str, RuleSignal]:
     """Fill in the signal and the unit of each name in the formula, and check the table."""
-    found = {limit.name: config.signals.get(limit.name, RuleSignal()) for limit in limits}
-    unused = [name for name in config.signals if name not in found]
+    signals = {limit.name: config.signals.get(limit.name, RuleSignal()) for limit in limits}
+    unused = [name for name in config.signals if name not in signals]
     if unused:
-        raise BadInput(f"{rule}, signals", f"names of the formula ({', '.join(found)})", ", ".join(unused))
-    for name, source in found.items():
+        raise BadInput(f"{rule}, signals", f"names of the formula ({', '.join(signals)})", ", ".join(unused))
+    for name, source in signals.items():
         units = sorted({source.unit, *(limit.unit for limit in limits if limit.name == name)} - {""})
         if len(units) > 1:
             raise BadInput(f"{rule}, {name}", "one unit", " and ".join(units))
@@ -440,12 +440,12 @@ def _complete_signals(config: RuleConfig, rule: str, limits: Sequence[Limit]) ->
             raise BadInput(f"{rule}, {name}", "a column or norm", "both")
         if source.scale is not None and not 0 < source.scale < np.inf:
             raise BadInput(f"{rule}, {name}, scale", "a positive number", source.scale)
-        found[name] = replace(source, signal=source.signal or name, unit="".join(units))
-    unscaled = [name for name, source in found.items() if source.scale is None]
-    if unscaled and (len(unscaled) < len(found) or len({source.unit for source in found.values()}) > 1):
+        signals[name] = replace(source, signal=source.signal or name, unit="".join(units))
+    unscaled = [name for name, source in signals.items() if source.scale is None]
+    if unscaled and (len(unscaled) < len(signals) or len({source.unit for source in signals.values()}) > 1):
         expected = "a scale for each, or for none if all have one unit"
         raise BadInput(f"{rule}, signals", expected, f"none for {', '.join(unscaled)}")
-    return found
+    return signals
 
 
 def _read_numbers(signals: Mapping[str, npt.NDArray[Any]], source: RuleSignal, frames: int) -> Floats:

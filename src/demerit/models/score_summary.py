@@ -131,11 +131,11 @@ class ScoreSummary:
 
     def reasons(self) -> dict[str, list[str]]:
         """Return the ids of unscored episodes by reason (without the file's name), most frequent first."""
-        found: dict[str, list[str]] = {}
+        by_reason: dict[str, list[str]] = {}
         for row in self.rows:
             if row.unscored:
-                found.setdefault(PATH.sub("", row.unscored).removesuffix("."), []).append(row.id)
-        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+                by_reason.setdefault(PATH.sub("", row.unscored).removesuffix("."), []).append(row.id)
+        return dict(sorted(by_reason.items(), key=lambda item: -len(item[1])))
 
     def by_doubt(self) -> list[EpisodeScore]:
         """Return all episodes: unknown verdicts first, then failures, the lowest values first."""
@@ -182,12 +182,12 @@ class ScoreSummary:
 
 def match_scores(rewards: Iterable[Reward], seen: Mapping[str, ShownEpisode], dataset: str) -> list[EpisodeScore]:
     """Return the rows of the episodes that a job has seen, in its order."""
-    found = {
+    scores = {
         reward.episode: EpisodeScore.of(reward, seen[reward.episode], dataset)
         for reward in rewards
         if reward.episode in seen
     }
-    return [found[id] for id in seen if id in found]
+    return [scores[id] for id in seen if id in scores]
 
 
 def check_table_file(path: Path) -> None:

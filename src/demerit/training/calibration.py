@@ -111,13 +111,13 @@ def labelled_episodes(
     episodes: Iterable[Episode], selection: LabelSelection | None = None
 ) -> dict[str, tuple[Episode, EpisodeLabels]]:
     """Return the selected episodes whose success or progress is labelled, by id; default: none of a test split."""
-    found, selection = {}, selection or LabelSelection()
+    pairs, selection = {}, selection or LabelSelection()
     for episode in filter(None, map(selection.take, episodes)):
         labels = labels_of(episode)
         labels = replace(labels, task=episode.origin.tags.get("task") or labels.task)
         if labels.success is not None or labels.progress is not None or labels.curve is not None:
-            found[episode.id] = (episode, labels)
-    return found
+            pairs[episode.id] = (episode, labels)
+    return pairs
 
 
 def make_examples(
@@ -146,8 +146,8 @@ def _example(labels: EpisodeLabels, reward: Reward, evidence: EvidenceKind) -> C
     else:
         inside = reward.at < len(curve)
         values, truth = reward.value[inside].astype(np.float64), curve[reward.at[inside]].astype(np.float64)
-        known = ~np.isnan(values) & ~np.isnan(truth)
-        values, truth = values[known], truth[known]
+        is_known = ~np.isnan(values) & ~np.isnan(truth)
+        values, truth = values[is_known], truth[is_known]
     score = final_evidence(reward, evidence)
     return CalibrationExample(labels.id, labels.task, score, labels.success, reward.final, progress, values, truth)
 
@@ -237,24 +237,24 @@ def too_few(count: int, risk: float) -> str:
 
 def _mean_progress(examples: Sequence[CalibrationExample], notes: list[str]) -> CalibrationMap:
     """Fit the mean true progress at each value; every episode has the same weight, however long it is."""
-    known = [example for example in examples if len(example.truth)]
-    if not known:
+    sample = [example for example in examples if len(example.truth)]
+    if not sample:
         notes.append("No episode has its progress labelled: values stay as they were.")
         return Same()
-    weights = [np.full(len(example.truth), 1 / len(example.truth)) for example in known]
-    columns = ([example.values for example in known], [example.truth for example in known], weights)
+    weights = [np.full(len(example.truth), 1 / len(example.truth)) for example in sample]
+    columns = ([example.values for example in sample], [example.truth for example in sample], weights)
     return isotonic(*(np.concatenate(column) for column in columns))
 
 
 def _probability(examples: Sequence[CalibrationExample], notes: list[str]) -> CalibrationMap:
     """Fit the share of successes at each score."""
-    known = [example for example in examples if example.success is not None]
-    outcomes = {example.success for example in known}
+    sample = [example for example in examples if example.success is not None]
+    outcomes = {example.success for example in sample}
     if len(outcomes) <= 1:
         lacking = "no labelled failure" if True in outcomes else "no labelled success"
         notes.append(f"There is {lacking}: probabilities of success stay as they were, where the model gives any.")
         return Same()
-    return isotonic([example.score for example in known], [float(bool(example.success)) for example in known])
+    return isotonic([example.score for example in sample], [float(bool(example.success)) for example in sample])
 
 
 def _lower_bound(
@@ -335,8 +335,8 @@ def cross_validate(
 
 
 def _is_probability(column: Floats) -> bool:
-    known = column[~np.isnan(column)]
-    return bool(len(known)) and bool(known.min() >= 0) and bool(known.max() <= 1)
+    values = column[~np.isnan(column)]
+    return bool(len(values)) and bool(values.min() >= 0) and bool(values.max() <= 1)
 
 
 def doubts(measures: Mapping[str, Measure], counts: Mapping[str, int], risk: float) -> Iterator[str]:
@@ -482,9 +482,9 @@ def _score(
 ) -> list[Reward]:
     """Score the labelled episodes; rewards of an interrupted run are kept."""
     rewards = folder.with_name(folder.name + WORK_SUFFIX) / "rewards" / safe_name(inner.card.name)
-    given: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
+    arguments: dict[str, Any] = {} if options.workers is None else {"workers": options.workers}
     chosen = Dataset(ListReader(dataset.name, list(episodes)), dataset.address)
-    score(ScoreJob(inner, chosen, rewards, batch=options.batch, **given), on_progress)
+    score(ScoreJob(inner, chosen, rewards, batch=options.batch, **arguments), on_progress)
     ids = {episode.id for episode in episodes}
     return [reward for reward in RewardStore(rewards) if reward.episode in ids]
 

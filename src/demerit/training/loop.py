@@ -266,13 +266,13 @@ class TrainingLoop(ABC, Generic[NetworkT, SampleT, BatchT]):
         torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), LONGEST_GRADIENT)
         *values, gradient = torch.stack([*(loss.detach() for loss in losses.values()), norm]).tolist()
-        found = dict(zip(losses, values, strict=True))
-        if problem := describe_nonfinite(found, gradient):
+        numbers = dict(zip(losses, values, strict=True))
+        if problem := describe_nonfinite(numbers, gradient):
             raise self._divergence_error(problem, self.step + 1)
         self.optimiser.step()
         self._average()
         self.step += 1
-        return found
+        return numbers
 
     def _average(self) -> None:
         keep = min(self.average, (1 + self.step) / (10 + self.step))
@@ -284,9 +284,9 @@ class TrainingLoop(ABC, Generic[NetworkT, SampleT, BatchT]):
                 else:
                     ours.copy_(theirs)
 
-    def _divergence_error(self, found: str, step: int) -> Diverged:
+    def _divergence_error(self, problem: str, step: int) -> Diverged:
         kept = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} is kept"
-        return Diverged(step, found, f"{kept}, and no model was written.", self.rates)
+        return Diverged(step, problem, f"{kept}, and no model was written.", self.rates)
 
     @contextmanager
     def _batches(self) -> Iterator[Iterator[BatchT]]:

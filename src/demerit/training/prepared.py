@@ -192,9 +192,9 @@ class PreparedCorpus:
 
     def __post_init__(self) -> None:
         """Refuse choices between rows that do not exist."""
-        known = range(len(self.rows))
+        numbers = range(len(self.rows))
         for choice in self.choices:
-            if choice.better == choice.worse or choice.better not in known or choice.worse not in known:
+            if choice.better == choice.worse or choice.better not in numbers or choice.worse not in numbers:
                 raise BadInput(PREFERENCES, f"two different rows from 0 to {len(self.rows) - 1}", choice.line())
 
     @classmethod
@@ -437,7 +437,7 @@ def check_held_out(parts: Sequence[CorpusPart]) -> None:
     if not held_out:
         return
     trained = [part for part in parts if part.use != HELD_OUT]
-    known = {
+    keys = {
         key
         for part in trained
         for episode in part.data
@@ -448,7 +448,7 @@ def check_held_out(parts: Sequence[CorpusPart]) -> None:
         f"{part.name}: {episode.id}"
         for part in held_out
         for episode in part.data
-        if any(key in known for key in _episode_keys(part.name, episode))
+        if any(key in keys for key in _episode_keys(part.name, episode))
     ]
     if both:
         more = f" and {len(both) - NAMED_DUPLICATES} more" if len(both) > NAMED_DUPLICATES else ""
@@ -519,7 +519,7 @@ def _write_corpus(
     """Append the episodes that are not there yet, then write the preferences."""
     name = FILES.get(storage, os.devnull)  # joined to a folder, an absolute path stays what it is
     rows = _recover_rows(folder, name)
-    written = {(row.part, row.id) for row in rows}
+    keys = {(row.part, row.id) for row in rows}
     heard: list[tuple[CorpusPart, Preference]] = []
     progress.episodes = len(rows)
 
@@ -534,7 +534,7 @@ def _write_corpus(
                     progress.labels.add(record.labels, plan.sources)
                 grade = find_grade(record.labels, plan.has_grades)
                 progress.grades.update([] if grade is None else [str(grade)])
-                if (number, record.id) not in written:
+                if (number, record.id) not in keys:
                     labelled = _label_episode(record, part, plan)
                     if isinstance(labelled, str):
                         progress.skipped[labelled] += 1
@@ -620,11 +620,11 @@ def _recover_rows(folder: Path, name: str) -> list[CorpusRow]:
 
 
 def _check_provenance(folder: Path, provenance: Mapping[str, Any]) -> None:
-    written = {"storage": "raw", **read_provenance(folder)}
+    facts = {"storage": "raw", **read_provenance(folder)}
     for name, value in provenance.items():
-        if written.get(name, value if name in ADDED_FACTS else None) != value:
+        if facts.get(name, value if name in ADDED_FACTS else None) != value:
             expected = "a corpus of the same data and numbers (name another folder, or remove this one)"
-            raise BadInput(str(folder), expected, _describe_change(name, written.get(name), value))
+            raise BadInput(str(folder), expected, _describe_change(name, facts.get(name), value))
 
 
 def _describe_change(name: str, old: Any, new: Any) -> str:
@@ -662,10 +662,10 @@ def _episode_keys(name: str, episode: Episode) -> Iterator[tuple[str, str, str]]
 
 
 def _read_lines(path: Path, parse: Callable[[dict[str, Any]], LineT]) -> tuple[LineT, ...]:
-    found: list[LineT] = []
+    lines: list[LineT] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            found.append(parse(parse_json(line, str(path), nan=True)))
+            lines.append(parse(parse_json(line, str(path), nan=True)))
         except (BadInput, ValueError, TypeError, KeyError) as error:
             raise BadInput(f"{path}, line {number}", "a line of a prepared corpus (prepare it again)", error) from error
-    return tuple(found)
+    return tuple(lines)

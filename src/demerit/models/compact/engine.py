@@ -102,8 +102,8 @@ class NetworkInfo:
         """Read and validate a folder's network.json."""
         path = folder / INFO
         if not path.is_file():
-            found = "a folder without it" if folder.is_dir() else "no such folder"
-            raise BadInput(str(folder), f"a trained network with {INFO}", found)
+            finding = "a folder without it" if folder.is_dir() else "no such folder"
+            raise BadInput(str(folder), f"a trained network with {INFO}", finding)
         return cls._parse(path, read_json(path, f"the fields of a network (JSON; {AGAIN})"))
 
     @classmethod
@@ -133,11 +133,11 @@ class NetworkInfo:
         for name, expected in self.sha256.items():
             path = folder / name
             try:
-                found = hashlib.sha256(path.read_bytes()).hexdigest()
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
             except OSError as error:
                 raise BadInput(str(path), f"a file of the network ({AGAIN})", error.strerror or error) from error
-            if found != expected:
-                raise BadInput(str(path), f"the file listed in {INFO}, sha256 {expected[:12]} ({AGAIN})", found[:12])
+            if digest != expected:
+                raise BadInput(str(path), f"the file listed in {INFO}, sha256 {expected[:12]} ({AGAIN})", digest[:12])
 
     def hash(self) -> str:
         """Identify the network by the contents of its files."""
@@ -247,7 +247,7 @@ class Engine:
         if features.ndim != 2 or features.shape[1] != self.info.features:  # noqa: PLR2004
             raise BadInput("features", f"shape (frames, {self.info.features})", features.shape)
         vector = self.text_vector(instruction)
-        given: dict[str, Any] = {
+        inputs: dict[str, Any] = {
             "words": np.zeros((1, self.info.words), np.float32) if vector is None else vector[None],
             "told": np.full((1, 1), vector is not None, dtype=np.float32),
         }
@@ -255,7 +255,7 @@ class Engine:
         parts: list[list[Floats32]] = [_empty_outputs(self.info)]
         for start in range(0, len(features), STEPS):
             block = np.ascontiguousarray(features[start : start + STEPS], dtype=np.float32)
-            *rows, state = self._temporal.run(list(OUTPUTS), {"features": block[None], "state": state, **given})
+            *rows, state = self._temporal.run(list(OUTPUTS), {"features": block[None], "state": state, **inputs})
             parts.append([row[0] for row in rows])
         progress, bins, success, rank, hidden = (np.concatenate(column) for column in zip(*parts, strict=True))
         distance = None if self.familiarity is None else self.familiarity.distances(features)
@@ -267,12 +267,12 @@ class Engine:
         if words is None:
             raise BadInput("instruction", "text with a known word", repr(instruction))
         state, told = np.zeros((1, self.info.state), np.float32), np.ones((1, 1), np.float32)
-        given = {"words": words[None], "told": told, "state": state}
+        inputs = {"words": words[None], "told": told, "state": state}
 
         def rank(some: npt.NDArray[Any]) -> list[Floats32]:
             features = np.zeros((len(some), 1, some.shape[1], self.info.features), np.float32)
             features[:, 0, :, : self.info.vector] = some
-            return [self._temporal.run(["rank"], {"features": feature, **given})[0][0, -1] for feature in features]
+            return [self._temporal.run(["rank"], {"features": feature, **inputs})[0][0, -1] for feature in features]
 
         blocks = [clips[start : start + STEPS] for start in range(0, len(clips), STEPS)]
         return np.array([row for rows in self._pool.map(rank, blocks) for row in rows], dtype=np.float32)
@@ -300,10 +300,10 @@ def _read_familiarity(path: Path, info: NetworkInfo) -> Familiarity | None:
     """Read the optional file; refuse that of another network. It changes no reward, so the network's hash omits it."""
     if not path.is_file():
         return None
-    found = read_npz(path, MOST_FAMILIAR_BYTES, f"arrays of frames ({AGAIN})")
+    arrays = read_npz(path, MOST_FAMILIAR_BYTES, f"arrays of frames ({AGAIN})")
     try:
-        network = str(found.pop("network")[0])
-        familiarity = Familiarity.from_arrays(found)
+        network = str(arrays.pop("network")[0])
+        familiarity = Familiarity.from_arrays(arrays)
         familiarity.distances(np.zeros((1, info.features)))  # the shapes fit
     except (BadInput, LookupError, TypeError, ValueError) as error:
         raise BadInput(str(path), f"the frames that a network was trained on ({AGAIN})", error) from error
@@ -350,21 +350,21 @@ def load_session(content: bytes, path: Path) -> InferenceSession:
 
 
 def _check_nodes(path: Path, nodes: Sequence[Any], expected: Shapes) -> None:
-    found = {node.name: node for node in nodes}
-    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    by_name = {node.name: node for node in nodes}
+    missing, extra = sorted(set(expected) - set(by_name)), sorted(set(by_name) - set(expected))
     if missing or extra:
         raise WeightsMismatch([f"{path.name} {name}" for name in missing], [f"{path.name} {name}" for name in extra])
     for name, shape in expected.items():
         kind = "tensor(uint8)" if name in ("frames", "first") else "tensor(float)"
-        actual = found[name].shape
+        actual = by_name[name].shape
         # A dynamic axis is a text or None in the graph. A size may not be dynamic: it would change the rewards, and
         # the network's hash does not cover network.json.
         fits = len(actual) == len(shape) and all(
             size == want if isinstance(size, int) else want is None for size, want in zip(actual, shape, strict=True)
         )
-        if not fits or found[name].type != kind:
+        if not fits or by_name[name].type != kind:
             wanted = [size if size is not None else "any" for size in shape]
-            got = f"{found[name].type} {actual}"
+            got = f"{by_name[name].type} {actual}"
             raise BadInput(f"{path}, {name}", f"{kind} of shape {wanted}, as {INFO} says", got)
 
 
@@ -405,7 +405,7 @@ def split_word(word: str, known: Container[str], longest: int) -> list[str]:
 
     Pieces after the first start with "##", as in BERT's vocabulary. `longest` is in letters.
     """
-    found: list[str] = []
+    pieces: list[str] = []
     start = 0
     while start < len(word):
         mark = "##" if start else ""
@@ -415,9 +415,9 @@ def split_word(word: str, known: Container[str], longest: int) -> list[str]:
                 break
         else:
             return []
-        found.append(piece)
+        pieces.append(piece)
         start = end
-    return found
+    return pieces
 
 
 class TextEncoder:
@@ -480,23 +480,23 @@ class TextEncoder:
             return None
         return self._encode(self._vectors[[self._index[piece] for piece in pieces]])
 
-    def _encode(self, seen: Floats32) -> Floats32:
-        weights, share = self._weights, np.float32(1 / len(seen))
-        whole = np.add.reduce(seen) * share
-        near = _convolve(seen, weights["near"]) + np.add.reduce(seen @ weights["whole"]) * share
+    def _encode(self, vectors: Floats32) -> Floats32:
+        weights, share = self._weights, np.float32(1 / len(vectors))
+        whole = np.add.reduce(vectors) * share
+        near = _convolve(vectors, weights["near"]) + np.add.reduce(vectors @ weights["whole"]) * share
         near += weights["near_bias"]
         far = _convolve(np.maximum(near, 0), weights["far"]) + weights["far_bias"]
         far = np.maximum(far, 0)
         picks = far @ weights["heads"]
         picks = np.exp(picks - picks.max(axis=0))
         picks /= picks.sum(axis=0)
-        summary = np.concatenate([whole, (picks.T @ seen).ravel(), np.add.reduce(far) * share])
+        summary = np.concatenate([whole, (picks.T @ vectors).ravel(), np.add.reduce(far) * share])
         # Two rows and two halves: products of this size stay on one thread, which is faster.
         pair, middle = np.stack([summary, summary]), PARTS["sentence"].stop
         sentence, meaning = (pair @ weights["out"][:, half] for half in (slice(0, middle), slice(middle, WIDTH)))
-        found: Floats32 = np.concatenate([sentence[0], meaning[0]]) + weights["out_bias"]
-        found[:middle] *= np.float32(np.sqrt(middle) / max(float(np.sqrt(found[:middle] @ found[:middle])), 1e-6))
-        return found
+        vector: Floats32 = np.concatenate([sentence[0], meaning[0]]) + weights["out_bias"]
+        vector[:middle] *= np.float32(np.sqrt(middle) / max(float(np.sqrt(vector[:middle] @ vector[:middle])), 1e-6))
+        return vector
 
 
 def save_text_encoder(

@@ -120,24 +120,24 @@ class Compact(ShownModel):
         return NetworkOutputs(**columns, state=parts[-1].state, distance=_distances(parts, np.concatenate))
 
     def _score_episode(self, episode: Episode) -> Reward:
-        given: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         try:
             cameras = self._check_cameras(episode)
-            known = self.engine.text_vector(episode.instruction) is not None
-            given = {
+            is_known = self.engine.text_vector(episode.instruction) is not None
+            facts = {
                 "camera": cameras[0] if len(cameras) == 1 else cameras,
-                "instruction": episode.instruction if known else "none",
+                "instruction": episode.instruction if is_known else "none",
             }
             outputs = self.follow(episode)
         except DemeritError as error:
-            return Reward.unscored(self.card.name, episode.id, str(error), given)
+            return Reward.unscored(self.card.name, episode.id, str(error), facts)
         value = np.clip(outputs.progress, 0, 1)
         why = "" if np.isfinite(value).all() else "the network gave no number there"
         at = np.arange(len(value), dtype=np.int32)
-        given["frames"] = len(at)
+        facts["frames"] = len(at)
         if self.engine.familiarity is not None and outputs.distance is not None:
-            given["familiarity"] = self.engine.familiarity.percentile(outputs.distance)
-        return Reward(self.card.name, episode.id, at, value, outputs.success, why, given)
+            facts["familiarity"] = self.engine.familiarity.percentile(outputs.distance)
+        return Reward(self.card.name, episode.id, at, value, outputs.success, why, facts)
 
     def _check_cameras(self, episode: Episode) -> list[str]:
         """Return the camera names; refuse cameras of different lengths and empty episodes."""
@@ -181,11 +181,11 @@ class _CompactRun:
         }
         self.states = {name: row.state for name, row in rows.items()}
         outputs = average_outputs(list(rows.values()))
-        known, familiarity = self.engine.familiarity, None
-        if known is not None and outputs.distance is not None:
+        familiarity = None
+        if self.engine.familiarity is not None and outputs.distance is not None:
             self.total += float(outputs.distance[0])
             self.count += 1
-            familiarity = known.percentile(self.total / self.count)
+            familiarity = self.engine.familiarity.percentile(self.total / self.count)
         return LiveReward(float(np.clip(outputs.progress[0], 0, 1)), float(outputs.success[0]), familiarity)
 
 
@@ -202,8 +202,8 @@ def average_outputs(cameras: Sequence[NetworkOutputs]) -> NetworkOutputs:
 
 
 def _distances(parts: Sequence[NetworkOutputs], combine: Callable[[list[Any]], Any]) -> Floats | None:
-    known = [part.distance for part in parts if part.distance is not None]
-    return np.asarray(combine(known)) if len(known) == len(parts) else None
+    distances = [part.distance for part in parts if part.distance is not None]
+    return np.asarray(combine(distances)) if len(distances) == len(parts) else None
 
 
 def _parse_cameras(cameras: str | Sequence[str]) -> str | tuple[str, ...]:

@@ -175,14 +175,14 @@ def _write_section(section: str, values: Mapping[str, object], shown: ShownParts
     for line in section.splitlines():
         name = next(iter(find_placeholders(line) & REPEATED.keys()), "")
         for numbers, part in shown[name] if name else [({}, "")]:
-            known = {**values, **numbers}
+            fields = {**values, **numbers}
             if isinstance(part, str):
-                text += fill_placeholders(line, {**known, name: part}) + "\n"
+                text += fill_placeholders(line, {**fields, name: part}) + "\n"
                 continue
             label, _, rest = line.partition(f"{{{name}}}")
-            yield from _skip_empty(text, fill_placeholders(label, known))
+            yield from _skip_empty(text, fill_placeholders(label, fields))
             yield part
-            text = fill_placeholders(rest, known) + "\n"
+            text = fill_placeholders(rest, fields) + "\n"
     yield from _skip_empty(text)
 
 
@@ -193,13 +193,13 @@ def _skip_empty(*texts: str) -> Iterator[str]:
 def _check_places(what: str, prompt: str) -> None:
     """Raise unless every placeholder stands where it has a value."""
     for number, line in enumerate(prompt.splitlines(), 1):
-        found = find_placeholders(line)
-        shown = [name for name in REPEATED if name in found][:1]
+        placeholders = find_placeholders(line)
+        shown = [name for name in REPEATED if name in placeholders][:1]
         fitting = [*ANYWHERE, *shown, *(beside for name in shown for beside in REPEATED[name])]
-        if wrong := sorted(found.difference(fitting)):
+        if wrong := sorted(placeholders.difference(fitting)):
             expected = f"no other placeholders in this line than {list_placeholders(fitting)}"
             raise BadInput(f"{what}, line {number}", expected, list_placeholders(wrong))
-        if "frame" in shown and "number" not in found:
+        if "frame" in shown and "number" not in placeholders:
             expected = "{number} beside {frame}, because answers name frames by their number"
             raise BadInput(f"{what}, line {number}", expected, repr(line))
     first = _split_sections(prompt)[0]

@@ -60,12 +60,12 @@ def distil_curves(prompter: Prompter, records: Iterable[Record]) -> tuple[dict[s
         answers |= {answer.episode.id: answer for answer in prompter.ask([episodes[name] for name in new])}
         for preference in group:
             worse = preference.b if preference.better == preference.a else preference.a
-            found = select_sample(answers[str(preference.better)], answers[worse])
-            if isinstance(found, str):
-                became[found] += 1
+            sample = select_sample(answers[str(preference.better)], answers[worse])
+            if isinstance(sample, str):
+                became[sample] += 1
                 continue
             became[WORSE_EXAMPLE if worse in best else KEPT] += 1
-            margin, outcome = found
+            margin, outcome = sample
             if worse not in best or margin > best[worse][0]:
                 best[worse] = margin, replace(outcome, by=f"gvl {prompter.client.endpoint.model}")
     return {name: outcome for name, (_, outcome) in best.items()}, +became
@@ -80,7 +80,7 @@ def select_sample(better: EpisodeAnswers, worse: EpisodeAnswers) -> tuple[float,
         complete += 1
         margin = math.fsum(good.value.tolist()) - math.fsum(bad.value.tolist())  # difference of the returns
         agreeing += margin > 0
-        best = max(best, (margin, number), key=lambda one: one[0])
+        best = max(best, (margin, number), key=lambda pair: pair[0])
     margin, number = best
     if number < 0:
         return NO_AGREEMENT if complete else NO_ANSWER

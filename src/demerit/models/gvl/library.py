@@ -136,11 +136,11 @@ class Library:
 
     def _ancestors(self, episode: Episode) -> set[str]:
         """The episode's id and the ids of everything it was made from."""
-        found, id = {episode.id}, episode.origin.parent
-        while id and id not in found:
-            found.add(id)
+        ids, id = {episode.id}, episode.origin.parent
+        while id and id not in ids:
+            ids.add(id)
             id = self._episodes[id].origin.parent if id in self._episodes else ""
-        return found
+        return ids
 
     def _videos(self, episode: Episode) -> frozenset[str]:
         if episode.id not in self._known_videos:
@@ -196,8 +196,8 @@ class AllowedExamples:
                 and find_curve(episode, distilled) is not None
             )
         )
-        found = ((episode, find_curve(episode, distilled)) for episode in self._vary(bad))
-        return list(islice(((episode, outcome) for episode, outcome in found if outcome is not None), count))
+        pairs = ((episode, find_curve(episode, distilled)) for episode in self._vary(bad))
+        return list(islice(((episode, outcome) for episode, outcome in pairs if outcome is not None), count))
 
     def remarks(self) -> Iterator[tuple[str, str]]:
         """What people wrote about these episodes, and why they preferred one to another: (id, text)."""
@@ -330,9 +330,9 @@ lacking"""
 def gather_remarks(allowed: AllowedExamples) -> Remarks:
     """Collect different remarks on the task, the same task's first."""
     task = allowed.episode.instruction
-    written = _first_different(islice(allowed.remarks(), MAX_EPISODES_READ))
-    if written:
-        return Remarks(task, tuple(written), "people", tuple(dict.fromkeys(written.values())))
+    texts = _first_different(islice(allowed.remarks(), MAX_EPISODES_READ))
+    if texts:
+        return Remarks(task, tuple(texts), "people", tuple(dict.fromkeys(texts.values())))
     recorded = _first_different(
         (episode.id, _describe_event(event))
         for episode in islice(allowed.where(lambda episode: bool(_events(episode))), MAX_EPISODES_READ)
@@ -344,11 +344,11 @@ def gather_remarks(allowed: AllowedExamples) -> Remarks:
 def describe_failures(client: ChatClient, remarks: Iterable[Remarks]) -> dict[Remarks, FailureDescriptions]:
     """Distil each set of remarks; equal sets are asked about once."""
     wanted = list(dict.fromkeys(remarks))
-    found = {said: FailureDescriptions((), "", "there are no remarks on a task like this") for said in wanted}
-    asked = [said for said in wanted if said.texts]
-    for index, response in client.ask_all([said.request() for said in asked]):
-        found[asked[index]] = _read_failures(response, asked[index].source)
-    return found
+    descriptions = {group: FailureDescriptions((), "", "there are no remarks on a task like this") for group in wanted}
+    asked = [group for group in wanted if group.texts]
+    for index, response in client.ask_all([group.request() for group in asked]):
+        descriptions[asked[index]] = _read_failures(response, asked[index].source)
+    return descriptions
 
 
 class ContextBuilder:
@@ -364,56 +364,56 @@ class ContextBuilder:
         kind = self.config.context
         if kind == "none" or allowed is None:
             return {}, {"context": "none"}
-        shown: dict[str, RepeatedParts] = {}
-        given: dict[str, Any] = {"context": kind, "examples": SAME_TASK_EXAMPLES if allowed.same_task else "unrelated"}
+        parts: dict[str, RepeatedParts] = {}
+        facts: dict[str, Any] = {"context": kind, "examples": SAME_TASK_EXAMPLES if allowed.same_task else "unrelated"}
         lacking: list[str] = []
         if kind == "dense":
-            shown["reference_frame"] = self._references(allowed, given, lacking)
-        shown["failure"] = _descriptions(described, given, lacking)
+            parts["reference_frame"] = self._references(allowed, facts, lacking)
+        parts["failure"] = _descriptions(described, facts, lacking)
         if kind in ("video", "dense"):
-            shown["failure_frame"] = self._failure_frames(allowed, given, lacking)
+            parts["failure_frame"] = self._failure_frames(allowed, facts, lacking)
         if lacking:
-            given["lacking"] = lacking
+            facts["lacking"] = lacking
         if described is not None:
-            given[GENERATIONS] = described.generations
-        return shown, given
+            facts[GENERATIONS] = described.generations
+        return parts, facts
 
-    def _references(self, allowed: AllowedExamples, given: dict[str, Any], lacking: list[str]) -> RepeatedParts:
-        found = []
+    def _references(self, allowed: AllowedExamples, facts: dict[str, Any], lacking: list[str]) -> RepeatedParts:
+        references = []
         for episode, outcome in allowed.with_curve(self.config.shown_examples, not self.config.measured):
             curve = np.asarray(outcome.curve, dtype=np.float64)
             at = _frames_with_value(episode, outcome, self.config.example_frames)
             images = self._encode(episode, at) if len(curve) == _length(episode) else None
             if images is not None:
-                found.append((episode, outcome, 100 * curve[at], images))
-        if not found:
+                references.append((episode, outcome, 100 * curve[at], images))
+        if not references:
             lacking.append("values per step of a rejected rollout")
             return []
-        given["references"] = [
-            {"episode": episode.id, "curve": outcome.by or outcome.source} for episode, outcome, *_ in found
+        facts["references"] = [
+            {"episode": episode.id, "curve": outcome.by or outcome.source} for episode, outcome, *_ in references
         ]
         return [
             ({"example": example, "number": number, "percent": round(percent)}, image)
-            for example, (_, _, percents, images) in enumerate(found, 1)
+            for example, (_, _, percents, images) in enumerate(references, 1)
             for number, (percent, image) in enumerate(zip(percents.tolist(), images, strict=True), 1)
         ]
 
-    def _failure_frames(self, allowed: AllowedExamples, given: dict[str, Any], lacking: list[str]) -> RepeatedParts:
-        shown = []
+    def _failure_frames(self, allowed: AllowedExamples, facts: dict[str, Any], lacking: list[str]) -> RepeatedParts:
+        examples = []
         for episode in allowed.failures(self.config.shown_examples):
             length = _length(episode)
             images = (
                 self._encode(episode, failing_frames(episode, length, self.config.example_frames)) if length else None
             )
             if images is not None:
-                shown.append((episode.id, images))
-        if not shown:
+                examples.append((episode.id, images))
+        if not examples:
             lacking.append("pictures of a failed rollout")
             return []
-        given["failures shown"] = [id for id, _ in shown]
+        facts["failures shown"] = [id for id, _ in examples]
         return [
             ({"example": example, "number": number}, image)
-            for example, (_, images) in enumerate(shown, 1)
+            for example, (_, images) in enumerate(examples, 1)
             for number, image in enumerate(images, 1)
         ]
 
@@ -437,19 +437,19 @@ def failing_frames(episode: Episode, length: int, count: int) -> Indices:
     return (start + spread(length - start, count)).astype(np.int32)
 
 
-def _descriptions(described: FailureDescriptions | None, given: dict[str, Any], lacking: list[str]) -> RepeatedParts:
+def _descriptions(described: FailureDescriptions | None, facts: dict[str, Any], lacking: list[str]) -> RepeatedParts:
     if described is None or not described.failures:
         lacking.append(f"failure descriptions: {described.why_not if described else 'not asked for'}")
         return []
-    given["failure descriptions"] = list(described.failures)
-    given["described by"] = described.source
+    facts["failure descriptions"] = list(described.failures)
+    facts["described by"] = described.source
     return [({"number": number}, text) for number, text in enumerate(described.failures, 1)]
 
 
 def _frames_with_value(episode: Episode, outcome: Outcome, count: int) -> Indices:
     """Spread over the frames with a value, in an order that does not follow time."""
-    known = np.flatnonzero(~np.isnan(np.asarray(outcome.curve)))
-    return shuffle(known[spread(len(known), count)].astype(np.int32), episode.id)
+    indices = np.flatnonzero(~np.isnan(np.asarray(outcome.curve)))
+    return shuffle(indices[spread(len(indices), count)].astype(np.int32), episode.id)
 
 
 def _read_failures(response: ChatResponse, source: RemarkSource) -> FailureDescriptions:
@@ -464,14 +464,14 @@ def _read_failures(response: ChatResponse, source: RemarkSource) -> FailureDescr
 
 def _first_different(remarks: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Take the first different texts, each with the id of its episode."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for id, text in remarks:
         flat = " ".join(text.split())
-        found.setdefault(flat if len(flat) <= MAX_REMARK_LENGTH else f"{flat[: MAX_REMARK_LENGTH - 3]}...", id)
-        if len(found) == MAX_REMARKS:
+        texts.setdefault(flat if len(flat) <= MAX_REMARK_LENGTH else f"{flat[: MAX_REMARK_LENGTH - 3]}...", id)
+        if len(texts) == MAX_REMARKS:
             break
-    found.pop("", None)
-    return found
+    texts.pop("", None)
+    return texts
 
 
 def _events(episode: Episode) -> list[Event]:

@@ -180,12 +180,13 @@ class Prompter:
         temperature = self.config.temperature if temperature is None else temperature
         contexts = self.contexts(episodes)
         answers = [
-            EpisodeAnswers(one, context, [None] * count) for one, context in zip(episodes, contexts, strict=True)
+            EpisodeAnswers(episode, context, [None] * count)
+            for episode, context in zip(episodes, contexts, strict=True)
         ]
         sent: list[Destination] = []
         for index, response in self.client.ask_all(self.requests(answers, temperature, sent)):
-            answer, sample, shown = sent[index]
-            curve = SampledCurve.of(shown, read_ratings(response, len(shown)))
+            answer, sample, order = sent[index]
+            curve = SampledCurve.of(order, read_ratings(response, len(order)))
             answer.samples[sample] = curve
             answer.generations[sample] = response.record(
                 f"sample {sample}", "" if curve.answered else _reasons([curve])
@@ -198,8 +199,8 @@ class Prompter:
         """Write requests one by one, so that frames are decoded only when they are sent; notes each in `sent`."""
         for answer in answers:
             try:
-                for request, sample, shown in self._episode_requests(answer, temperature):
-                    sent.append((answer, sample, shown))
+                for request, sample, order in self._episode_requests(answer, temperature):
+                    sent.append((answer, sample, order))
                     yield request
             except DemeritError as error:
                 answer.error = str(error)
@@ -220,15 +221,15 @@ class Prompter:
         schema = None if config.prompt else FrameAnswers
         for sample in range(len(answer.samples)):
             seed = f"{fingerprint} {sample}" if sample else fingerprint
-            shown = choose_frames(len(episode), config.frames, seed)
+            order = choose_frames(len(episode), config.frames, seed)
             parts: ShownParts = {
-                "first_frame": [({}, images[shown.anchor])],
-                "frame": [({"number": n}, images[index]) for n, index in enumerate(shown.order.tolist(), 1)],
+                "first_frame": [({}, images[order.anchor])],
+                "frame": [({"number": n}, images[index]) for n, index in enumerate(order.order.tolist(), 1)],
                 **answer.context[0],
             }
-            messages = write_prompt(self.prompt, {"task": episode.instruction.strip(), "count": len(shown)}, parts)
+            messages = write_prompt(self.prompt, {"task": episode.instruction.strip(), "count": len(order)}, parts)
             tokens = config.answer_tokens
-            yield ChatRequest(messages, schema, temperature, sample, tokens, config.name), sample, shown
+            yield ChatRequest(messages, schema, temperature, sample, tokens, config.name), sample, order
 
     def contexts(self, episodes: Sequence[Episode], offline: bool = False) -> list[PromptContext]:
         """Build every episode's context.
@@ -242,7 +243,9 @@ class Prompter:
         allowed = [self.library.allowed_examples(episode, self.config.same_task) for episode in episodes]
         remarks = [gather_remarks(examples) for examples in allowed]
         described = self._cached_descriptions(remarks) if offline else describe_failures(self.client, remarks)
-        return [self._builder.build(examples, described[said]) for examples, said in zip(allowed, remarks, strict=True)]
+        return [
+            self._builder.build(examples, described[group]) for examples, group in zip(allowed, remarks, strict=True)
+        ]
 
     def description_requests(self, episodes: Sequence[Episode]) -> list[ChatRequest]:
         """The requests for failure descriptions that these episodes' contexts need, each once."""
@@ -250,12 +253,12 @@ class Prompter:
             return []
         allowed = (self.library.allowed_examples(episode, self.config.same_task) for episode in episodes)
         remarks = dict.fromkeys(map(gather_remarks, allowed))
-        return [said.request() for said in remarks if said.texts]
+        return [group.request() for group in remarks if group.texts]
 
     def _cached_descriptions(self, remarks: Sequence[Remarks]) -> dict[Remarks, FailureDescriptions]:
         different = dict.fromkeys(remarks)
-        cached = [said for said in different if said.texts and self.client.estimate([said.request()]).cached]
-        return {said: FailureDescriptions(("x" * 100,) * 3) for said in remarks} | describe_failures(
+        cached = [group for group in different if group.texts and self.client.estimate([group.request()]).cached]
+        return {group: FailureDescriptions(("x" * 100,) * 3) for group in remarks} | describe_failures(
             self.client, cached
         )
 
@@ -276,10 +279,10 @@ def read_entries(text: str) -> list[tuple[Any, Any]] | None:
     The JSON is a list of objects, or an object that holds such a list; see `FRAME_KEYS` and `PERCENT_KEYS`.
     """
     try:
-        found = json.loads(find_json(text))
+        answer = json.loads(find_json(text))
     except (ValueError, RecursionError):
         return None
-    lists = [value for value in found.values() if isinstance(value, list)] if isinstance(found, dict) else [found]
+    lists = [value for value in answer.values() if isinstance(value, list)] if isinstance(answer, dict) else [answer]
     if len(lists) != 1 or not isinstance(lists[0], list) or not all(isinstance(entry, dict) for entry in lists[0]):
         return None
     return [(_first_known(entry, FRAME_KEYS), _first_known(entry, PERCENT_KEYS)) for entry in lists[0]]
@@ -302,14 +305,14 @@ def align(entries: Iterable[tuple[Any, Any]], count: int) -> FrameRatings:
     if doubt:
         return _leave_unscored(count, doubt)
     value, why = np.full(count, np.nan), dict.fromkeys(range(1, count + 1), MISSING)
-    for number, given in listed:
+    for number, rating in listed:
         if number is None or not 1 <= number <= count:
             continue
-        percent = read_percent(given)
+        percent = read_percent(rating)
         if times[number] > 1:
             why[number] = f"answered {times[number]} times"
         elif percent is None:
-            why[number] = f"no percentage can be read from {repr(given)[:40]}"
+            why[number] = f"no percentage can be read from {repr(rating)[:40]}"
         elif not 0 <= percent <= 100:  # noqa: PLR2004
             why[number] = f"{percent:g} is outside 0 to 100"
         else:
@@ -349,11 +352,11 @@ def mean_and_spread(samples: Sequence[SampledCurve]) -> tuple[npt.NDArray[Any], 
     A frame without an answer is NaN; one answer has no spread, which is NaN as well.
     """
     values = np.stack([sample.value for sample in samples])
-    known = ~np.isnan(values)
-    count = known.sum(axis=0)
+    is_known = ~np.isnan(values)
+    count = is_known.sum(axis=0)
     safe = np.maximum(count, 1)
-    mean = np.where(count > 0, np.where(known, values, 0.0).sum(axis=0) / safe, np.nan)
-    squares = np.where(known, (values - np.where(np.isnan(mean), 0.0, mean)) ** 2, 0.0).sum(axis=0)
+    mean = np.where(count > 0, np.where(is_known, values, 0.0).sum(axis=0) / safe, np.nan)
+    squares = np.where(is_known, (values - np.where(np.isnan(mean), 0.0, mean)) ** 2, 0.0).sum(axis=0)
     spread = np.where(count > 1, np.sqrt(squares / safe), np.nan)
     return mean, spread, count
 
@@ -366,19 +369,19 @@ def _find_doubt(times: Counter[int | None], percents: list[Any], count: int) -> 
     """Return why the whole answer cannot be trusted; empty if it can."""
     if times[0] and not times[count] and sum(times.values()) == count:
         return f"the answer counts from 0 to {count - 1}, the frames were 1 to {count}"
-    known = [value for value in map(read_percent, percents) if value is not None]
-    if known and max(known) <= 1 and min(known) >= 0 and any(value % 1 for value in known):
+    values = [value for value in map(read_percent, percents) if value is not None]
+    if values and max(values) <= 1 and min(values) >= 0 and any(value % 1 for value in values):
         return "all values are between 0 and 1: percentages or fractions?"
     return ""
 
 
-def _frame_number(given: Any) -> int | None:
-    if isinstance(given, str):
-        match = re.fullmatch(r"\s*(?:frame)?\s*#?\s*(\d+)\s*:?\s*", given, re.IGNORECASE)
+def _frame_number(value: Any) -> int | None:
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(?:frame)?\s*#?\s*(\d+)\s*:?\s*", value, re.IGNORECASE)
         return int(match[1]) if match else None
-    if isinstance(given, bool) or not isinstance(given, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(given) if math.isfinite(given) and given == int(given) else None
+    return int(value) if math.isfinite(value) and value == int(value) else None
 
 
 ESTIMATED_FROM = 8
@@ -434,16 +437,16 @@ class GVL(ShownModel):
 
     def estimate(self, episodes: Iterable[Episode]) -> ScoringEstimate:
         """Estimate the cost of scoring without sending anything: looks at a few episodes and scales up."""
-        given = list(episodes)
-        looked = [given[index] for index in spread(len(given), ESTIMATED_FROM)]
-        contexts = self.prompter.contexts(looked, offline=True)
+        batch = list(episodes)
+        sample = [batch[index] for index in spread(len(batch), ESTIMATED_FROM)]
+        contexts = self.prompter.contexts(sample, offline=True)
         answers = [
             EpisodeAnswers(episode, context, [None] * self.config.samples)
-            for episode, context in zip(looked, contexts, strict=True)
+            for episode, context in zip(sample, contexts, strict=True)
         ]
         requests = [*self.prompter.requests(answers, self.config.temperature, [])]
-        found = self.client.estimate([*requests, *self.prompter.description_requests(looked)])
-        return ScoringEstimate.scaled(found, len(given), len(looked))
+        cost = self.client.estimate([*requests, *self.prompter.description_requests(sample)])
+        return ScoringEstimate.scaled(cost, len(batch), len(sample))
 
     def close(self) -> None:
         """Close the connections; the next request opens them again."""
@@ -457,15 +460,15 @@ class GVL(ShownModel):
     def _make_reward(self, answers: EpisodeAnswers) -> Reward:
         name, episode, received = self.card.name, answers.episode, answers.received_samples()
         samples = [sample for sample in received if sample.answered]
-        given = self._given(answers)
+        facts = self._given(answers)
         if answers.error or not samples:
-            return Reward.unscored(name, episode.id, answers.error or _reasons(received), given)
+            return Reward.unscored(name, episode.id, answers.error or _reasons(received), facts)
         mean, deviation, count = mean_and_spread(samples)
-        given |= {"answers": len(samples), "ignored entries": sum(sample.ignored for sample in samples)}
+        facts |= {"answers": len(samples), "ignored entries": sum(sample.ignored for sample in samples)}
         if len(samples) < len(answers.samples):
-            given["unanswered"] = [_reasons([sample]) for sample in received if not sample.answered]
+            facts["unanswered"] = [_reasons([sample]) for sample in received if not sample.answered]
         if self.config.samples > 1:
-            given |= _describe_spread(deviation, count, len(samples))
+            facts |= _describe_spread(deviation, count, len(samples))
         at = samples[0].at
         missing = {
             int(index): "; ".join(
@@ -473,7 +476,7 @@ class GVL(ShownModel):
             )
             for index in at[np.isnan(mean)]
         }
-        return Reward(name, episode.id, at, mean.astype(np.float32), None, group_reasons(missing), given)
+        return Reward(name, episode.id, at, mean.astype(np.float32), None, group_reasons(missing), facts)
 
     def _given(self, answers: EpisodeAnswers) -> dict[str, Any]:
         received = answers.received_samples()
@@ -533,11 +536,11 @@ def _reasons(samples: Sequence[SampledCurve]) -> str:
 
 def _describe_spread(deviation: Any, count: Any, samples: int) -> dict[str, Any]:
     """How far the samples are apart: standard deviation per frame (None with fewer than two) and its mean."""
-    known = deviation[1:][~np.isnan(deviation[1:])]
-    found: dict[str, Any] = {
-        "spread": round(float(known.mean()), DIGITS) if known.size else None,
+    numbers = deviation[1:][~np.isnan(deviation[1:])]
+    facts: dict[str, Any] = {
+        "spread": round(float(numbers.mean()), DIGITS) if numbers.size else None,
         "spread per frame": [None if np.isnan(value) else round(float(value), DIGITS) for value in deviation],
     }
     if bool(np.any(count < samples)):
-        found["answers per frame"] = count.tolist()
-    return found
+        facts["answers per frame"] = count.tolist()
+    return facts

@@ -95,8 +95,8 @@ def parse_percent(text: str) -> float | None:
     """Return a signed percentage as a fraction in -1..1; None if the answer is anything else."""
     tagged = TAGGED.findall(text)
     bare = BARE.fullmatch(text)
-    said = tagged[-1] if tagged else bare.group(1) if bare else None
-    return None if said is None else min(max(float(said), -HUNDRED), HUNDRED) / HUNDRED
+    number = tagged[-1] if tagged else bare.group(1) if bare else None
+    return None if number is None else min(max(float(number), -HUNDRED), HUNDRED) / HUNDRED
 
 
 def dopamine_step(before: float, hop: float) -> float:
@@ -176,30 +176,30 @@ class Dopamine(ShownModel):
         """
         opener = load_engine("dopamine", "pairwise:open_backbone")
         own = {"size": str, "mode": str, "frames": int, "cameras": str, "goal": str, "goals": str, "no_goal": str}
-        given = read_options("dopamine", options, changes, own, "size")
-        self._at_once = given.get("at_once")
+        settings = read_options("dopamine", options, changes, own, "size")
+        self._at_once = settings.get("at_once")
         self._prompts = load_prompts("dopamine")
-        known: Mapping[str, str] = self._prompts["checkpoints"]
-        size = check_choice("dopamine", str(given.get("size", "8b")), tuple(known))
-        self.mode = check_choice("mode", given.get("mode", INCREMENTAL), tuple(RANGES))
-        self.frames = check_at_least("frames", given.get("frames", FRAMES), 2)
-        self._cameras = _split_cameras(given.get("cameras", ""))
-        self._goal = _read_image(given["goal"]) if given.get("goal") else None
-        self._goal_path = given.get("goal", "")
-        self._goals = TaskGoals(given["goals"], (*self._cameras, "")[0]) if given.get("goals") else None
+        checkpoints: Mapping[str, str] = self._prompts["checkpoints"]
+        size = check_choice("dopamine", str(settings.get("size", "8b")), tuple(checkpoints))
+        self.mode = check_choice("mode", settings.get("mode", INCREMENTAL), tuple(RANGES))
+        self.frames = check_at_least("frames", settings.get("frames", FRAMES), 2)
+        self._cameras = _split_cameras(settings.get("cameras", ""))
+        self._goal = _read_image(settings["goal"]) if settings.get("goal") else None
+        self._goal_path = settings.get("goal", "")
+        self._goals = TaskGoals(settings["goals"], (*self._cameras, "")[0]) if settings.get("goals") else None
         if self._goal is not None and self._goals is not None:
             raise BadInput("dopamine", "goal=IMAGE or goals=DATASET", "both")
-        self._no_goal = check_choice("no_goal", given.get("no_goal", UNSCORED), (UNSCORED, GREY))
+        self._no_goal = check_choice("no_goal", settings.get("no_goal", UNSCORED), (UNSCORED, GREY))
         shows_none = (self._goal is None and self._goals is None) or (self._goals and self._no_goal == GREY)
         if shows_none and self.mode in (BACKWARD, MEAN):
             expected = "goal=IMAGE or goals=DATASET, which every frame is compared with (and no grey picture)"
             raise BadInput(f"mode={self.mode}", expected, "none")
-        path = given.get("path") or known[size]
+        path = settings.get("path") or checkpoints[size]
         self.backbone: Backbone | PlainBackbone = opener(
-            path, also=DOPAMINE_ALSO, **placement(given), other_family=DOPAMINE_FAMILY
+            path, also=DOPAMINE_ALSO, **placement(settings), other_family=DOPAMINE_FAMILY
         )
-        published = {place: f"dopamine-{size}" for size, place in known.items()}
-        self.card = self._card(reward_name(path, given.get("adapter"), published, "dopamine-"))
+        published = {place: f"dopamine-{size}" for size, place in checkpoints.items()}
+        self.card = self._card(reward_name(path, settings.get("adapter"), published, "dopamine-"))
 
     @property
     def seen(self) -> SeenEpisodes:
@@ -226,7 +226,7 @@ class Dopamine(ShownModel):
         if len(set(lengths.values())) > 1:
             raise BadEpisode(episode.id, "cameras of one length", lengths)
         _check_two_frames(episode)
-        picture, said = self._find_goal(episode)
+        picture, source = self._find_goal(episode)
         at = spread(len(episode), self.frames)
         images: dict[Hashable, Images] = {}
         for name in dict.fromkeys(cameras):
@@ -234,7 +234,7 @@ class Dopamine(ShownModel):
             images |= {(name, place): taken[place] for place in range(len(at))}
         front = images[cameras[0], 0]
         goal = np.full_like(front, BLANK) if picture is None else self._resize(picture[None])[0]
-        return _DopamineInput(at, cameras if len(cameras) > 1 else cameras * len(VIEWS), {**images, GOAL: goal}, said)
+        return _DopamineInput(at, cameras if len(cameras) > 1 else cameras * len(VIEWS), {**images, GOAL: goal}, source)
 
     def _find_goal(self, episode: Episode) -> tuple[Images | None, str]:
         """Return the goal image and where it is from; None stands for a grey picture."""
@@ -254,11 +254,11 @@ class Dopamine(ShownModel):
         resized: Images = load_engine("dopamine", "images:resize_frames")(images, size, "torch")
         return resized
 
-    def _score(self, episode: Episode, shown: _DopamineInput) -> Reward:
+    def _score(self, episode: Episode, inputs: _DopamineInput) -> Reward:
         modes = (INCREMENTAL, FORWARD, BACKWARD) if self.mode == MEAN else (self.mode,)
         # moment by moment through all modes, so that each image is encoded once and dropped early
-        asked = [keys for moment in zip(*(_questions(shown, mode) for mode in modes), strict=True) for keys in moment]
-        answers = self._critic.answers(asked, read_instruction(episode), shown.images)
+        asked = [keys for moment in zip(*(_questions(inputs, mode) for mode in modes), strict=True) for keys in moment]
+        answers = self._critic.answers(asked, read_instruction(episode), inputs.images)
         values, reasons, hops_of = [], [], {}
         for at, mode in enumerate(modes):
             texts = answers[at :: len(modes)]
@@ -266,23 +266,23 @@ class Dopamine(ShownModel):
             values.append(_progress(hops, mode))
             reasons.append(_describe_unreadable(texts, hops))
             hops_of[mode] = hops
-        given = self._given(shown) | {"hops": hops_of}
+        facts = self._given(inputs) | {"hops": hops_of}
         value: Floats = np.mean(values, axis=0)
         why = "; ".join(filter(None, reasons))
         if all(hop is None for hops in hops_of.values() for hop in hops):
-            return Reward.unscored(self.card.name, episode.id, why, given)
-        return Reward(self.card.name, episode.id, shown.at, value.astype(np.float32), None, why, given)
+            return Reward.unscored(self.card.name, episode.id, why, facts)
+        return Reward(self.card.name, episode.id, inputs.at, value.astype(np.float32), None, why, facts)
 
-    def _given(self, shown: _DopamineInput) -> dict[str, Any]:
-        front = shown.images[shown.cameras[0], 0]
+    def _given(self, inputs: _DopamineInput) -> dict[str, Any]:
+        front = inputs.images[inputs.cameras[0], 0]
         return {
-            "camera": shown.cameras[0],
-            "views": dict(zip(VIEWS, shown.cameras, strict=True)),
-            "different views": len(set(shown.cameras)),
-            "goal image": shown.goal,
+            "camera": inputs.cameras[0],
+            "views": dict(zip(VIEWS, inputs.cameras, strict=True)),
+            "different views": len(set(inputs.cameras)),
+            "goal image": inputs.goal,
             "start image": "the first frame, 0 by definition",
             "instruction": True,
-            "frames": len(shown.at),
+            "frames": len(inputs.at),
             "image size": f"{front.shape[0]} x {front.shape[1]}",
             "mode": self.mode,
             "prompt": self._prompts["version"],
@@ -297,10 +297,10 @@ class Dopamine(ShownModel):
             goal = f"goal {short_hash(repr(self._goal.shape).encode(), self._goal.tobytes())}"
         if self._goals is not None:
             goal = f"goals {self._goals.hash}, {self._no_goal} without"
-        shown = f"{'+'.join(self._cameras) or 'main camera'}, {goal}"
+        views = f"{'+'.join(self._cameras) or 'main camera'}, {goal}"
         return ModelCard(
             name=name + ("" if self.mode == INCREMENTAL else f"-{self.mode}"),
-            revision=f"{self.backbone.revision} {self._prompts['version']} {shown}",
+            revision=f"{self.backbone.revision} {self._prompts['version']} {views}",
             licence=DOPAMINE_LICENCE,
             quantity="progress",
             low=low,
@@ -313,14 +313,14 @@ class Dopamine(ShownModel):
         )
 
 
-def _questions(shown: _DopamineInput, mode: str) -> list[list[Hashable]]:
+def _questions(inputs: _DopamineInput, mode: str) -> list[list[Hashable]]:
     """List the image keys of every hop: start, goal, three views before, three after."""
-    front = shown.cameras[0]
+    front = inputs.cameras[0]
     asked: list[list[Hashable]] = []
-    for place in range(1, len(shown.at)):
+    for place in range(1, len(inputs.at)):
         before = {INCREMENTAL: place - 1, FORWARD: 0}.get(mode)
-        then: list[Hashable] = [GOAL] * len(VIEWS) if before is None else [(name, before) for name in shown.cameras]
-        asked.append([(front, 0), GOAL, *then, *((name, place) for name in shown.cameras)])
+        then: list[Hashable] = [GOAL] * len(VIEWS) if before is None else [(name, before) for name in inputs.cameras]
+        asked.append([(front, 0), GOAL, *then, *((name, place) for name in inputs.cameras)])
     return asked
 
 
@@ -371,16 +371,16 @@ class VLAC(ShownModel):
                 at_once (tokens computed together; fewer take less memory).
         """
         opener = load_engine("vlac", "pairwise:open_backbone")
-        given = read_options("vlac", options, changes, {"frames": int}, "path")
-        self._at_once = given.get("at_once")
+        settings = read_options("vlac", options, changes, {"frames": int}, "path")
+        self._at_once = settings.get("at_once")
         self._prompts = load_prompts("vlac")
-        self.frames = check_at_least("frames", given.get("frames", FRAMES), 2)
-        path = given.get("path") or self._prompts["checkpoint"]
+        self.frames = check_at_least("frames", settings.get("frames", FRAMES), 2)
+        path = settings.get("path") or self._prompts["checkpoint"]
         self.backbone: Backbone | PlainBackbone = opener(
-            path, also=VLAC_ALSO, **placement(given), other_family=VLAC_FAMILY
+            path, also=VLAC_ALSO, **placement(settings), other_family=VLAC_FAMILY
         )
         published = {self._prompts["checkpoint"]: "vlac"}
-        self.card = self._card(reward_name(path, given.get("adapter"), published, "vlac-"))
+        self.card = self._card(reward_name(path, settings.get("adapter"), published, "vlac-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compare neighbours and accumulate; from an unreadable answer on, progress is NaN."""
@@ -405,7 +405,7 @@ class VLAC(ShownModel):
         pairs = [(at - 1, at) for at in range(1, len(images))]
         answers = self._critic.answers(pairs, read_instruction(episode), dict(enumerate(images)))
         hops = [parse_percent(text) for text in answers]
-        given = {
+        facts = {
             "camera": episode.main_camera,
             "views": 1,
             "goal image": "none",
@@ -420,9 +420,9 @@ class VLAC(ShownModel):
         }
         why = _describe_unreadable(answers, hops)
         if all(hop is None for hop in hops):
-            return Reward.unscored(self.card.name, episode.id, why, given)
+            return Reward.unscored(self.card.name, episode.id, why, facts)
         value = accumulate(hops, vlac_step).astype(np.float32)
-        return Reward(self.card.name, episode.id, spread(len(episode), self.frames), value, None, why, given)
+        return Reward(self.card.name, episode.id, spread(len(episode), self.frames), value, None, why, facts)
 
     def _card(self, name: str) -> ModelCard:
         return ModelCard(

@@ -84,13 +84,13 @@ class Robometer(ShownModel):
                 computed together; fewer take less memory), stride (score every N-th frame).
         """
         opener = load_engine("robometer", "robometer:RobometerCheckpoint")
-        given = read_options("robometer", options, changes, OWN, "size")
-        which = check_choice("robometer", str(given.get("size", "authors")), tuple(CHECKPOINTS))
-        self._at_once = given.get("at_once")
-        self.stride = check_at_least("stride", int(given.get("stride", 1)), 1)
-        path = given.get("path") or CHECKPOINTS[which]
-        self.checkpoint: RobometerCheckpoint = opener.open(path, **placement(given))
-        self.card = self._card(reward_name(path, given.get("adapter"), PUBLISHED))
+        settings = read_options("robometer", options, changes, OWN, "size")
+        which = check_choice("robometer", str(settings.get("size", "authors")), tuple(CHECKPOINTS))
+        self._at_once = settings.get("at_once")
+        self.stride = check_at_least("stride", int(settings.get("stride", 1)), 1)
+        path = settings.get("path") or CHECKPOINTS[which]
+        self.checkpoint: RobometerCheckpoint = opener.open(path, **placement(settings))
+        self.card = self._card(reward_name(path, settings.get("adapter"), PUBLISHED))
 
     @cached_property
     def engine(self) -> RobometerEngine:
@@ -118,13 +118,13 @@ class Robometer(ShownModel):
 
     def _score(self, episode: Episode, frames: Frames) -> Reward:
         what = f"Scoring episode {episode.id} with {self.card.name}"
-        found = self.engine.dense(_batches(frames), read_instruction(episode), self.stride, what)
-        given = self._given(episode) | {"frames": len(frames)}
-        known = np.isfinite(found.progress)
-        value = np.where(known, found.progress, np.nan)
-        success = np.where(np.isfinite(found.success), found.success, np.nan)
-        why = "" if known.all() else NON_FINITE
-        return Reward(self.card.name, episode.id, found.at, value, success, why, given)
+        outputs = self.engine.dense(_batches(frames), read_instruction(episode), self.stride, what)
+        facts = self._given(episode) | {"frames": len(frames)}
+        is_known = np.isfinite(outputs.progress)
+        value = np.where(is_known, outputs.progress, np.nan)
+        success = np.where(np.isfinite(outputs.success), outputs.success, np.nan)
+        why = "" if is_known.all() else NON_FINITE
+        return Reward(self.card.name, episode.id, outputs.at, value, success, why, facts)
 
     def _prefer(self, first: Episode, second: Episode) -> float:
         task = read_instruction(first)

@@ -99,22 +99,22 @@ class RoboReward(ShownModel):
                 probability of the five grades together; below it the value is missing).
         """
         opener = load_engine("roboreward", "backbone:Backbone")
-        given = read_options("roboreward", options, changes, OWN, "size")
-        self._at_once = given.get("at_once")
+        settings = read_options("roboreward", options, changes, OWN, "size")
+        self._at_once = settings.get("at_once")
         self._prompts = load_prompts("roboreward")
-        known: Mapping[str, str] = self._prompts["checkpoints"]
-        size = check_choice("roboreward", str(given.get("size", "8b")), tuple(known))
-        self.how = check_choice("how", given.get("how", LOGITS), (LOGITS, DECODE, DENSE, CERTAINTY))
-        self.trust = float(given.get("trust", TRUST))
+        checkpoints: Mapping[str, str] = self._prompts["checkpoints"]
+        size = check_choice("roboreward", str(settings.get("size", "8b")), tuple(checkpoints))
+        self.how = check_choice("how", settings.get("how", LOGITS), (LOGITS, DECODE, DENSE, CERTAINTY))
+        self.trust = float(settings.get("trust", TRUST))
         if not 0 <= self.trust <= 1:
             raise BadInput("trust", "a probability", self.trust)
         self.wanted = ByTime(
-            1 / _positive(given.get("fps", 1.0)), check_at_least("frames", given.get("frames", MOST_FRAMES), 2)
+            1 / _positive(settings.get("fps", 1.0)), check_at_least("frames", settings.get("frames", MOST_FRAMES), 2)
         )
-        path = given.get("path") or known[size]
-        self.backbone: Backbone = opener.open(path, **placement(given), trained=True)
-        published = {place: f"roboreward-{size}" for size, place in known.items()}
-        self.card = self._card(reward_name(path, given.get("adapter"), published, "roboreward-"))
+        path = settings.get("path") or checkpoints[size]
+        self.backbone: Backbone = opener.open(path, **placement(settings), trained=True)
+        published = {place: f"roboreward-{size}" for size, place in checkpoints.items()}
+        self.card = self._card(reward_name(path, settings.get("adapter"), published, "roboreward-"))
 
     @property
     def seen(self) -> SeenEpisodes:
@@ -148,7 +148,7 @@ class RoboReward(ShownModel):
         graded = self._grader.distribution(clip, read_instruction(episode))
         if not np.isfinite([*graded.likely, graded.mass, graded.form]).all():
             return Reward.unscored(self.card.name, episode.id, NON_FINITE, self._given(episode, clip))
-        given = self._given(episode, clip) | {
+        facts = self._given(episode, clip) | {
             "grades": [round(float(likely), DIGITS) for likely in graded.likely],
             "deviation": round(graded.deviation, DIGITS),
             "likeliest grade": graded.top,
@@ -156,34 +156,34 @@ class RoboReward(ShownModel):
             "probability of the answer's form": round(graded.form, DIGITS),
         }
         if graded.mass < self.trust:
-            return Reward.unscored(self.card.name, episode.id, self._doubt(graded), given)
-        return self._reward(episode, graded.expected, given)
+            return Reward.unscored(self.card.name, episode.id, self._doubt(graded), facts)
+        return self._reward(episode, graded.expected, facts)
 
     def _from_prefixes(self, episode: Episode, clip: TimedClip) -> Reward:
         graded = self._grader.prefix_distributions(clip, read_instruction(episode))
-        known = np.isfinite([[*answer.likely, answer.mass, answer.form] for answer in graded]).all(1)
-        trusted = known & np.array([answer.mass >= self.trust for answer in graded])
+        is_known = np.isfinite([[*answer.likely, answer.mass, answer.form] for answer in graded]).all(1)
+        trusted = is_known & np.array([answer.mass >= self.trust for answer in graded])
         value = np.where(
             trusted, np.clip([answer.expected for answer in graded], self.card.low, self.card.high), np.nan
         )
-        why = NON_FINITE if not known.all() else ""
+        why = NON_FINITE if not is_known.all() else ""
         if not (why or trusted.all()):
             why = self._doubt(graded[int(np.argmin(trusted))])
         at = self.wanted.by_time(episode.main.times())
-        given = self._given(episode, clip)
-        return Reward(self.card.name, episode.id, at, value.astype(np.float32), None, why, given)
+        facts = self._given(episode, clip)
+        return Reward(self.card.name, episode.id, at, value.astype(np.float32), None, why, facts)
 
     def _doubt(self, graded: GradeDistribution) -> str:
         return f"the grades 1 to 5 have only {graded.mass:.1%} of the answer's probability (trust={self.trust:g})"
 
     def _score_decoded(self, episodes: Sequence[Episode]) -> list[Reward]:
-        made = list(prefetch(episodes, self._clip))
-        answers = iter(self._decode([(episode, clip) for episode, clip in made if isinstance(clip, TimedClip)]))
+        pairs = list(prefetch(episodes, self._clip))
+        answers = iter(self._decode([(episode, clip) for episode, clip in pairs if isinstance(clip, TimedClip)]))
         return [
             self._read_answer(episode, clip, next(answers))
             if isinstance(clip, TimedClip)
             else Reward.unscored(self.card.name, episode.id, clip.reason)
-            for episode, clip in made
+            for episode, clip in pairs
         ]
 
     def _decode(self, asked: Sequence[tuple[Episode, TimedClip]]) -> list[tuple[str, float] | ScoringFailure]:
@@ -200,17 +200,17 @@ class RoboReward(ShownModel):
         if isinstance(answer, ScoringFailure):
             return Reward.unscored(self.card.name, episode.id, answer.reason)
         text, least = answer
-        given = self._given(episode, clip) | {"answer": text}
+        facts = self._given(episode, clip) | {"answer": text}
         if self.how == CERTAINTY:
-            return self._reward(episode, exp(least), given)
+            return self._reward(episode, exp(least), facts)
         grade = parse_grade(text)
         if grade is None:
-            return Reward.unscored(self.card.name, episode.id, f"no grade from 1 to 5 in the answer {text!r}", given)
-        return self._reward(episode, float(grade), given)
+            return Reward.unscored(self.card.name, episode.id, f"no grade from 1 to 5 in the answer {text!r}", facts)
+        return self._reward(episode, float(grade), facts)
 
-    def _reward(self, episode: Episode, value: float, given: dict[str, Any]) -> Reward:
+    def _reward(self, episode: Episode, value: float, facts: dict[str, Any]) -> Reward:
         values = np.clip([value], self.card.low, self.card.high)  # rounding may leave the range
-        return Reward(self.card.name, episode.id, np.array([len(episode) - 1]), values, None, "", given)
+        return Reward(self.card.name, episode.id, np.array([len(episode) - 1]), values, None, "", facts)
 
     def _given(self, episode: Episode, clip: TimedClip) -> dict[str, Any]:
         height, width = self._grader.size(clip)
@@ -249,8 +249,8 @@ class RoboReward(ShownModel):
 
 def parse_grade(text: str) -> int | None:
     """Return the grade on the answer line; None if there is none (numbers elsewhere do not count)."""
-    found = GRADE.findall(text)
-    return int(found[-1]) if found else None
+    grades = GRADE.findall(text)
+    return int(grades[-1]) if grades else None
 
 
 def _positive(fps: float) -> float:

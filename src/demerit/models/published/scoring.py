@@ -71,26 +71,26 @@ def read_options(
         word: the option that a word without = sets.
     """
     kinds = {**SHARED, **own}
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
         if not equals:
             name, value = word, part
         if name not in kinds:
             raise UnknownName(f"option of {model}", name, kinds)
-        if name in found:
-            raise BadInput(f"{model}:{name}", "one value", f"two ({found[name]!r} and {value!r})")
+        if name in settings:
+            raise BadInput(f"{model}:{name}", "one value", f"two ({settings[name]!r} and {value!r})")
         try:
-            found[name] = kinds[name](value)
+            settings[name] = kinds[name](value)
         except ValueError as error:
             raise BadInput(f"{model}:{name}", f"a value of type {kinds[name].__name__}", repr(value)) from error
     unknown = sorted(set(changes) - set(kinds))
     if unknown:
         raise UnknownName(f"option of {model}", unknown[0], kinds)
-    found |= {name: value for name, value in changes.items() if value is not None}
-    if "at_once" in found:
-        check_at_least("at_once", found["at_once"], 1)
-    return found
+    settings |= {name: value for name, value in changes.items() if value is not None}
+    if "at_once" in settings:
+        check_at_least("at_once", settings["at_once"], 1)
+    return settings
 
 
 def placement(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,9 +121,9 @@ def reward_name(place: str, adapter: str | None, published: Mapping[str, str], p
         published: names of published checkpoints by their hub ids.
         prefix: put before the name of any other checkpoint.
     """
-    known = _hub_id(place)
-    if known is not None and known in published:
-        name = published[known]
+    id = _hub_id(place)
+    if id is not None and id in published:
+        name = published[id]
     else:
         name = prefix + _checkpoint_name(place)
         if name.lower() in {taken.lower() for taken in (*published.values(), *MODELS)}:
@@ -132,9 +132,9 @@ def reward_name(place: str, adapter: str | None, published: Mapping[str, str], p
 
 
 def _checkpoint_name(place: str) -> str:
-    known = _hub_id(place)
-    if known:
-        owner, _, name = known.partition("/")
+    id = _hub_id(place)
+    if id:
+        owner, _, name = id.partition("/")
         return safe_name(name if name.lower().startswith(owner.lower()) else f"{owner}-{name}")
     folder = Path(os.path.abspath(Path(place).expanduser()))
     if folder.name == OUTPUT and folder.parent.name:
@@ -202,8 +202,8 @@ class TaskGoals:
 
 
 def _is_success(episode: Episode) -> bool:
-    judged = most_trusted(label for label in episode.labels if label.success is not None and label.source != "model")
-    return judged is not None and bool(judged.success)
+    label = most_trusted(label for label in episode.labels if label.success is not None and label.source != "model")
+    return label is not None and bool(label.success)
 
 
 NON_FINITE = str(NonFiniteOutput())
@@ -244,12 +244,12 @@ def score_each(
 ) -> list[Reward]:
     """Score episodes one by one; an error leaves only its own episode unscored."""
     rewards = []
-    for episode, made in prefetch(episodes, make):
+    for episode, inputs in prefetch(episodes, make):
         try:
-            if isinstance(made, ScoringFailure):
-                reward = Reward.unscored(name, episode.id, made.reason)
+            if isinstance(inputs, ScoringFailure):
+                reward = Reward.unscored(name, episode.id, inputs.reason)
             else:
-                reward = score(episode, made)
+                reward = score(episode, inputs)
         except DemeritError as error:
             reward = Reward.unscored(name, episode.id, str(error))
         rewards.append(reward)

@@ -73,14 +73,14 @@ class TOPReward(ShownModel):
                 at_once (tokens computed together; fewer take less memory).
         """
         opener = load_engine("topreward", "backbone:Backbone")
-        given = read_options("topreward", options, changes, OWN, "path")
-        self._at_once = given.get("at_once")
+        settings = read_options("topreward", options, changes, OWN, "path")
+        self._at_once = settings.get("at_once")
         self._prompts = load_prompts("topreward")
-        self.frames = check_at_least("frames", given.get("frames", FRAMES), 1)
-        path = given.get("path") or self._prompts["checkpoint"]
-        self.backbone: Backbone = opener.open(path, **placement(given))
+        self.frames = check_at_least("frames", settings.get("frames", FRAMES), 1)
+        path = settings.get("path") or self._prompts["checkpoint"]
+        self.backbone: Backbone = opener.open(path, **placement(settings))
         published = {self._prompts["checkpoint"]: "topreward"}
-        self.card = self._card(reward_name(path, given.get("adapter"), published, "topreward-"))
+        self.card = self._card(reward_name(path, settings.get("adapter"), published, "topreward-"))
 
     def score(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Score the prefix up to each of the frames looked at."""
@@ -100,7 +100,7 @@ class TOPReward(ShownModel):
     def _score(self, episode: Episode, clip: TimedClip) -> Reward:
         value = self.engine.log_probabilities(clip, read_instruction(episode))
         height, width = self.engine.size(clip)
-        given = {
+        facts = {
             "camera": episode.main_camera,
             "instruction": True,
             "frames": len(clip),
@@ -112,7 +112,7 @@ class TOPReward(ShownModel):
         why = "" if np.isfinite(value).all() else NON_FINITE
         value = np.where(np.isfinite(value), value, np.nan)
         at = spread(len(episode), self.frames)
-        return Reward(self.card.name, episode.id, at, value.astype(np.float32), None, why, given)
+        return Reward(self.card.name, episode.id, at, value.astype(np.float32), None, why, facts)
 
     def _card(self, name: str) -> ModelCard:
         return ModelCard(

@@ -54,7 +54,7 @@ RANK_SCALE = 4.0
 """ranks are unbounded; tanh(rank / 4) keeps them in -1..1"""
 SHIPPED_TOWER, NO_TOWER = "droid", "none"
 """the second tower that comes with demerit, trained on real demonstrations; and no second tower"""
-MEAN, DEVIATION = (np.array(one, np.float32) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+MEAN, DEVIATION = (np.array(channels, np.float32) for channels in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 """ImageNet's, which other encoders expect"""
 MATRIX, TOKENS, REGIONS = 2, 3, 4
 CHUNK = 256
@@ -121,8 +121,8 @@ class Tower:
         self._is_own = bool(inputs) and inputs[0].type == "tensor(uint8)"
         count, high, wide, colours = shape if self._is_own else (shape[0], *shape[2:], shape[1])
         if isinstance(count, int) or high != wide or not isinstance(high, int) or colours != RGB:
-            found = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
-            raise BadInput(str(path), "one input of any number of square RGB images, (n, 3, side, side)", found)
+            listing = ", ".join(f"{node.name} {node.type} {node.shape}" for node in inputs)
+            raise BadInput(str(path), "one input of any number of square RGB images, (n, 3, side, side)", listing)
         self._input, self.side = inputs[0].name, high
         self._pool = ThreadPoolExecutor(count_cores(), thread_name_prefix="demerit-tower")
         try:
@@ -155,13 +155,13 @@ class Tower:
     def __call__(self, images: Images) -> Features:
         """Turn (n, height, width, 3) images into (n, width): the pooled vector, then places."""
         chunks = [images[start : start + READER_CHUNK] for start in range(0, len(images), READER_CHUNK)]
-        found = [np.concatenate(self._split(part), axis=1) for part in self._pool.map(self._run, chunks)]
-        return np.concatenate([np.empty((0, self.width), np.float32), *found])
+        rows = [np.concatenate(self._split(part), axis=1) for part in self._pool.map(self._run, chunks)]
+        return np.concatenate([np.empty((0, self.width), np.float32), *rows])
 
     def _run(self, images: Images) -> npt.NDArray[np.float32]:
         small = np.ascontiguousarray(resize_square(images, self.side))
-        given = small if self._is_own else ((small / np.float32(255) - MEAN) / DEVIATION).transpose(0, 3, 1, 2)
-        return np.asarray(self._session.run([self._name], {self._input: given})[0], dtype=np.float32)
+        pixels = small if self._is_own else ((small / np.float32(255) - MEAN) / DEVIATION).transpose(0, 3, 1, 2)
+        return np.asarray(self._session.run([self._name], {self._input: pixels})[0], dtype=np.float32)
 
     def _split(self, output: npt.NDArray[np.float32]) -> tuple[Features, Features]:
         """Return the pooled vector, and the mean of each of 4 x 4 regions where the graph gives more than a vector."""
@@ -226,8 +226,8 @@ class PairedNetwork:
 
 def find_engine(network: FeatureNetwork) -> Engine | None:
     """Return the compact network inside; None where there is none."""
-    found = network.engine if isinstance(network, PairedNetwork) else network
-    return found if isinstance(found, Engine) else None
+    engine = network.engine if isinstance(network, PairedNetwork) else network
+    return engine if isinstance(engine, Engine) else None
 
 
 def shipped_tower() -> Path:
@@ -319,9 +319,9 @@ class FeatureStream:
     def _read(self, reader: Reader, images: Images) -> npt.NDArray[np.float64]:
         assert self._first_image is not None
         due = (self._images + np.arange(len(images))) % self._every == 0
-        said = np.concatenate([self._said, reader(images[due], self._first_image)]) if due.any() else self._said
-        self._images, self._said = self._images + len(images), said[-1:]
-        return np.asarray(said[np.cumsum(due)])
+        outputs = np.concatenate([self._said, reader(images[due], self._first_image)]) if due.any() else self._said
+        self._images, self._said = self._images + len(images), outputs[-1:]
+        return np.asarray(outputs[np.cumsum(due)])
 
     def follow(self, tower: Features) -> Features:
         """Take the next frames' tower outputs; return all parts, a row per frame."""
@@ -372,16 +372,16 @@ def join_cameras(rows: Sequence[Features | None]) -> Features:
 
     A frame for which the network gave no number is NaN in all cameras: it is not scored from the others.
     """
-    known = [x for x in rows if x is not None]
-    joined = np.concatenate([np.full_like(known[0], np.nan) if x is None else x for x in rows], axis=1)
-    joined[np.any([np.isnan(x).any(axis=1) for x in known], axis=0)] = np.nan
+    columns = [x for x in rows if x is not None]
+    joined = np.concatenate([np.full_like(columns[0], np.nan) if x is None else x for x in rows], axis=1)
+    joined[np.any([np.isnan(x).any(axis=1) for x in columns], axis=0)] = np.nan
     return joined
 
 
 def mean_read(seen: Iterable[tuple[Features, npt.NDArray[np.float64] | None]]) -> npt.NDArray[np.float64] | None:
     """Return the mean over cameras of what the reader says; None when there is no reader."""
-    found = [read for _, read in seen if read is not None]
-    return np.mean(found, axis=0) if found else None
+    outputs = [read for _, read in seen if read is not None]
+    return np.mean(outputs, axis=0) if outputs else None
 
 
 def _output_columns(outputs: NetworkOutputs) -> npt.NDArray[np.float64]:

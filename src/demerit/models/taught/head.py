@@ -151,9 +151,9 @@ class TaughtHead:
     def raw(self, x: npt.ArrayLike, task: str = "", read: Floats | None = None) -> Floats:
         """Both outputs at every frame, not clipped: (frames, 2). `read` has the reader's, where there is one."""
         z, share = self._standardize(x)
-        found = [] if self.linear is None else [self.linear(z)]
-        found += [] if self.rbf is None else [self.rbf(z, share)]
-        total = sum(found[1:], start=found[0]) / len(found)
+        outputs = [] if self.linear is None else [self.linear(z)]
+        outputs += [] if self.rbf is None else [self.rbf(z, share)]
+        total = sum(outputs[1:], start=outputs[0]) / len(outputs)
         if self.mix:
             if read is None:
                 raise BadInput("a head", "the reader's outputs", "none")
@@ -184,23 +184,23 @@ class TaughtHead:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return every fitted array by its name in the file."""
-        found: dict[str, npt.NDArray[Any]] = {"centre": self.centre, "scale": self.scale}
-        found["scalars"] = np.array([self.steep, self.middle, self.blend])
-        found["places"], found["worth"] = self.calibration_x, self.calibration_y
+        arrays: dict[str, npt.NDArray[Any]] = {"centre": self.centre, "scale": self.scale}
+        arrays["scalars"] = np.array([self.steep, self.middle, self.blend])
+        arrays["places"], arrays["worth"] = self.calibration_x, self.calibration_y
         if self.linear is not None:
-            found |= {"linear.weights": self.linear.weights, "linear.bias": self.linear.bias}
+            arrays |= {"linear.weights": self.linear.weights, "linear.bias": self.linear.bias}
         if self.rbf is not None:
-            found |= {"rbf.near": self.rbf.near, "rbf.weights": self.rbf.weights, "rbf.bias": self.rbf.bias}
-            found["rbf.gamma"] = np.array([self.rbf.gamma])
+            arrays |= {"rbf.near": self.rbf.near, "rbf.weights": self.rbf.weights, "rbf.bias": self.rbf.bias}
+            arrays["rbf.gamma"] = np.array([self.rbf.gamma])
         if self.mix:
-            found["mix"] = np.array([self.mix])
+            arrays["mix"] = np.array([self.mix])
         if self.tasks:
-            found["tasks.names"] = np.array(list(self.tasks))
-            found["tasks.weights"] = np.stack([part.weights for part in self.tasks.values()])
-            found["tasks.bias"] = np.stack([part.bias for part in self.tasks.values()])
+            arrays["tasks.names"] = np.array(list(self.tasks))
+            arrays["tasks.weights"] = np.stack([part.weights for part in self.tasks.values()])
+            arrays["tasks.bias"] = np.stack([part.bias for part in self.tasks.values()])
         if self.familiarity is not None:
-            found |= {f"{FAMILIAR}{name}": array for name, array in self.familiarity.arrays().items()}
-        return found
+            arrays |= {f"{FAMILIAR}{name}": array for name, array in self.familiarity.arrays().items()}
+        return arrays
 
     def content(self) -> bytes:
         """Return the file's bytes; the same arrays give the same bytes."""
@@ -219,33 +219,33 @@ class TaughtHead:
             raise StoreError(path, f"damaged, or not the head of a taught model ({error})") from error
 
     @classmethod
-    def _from_arrays(cls, found: Mapping[str, npt.NDArray[Any]]) -> TaughtHead:
-        columns = len(found["centre"])
+    def _from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> TaughtHead:
+        columns = len(arrays["centre"])
         shapes = {"linear.weights": (columns, OUTPUTS), "linear.bias": (OUTPUTS,), "rbf.bias": (OUTPUTS,)}
-        for name, array in found.items():
+        for name, array in arrays.items():
             if name in shapes and array.shape != shapes[name]:
                 raise ValueError(f"{name} has shape {array.shape} instead of {shapes[name]}")
             if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
                 raise ValueError(f"{name} has non-finite values")
-        linear = LinearPart(found["linear.weights"], found["linear.bias"]) if "linear.weights" in found else None
+        linear = LinearPart(arrays["linear.weights"], arrays["linear.bias"]) if "linear.weights" in arrays else None
         rbf = None
-        if "rbf.near" in found:
-            gamma = float(found["rbf.gamma"][0])
-            rbf = RbfPart(found["rbf.near"].astype(np.float64), gamma, found["rbf.weights"], found["rbf.bias"])
+        if "rbf.near" in arrays:
+            gamma = float(arrays["rbf.gamma"][0])
+            rbf = RbfPart(arrays["rbf.near"].astype(np.float64), gamma, arrays["rbf.weights"], arrays["rbf.bias"])
             if rbf.near.shape[1] != columns or rbf.weights.shape != (len(rbf.near), OUTPUTS):
                 raise ValueError("the rbf arrays have different sizes")
         tasks = {}
-        if "tasks.names" in found:
-            rows = zip(found["tasks.names"].tolist(), found["tasks.weights"], found["tasks.bias"], strict=True)
+        if "tasks.names" in arrays:
+            rows = zip(arrays["tasks.names"].tolist(), arrays["tasks.weights"], arrays["tasks.bias"], strict=True)
             tasks = {str(name): LinearPart(weights, bias) for name, weights, bias in rows}
-        familiar = {name.removeprefix(FAMILIAR): array for name, array in found.items() if name.startswith(FAMILIAR)}
+        familiar = {name.removeprefix(FAMILIAR): array for name, array in arrays.items() if name.startswith(FAMILIAR)}
         familiarity = Familiarity.from_arrays(familiar) if familiar else None
         if familiarity is not None:
             familiarity.distances(np.zeros((1, columns)))  # the shapes fit
-        steep, middle, blend = (float(number) for number in found["scalars"])
-        fitted = (found["centre"], found["scale"], linear, rbf, tasks)
-        mix = float(found["mix"][0]) if "mix" in found else 0.0
-        return cls(*fitted, steep, middle, blend, found["places"], found["worth"], familiarity, mix)
+        steep, middle, blend = (float(number) for number in arrays["scalars"])
+        fitted = (arrays["centre"], arrays["scale"], linear, rbf, tasks)
+        mix = float(arrays["mix"][0]) if "mix" in arrays else 0.0
+        return cls(*fitted, steep, middle, blend, arrays["places"], arrays["worth"], familiarity, mix)
 
 
 def probability(score: Floats, steep: float, middle: float) -> Floats:

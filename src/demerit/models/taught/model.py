@@ -96,23 +96,23 @@ class TaughtConfig:
         """Read and validate a folder's model.json."""
         facts = {name: value for name, value in read_description(folder).items() if name not in ("format", "kind")}
         path = folder / DESCRIPTION
-        found = build_config(cls, facts, str(path))
-        validate_parts(found.parts)
-        tasks = found.taught_on.get("tasks", {})
+        config = build_config(cls, facts, str(path))
+        validate_parts(config.parts)
+        tasks = config.taught_on.get("tasks", {})
         for name, holds, expected in (
-            ("cameras", bool(found.cameras) and len(set(found.cameras)) == len(found.cameras), "different names"),
-            ("parts", len(set(found.parts)) == len(found.parts), "different names"),
-            ("head", found.head.isalnum(), "a hash"),
-            ("stride", found.stride >= 1, "a whole number, 1 or more"),
-            ("read_every", found.read_every >= 1, "a whole number, 1 or more"),
-            ("threshold", found.threshold is None or 0 <= found.threshold <= 1, "a number from 0 to 1, or null"),
-            ("risk", 0 <= found.risk <= 1, "a number from 0 to 1"),
-            ("identity", 1 <= found.identity <= IDENTITY, f"1 to {IDENTITY} (another may need a newer demerit)"),
+            ("cameras", bool(config.cameras) and len(set(config.cameras)) == len(config.cameras), "different names"),
+            ("parts", len(set(config.parts)) == len(config.parts), "different names"),
+            ("head", config.head.isalnum(), "a hash"),
+            ("stride", config.stride >= 1, "a whole number, 1 or more"),
+            ("read_every", config.read_every >= 1, "a whole number, 1 or more"),
+            ("threshold", config.threshold is None or 0 <= config.threshold <= 1, "a number from 0 to 1, or null"),
+            ("risk", 0 <= config.risk <= 1, "a number from 0 to 1"),
+            ("identity", 1 <= config.identity <= IDENTITY, f"1 to {IDENTITY} (another may need a newer demerit)"),
             ("taught_on", isinstance(tasks, dict) and all(isinstance(x, str) for x in tasks.values()), "tasks by name"),
         ):
             if not holds:
                 raise BadInput(f"{path}, {name}", expected, repr(facts[name])[:80])
-        return found
+        return config
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -120,14 +120,14 @@ class TaughtConfig:
 
     def hash(self, pooled: int) -> str:
         """Hash everything that changes a reward; `pooled` is the width at which the network's features are split."""
-        known = [self.head.encode(), self.network.encode(), repr(self.threshold).encode()]
-        known += [f"large {self.reader}".encode()] if self.large else []
-        known += [f"read every {self.read_every}".encode()] if self.read_every > 1 else []
+        contents = [self.head.encode(), self.network.encode(), repr(self.threshold).encode()]
+        contents += [f"large {self.reader}".encode()] if self.large else []
+        contents += [f"read every {self.read_every}".encode()] if self.read_every > 1 else []
         if self.identity > 1:
             tasks = self.taught_on.get("tasks", {})
             more = [self.cameras, self.parts, self.stride, self.risk, tasks, pooled, self.identity]
-            known.append(json.dumps(more, sort_keys=True).encode())
-        return short_hash(*known)
+            contents.append(json.dumps(more, sort_keys=True).encode())
+        return short_hash(*contents)
 
 
 class TaughtModel(ShownModel):
@@ -156,7 +156,8 @@ class TaughtModel(ShownModel):
                 f"another one ({network.hash[:12]}): teach it again, or install the demerit version it was made with",
             )
         self.config, self.head, self.network = config, replace(head, cameras=len(config.cameras)), network
-        self.reader, self.held_out = reader, {mark: one for one in held_out for mark in one.episode.split(JOIN)}
+        self.reader = reader
+        self.held_out = {mark: reward for reward in held_out for mark in reward.episode.split(JOIN)}
         self.tasks: Mapping[str, str] = config.taught_on.get("tasks", {})
         self.card = self._card(name)
         self.seen = (taught_on or SeenEpisodes(complete=False)) | seen_by(network)
@@ -221,8 +222,8 @@ class TaughtModel(ShownModel):
 
     def left_out(self, episode: Episode) -> Reward | None:
         """Return the reward of a taught success by a head that was fitted without it; None = there is none."""
-        found = next((self.held_out[mark] for mark in mark_episode(episode) if mark in self.held_out), None)
-        return None if found is None else replace(found, episode=episode.id)
+        reward = next((self.held_out[mark] for mark in mark_episode(episode) if mark in self.held_out), None)
+        return None if reward is None else replace(reward, episode=episode.id)
 
     def prefer(self, pairs: Sequence[tuple[Episode, Episode]]) -> list[float]:
         """Return the probability that the first of each pair is better, by the scores at the end."""
@@ -238,7 +239,7 @@ class TaughtModel(ShownModel):
         A camera that the first frame lacks is missing in the whole episode.
         """
         cameras = self.config.cameras
-        chosen = LiveCameras(lambda given: [name for name in cameras if name in given], cameras)
+        chosen = LiveCameras(lambda names: [name for name in cameras if name in names], cameras)
         return _TaughtRun(self, instruction, chosen)
 
     def start_stream(self, instruction: str) -> FeatureStream:
@@ -275,12 +276,12 @@ class TaughtModel(ShownModel):
         def read() -> Iterator[tuple[Features, Floats | None]]:
             for start in range(0, len(at), AT_ONCE):
                 some = at[start : start + AT_ONCE]
-                seen = {
+                pairs = {
                     name: stream.embed_and_read(episode.views[name].take_prepared(some, self.prepare))
                     for name, stream in streams.items()
                 }
-                rows = {name: stream_features(stream, seen[name][0], some, stride) for name, stream in streams.items()}
-                yield join_cameras([rows.get(name) for name in self.config.cameras]), mean_read(seen.values())
+                rows = {name: stream_features(stream, pairs[name][0], some, stride) for name, stream in streams.items()}
+                yield join_cameras([rows.get(name) for name in self.config.cameras]), mean_read(pairs.values())
 
         return at, read()
 
@@ -288,8 +289,8 @@ class TaughtModel(ShownModel):
         task = self.task(episode.instruction)
         try:
             at, parts = self._read_features(episode)
-            found = [(self.head.outputs(x, task, read), self.head.distances(x)) for x, read in parts]
-            outputs, distances = (np.concatenate(column) for column in zip(*found, strict=True))
+            rows = [(self.head.outputs(x, task, read), self.head.distances(x)) for x, read in parts]
+            outputs, distances = (np.concatenate(column) for column in zip(*rows, strict=True))
         except DemeritError as error:
             has_none = self.looks_at(episode)[0] not in self.config.cameras
             facts = {"missing cameras": list(self.config.cameras)} if has_none else {}
@@ -298,8 +299,8 @@ class TaughtModel(ShownModel):
         value = self.head.value(outputs).astype(np.float32)
         why = "" if np.isfinite(value).all() else "the network gave no number there"
         familiarity = None if self.head.familiarity is None else self.head.familiarity.percentile(distances)
-        given = self.describe_scoring(self.looks_at(episode), episode.instruction, len(at), success[-1], familiarity)
-        return Reward(self.card.name, episode.id, at, value, success, why, given)
+        facts = self.describe_scoring(self.looks_at(episode), episode.instruction, len(at), success[-1], familiarity)
+        return Reward(self.card.name, episode.id, at, value, success, why, facts)
 
     def describe_scoring(
         self, cameras: Sequence[str], instruction: str, frames: int, success: np.float32, familiarity: float | None
@@ -308,14 +309,14 @@ class TaughtModel(ShownModel):
         missing = [name for name in self.config.cameras if name not in cameras]
         # the guarantee is about episodes with all cameras
         threshold = None if missing else self.config.threshold
-        known = normalize_instruction(instruction) in self.tasks
+        is_known = normalize_instruction(instruction) in self.tasks
         caution = self.config.lesson.get("caution", "")
         return {
             "camera": cameras[0] if len(cameras) == 1 else cameras,
             **({"missing cameras": missing} if missing else {}),
             "frames": frames,
             "instruction": instruction or "none",
-            "task": "as taught" if known else NOT_TAUGHT,
+            "task": "as taught" if is_known else NOT_TAUGHT,
             "success from": threshold,
             "risk": self.config.risk if threshold is not None else None,
             "succeeds": None if threshold is None else bool(success >= threshold),
@@ -382,12 +383,12 @@ def pack_held_out(rewards: Iterable[Reward]) -> bytes:
 
 def read_held_out(path: Path) -> list[Reward]:
     """Read held-out rewards; without the file there are none (models of earlier versions)."""
-    found = []
+    rewards = []
     for marks, rows in (read_npz(path, MOST_BYTES) if path.is_file() else {}).items():
         if rows.ndim != 2 or len(rows) != HELD_ROWS or not np.isfinite(rows).all():  # noqa: PLR2004
             raise StoreError(path, "damaged, or not the held-out values of a taught model")
-        found.append(Reward(KIND, marks, rows[0].astype(np.int32), *rows[1:].astype(np.float32)))
-    return found
+        rewards.append(Reward(KIND, marks, rows[0].astype(np.int32), *rows[1:].astype(np.float32)))
+    return rewards
 
 
 def reader_file(sha256: str) -> str:
@@ -416,17 +417,17 @@ class _TaughtRun:
         images, cameras = self.chosen.pick(frame), self.model.config.cameras
         if not self.streams:
             self.streams = {name: self.model.start_stream(self.instruction) for name in images}
-        seen = {name: self._look(stream, images[name]) for name, stream in self.streams.items()}
+        pairs = {name: self._look(stream, images[name]) for name, stream in self.streams.items()}
         self.count += 1
         head = self.model.head
-        x = join_cameras([seen[name][0] if name in seen else None for name in cameras])
-        outputs, familiarity = head.outputs(x, self.model.task(self.instruction), mean_read(seen.values())), None
+        x = join_cameras([pairs[name][0] if name in pairs else None for name in cameras])
+        outputs, familiarity = head.outputs(x, self.model.task(self.instruction), mean_read(pairs.values())), None
         if head.familiarity is not None:
             self.distance += float(head.distances(x)[0])
             familiarity = head.familiarity.percentile(self.distance / self.count)
         success = head.success(outputs).astype(np.float32)
-        given = self.model.describe_scoring(list(seen), self.instruction, self.count, success[0], familiarity)
-        return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]), familiarity, given)
+        facts = self.model.describe_scoring(list(pairs), self.instruction, self.count, success[0], familiarity)
+        return LiveReward(float(head.value(outputs)[0]), float(head.success(outputs)[0]), familiarity, facts)
 
     def _look(self, stream: FeatureStream, image: Images) -> tuple[Features, Floats | None]:
         tower, read = stream.embed_and_read(self.model.prepare(image[None]))

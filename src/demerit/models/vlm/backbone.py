@@ -129,13 +129,13 @@ class TokenBudget:
             lengths: tokens of each item.
             work: computes one portion; may be called again for part of a portion that ran out of memory.
         """
-        made: list[Made] = []
+        results: list[Made] = []
         start, less = 0, TokenBudget(self.tokens)
         while start < len(lengths):
             some = less.portion(lengths, start)
             try:
                 with within_memory(what):
-                    made.append(work(some))
+                    results.append(work(some))
             except OutOfMemory:
                 if some.stop - some.start == 1:
                     raise
@@ -143,7 +143,7 @@ class TokenBudget:
                 self.tokens = min(self.tokens, max(FEWEST_TOKENS, less.tokens))
             else:
                 start = some.stop
-        return made
+        return results
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -333,7 +333,7 @@ def warn_if_slow(weights: Mapping[str, Sequence[int]], device: torch.device, ask
     """Warn if a large network runs on a CPU because there is no GPU; not if the CPU was asked for."""
     billions = sum(math.prod(shape) for shape in weights.values()) / 1e9
     if device.type == "cpu" and asked is None and billions > 1:
-        said = (
+        message = (
             f"No GPU found: {billions:.1f} billion weights on a CPU take minutes per frame (device=cpu silences this)."
         )
-        warnings.warn(said, PerformanceWarning, stacklevel=3)
+        warnings.warn(message, PerformanceWarning, stacklevel=3)

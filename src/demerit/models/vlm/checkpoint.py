@@ -311,15 +311,15 @@ def _list_model(folder: Path) -> dict[str, WeightSource]:
         files = [SINGLE]
     else:
         raise BadInput(str(folder), f"{SINGLE}, or shards with {INDEX}", _describe_missing_weights(folder))
-    found: dict[str, WeightSource] = {}
+    sources: dict[str, WeightSource] = {}
     for file in files:
         inside = _list_tensors(folder / file)
-        if twice := sorted(set(found) & set(inside)):
+        if twice := sorted(set(sources) & set(inside)):
             raise BadInput(
-                str(folder), "one tensor for each name", f"{twice[0]} in {found[twice[0]].file.name} and {file}"
+                str(folder), "one tensor for each name", f"{twice[0]} in {sources[twice[0]].file.name} and {file}"
             )
-        found |= inside
-    return found
+        sources |= inside
+    return sources
 
 
 def _describe_missing_weights(folder: Path) -> str:
@@ -334,24 +334,24 @@ def _list_tensors(file: Path) -> dict[str, WeightSource]:
     """Read the header of a safetensors file."""
     if not file.is_file():
         raise BadInput(str(file), f"a file of weights ({INCOMPLETE})", "none")
-    found, dtypes = {}, set()
+    sources, dtypes = {}, set()
     try:
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():
                 part = opened.get_slice(name)
-                found[name] = WeightSource(file, name, tuple(part.get_shape()))
+                sources[name] = WeightSource(file, name, tuple(part.get_shape()))
                 dtypes.add(str(part.get_dtype()))
     except (SafetensorError, OSError) as error:
         raise BadInput(str(file), "a complete safetensors file (download or copy it again)", error) from error
     if odd := sorted(dtypes - set(DTYPES)):
         raise BadInput(str(file), f"weights of dtype {', '.join(DTYPES)}, not quantised", ", ".join(odd))
-    return found
+    return sources
 
 
 def _rename(stored: Mapping[str, WeightSource], where: str) -> dict[str, WeightSource]:
     """Map the names on disk to ours; unknown names stay, for the strict check to report."""
-    if wrapped := sorted(name for name in stored if any(part in name for part in PEFT_NAMES)):
-        raise BadInput(where, f"a model without adapters inside ({MERGE_FIRST})", wrapped[0])
+    if names := sorted(name for name in stored if any(part in name for part in PEFT_NAMES)):
+        raise BadInput(where, f"a model without adapters inside ({MERGE_FIRST})", names[0])
     prefixes = {name[: name.index(PARTS[0])] for name in stored if PARTS[0] in name}
     if len(prefixes) != 1 or not prefixes <= set(PREFIXES):
         got = f"names such as {', '.join(list(stored)[:3]) or 'none'}"
@@ -379,8 +379,8 @@ def _read_config(folder: Path) -> tuple[Layout, dict[str, Any] | None, Robometer
         return "robometer-lerobot", _backbone_config(config["vlm_config"]), facts
     architectures = config.get("architectures")
     if (isinstance(architectures, list) and "RFM" in architectures) or (folder / YAML).is_file():
-        said = read_yaml(folder / YAML, expected="a Robometer's config.yaml", loader=yaml.SafeLoader)
-        sections = (said.get(name) for name in ("model", "loss", "data", "training"))
+        content = read_yaml(folder / YAML, expected="a Robometer's config.yaml", loader=yaml.SafeLoader)
+        sections = (content.get(name) for name in ("model", "loss", "data", "training"))
         facts = _robometer_facts(folder / YAML, *(part if isinstance(part, dict) else {} for part in sections))
         return "robometer", _backbone_config(config), facts
     if _backbone_config(config) is None:
@@ -423,9 +423,9 @@ def _robometer_facts(
     """Read the facts; raise BadInput for variants that are read out differently from the published one."""
     published = (loss, "progress_loss_type", "discrete"), (data, "use_multi_image", True)
     for section, name, needed in (*published, (data, "use_per_frame_progress_token", True)):
-        said = section.get(name, needed)
-        if said != needed and not str(said).startswith("${"):  # a reference to another section
-            raise BadInput(str(source), f"{name} = {needed}, as in the published Robometer", repr(said))
+        setting = section.get(name, needed)
+        if setting != needed and not str(setting).startswith("${"):  # a reference to another section
+            raise BadInput(str(source), f"{name} = {needed}, as in the published Robometer", repr(setting))
     base = model.get("base_model_id")
     if not isinstance(base, str) or not base:
         raise BadInput(str(source), "base_model_id, the model it was trained from", repr(base))
@@ -479,8 +479,8 @@ class LoraSettings:
         facts = read_json(path)
         if facts.get("peft_type") != "LORA":
             raise BadInput(str(path), f"a LoRA adapter ({MERGE_FIRST})", repr(facts.get("peft_type")))
-        known = {*LORA_READ.split(), *LORA_HARMLESS.split()}
-        odd = [f"{name}={facts[name]!r}" for name in sorted(set(facts) - known) if facts[name] not in OFF]
+        names = {*LORA_READ.split(), *LORA_HARMLESS.split()}
+        odd = [f"{name}={facts[name]!r}" for name in sorted(set(facts) - names) if facts[name] not in OFF]
         if facts.get("init_lora_weights", True) not in BASE_UNCHANGED:
             odd.append(f"init_lora_weights={facts['init_lora_weights']!r}")
         if odd:
@@ -599,9 +599,9 @@ def check_adapter_base(folder: Path, checkpoint: Checkpoint, named: str | None) 
             return
         wanted, source = _local_fingerprint(named), f"{named}, named in {folder / ADAPTER_CONFIG}"
     if wanted is None:
-        said = f"The adapter {folder} names the base model {named} but is merged into {checkpoint.folder}: "
-        said += "unless these are the same weights, its scores mean nothing."
-        warnings.warn(said, AmbiguityWarning, stacklevel=3)
+        message = f"The adapter {folder} names the base model {named} but is merged into {checkpoint.folder}: "
+        message += "unless these are the same weights, its scores mean nothing."
+        warnings.warn(message, AmbiguityWarning, stacklevel=3)
     elif wanted != checkpoint.fingerprint():
         expected = f"the weights of {source} (fingerprint {wanted[:12]})"
         got = f"{checkpoint.folder} (fingerprint {checkpoint.fingerprint()[:12]})"
@@ -613,8 +613,8 @@ def _is_called(checkpoint: Checkpoint, name: str) -> bool:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve() == checkpoint.folder.resolve()
-    known = hub_id(checkpoint.folder)
-    return name == known if known else folder.name == checkpoint.folder.resolve().name
+    id = hub_id(checkpoint.folder)
+    return name == id if id else folder.name == checkpoint.folder.resolve().name
 
 
 def _local_fingerprint(name: str) -> str | None:

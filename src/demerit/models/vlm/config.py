@@ -255,36 +255,36 @@ def read_windowed_vision(config: Mapping[str, Any]) -> WindowedVision:
 
 
 def _get(config: Mapping[str, Any], name: str, default: Any) -> Any:
-    said = config.get(name)
-    return default if said is None else said  # null counts as absent
+    value = config.get(name)
+    return default if value is None else value  # null counts as absent
 
 
 def read_section(config: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
     """Return an object inside a config; raise BadInput for anything else."""
-    said = _get(config, name, default)
-    if not isinstance(said, dict):
-        raise BadInput(WHERE, f"{name}, an object", repr(said))
-    return said
+    section = _get(config, name, default)
+    if not isinstance(section, dict):
+        raise BadInput(WHERE, f"{name}, an object", repr(section))
+    return section
 
 
 def read_count(config: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1) -> int:
     """Return a whole number of a config; raise BadInput for anything else."""
-    said = _get(config, name, default)
-    if not _is_whole(said, least):
-        raise BadInput(WHERE, f"{name}, a whole number >= {least}", repr(said))
-    return int(said)
+    count = _get(config, name, default)
+    if not _is_whole(count, least):
+        raise BadInput(WHERE, f"{name}, a whole number >= {least}", repr(count))
+    return int(count)
 
 
 def read_positive(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
     """Return a positive number of a config; raise BadInput for anything else."""
-    said = _get(config, name, default)
-    if isinstance(said, bool) or not isinstance(said, int | float) or not isfinite(said) or said <= 0:
-        raise BadInput(WHERE, f"{name}, a positive number", repr(said))
-    return float(said)
+    number = _get(config, name, default)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not isfinite(number) or number <= 0:
+        raise BadInput(WHERE, f"{name}, a positive number", repr(number))
+    return float(number)
 
 
-def _is_whole(said: Any, least: int) -> bool:
-    return isinstance(said, int) and not isinstance(said, bool) and said >= least
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _text_weights(text: TextShape, *, biased: bool) -> dict[str, tuple[int, ...]]:

@@ -106,10 +106,10 @@ class VideoGrader:
             wanted = [(0, start + at) for at in range(first, len(self._opening))]
             network = self._backbone.network
             logits = network.language.logits(network.states(tree, self._encode(clip, 0), wanted))
-            said = logits.log_softmax(-1).double().cpu()
+            logs = logits.log_softmax(-1).double().cpu()
         written = torch.tensor(self._opening[len(self._turn) :])
-        form = said[:-1].gather(1, written[:, None]).sum()
-        return GradeDistribution.from_logs(said[-1, list(self._digits)].numpy(), float(form))
+        form = logs[:-1].gather(1, written[:, None]).sum()
+        return GradeDistribution.from_logs(logs[-1, list(self._digits)].numpy(), float(form))
 
     def prefix_distributions(self, clip: TimedClip, task: str) -> list[GradeDistribution]:
         """Read the distribution after each frame: that of the video which ends there, at this video's size."""
@@ -117,8 +117,8 @@ class VideoGrader:
         (question,) = build_blocks(asked, self._backbone.tokens, self._backbone.shape)
         written = self._opening[len(self._turn) :]
         prompt = self._prefixes.hang_question(clip, (*question.ids, *self._turn), written, self._digits)
-        said = self._prefixes.read(clip, prompt)
-        return [GradeDistribution.from_logs(row[len(written) :], float(row[: len(written)].sum())) for row in said]
+        rows = self._prefixes.read(clip, prompt)
+        return [GradeDistribution.from_logs(row[len(written) :], float(row[: len(written)].sum())) for row in rows]
 
     @cached_property
     def _prefixes(self) -> PrefixReader:
@@ -135,8 +135,8 @@ class VideoGrader:
         asked = list(zip(clips, tasks, strict=True))
         lengths = [sum(map(len, self._blocks(clip, task, 0))) for clip, task in asked]
         what = f"Decoding answers to {len(asked)} videos"
-        said = self.budget.run(what, lengths, lambda some: self._decode_together(asked[some], forced))
-        return list(chain.from_iterable(said))
+        batches = self.budget.run(what, lengths, lambda some: self._decode_together(asked[some], forced))
+        return list(chain.from_iterable(batches))
 
     def _decode_together(self, asked: Sequence[tuple[TimedClip, str]], forced: bool) -> list[tuple[str, float]]:
         opening = self._opening if forced else self._turn
@@ -147,9 +147,9 @@ class VideoGrader:
             images = more if images is None else images.append(more)
             prompts.append((*self._blocks(clip, task, at), TokenBlock(opening)))
         backbone = self._backbone
-        found = decode_greedily(backbone.network, separate_tree(prompts), images, stops=backbone.stops, most=LONGEST)
-        said = opening[len(self._turn) :]
-        return [(backbone.tokens.text([*said, *answer.ids]), answer.least) for answer in found]
+        answers = decode_greedily(backbone.network, separate_tree(prompts), images, stops=backbone.stops, most=LONGEST)
+        start = opening[len(self._turn) :]
+        return [(backbone.tokens.text([*start, *answer.ids]), answer.least) for answer in answers]
 
     def _encode(self, clip: TimedClip, name: int) -> ImageFeatures:
         pairs = frame_pairs(len(clip))

@@ -108,11 +108,11 @@ def _warn_about_commit(name: str, before: str, now: str | None) -> None:
     """Name the commit of an unpinned branch, the first time and whenever it has moved."""
     if now is None or now == before:
         return
-    said = f"{name}: no revision is pinned, and main on the hub may move. Pin today's with revision={now}."
+    message = f"{name}: no revision is pinned, and main on the hub may move. Pin today's with revision={now}."
     if before:
-        said = f"{name}: main on the hub has moved to {now}, so earlier rewards are stale. "
-        said += f"Keep the earlier one with revision={before}."
-    warnings.warn(said, AmbiguityWarning, stacklevel=4)
+        message = f"{name}: main on the hub has moved to {now}, so earlier rewards are stale. "
+        message += f"Keep the earlier one with revision={before}."
+    warnings.warn(message, AmbiguityWarning, stacklevel=4)
 
 
 def _translate(error: Exception, what: str) -> DemeritError | None:

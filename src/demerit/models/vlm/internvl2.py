@@ -117,10 +117,10 @@ class InternVL2Shape:
         for name, needed in NEEDED.items():
             part = config if not name else read_section(config, name)
             for key, value in needed.items():
-                said = part.get(key)
-                if said != value and (said is not None or key == "model_type"):  # null counts as absent
+                fact = part.get(key)
+                if fact != value and (fact is not None or key == "model_type"):  # null counts as absent
                     where = f"{name}.{key}".lstrip(".")
-                    raise BadInput(CONFIG, f"{where} = {value!r}, as in InternVL2-2B and 8B", repr(said))
+                    raise BadInput(CONFIG, f"{where} = {value!r}, as in InternVL2-2B and 8B", repr(fact))
         scaling = read_section(text, "rope_scaling", {})
         if scaling and scaling.get("type", scaling.get("rope_type")) not in ("dynamic", "default"):
             raise BadInput(CONFIG, "llm_config.rope_scaling of type dynamic, or none", dict(scaling))

@@ -112,8 +112,8 @@ def can_compile() -> bool:
     triton = importlib.util.find_spec("triton") is not None
     if not (compiler and triton):
         missing = "C compiler" if triton else "triton"
-        said = f"No {missing} found: kernels are not compiled and scoring takes about 1.4 times as long."
-        warnings.warn(said, PerformanceWarning, stacklevel=2)
+        message = f"No {missing} found: kernels are not compiled and scoring takes about 1.4 times as long."
+        warnings.warn(message, PerformanceWarning, stacklevel=2)
     return bool(compiler and triton)
 
 
@@ -329,15 +329,15 @@ def _layer(weights: Mapping[str, Tensor], prefix: str) -> _Layer:
         parts = [weights[f"{prefix}{name}.weight"] for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    biases = [weights.get(f"{prefix}self_attn.{name}_proj.bias") for name in "qkv"]
-    given = [bias for bias in biases if bias is not None]
+    places = [f"{prefix}self_attn.{name}_proj.bias" for name in "qkv"]
+    biases = [weights[place] for place in places if place in weights]
     return _Layer(
         before=join_weights("input_layernorm"),
         after=join_weights("post_attention_layernorm"),
         qkv=join_weights("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
         q_norm=weights.get(f"{prefix}self_attn.q_norm.weight"),
         k_norm=weights.get(f"{prefix}self_attn.k_norm.weight"),
-        bias=torch.cat(given) if given else None,
+        bias=torch.cat(biases) if biases else None,
         out=join_weights("self_attn.o_proj"),
         wide=join_weights("mlp.gate_proj", "mlp.up_proj"),
         down=join_weights("mlp.down_proj"),

@@ -251,8 +251,8 @@ def transformers_network(config: Mapping[str, Any], weights: Mapping[str, Tensor
     plain = {name: weight for name, weight in weights.items() if name.startswith(("language_model.", "visual."))}
     if config["model_type"] == QWEN25:
         return assign_weights(empty_network(Qwen25Shape.from_config(config)).model, plain)
-    given = copy.deepcopy(dict(config))  # the library writes into what it is given
-    settings = Qwen3VLConfig(**{name: given[name] for name in given if name not in ("architectures", "model_type")})
+    facts = copy.deepcopy(dict(config))  # the library writes into what it is given
+    settings = Qwen3VLConfig(**{name: facts[name] for name in facts if name not in ("architectures", "model_type")})
     with torch.device("meta"):
         network: Any = Qwen3VLModel(settings)  # type: ignore[no-untyped-call]
     return assign_weights(network, plain)

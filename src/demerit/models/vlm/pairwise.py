@@ -92,13 +92,13 @@ class PairwiseCritic:
         by_size: dict[tuple[int, ...], list[Hashable]] = defaultdict(list)
         for key, image in images.items():
             by_size[image.shape].append(key)
-        found: ImageFeatures | None = None
+        features: ImageFeatures | None = None
         for keys in by_size.values():
             more = network.encode(self._batches([images[key] for key in keys]), keys)
-            found = more if found is None else found.append(more)
-        if found is None:
+            features = more if features is None else features.append(more)
+        if features is None:
             raise BadInput("images", "at least one image", "none")
-        return found
+        return features
 
     def _batches(self, images: Sequence[Images]) -> Iterator[torch.Tensor]:
         for start in range(0, len(images), TOGETHER):
@@ -123,22 +123,24 @@ class PairwiseCritic:
 
         def ask(some: slice) -> list[str]:
             nonlocal encoded
-            found = self._encode_missing(encoded, {key: images[key] for keys in questions[some] for key in keys})
+            features = self._encode_missing(encoded, {key: images[key] for keys in questions[some] for key in keys})
             backbone = self.backbone
             tree = shared_tree(prompts[some])
-            answers = decode_greedily(backbone.network, tree, found, stops=backbone.stops, most=LONGEST)
-            encoded = keep_images(found, {key: math.prod(grids[key]) for key in found.rows if last[key] >= some.stop})
+            answers = decode_greedily(backbone.network, tree, features, stops=backbone.stops, most=LONGEST)
+            encoded = keep_images(
+                features, {key: math.prod(grids[key]) for key in features.rows if last[key] >= some.stop}
+            )
             return [backbone.tokens.text(answer.ids) for answer in answers]
 
         what = f"Answering {len(questions)} prompts about images"
         lengths = [sum(map(len, blocks)) for blocks in prompts]
         return list(chain.from_iterable(self.budget.run(what, lengths, ask)))
 
-    def _encode_missing(self, known: ImageFeatures | None, images: Mapping[Hashable, Images]) -> ImageFeatures:
-        new = {key: image for key, image in images.items() if known is None or key not in known.rows}
-        if known is None:
+    def _encode_missing(self, features: ImageFeatures | None, images: Mapping[Hashable, Images]) -> ImageFeatures:
+        new = {key: image for key, image in images.items() if features is None or key not in features.rows}
+        if features is None:
             return self.encode(new)
-        return known.append(self.encode(new)) if new else known
+        return features.append(self.encode(new)) if new else features
 
     def blocks(
         self, keys: Sequence[Hashable], task: str, grids: Mapping[Hashable, tuple[int, int]]
@@ -287,11 +289,11 @@ class PlainCritic:
             by_length: dict[int, list[int]] = defaultdict(list)
             for at in range(some.start, some.stop):
                 by_length[len(prompts[at])].append(at)
-            found: dict[int, str] = {}
+            texts: dict[int, str] = {}
             for group in by_length.values():
-                shown = [images[key] for at in group for key in questions[at]]
-                found |= zip(group, self._decode([prompts[at] for at in group], shown), strict=True)
-            return [found[at] for at in sorted(found)]
+                pictures = [images[key] for at in group for key in questions[at]]
+                texts |= zip(group, self._decode([prompts[at] for at in group], pictures), strict=True)
+            return [texts[at] for at in sorted(texts)]
 
         what = f"Answering {len(questions)} prompts about images"
         return list(chain.from_iterable(self.budget.run(what, [len(ids) for ids in prompts], ask)))
@@ -310,15 +312,15 @@ class PlainCritic:
             return_dict_in_generate=True,
             output_logits=True,
         )
-        written = backbone.network.generate(
+        output = backbone.network.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             generation_config=settings,
             **backbone.shape.inputs(ids, images),
         )
-        if any(bool(logits.isnan().any()) for logits in written.logits):
+        if any(bool(logits.isnan().any()) for logits in output.logits):
             raise NonFiniteOutput  # argmax of NaN is a token that may read as a score
-        return [self._read(row) for row in written.sequences[:, ids.shape[1] :].tolist()]
+        return [self._read(row) for row in output.sequences[:, ids.shape[1] :].tolist()]
 
     def _read(self, answer: Sequence[int]) -> str:
         end = next((at for at, token in enumerate(answer) if token in self.backbone.stops), len(answer))

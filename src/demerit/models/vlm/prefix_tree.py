@@ -86,15 +86,15 @@ def shared_tree(sequences: Sequence[tuple[TokenBlock, ...]]) -> PrefixTree:
     segments: list[TreeSegment] = []
     parents = [-1] * len(sequences)
     for start, end in pairwise(ends):
-        known: dict[tuple[TokenBlock, ...], int] = {}
+        numbers: dict[tuple[TokenBlock, ...], int] = {}
         for at, sequence in enumerate(sequences):
             prefix = sequence[:end]
-            if prefix not in known:
+            if prefix not in numbers:
                 parent = parents[at]
-                seen = len(segments[parent].blocks) if parent >= 0 else 0
-                known[prefix] = len(segments)
-                segments.append(TreeSegment(sequence[start:end], parent, seen))
-            parents[at] = known[prefix]
+                count = len(segments[parent].blocks) if parent >= 0 else 0
+                numbers[prefix] = len(segments)
+                segments.append(TreeSegment(sequence[start:end], parent, count))
+            parents[at] = numbers[prefix]
     return PrefixTree(tuple(segments), tuple(parents))
 
 
@@ -117,7 +117,7 @@ def trunk_tree(
 
     `kept`: the trunk was computed before.
     """
-    segments = [TreeSegment(trunk), *(TreeSegment(blocks, 0, seen) for seen, blocks in branches)]
+    segments = [TreeSegment(trunk), *(TreeSegment(blocks, 0, count) for count, blocks in branches)]
     return PrefixTree(tuple(segments), tuple(range(1, len(segments))), kept=int(kept))
 
 

@@ -156,8 +156,8 @@ class PrefixReader:
         frames = resize_frames(clip.frames, self.size(clip), "torch")
         keys = self._compute_trunk(prompt.trunk, frames, what)
         lengths = [sum(map(len, blocks)) for _, blocks in prompt.branches]
-        said = self.budget.run(what, lengths, lambda some: self._score_branches(prompt, some, frames, keys))
-        return np.concatenate(said)
+        rows = self.budget.run(what, lengths, lambda some: self._score_branches(prompt, some, frames, keys))
+        return np.concatenate(rows)
 
     def _compute_trunk(self, trunk: tuple[TokenBlock, ...], frames: Images, what: str) -> KeyValues | None:
         """Compute the keys of all complete pairs, some at a time."""
@@ -186,12 +186,12 @@ class PrefixReader:
         packed = pack(tree, images.rows if images else {}, prompt.wanted_tokens(tree), past)
         language = self.backbone.network.language
         states = language.states(packed, images.features if images else None, keys)
-        said = []
+        rows = []
         for part in torch.split(states, READ * prompt.reads):
             words = language.logits(part).log_softmax(-1).view(-1, prompt.reads, self.backbone.shape.text.vocabulary)
             written = [words[:, at, [token]] for at, token in enumerate(prompt.answer)]
-            said.append(torch.cat([*written, words[:, -1, list(prompt.last)]], 1))
-        return np.asarray(torch.cat(said).double().cpu().numpy())
+            rows.append(torch.cat([*written, words[:, -1, list(prompt.last)]], 1))
+        return np.asarray(torch.cat(rows).double().cpu().numpy())
 
     def _encode(self, blocks: Sequence[TokenBlock], frames: Images) -> ImageFeatures | None:
         """Encode the images in some blocks; frames are resized already."""
@@ -207,9 +207,9 @@ class PrefixReader:
         complete = [pair for pair in frame_pairs(len(clip)) if pair[0] != pair[1]]
         branches = []
         for end in range(len(clip)):
-            seen = (end + 1) // PAIR
-            rest = self._video_blocks([(end, end)], clip, grid, first=not seen) if end % PAIR == 0 else ()
-            branches.append((seen, (*rest, ask)))
+            count = (end + 1) // PAIR
+            rest = self._video_blocks([(end, end)], clip, grid, first=not count) if end % PAIR == 0 else ()
+            branches.append((count, (*rest, ask)))
         trunk = self._video_blocks(complete, clip, grid, first=True)
         return PrefixPrompt(trunk, tuple(branches), tuple(answer), tuple(last))
 

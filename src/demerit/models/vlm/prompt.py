@@ -157,10 +157,10 @@ class PromptTokenizer:
 
     def id(self, special: str) -> int:
         """Return the id of a special token."""
-        found = self._backend.token_to_id(special)
-        if found is None:
+        number = self._backend.token_to_id(special)
+        if number is None:
             raise BadInput("tokenizer.json", f"the token {special}", "a vocabulary without it")
-        return int(found)
+        return int(number)
 
     def has_special(self, text: str) -> bool:
         """Whether a text contains a special token by its name."""
@@ -191,10 +191,10 @@ def check_tokenizer(tokens: PromptTokenizer, shape: VLMShape, where: str) -> Non
 def check_added_tokens(tokens: PromptTokenizer, added: Sequence[str], shape: VLMShape, where: str) -> None:
     """Raise BadInput unless the added tokens are the last rows of the embedding table, where they were trained."""
     rows = list(range(shape.text.vocabulary - len(added), shape.text.vocabulary))
-    found = [tokens.id(name) for name in added]
-    if found != rows:
+    ids = [tokens.id(name) for name in added]
+    if ids != rows:
         expected = f"{', '.join(added)} as the last rows of the embedding table, {rows[0]} to {rows[-1]}"
-        raise BadInput(f"tokenizer of {where}", f"{expected} (this tokenizer belongs to another model)", found)
+        raise BadInput(f"tokenizer of {where}", f"{expected} (this tokenizer belongs to another model)", ids)
 
 
 def user_turn(*pieces: Piece, then: str = "") -> list[Piece]:
@@ -278,15 +278,15 @@ class PieceTable:
 
     def merges(self) -> list[tuple[str, str]]:
         """List the pairs to join, first ones first."""
-        known = {text: place for place, (text, _, kind) in enumerate(self.pieces) if kind == NORMAL}
-        found = []
+        ranks = {text: place for place, (text, _, kind) in enumerate(self.pieces) if kind == NORMAL}
+        merges = []
         for text, score, kind in self.pieces:
             if kind == NORMAL:
                 pairs = ((text[:at], text[at:]) for at in range(1, len(text)))
-                places = sorted((known[a], known[b]) for a, b in pairs if a in known and b in known)
-                found += [(-score, (self.pieces[a][0], self.pieces[b][0])) for a, b in places]
-        found.sort(key=lambda item: item[0])
-        return [pair for _, pair in found]
+                places = sorted((ranks[a], ranks[b]) for a, b in pairs if a in ranks and b in ranks)
+                merges += [(-score, (self.pieces[a][0], self.pieces[b][0])) for a, b in places]
+        merges.sort(key=lambda item: item[0])
+        return [pair for _, pair in merges]
 
 
 def read_piece_tokenizer(folder: Path) -> PromptTokenizer:
@@ -305,16 +305,16 @@ def read_piece_tokenizer(folder: Path) -> PromptTokenizer:
     for at, text in added.items():
         if backend.token_to_id(text) != at:
             raise BadInput(str(where), f"{text} as one token, {at}", backend.token_to_id(text))
-    said = json.dumps(added, sort_keys=True).encode()
-    return PromptTokenizer(backend, hashlib.sha256(said + b"\0" + stored).hexdigest())
+    content = json.dumps(added, sort_keys=True).encode()
+    return PromptTokenizer(backend, hashlib.sha256(content + b"\0" + stored).hexdigest())
 
 
 def _read_added_tokens(config: dict[str, Any], where: str) -> dict[int, str]:
-    said = config.get("added_tokens_decoder")
+    tokens = config.get("added_tokens_decoder")
     try:
-        return {int(at): str(token["content"]) for at, token in said.items()}  # type: ignore[union-attr]
+        return {int(at): str(token["content"]) for at, token in tokens.items()}  # type: ignore[union-attr]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(where, "added_tokens_decoder, from ids to tokens", repr(said)[:80]) from error
+        raise BadInput(where, "added_tokens_decoder, from ids to tokens", repr(tokens)[:80]) from error
 
 
 def _build(table: PieceTable, added: dict[int, str]) -> Any:

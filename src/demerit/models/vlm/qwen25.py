@@ -136,8 +136,8 @@ class WindowedTower:
         """Encode images; arguments and result as in `Vision.features`."""
         merge = self.shape.merge
         grids = torch.tensor([[1, rows * merge, columns * merge]] * len(patches), device=patches.device)
-        found = self._tower(patches.flatten(0, 1).to(self._dtype), grid_thw=grids).pooler_output
-        return VisionFeatures(found.reshape(-1, self._width), ())
+        features = self._tower(patches.flatten(0, 1).to(self._dtype), grid_thw=grids).pooler_output
+        return VisionFeatures(features.reshape(-1, self._width), ())
 
 
 def _vision_settings(vision: WindowedVision) -> dict[str, Any]:

@@ -118,16 +118,16 @@ class RobometerProtocol:
         self, instruction: str, first: Sequence[ImageSlot], second: Sequence[ImageSlot]
     ) -> list[Piece]:
         """Ask which video is better; the last block but one ends in the token that is read."""
-        said = load_prompts("robometer")
-        ask = said["preference"] + (said["also_progress"] if self.also_progress else "")
+        prompts = load_prompts("robometer")
+        ask = prompts["preference"] + (prompts["also_progress"] if self.also_progress else "")
         return user_turn(
             ask.format(task=instruction),
-            said["first"],
+            prompts["first"],
             *_show(first, 1),
             SPLIT,
-            said["second"],
+            prompts["second"],
             *_show(second, 1 + len(first)),
-            said["ask"],
+            prompts["ask"],
             PREFERENCE,
             CUT,
         )
@@ -350,8 +350,8 @@ class LiveRobometer:
             past = (PastTokens(kept, np.arange(kept), advance), keys)
         tree = separate_tree([blocks[same:]])
         images = self._window_features(frames[same:])
-        state, made, _ = self.engine.network.states_and_keys(tree, images, tree.last_tokens(), past)
-        self._keys = made if past is None else past[1].append(made)
+        state, new_keys, _ = self.engine.network.states_and_keys(tree, images, tree.last_tokens(), past)
+        self._keys = new_keys if past is None else past[1].append(new_keys)
         self._last_blocks = blocks
         return state
 

@@ -249,17 +249,17 @@ def _resolve(entry: Any, home: Path) -> Any:
 
 def _expand(entry: Any, home: Path) -> list[Any]:
     """Return a source for each folder that an entry stands for."""
-    found = _resolve(entry, home)
-    if found is entry:
+    source = _resolve(entry, home)
+    if source is entry:
         return [entry]
-    folders = [found["folder"]]
-    if "*" in found["folder"]:
-        folders = sorted(folder for folder in glob.glob(found["folder"]) if Path(folder).is_dir())
+    folders = [source["folder"]]
+    if "*" in source["folder"]:
+        folders = sorted(folder for folder in glob.glob(source["folder"]) if Path(folder).is_dir())
         if not folders:
-            raise BadInput("recipe, sources", "folders that exist", f"nothing at {found['folder']}")
-        if found.get("name"):
-            raise BadInput("recipe, sources", "no name where `*` stands for several folders", repr(found["name"]))
-    return [{**found, "folder": path, "name": found.get("name") or safe_name(Path(path).name)} for path in folders]
+            raise BadInput("recipe, sources", "folders that exist", f"nothing at {source['folder']}")
+        if source.get("name"):
+            raise BadInput("recipe, sources", "no name where `*` stands for several folders", repr(source["name"]))
+    return [{**source, "folder": path, "name": source.get("name") or safe_name(Path(path).name)} for path in folders]
 
 
 def _to_plain(value: Any) -> Any:
@@ -314,9 +314,9 @@ class CorpusPlan:
     def digest(self) -> str:
         """A hash of the config, the chosen episodes and their splits."""
         digest = hashlib.sha256()
-        for drawn in self.drawn:
-            chosen = sorted((id, self.splits.get(f"{drawn.source.name}/{id}", "")) for id in drawn.ids)
-            digest.update(repr((drawn.source.name, chosen)).encode())
+        for sample in self.drawn:
+            chosen = sorted((id, self.splits.get(f"{sample.source.name}/{id}", "")) for id in sample.ids)
+            digest.update(repr((sample.source.name, chosen)).encode())
         return f"{self.config.digest}-{digest.hexdigest()[:16]}"
 
     @property
@@ -350,21 +350,21 @@ class CorpusReader:
 
     def expected(self) -> int:
         """The number of chosen episodes."""
-        return sum(len(drawn.ids) for drawn in self._chosen_sources())
+        return sum(len(sample.ids) for sample in self._chosen_sources())
 
     def records(self) -> Iterator[Record]:
         """Stream episodes and the preferences between them."""
-        for drawn in self._chosen_sources():
-            name = drawn.source.name
-            for record in open_source(drawn.source, self.strict).records():
+        for sample in self._chosen_sources():
+            name = sample.source.name
+            for record in open_source(sample.source, self.strict).records():
                 if isinstance(record, Preference):
-                    if {record.a, record.b} <= drawn.ids:
+                    if {record.a, record.b} <= sample.ids:
                         yield replace(record, a=f"{name}/{record.a}", b=f"{name}/{record.b}")
-                elif isinstance(record, Episode) and record.id in drawn.ids:
-                    yield self._place(label_episode(record, drawn.source), drawn.source)
+                elif isinstance(record, Episode) and record.id in sample.ids:
+                    yield self._place(label_episode(record, sample.source), sample.source)
 
     def _chosen_sources(self) -> list[DrawnSource]:
-        return [drawn for drawn in self.drawn if self.only is None or drawn.source.name in self.only]
+        return [sample for sample in self.drawn if self.only is None or sample.source.name in self.only]
 
     def _place(self, episode: Episode, source: CorpusSource) -> Episode:
         """Give an episode the corpus's names and its split; the source's names become tags."""
@@ -395,14 +395,14 @@ def make_plan(config: CorpusConfig, strict: bool = False, on_progress: StageProg
         root, names = Path(missing[0]).parent, " ".join(Path(folder).name for folder in missing)
         got = f"{len(missing)} that do not exist"
         raise BadInput(f"{root}: {names}", f"folders (--root DIR; of {len(config.sources)} in the recipe)", got)
-    drawn = tuple(draw_source(config, source, strict, on_progress) for source in config.sources)
-    if not any(found.ids for found in drawn):
+    samples = tuple(draw_source(config, source, strict, on_progress) for source in config.sources)
+    if not any(sample.ids for sample in samples):
         reasons = Counter[str]()
-        for found in drawn:
-            reasons.update(found.skipped)
+        for sample in samples:
+            reasons.update(sample.skipped)
         why = "; ".join(f"{count} skipped: {reason}" for reason, count in reasons.most_common(3)) or "empty sources"
         raise BadInput("recipe, sources", "at least one usable episode", why)
-    reader = CorpusReader(config, drawn, strict=strict)
+    reader = CorpusReader(config, samples, strict=strict)
     episodes: list[Episode] = []
     assigner = SplitAssigner()
     for episode in Dataset(reader):
@@ -415,7 +415,7 @@ def make_plan(config: CorpusConfig, strict: bool = False, on_progress: StageProg
     augmented = {source.name for source in config.sources if source.is_augmented}
     return CorpusPlan(
         config,
-        drawn,
+        samples,
         {episode.id: episode.origin.split for episode in episodes},
         check_leaks(episodes, open_held_out(config)),
         Counter((episode.origin.dataset, episode.origin.split) for episode in episodes),
@@ -441,24 +441,24 @@ def draw_source(
     config: CorpusConfig, source: CorpusSource, strict: bool = False, on_progress: StageProgress = lambda *_: None
 ) -> DrawnSource:
     """Read a source once and choose its episodes."""
-    drawn, tasks, grades = DrawnSource(source), dict[str, str](), dict[str, int | None]()
+    sample, tasks, grades = DrawnSource(source), dict[str, str](), dict[str, int | None]()
     dataset = open_source(source, strict)
     for episode in dataset:
-        drawn.found += 1
-        on_progress(f"reading {source.name}", drawn.found, None, "")
+        sample.found += 1
+        on_progress(f"reading {source.name}", sample.found, None, "")
         try:
             labelled = label_episode(episode, source)
             outcome = graded_outcome(labelled)
             tasks[episode.id], grades[episode.id] = task_of(labelled), outcome.grade if outcome else None
         except NotApplicable as error:
-            drawn.skipped[error.reason] += 1
+            sample.skipped[error.reason] += 1
     for problem in dataset.problems.rows():
         if not problem["kept"]:
-            drawn.skipped[str(problem["problem"])] += int(problem["episodes"])
-    drawn.usable, drawn.tasks = len(tasks), len(set(tasks.values()))
-    drawn.ids = draw_evenly(tasks, config.cap if source.cap is None else source.cap, config.seed)
-    drawn.grades.update(grades[id] for id in drawn.ids)
-    return drawn
+            sample.skipped[str(problem["problem"])] += int(problem["episodes"])
+    sample.usable, sample.tasks = len(tasks), len(set(tasks.values()))
+    sample.ids = draw_evenly(tasks, config.cap if source.cap is None else source.cap, config.seed)
+    sample.grades.update(grades[id] for id in sample.ids)
+    return sample
 
 
 def draw_evenly(tasks: Mapping[str, str], cap: int, seed: int) -> set[str]:

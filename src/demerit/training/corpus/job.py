@@ -78,7 +78,7 @@ class CorpusCounts:
 
     def add(self, episode: Episode) -> None:
         """Count one episode."""
-        source = next(drawn.source for drawn in self.drawn if drawn.source.name == episode.origin.dataset)
+        source = next(sample.source for sample in self.drawn if sample.source.name == episode.origin.dataset)
         origin, outcome, kind = episode.origin, graded_outcome(episode), kind_of(episode, source)
         grade, by = (outcome.grade, outcome.source) if outcome else (None, "")
         edit = episode.edits[-1].name if kind in MADE else ""
@@ -103,11 +103,11 @@ class CorpusCounts:
 
     def grades(self) -> dict[str, Counter[int | None]]:
         """The grades of the chosen episodes, of each kind in the corpus, and of all in it: before and after."""
-        drawn = sum((source.grades for source in self.drawn), Counter[int | None]())
+        total = sum((source.grades for source in self.drawn), Counter[int | None]())
         kinds = {kind: self.count("grade", kind=kind) for kind in KINDS}
         return {
-            "drawn": drawn,
-            **{kind: found for kind, found in kinds.items() if found},
+            "drawn": total,
+            **{kind: grades for kind, grades in kinds.items() if grades},
             "corpus": self.count("grade"),
         }
 
@@ -117,7 +117,7 @@ class CorpusCounts:
         by_source = {who: self.count("split", label_source=who) for who in (*LABEL_SOURCES, "")}
         return {
             "name": self.name,
-            "sources": {drawn.source.name: self._describe_source(drawn) for drawn in self.drawn},
+            "sources": {sample.source.name: self._describe_source(sample) for sample in self.drawn},
             "total": self._describe(),
             "splits": {
                 split: {
@@ -154,19 +154,19 @@ class CorpusCounts:
             "licences": _sort(self.count("licence", **where)),
         }
 
-    def _describe_source(self, drawn: DrawnSource) -> dict[str, Any]:
-        skipped = _sort(drawn.skipped)
-        if self.unreadable[drawn.source.name]:
-            skipped["its video cannot be read"] = self.unreadable[drawn.source.name]
+    def _describe_source(self, sample: DrawnSource) -> dict[str, Any]:
+        skipped = _sort(sample.skipped)
+        if self.unreadable[sample.source.name]:
+            skipped["its video cannot be read"] = self.unreadable[sample.source.name]
         return {
-            "role": drawn.source.role,
-            "about": drawn.source.about,
-            "found": drawn.found,
-            "usable": drawn.usable,
-            "drawn": len(drawn.ids),
-            "over_the_cap": drawn.over,
+            "role": sample.source.role,
+            "about": sample.source.about,
+            "found": sample.found,
+            "usable": sample.usable,
+            "drawn": len(sample.ids),
+            "over_the_cap": sample.over,
             "left_out": skipped,
-            **self._describe(source=drawn.source.name),
+            **self._describe(source=sample.source.name),
         }
 
     def table(self) -> tuple[list[str], list[list[str]]]:
@@ -203,7 +203,7 @@ class CorpusCounts:
         lines += ["", "## Label sources of the grades", "", *_format_table(["label source", *splits], labels)]
         if self.due:
             lines += ["", f"{self.due:,} examples of evaluation splits need a person's check (tag `human_check`)."]
-        sources = [_source_row(drawn, facts["sources"][drawn.source.name]) for drawn in self.drawn]
+        sources = [_source_row(sample, facts["sources"][sample.source.name]) for sample in self.drawn]
         lines += ["", "## Sources", "", *_format_table(header, sources)]
         if self.not_made:
             missed = [[name, reason, f"{count:,}"] for (name, reason), count in self.not_made.most_common()]
@@ -214,13 +214,13 @@ class CorpusCounts:
         return "\n".join([*lines, *(f"- {sentence}" for sentence in self.leaks.remarks)]) + "\n"
 
 
-def _source_row(drawn: DrawnSource, facts: dict[str, Any]) -> list[str]:
+def _source_row(sample: DrawnSource, facts: dict[str, Any]) -> list[str]:
     reasons = [f"{count:,} {reason}" for reason, count in facts["left_out"].items()]
-    reasons += [f"{drawn.over:,} over the cap"] if drawn.over else []
-    role = f"graded by {drawn.source.vouched_by}" if drawn.source.role == "graded" else drawn.source.role
+    reasons += [f"{sample.over:,} over the cap"] if sample.over else []
+    role = f"graded by {sample.source.vouched_by}" if sample.source.role == "graded" else sample.source.role
     licences = ", ".join(name or "unknown" for name in facts["licences"])
     numbers = [f"{facts[name]:,}" for name in ("found", "usable", "drawn")]
-    return [drawn.source.name, role, licences, *numbers, "; ".join(reasons), drawn.source.about]
+    return [sample.source.name, role, licences, *numbers, "; ".join(reasons), sample.source.about]
 
 
 def kind_of(episode: Episode, source: CorpusSource) -> str:
@@ -286,7 +286,7 @@ def build_corpus(
     client = _open_client(config, chat or {})
     plan = make_plan(config, strict, on_progress)
     plan.refuse_leaks()
-    licences = sorted({drawn.source.licence for drawn in plan.drawn if drawn.ids and drawn.source.licence})
+    licences = sorted({sample.source.licence for sample in plan.drawn if sample.ids and sample.source.licence})
     store = open_or_create(dest, config.name, " AND ".join(licences), f"corpus {config.name}, {plan.digest}")
     stages = store.root / "stages"
     stages.mkdir(exist_ok=True)
@@ -361,21 +361,21 @@ class _Build:
             self.on_progress("counterfactuals", now.finished, now.expected, f"{now.labels} labels")
 
         with client:
-            made: RelabelSummary = relabel(dataset, dest, client, config, on_progress=show)
-        self.summary.notes.append(str(made.spent))
-        for (stage, by), count in made.rejected.items():
+            result: RelabelSummary = relabel(dataset, dest, client, config, on_progress=show)
+        self.summary.notes.append(str(result.spent))
+        for (stage, by), count in result.rejected.items():
             self.counts.not_made[f"{stage} candidates", REJECTED_BY[by]] += count
-        for reason, count in made.unfinished.items():
+        for reason, count in result.unfinished.items():
             sentence = f"{count} originals have no counterfactuals yet ({reason}); run the same command again."
             self.summary.missing.append(sentence)
         return Store(dest)
 
     def _make_negatives(self, dataset: Dataset, mix: Mix) -> Store:
         dest = self.stages / "negatives"
-        made = make_negatives(
+        result = make_negatives(
             dataset, dest, mix, on_progress=lambda now: self.on_progress("negatives", now.seen, now.expected, "")
         )
-        for (name, reason), count in made.skipped.items():
+        for (name, reason), count in result.skipped.items():
             self.counts.not_made["negatives" if name == ANY else name, reason] += count
         return Store(dest)
 

@@ -153,8 +153,8 @@ def find_label(episode: Episode, is_demonstration: bool) -> tuple[str, Outcome |
     if with_curve:
         return "model", with_curve[0]
     judged = (label for label in episode.labels if (label.success, label.progress, label.grade) != (None, None, None))
-    found = most_trusted(judged)
-    return ("outcome", found) if found is not None else None
+    label = most_trusted(judged)
+    return ("outcome", label) if label is not None else None
 
 
 def _end_progress(frames: int, kind: str, outcome: Outcome | None) -> Floats32:
@@ -162,8 +162,8 @@ def _end_progress(frames: int, kind: str, outcome: Outcome | None) -> Floats32:
     progress = np.full(frames, np.nan, np.float32)
     if kind == "outcome" and outcome is not None:
         graded = None if outcome.grade is None else (outcome.grade - 1) / 4
-        known = outcome.progress if outcome.progress is not None else graded
-        progress[-1] = 1.0 if outcome.success else np.nan if known is None else known
+        final = outcome.progress if outcome.progress is not None else graded
+        progress[-1] = 1.0 if outcome.success else np.nan if final is None else final
     return progress
 
 
@@ -233,11 +233,11 @@ class RewindSampler:
         return rows[rng.integers(len(rows))]
 
     def _clip(self, row: CorpusRow, rng: np.random.Generator) -> RewindClip:
-        known = row_targets(row, self.config.targets)
+        curve = row_targets(row, self.config.targets)
         is_rewound = bool(row.success) and row.frames >= FEWEST_TO_REWIND and rng.random() < self.config.rewind
-        order = order_rewound(row.frames, rng) if is_rewound else order_forward(known, rng)
+        order = order_rewound(row.frames, rng) if is_rewound else order_forward(curve, rng)
         order = order[spread(len(order), self.config.frames)]
-        targets = known[order]
+        targets = curve[order]
         padding = self.config.frames - len(order)
         return RewindClip(
             frames=self.first[id(row)] + np.pad(order, (0, padding), mode="edge").astype(np.int64),

@@ -55,8 +55,8 @@ class CausalBlock(nn.Module):
         each = self.ask(tokens).reshape(tokens.shape[0], tokens.shape[1], 3 * self.heads, -1).transpose(1, 2)
         queries, keys, values = each.chunk(3, dim=1)
         match = queries @ keys.transpose(2, 3) * self.scale
-        seen = match.masked_fill(later, float("-inf")).softmax(dim=-1) @ values
-        tokens = self.first_normal(tokens + self.drop(self.join(seen.transpose(1, 2).flatten(2))))
+        mixture = match.masked_fill(later, float("-inf")).softmax(dim=-1) @ values
+        tokens = self.first_normal(tokens + self.drop(self.join(mixture.transpose(1, 2).flatten(2))))
         result: Tensor = self.second_normal(tokens + self.think(tokens))
         return result
 
@@ -81,8 +81,8 @@ class RewindNetwork(nn.Module):
 
     def forward(self, features: Tensor, words: Tensor) -> Tensor:
         """Compute (n, frames) from 0 to 1, of (n, frames, features) and (n, words)."""
-        seen = self.look(features)
-        tokens = torch.cat([self.read(words).unsqueeze(1), seen[:, :1] + self.first, seen[:, 1:]], dim=1)
+        states = self.look(features)
+        tokens = torch.cat([self.read(words).unsqueeze(1), states[:, :1] + self.first, states[:, 1:]], dim=1)
         place = torch.arange(tokens.shape[1], device=tokens.device)
         later = place.unsqueeze(0) > place.unsqueeze(1)
         for block in self.blocks:
@@ -100,10 +100,10 @@ def rewind_losses(own: Tensor, other: Tensor | None, targets: Tensor, weight: fl
         targets: t / T, along the rewind where there is one; NaN where unknown or padded.
         weight: of the second term.
     """
-    known = ~targets.isnan()
-    losses = {"progress": known_mean((own - targets.nan_to_num()) ** 2, known)}
+    is_known = ~targets.isnan()
+    losses = {"progress": known_mean((own - targets.nan_to_num()) ** 2, is_known)}
     if other is not None:
-        losses["mismatched"] = weight * known_mean(other**2, known)
+        losses["mismatched"] = weight * known_mean(other**2, is_known)
     return losses
 
 
@@ -190,16 +190,16 @@ class RewindTrainer(TrainingLoop[RewindNetwork, list[RewindClip], RewindBatch]):
             for column in ([clip.frames for clip in sample], [clip.targets for clip in sample])
         )
         words, _ = self.instructions.take([clip.instruction for clip in sample])
-        others, known = self.instructions.take([clip.other for clip in sample])
-        return RewindBatch(frames, targets, words, others, known.squeeze(1) > 0)
+        others, mask = self.instructions.take([clip.other for clip in sample])
+        return RewindBatch(frames, targets, words, others, mask.squeeze(1) > 0)
 
     def compute_losses(self, batch: RewindBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Compute the objective; both terms in one pass."""
-        seen, count = self.features[batch.frames].float(), len(batch.frames)
+        features, count = self.features[batch.frames].float(), len(batch.frames)
         apart = batch.mismatched
         if not self.config.mismatched or not bool(apart.any()):
-            return rewind_losses(self.network(seen, batch.words), None, batch.targets, 0.0)
-        both = self.network(torch.cat([seen, seen]), torch.cat([batch.words, batch.others]))
+            return rewind_losses(self.network(features, batch.words), None, batch.targets, 0.0)
+        both = self.network(torch.cat([features, features]), torch.cat([batch.words, batch.others]))
         other = both[count:] * apart.unsqueeze(1)  # a clip without another instruction adds nothing
         return rewind_losses(both[:count], other, batch.targets, self.config.mismatched)
 
@@ -245,10 +245,10 @@ def compute_features(
     path, partial = make_folder(folder) / f"features-{name}.npy", folder / f"features-{name}.partial"
     width = engine.info.vector
     if path.exists():
-        found: Floats32 = np.load(path, mmap_mode="r")
-        return found
+        features: Floats32 = np.load(path, mmap_mode="r")
+        return features
     done = partial.stat().st_size // (2 * width) if partial.exists() else 0
-    known: dict[bytes, Floats32] = {}
+    cache: dict[bytes, Floats32] = {}
     """by the hashes of the first frame and the frame"""
     with partial.open("ab") as file:
         file.truncate(done * 2 * width)
@@ -258,11 +258,11 @@ def compute_features(
                 images = corpus.frames(number).all()
                 hashes = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images]
                 keys = [hashes[0] + hash for hash in hashes]
-                new = [place for place, key in enumerate(keys) if key not in known]
+                new = [place for place, key in enumerate(keys) if key not in cache]
                 if new:
                     vectors = engine.features(images[new], images[0])[:, :width].astype(np.float16)
-                    known.update(zip([keys[place] for place in new], vectors, strict=True))
-                file.write(np.stack([known[key] for key in keys])[max(0, done - first) :].tobytes())
+                    cache.update(zip([keys[place] for place in new], vectors, strict=True))
+                file.write(np.stack([cache[key] for key in keys])[max(0, done - first) :].tobytes())
                 file.flush()
                 on_features(first + row.frames)
             first += row.frames
@@ -306,16 +306,16 @@ class InstructionTable:
     def __init__(self, instructions: Iterable[str], words: TextEncoder, device: torch.device) -> None:
         """Compute them once; unknown instructions have no vector."""
         vectors = {text: words.vector(text) for text in sorted({text for text in instructions if text})}
-        known = {text: vector for text, vector in vectors.items() if vector is not None}
-        self.numbers = {text: number for number, text in enumerate(known)}
-        table = list(known.values()) or [np.zeros(WIDTH, dtype=np.float32)]
+        rows = {text: vector for text, vector in vectors.items() if vector is not None}
+        self.numbers = {text: number for number, text in enumerate(rows)}
+        table = list(rows.values()) or [np.zeros(WIDTH, dtype=np.float32)]
         self.table = torch.from_numpy(np.stack(table)).to(device)
 
     def take(self, instructions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return (n, width) vectors, and (n, 1) with 1 where there is one."""
         numbers = torch.tensor([self.numbers.get(text, -1) for text in instructions], device=self.table.device)
-        known = (numbers >= 0).float().unsqueeze(1)
-        return self.table[numbers.clamp(min=0)] * known, known
+        mask = (numbers >= 0).float().unsqueeze(1)
+        return self.table[numbers.clamp(min=0)] * mask, mask
 
 
 def list_credits(rows: Iterable[CorpusRow]) -> list[str]:

@@ -258,8 +258,8 @@ def name_tasks(instructions: Iterable[str]) -> dict[str, str]:
     """Map instructions that may mean the same task to the first of them."""
     names: dict[str, str] = {}
     for instruction in instructions:
-        known = (name for other, name in names.items() if same_task(instruction, other))
-        names[instruction] = next(known, instruction)
+        matches = (name for other, name in names.items() if same_task(instruction, other))
+        names[instruction] = next(matches, instruction)
     return names
 
 
@@ -302,14 +302,14 @@ def _find_conflicts(episodes: Sequence[Episode], labels: Mapping[str, TeachLabel
                 same_video[episode.fingerprint()].append(episode.id)
             except UnreadableVideo:
                 continue  # reported with its reason when it is decoded
-    found = {}
+    conflicts = {}
     for ids in same_video.values():
         if len({labels[id].verdict for id in ids}) > 1:
             for id in ids:
                 other = next(other for other in ids if labels[other].verdict != labels[id].verdict)
                 mine, theirs = ("success" if labels[name].verdict else "failure" for name in (id, other))
-                found[id] = f"the same video is called a {mine} here and a {theirs} in {other}"
-    return {**found, **{episode.id: reason for episode in episodes if (reason := _source_conflict(episode))}}
+                conflicts[id] = f"the same video is called a {mine} here and a {theirs} in {other}"
+    return {**conflicts, **{episode.id: reason for episode in episodes if (reason := _source_conflict(episode))}}
 
 
 def _conflicting_pairs(preferences: Sequence[Preference]) -> set[frozenset[str]]:
@@ -380,13 +380,13 @@ def gather_data(dataset: Dataset, limit: int | None = None, selection: LabelSele
     conflicts = _find_conflicts(episodes, labels)
     kept = {id: label for id, label in labels.items() if id not in conflicts}
     split = _conflicting_pairs(choices)
-    known = {episode.id for episode in episodes} - set(conflicts)
+    ids = {episode.id for episode in episodes} - set(conflicts)
     pairs = tuple(
-        choice for choice in choices if {choice.a, choice.b} <= known and frozenset((choice.a, choice.b)) not in split
+        choice for choice in choices if {choice.a, choice.b} <= ids and frozenset((choice.a, choice.b)) not in split
     )
     used = {*kept, *(id for pair in pairs for id in (pair.a, pair.b))}
     rest = [episode for episode in episodes if episode.id not in used and episode.id not in conflicts]
-    found = TeachData(
+    data = TeachData(
         address,
         dataset.name,
         tuple(episode for episode in episodes if episode.id in used),
@@ -396,35 +396,35 @@ def gather_data(dataset: Dataset, limit: int | None = None, selection: LabelSele
         conflicts,
         (*selection.notes(), *_data_notes(dataset, kept, conflicts, len(split), unplaced)),
     )
-    _check_enough(found, episodes, labels, selection)
-    return found
+    _check_enough(data, episodes, labels, selection)
+    return data
 
 
 def _check_enough(
-    found: TeachData, episodes: Sequence[Episode], labels: Mapping[str, TeachLabel], selection: LabelSelection
+    data: TeachData, episodes: Sequence[Episode], labels: Mapping[str, TeachLabel], selection: LabelSelection
 ) -> None:
-    usable = found.labels
-    if labels and not usable and not found.preferences:
-        id, reason = next(iter(found.conflicts.items()))
+    usable = data.labels
+    if labels and not usable and not data.preferences:
+        id, reason = next(iter(data.conflicts.items()))
         got = f"{len(labels)} labelled episodes that all contradict another, e.g. {id}: {reason}"
-        raise BadInput(found.address, "labels that agree with each other", got)
-    if not usable and not found.preferences:
+        raise BadInput(data.address, "labels that agree with each other", got)
+    if not usable and not data.preferences:
         got = " ".join((f"{count_episodes(len(episodes))}, none labelled.", *selection.notes()))
-        raise BadInput(found.address, f"labelled episodes: {LABEL_KINDS}", got)
-    if len(found.preferences) >= FEWEST_CHOICES:
+        raise BadInput(data.address, f"labelled episodes: {LABEL_KINDS}", got)
+    if len(data.preferences) >= FEWEST_CHOICES:
         return
     if len(usable) < FEWEST_EPISODES:
         expected = f"at least {FEWEST_EPISODES} labelled episodes, or {FEWEST_CHOICES} comparisons"
-        raise BadInput(found.address, expected, f"{len(usable)} labelled and {len(found.preferences)} compared")
+        raise BadInput(data.address, expected, f"{len(usable)} labelled and {len(data.preferences)} compared")
     curves = [label.curve for label in usable.values() if label.curve is not None]
     if len(curves) == len(usable):
         values = np.concatenate([curve[~np.isnan(curve)] for curve in curves])
         if float(values.min()) == float(values.max()):
             got = f"{len(curves)} curves that are {values[0]:g} at every frame"
-            raise BadInput(found.address, "curves that rise and fall", got)
+            raise BadInput(data.address, "curves that rise and fall", got)
     if max(map(_highest, usable.values()), default=0.0) < REACHED:
         expected = "at least one success, to know what a finished task looks like"
-        raise BadInput(found.address, expected, f"{len(usable)} labelled episodes, none of them a success")
+        raise BadInput(data.address, expected, f"{len(usable)} labelled episodes, none of them a success")
 
 
 def _highest(label: TeachLabel) -> float:
@@ -494,8 +494,8 @@ class FrameTargets:
     @property
     def highest(self) -> float:
         """The highest known value; NaN when nothing is known."""
-        known = self.value[(self.origin > 0) & ~self.capped]
-        return float(known.max()) if len(known) else float("nan")
+        values = self.value[(self.origin > 0) & ~self.capped]
+        return float(values.max()) if len(values) else float("nan")
 
     def choose_rows(self, count: int, last: int) -> tuple[Ints, Floats]:
         """Choose about `count` frames to fit, and their weights: an origin's weight is shared by its frames.
@@ -535,10 +535,10 @@ class FrameTargets:
 
     def finish(self, label: TeachLabel) -> FrameTargets:
         """Fill in `done`, from the values and the label, and return the targets."""
-        known = self.origin > 0
+        is_known = self.origin > 0
         # A success is done where it is as far as at its end; anything else only where progress is complete.
-        level = min(DONE, float(self.value[-1])) if label.verdict and known[-1] else DONE
-        self.done[known] = (self.value[known] >= level) & ~self.capped[known]
+        level = min(DONE, float(self.value[-1])) if label.verdict and is_known[-1] else DONE
+        self.done[is_known] = (self.value[is_known] >= level) & ~self.capped[is_known]
         return self
 
 
@@ -585,12 +585,12 @@ def wrong_task_targets(length: int, config: TeachConfig) -> FrameTargets:
 
 def _use_curve(draft: FrameTargets, label: TeachLabel) -> None:
     curve = np.asarray(label.curve, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(curve))
-    if len(known) == len(curve):
+    frames = np.flatnonzero(~np.isnan(curve))
+    if len(frames) == len(curve):
         draft.set(slice(None), curve, "measured")
         return
-    draft.set(known, curve[known], "marked")
-    points = dict(zip(known.tolist(), curve[known].tolist(), strict=True))
+    draft.set(frames, curve[frames], "marked")
+    points = dict(zip(frames.tolist(), curve[frames].tolist(), strict=True))
     points.setdefault(0, 0.0)
     if label.end is not None:
         points.setdefault(len(curve) - 1, label.end)

@@ -126,12 +126,12 @@ class FeatureSpec:
     def _stream(
         self, embedded: EmbeddedEpisode, order: npt.NDArray[np.integer], instruction: str, length: int, stride: int
     ) -> Features:
-        found = {}
+        blocks = {}
         for camera, whole in embedded.tower.items():
             tower = np.asarray(whole, dtype=np.float32)[order]
             stream = FeatureStream(self.network, instruction, self.parts)
-            found[camera] = stream_features(stream, tower, stride_indices(length, stride), stride)
-        return join_cameras([found.get(camera) for camera in self.cameras])
+            blocks[camera] = stream_features(stream, tower, stride_indices(length, stride), stride)
+        return join_cameras([blocks.get(camera) for camera in self.cameras])
 
     def present(self, episode: Episode) -> list[str]:
         """Return the cameras that an episode has."""
@@ -189,13 +189,13 @@ def extract_features(
     todo: list[Episode] = []
     done = 0
     for episode in episodes:
-        found = _look_up(episode, spec, cache)
-        if found is None:
+        features = _look_up(episode, spec, cache)
+        if features is None:
             todo.append(episode)
             continue
         done += 1
         on_done(done)
-        yield found
+        yield features
     wanted = partial(stride_indices, stride=spec.stride)
     originals = {episode.id: episode for episode in todo}
     for batch in load_ahead(todo, wanted, BATCH, workers, spec.present, spec.prepare):

@@ -218,24 +218,24 @@ class RegressionRows:
 
 def build_rows(examples: Sequence[FitExample], pairs: Sequence[PreferencePair], config: TeachConfig) -> RegressionRows:
     """Choose and weigh the frames of all examples and pairs."""
-    found = [_example_rows(example, config) for example in examples]
-    plain = sum(len(x) for x, *_ in found)
+    blocks = [_example_rows(example, config) for example in examples]
+    plain = sum(len(x) for x, *_ in blocks)
     ends, differences, start = [], [], plain
     for better, worse, _ in pairs:
         a, b = (_end_rows(examples[i], config) for i in (better, worse))
         differences.append((slice(start, start + len(a)), slice(start + len(a), start + len(a) + len(b))))
         ends += [a, b]
         start += len(a) + len(b)
-    y = [rows[1] for rows in found] + [np.array([[0.0 if tie else config.margin, 0.0]]) for _, _, tie in pairs]
-    bound = [rows[2] for rows in found] + [np.full((1, 2), EXACT if tie else AT_LEAST) for _, _, tie in pairs]
-    weight = np.concatenate([*(rows[3] for rows in found), np.full(len(pairs), config.weights.pair)])
-    group = [np.full(len(rows[0]), example.group) for example, rows in zip(examples, found, strict=True)]
-    task = [np.full(len(rows[0]), example.task) for example, rows in zip(examples, found, strict=True)]
+    y = [rows[1] for rows in blocks] + [np.array([[0.0 if tie else config.margin, 0.0]]) for _, _, tie in pairs]
+    bound = [rows[2] for rows in blocks] + [np.full((1, 2), EXACT if tie else AT_LEAST) for _, _, tie in pairs]
+    weight = np.concatenate([*(rows[3] for rows in blocks), np.full(len(pairs), config.weights.pair)])
+    group = [np.full(len(rows[0]), example.group) for example, rows in zip(examples, blocks, strict=True)]
+    task = [np.full(len(rows[0]), example.task) for example, rows in zip(examples, blocks, strict=True)]
     share = config.weights.pair * len(pairs) / max(1, start - plain)
     frame_weight = np.concatenate([weight[:plain], np.full(start - plain, share)])
     columns, outputs = examples[0].x.shape[1], 0 if examples[0].read is None else 2
-    frames = np.concatenate([*(rows[0] for rows in found), *ends, np.zeros((0, columns + outputs))])
-    sizes = np.array([len(rows[0]) for rows in found], dtype=np.int64)
+    frames = np.concatenate([*(rows[0] for rows in blocks), *ends, np.zeros((0, columns + outputs))])
+    sizes = np.array([len(rows[0]) for rows in blocks], dtype=np.int64)
     whole = np.array([bool(example.targets.origin[-1]) for example in examples])
     return RegressionRows(
         frames[:, :columns],
@@ -397,12 +397,12 @@ def _fit_candidates(z: Floats, share: Floats | None, rows: RegressionRows, confi
         wanted = {"linear"}
     linear = _fit_linear(z, rows, config) if wanted & {"linear", "both"} else None
     rbf = _fit_rbf(z, share, whole, rows, config) if wanted & {"rbf", "both"} else None
-    found = [candidate for candidate in (linear, rbf) if candidate is not None and candidate.kind in wanted]
+    candidates = [candidate for candidate in (linear, rbf) if candidate is not None and candidate.kind in wanted]
     if linear is not None and rbf is not None and "both" in wanted:
         mean = (linear.held_out + rbf.held_out) / 2
         penalties = (*linear.penalties, *rbf.penalties)
-        found.append(_HeadCandidate("both", linear.linear, rbf.rbf, mean, _row_error(rows, mean), penalties))
-    return found
+        candidates.append(_HeadCandidate("both", linear.linear, rbf.rbf, mean, _row_error(rows, mean), penalties))
+    return candidates
 
 
 def _choose_candidate(candidates: Sequence[_HeadCandidate]) -> _HeadCandidate:
@@ -429,7 +429,7 @@ def _fit_rbf(z: Floats, share: Floats | None, whole: Ints, rows: RegressionRows,
     near = z[np.sort(order)]
     apart = -np.log(np.maximum(rbf_kernel(near, near, 1.0), 1e-300))
     typical = float(np.median(apart[np.triu_indices(len(near), 1)])) if len(near) > 1 else 1.0
-    found = []
+    candidates = []
     for width in config.widths:
         gamma = 1 / (2 * width**2 * max(typical, 1e-9))
         s, vectors = np.linalg.eigh(rbf_kernel(near, near, gamma))
@@ -437,8 +437,8 @@ def _fit_rbf(z: Floats, share: Floats | None, whole: Ints, rows: RegressionRows,
         columns = np.concatenate([rows.combine(rbf_kernel(z, near, gamma, share) @ root), rows.constant()], axis=1)
         coefficients, held_out, penalty = _fit_ridge(columns, rows, config)
         rbf = RbfPart(near, gamma, root @ coefficients[:-1], coefficients[-1] * CONSTANT)
-        found.append(_HeadCandidate("rbf", None, rbf, held_out, _row_error(rows, held_out), (penalty,)))
-    return min(found, key=lambda candidate: candidate.error)
+        candidates.append(_HeadCandidate("rbf", None, rbf, held_out, _row_error(rows, held_out), (penalty,)))
+    return min(candidates, key=lambda candidate: candidate.error)
 
 
 def _fit_ridge(columns: Floats, rows: RegressionRows, config: TeachConfig) -> tuple[Floats, Floats, float]:

@@ -173,10 +173,10 @@ def _feature_spec(
     if not cameras:
         counts = ", ".join(f"{name} ({count})" for name, count in count_cameras(data.taught).items())
         raise BadInput(data.address, "a camera that most labelled episodes have (or --camera)", counts)
-    known = count_cameras(data.taught)
-    unknown = [name for name in cameras if name not in known]
+    choices = count_cameras(data.taught)
+    unknown = [name for name in cameras if name not in choices]
     if unknown:
-        raise BadInput("cameras", f"some of {', '.join(sorted(known))}", ", ".join(unknown))
+        raise BadInput("cameras", f"some of {', '.join(sorted(choices))}", ", ".join(unknown))
     lengths = [max(_length(episode, name) for name in cameras) for episode in data.taught]
     keep = images_to_keep(network, config, len(data.taught) * len(cameras))
     return FeatureSpec(network, cameras, choose_stride(lengths, len(cameras)), config, keep)
@@ -190,9 +190,9 @@ def _length(episode: Episode, camera: str) -> int:
 
 
 @contextmanager
-def _open_cache(out: Path | None, address: str, given: str | Path | None) -> Iterator[Path]:
+def _open_cache(out: Path | None, address: str, place: str | Path | None) -> Iterator[Path]:
     """Lock and return the folder of the feature cache; a temporary one when none is given and no model is written."""
-    if out is None and given is None:
+    if out is None and place is None:
         with tempfile.TemporaryDirectory(prefix="demerit-teach-") as folder:
             yield Path(folder)
         return
@@ -201,8 +201,8 @@ def _open_cache(out: Path | None, address: str, given: str | Path | None) -> Ite
         before = facts.get("taught_on", {}).get("address")
         if facts and before != address:
             raise StoreError(out, f"it holds a model taught on {before}, not on {address}; choose another folder")
-        given = given or out.with_name(out.name + CACHE_SUFFIX)
-    cache = make_folder(Path(str(given)))
+        place = place or out.with_name(out.name + CACHE_SUFFIX)
+    cache = make_folder(Path(str(place)))
     with lock_folder(cache):
         yield cache
 
@@ -263,26 +263,26 @@ class _TeachJob:
     def _embed_taught(self) -> list[EmbeddedEpisode]:
         """Extract the features of everything taught; Ctrl-C ends this stage, not the job."""
         episodes = self.data.interleave()
-        found: list[EmbeddedEpisode] = []
+        results: list[EmbeddedEpisode] = []
         lost: list[UnreadableEpisode] = []
         try:
             for result in self._extract(episodes, "extracting features"):
                 if isinstance(result, EmbeddedEpisode):
-                    found.append(result)
+                    results.append(result)
                 else:
                     lost.append(result)
         except KeyboardInterrupt:
-            if not found:
+            if not results:
                 raise
-            done = len(found) + len(lost)
+            done = len(results) + len(lost)
             self.stopped = f"interrupted after {done} of {len(episodes)} episodes: the model was taught on those"
-        if len(lost) * 2 > len(episodes) or not found:
+        if len(lost) * 2 > len(episodes) or not results:
             reason, count = Counter(why for _, why in lost).most_common(1)[0]
             got = f"{len(lost)} of {len(episodes)} labelled episodes that cannot, {count} of them because: {reason}"
             raise BadInput(self.data.address, "videos that can be read", got)
         self.notes += [f"{id} was skipped: {why}." for id, why in lost]
         order = {episode.id: place for place, episode in enumerate(self.data.taught)}
-        return sorted(found, key=lambda embedded: order[embedded.id])
+        return sorted(results, key=lambda embedded: order[embedded.id])
 
     def _describe_cameras(self) -> Iterator[str]:
         taught = self.data.taught
@@ -329,9 +329,9 @@ class _TeachJob:
     ) -> list[LabelSuggestion]:
         most = int(np.clip(len(training_set), *UNLABELLED_EPISODES))
         results = self._extract(self.data.unlabelled[:most], "looking for what to label next")
-        found = [result for result in results if isinstance(result, EmbeddedEpisode)]
+        episodes = [result for result in results if isinstance(result, EmbeddedEpisode)]
         calibration = calibrate_success(training_set, held_out, self.risk)
-        return suggest_labels(training_set, held_out.heads, head, calibration, found, reader)
+        return suggest_labels(training_set, held_out.heads, head, calibration, episodes, reader)
 
     def _write(
         self,

@@ -112,8 +112,8 @@ class TeachResults:
     @property
     def which_camera(self) -> str:
         """The figures of the cameras in a sentence; empty when there are none."""
-        known = [(figure, f"AUROC {number(figure.auroc)}") for figure in self.cameras if not math.isnan(figure.auroc)]
-        parts = [f"{figure.cameras[0] if len(figure.cameras) == 1 else 'together'} {text}" for figure, text in known]
+        pairs = [(figure, f"AUROC {number(figure.auroc)}") for figure in self.cameras if not math.isnan(figure.auroc)]
+        parts = [f"{figure.cameras[0] if len(figure.cameras) == 1 else 'together'} {text}" for figure, text in pairs]
         return f"Cameras, each shown alone to the held-out heads: {', '.join(parts)}." if parts else ""
 
     @property
@@ -289,9 +289,9 @@ def _held_out_rewards(training_set: TrainingSet, held_out: CrossValidation, mode
         described = model.describe_scoring(
             cameras, embedded.episode.instruction, len(embedded.at), success[-1], familiarity=None
         )
-        given = {"left out in fold": int(held_out.fold[index]), **described}
+        facts = {"left out in fold": int(held_out.fold[index]), **described}
         value = model.head.value(outputs).astype(np.float32)
-        yield Reward(name, embedded.id, embedded.at, value, success, given=given)
+        yield Reward(name, embedded.id, embedded.at, value, success, given=facts)
 
 
 def _untaught_rewards(training_set: TrainingSet) -> Iterator[Reward]:
@@ -351,13 +351,13 @@ def _summarize(report: Report, calibration: SuccessCalibration) -> str:
     return " ".join(parts)
 
 
-def _interval(found: Measure, name: str = "") -> str:
-    if math.isnan(found.low):
+def _interval(measure: Measure, name: str = "") -> str:
+    if math.isnan(measure.low):
         return ""
-    if found.low == found.high:  # every resample is the same: a sign of few episodes, not of certainty
+    if measure.low == measure.high:  # every resample is the same: a sign of few episodes, not of certainty
         return f" ({name}too few episodes for an interval)"
-    style = ".2f" if found.name == "progress_error" else ".0%"
-    return f" ({name}{found.level:.0%} interval {found.low:{style}} to {found.high:{style}})"
+    style = ".2f" if measure.name == "progress_error" else ".0%"
+    return f" ({name}{measure.level:.0%} interval {measure.low:{style}} to {measure.high:{style}})"
 
 
 def _caveats(training_set: TrainingSet, held_out: CrossValidation) -> Iterator[str]:
@@ -368,8 +368,8 @@ def _caveats(training_set: TrainingSet, held_out: CrossValidation) -> Iterator[s
         yield f"Only {groups} independent recordings: every figure here is rough."
     recordings = len(set(training_set.recordings))
     if recordings < len(training_set):
-        shown = "one video" if recordings == 1 else f"{recordings} different videos"
-        yield f"{len(training_set)} episodes show {shown}: copies count once, and are held out together."
+        videos = "one video" if recordings == 1 else f"{recordings} different videos"
+        yield f"{len(training_set)} episodes show {videos}: copies count once, and are held out together."
     if any(training_set.looks):
         few = sum(training_set.looks)
         yield (
@@ -614,10 +614,10 @@ def _make_films(suggestions: Sequence[LabelSuggestion], frames: Mapping[str, Fra
 
 def _learning_dots(curve: tuple[CurvePoint, ...]) -> list[dict[str, Any]]:
     """Place the points: groups on a log scale to the right, AUROC from 1/2 upwards."""
-    known = [point for point in curve if not math.isnan(point.auroc)]
-    if len(known) < 2:  # noqa: PLR2004
+    points = [point for point in curve if not math.isnan(point.auroc)]
+    if len(points) < 2:  # noqa: PLR2004
         return []
-    step = (WIDTH - 2 * PAD) / (len(known) - 1)
+    step = (WIDTH - 2 * PAD) / (len(points) - 1)
     return [
         {
             "x": round(PAD + i * step, 1),
@@ -625,7 +625,7 @@ def _learning_dots(curve: tuple[CurvePoint, ...]) -> list[dict[str, Any]]:
             "groups": point.groups,
             "text": f"taught on {point.groups}: AUROC {number(point.auroc)}{_describe_error(point.error)}",
         }
-        for i, point in enumerate(known)
+        for i, point in enumerate(points)
     ]
 
 

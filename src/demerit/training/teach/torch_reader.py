@@ -95,10 +95,10 @@ def make_example(
     names = np.array(["", *ORIGINS])[origin]
     weight = np.array([TRUST.get(name, 1.0) if name else 0.0 for name in names])
     # whether the task is done is unknown on an interpolated way; never at its start, and nowhere in a failure
-    known = (origin > 0) & ~np.isin(names, ("made_up", "between"))
+    is_known = (origin > 0) & ~np.isin(names, ("made_up", "between"))
     early = (kept < EARLY * len(targets)) & (names != "measured")
     failed = (origin == 0) & (success is False)
-    done = np.where(known & ~early, np.nan_to_num(targets.done[kept]), 0.0)
+    done = np.where(is_known & ~early, np.nan_to_num(targets.done[kept]), 0.0)
     draw = ((weight > 0) | early | failed).astype(np.float64)
     draw /= max(draw.sum(), 1.0)
     last = (kept >= len(targets) - ending) & (weight > 0)
@@ -111,7 +111,7 @@ def make_example(
         weight,
         targets.capped[kept],
         done,
-        (known | early | failed).astype(np.float64),
+        (is_known | early | failed).astype(np.float64),
         draw / max(draw.sum(), 1e-9),
         success,
     )
@@ -291,21 +291,21 @@ def teach_reader(
     groups = list(training_set.groups)
     fold = assign_folds(groups, training_set.success, min(FOLDS, len(set(groups))), config.seed)
     total = int(fold.max()) + 2
-    found: dict[int, dict[str, Floats]] = {}
+    outputs: dict[int, dict[str, Floats]] = {}
     for number in range(total - 1):
         on_trained(number, total)
         network = train_reader([examples[i] for i in np.flatnonzero(fold != number)], config.seed + number)
         for index in np.flatnonzero(fold == number).tolist():
             embedded = training_set.episodes[index]
             frames = np.arange(len(embedded.at))
-            found[index] = {
+            outputs[index] = {
                 camera: np.stack([np.interp(frames, embedded.kept, column) for column in read.T], axis=1)
                 for camera, read in zip(embedded.images, read_example(network, examples[index]), strict=True)
             }
     on_trained(total - 1, total)
     content = export_reader(train_reader(examples, config.seed + total), lower)
     on_trained(total, total)
-    return content, found
+    return content, outputs
 
 
 def _make_examples(training_set: TrainingSet, lower: onnx.ModelProto) -> Iterator[ReaderExample]:

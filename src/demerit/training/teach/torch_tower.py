@@ -89,9 +89,9 @@ def keep_positions(embeddings: Any) -> None:
     compute: Callable[..., Tensor] = embeddings.interpolate_pos_encoding
     kept: list[Tensor] = []
 
-    def positions(*given: Any) -> Tensor:
+    def positions(*arguments: Any) -> Tensor:
         if not kept:
-            kept.append(compute(*given))
+            kept.append(compute(*arguments))
         return kept[0]
 
     embeddings.interpolate_pos_encoding = positions
@@ -117,13 +117,13 @@ def convert_tower(folder: Path) -> bytes:
             raise BadInput(str(folder), f"weights in safetensors files that fit {CONFIG}", reason) from error
         path = Path(temporary) / "tower.onnx"
         export_graph(graph, (images[:2],), path, ["frames"], ["features"], {"frames": {0: "n"}, "features": {0: "n"}})
-        written = onnx.load(str(path))
+        model = onnx.load(str(path))
     pooled = features.shape[1] - len(graph.regions) * graph.model.config.hidden_size
     licence = f"{read_card_licence(folder) or 'not stated'} ({kind})"
-    onnx.helper.set_model_props(written, {"licence": licence, "pooled": str(pooled)})
-    content = bytes(written.SerializeToString())
-    found = load_session(content, folder).run(None, {"frames": images.numpy()})[0]
-    if not np.abs(found - features).max() <= CLOSE * features.std():
+    onnx.helper.set_model_props(model, {"licence": licence, "pooled": str(pooled)})
+    content = bytes(model.SerializeToString())
+    outputs = load_session(content, folder).run(None, {"frames": images.numpy()})[0]
+    if not np.abs(outputs - features).max() <= CLOSE * features.std():
         raise BadInput(str(folder), "a model that ONNX computes as torch does", "other features")
     return content
 
@@ -168,7 +168,7 @@ def _load_model(folder: Path, kind: str) -> Any:
         )
     if about["missing_keys"]:
         raise WeightsMismatch(sorted(about["missing_keys"]), [], f"{folder} cannot be a tower.")
-    size = sum(one.numel() * one.element_size() for one in model.parameters())
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     if size > MOST_BYTES:
         raise BadInput(str(folder), "a vision model of at most 2 GiB (as 32-bit floats)", f"{size / 2**30:.1f} GiB")
     return model

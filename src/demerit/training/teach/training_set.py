@@ -146,9 +146,9 @@ class TrainingSet:
 
     def mean_read(self, index: int, cameras: Iterable[str] | None = None) -> Floats | None:
         """Return what the reader says of an example, the mean over its cameras, or over some of them."""
-        found = self.read.get(index, {})
-        seen = [found[name] for name in (found if cameras is None else cameras) if name in found]
-        return np.mean(seen, axis=0) if seen else None
+        outputs = self.read.get(index, {})
+        parts = [outputs[name] for name in (outputs if cameras is None else cameras) if name in outputs]
+        return np.mean(parts, axis=0) if parts else None
 
     def _with_read(self, negative: FitExample, index: int) -> FitExample:
         """A negative shows the same images: under another instruction, which the reader does not read."""
@@ -163,7 +163,11 @@ class TrainingSet:
 def can_train_reader(training_set: TrainingSet) -> bool:
     """Whether there are enough labels: a few groups with a success and a few with a failure."""
     with_verdict = [
-        {group for group, known in zip(training_set.groups, training_set.success == verdict, strict=True) if known}
+        {
+            group
+            for group, has_verdict in zip(training_set.groups, training_set.success == verdict, strict=True)
+            if has_verdict
+        }
         for verdict in (1, 0)
     ]
     return min(map(len, with_verdict)) >= FEWEST_PER_VERDICT
@@ -178,7 +182,9 @@ def build_training_set(
     targets: list[FrameTargets] = []
     skipped: list[str] = []
     has_flags = all(label.kinds == ["success"] for label in data.labels.values()) and not data.preferences
-    stops = has_flags and stop_when_done([one for one in episodes if data.labels[one.id].success], spec.network)
+    stops = has_flags and stop_when_done(
+        [episode for episode in episodes if data.labels[episode.id].success], spec.network
+    )
     for embedded in episodes:
         label = data.labels.get(embedded.id, UNLABELLED)
         try:
@@ -257,15 +263,15 @@ def move_label(label: TeachLabel, at: npt.NDArray[np.int32], length: int) -> Tea
     curve = label.curve
     if curve is not None and len(curve) == length:
         marked = np.full(len(at), np.nan, dtype=np.float32)
-        known = np.flatnonzero(~np.isnan(curve))
-        marked[_nearest(at, known)] = curve[known]
+        places = np.flatnonzero(~np.isnan(curve))
+        marked[_nearest(at, places)] = curve[places]
         full = curve[at]
         curve = np.where(np.isnan(full), marked, full)
 
     def move(spans: Iterable[Span]) -> tuple[Span, ...]:
-        known = [span for span in spans if span.first < length]
-        ends = [_nearest(at, np.array([span.first, span.last])).tolist() for span in known]
-        return tuple(replace(span, first=first, last=last) for span, (first, last) in zip(known, ends, strict=True))
+        spans = [span for span in spans if span.first < length]
+        ends = [_nearest(at, np.array([span.first, span.last])).tolist() for span in spans]
+        return tuple(replace(span, first=first, last=last) for span, (first, last) in zip(spans, ends, strict=True))
 
     return replace(label, curve=curve, events=move(label.events), stages=move(label.stages))
 
@@ -304,14 +310,14 @@ def _wrong_task_negatives(training_set: TrainingSet) -> Iterator[tuple[int, FitE
     named = {e.instruction: e.episode.origin.tags.get("task", "") for e in training_set.episodes}
     rng = np.random.default_rng(spec.config.seed)
     for index, episode in successes:
-        drawn = pool.other_instruction(episode, rng, easy=0.5)
+        choice = pool.other_instruction(episode, rng, easy=0.5)
         embedded = training_set.episodes[index]
-        if drawn is None:
+        if choice is None:
             continue
-        other = normalize_instruction(drawn[0])
+        other = normalize_instruction(choice[0])
         if named[embedded.instruction] and named[embedded.instruction] == named.get(other):
             continue
-        x = spec.features(embedded, drawn[0])
+        x = spec.features(embedded, choice[0])
         targets = wrong_task_targets(len(x), spec.config)
         yield index, FitExample(x, targets, training_set.groups[index], training_set.tasks[other], wrong_task=True)
 
@@ -338,8 +344,8 @@ def _blank_successes(training_set: TrainingSet) -> Iterator[tuple[int, Episode]]
     """Yield successes with blank frames, as many as are used, to make negatives of."""
     for index, (embedded, targets) in enumerate(zip(training_set.episodes, training_set.targets, strict=True)):
         if training_set.labels[index].verdict and len(targets) > 1:
-            known = np.where(targets.capped, np.nan, targets.value)
-            curve = known.astype(np.float32) if not np.isnan(known).any() else None
+            values = np.where(targets.capped, np.nan, targets.value)
+            curve = values.astype(np.float32) if not np.isnan(values).any() else None
             blank = Frames.from_array(np.zeros((len(targets), 1, 1, 3), dtype=np.uint8))
             outcome = Outcome("rule", success=True, curve=curve, by="the label")
             yield index, replace(embedded.episode, views={"main": blank}, outcomes=(outcome,), signals={}, edits=())
@@ -409,7 +415,7 @@ def split_looks(firsts: Floats, groups: Sequence[str]) -> list[int]:
     gap -= sum(s / len(rows) for s, rows in zip(spread, sides, strict=True))  # what chance adds
     if gap <= APART**2 * min(spread):
         return [0] * len(groups)
-    return [int(one) for one in (side != side[0])[of_group]]
+    return [int(is_other) for is_other in (side != side[0])[of_group]]
 
 
 def _split_in_two(points: Floats) -> Bools:
@@ -433,16 +439,16 @@ def doubt_labels(values: Floats, success: Floats, copies: Sequence[int], names: 
     By the held-out value (NaN = none) only a success is doubted, and only below every failure: failures that look like
     successes are mostly just that (docs/results/trust.md).
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for i, first in enumerate(copies):
         others = [j for j, other in enumerate(copies) if other == first and {success[i], success[j]} == {0.0, 1.0}]
         if others:
-            found[names[i]] = f"it looks the same as {names[others[0]]}, which is labelled the other way"
-    known = ~np.isnan(values)
-    good, bad = values[known & (success == 1)], values[known & (success == 0)]
+            reasons[names[i]] = f"it looks the same as {names[others[0]]}, which is labelled the other way"
+    is_known = ~np.isnan(values)
+    good, bad = values[is_known & (success == 1)], values[is_known & (success == 0)]
     enough = min(len(good), len(bad)) >= FEWEST_TO_DOUBT and len(good) + len(bad) >= LABELS_TO_DOUBT
     if enough and np.median(good) > np.median(bad):
-        low = np.flatnonzero(known & (success == 1) & (values < bad.min()))
+        low = np.flatnonzero(is_known & (success == 1) & (values < bad.min()))
         for i in sorted(low.tolist(), key=lambda i: float(values[i])):
-            found.setdefault(names[i], "a success that models which had not seen it rate below every failure")
-    return dict(list(found.items())[:MOST_DOUBTFUL])
+            reasons.setdefault(names[i], "a success that models which had not seen it rate below every failure")
+    return dict(list(reasons.items())[:MOST_DOUBTFUL])

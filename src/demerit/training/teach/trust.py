@@ -207,8 +207,8 @@ def fit_curve(now: HeldOutEvidence, curve: Sequence[CurvePoint]) -> tuple[float,
 
 def is_flat(area: float, curve: Sequence[CurvePoint]) -> bool:
     """Whether all recordings rank held-out episodes no better than 2, 4, 8 ... of them, on average."""
-    known = [point.auroc for point in curve if not math.isnan(point.auroc)]
-    return bool(known) and area - float(np.mean(known)) < FLAT
+    areas = [point.auroc for point in curve if not math.isnan(point.auroc)]
+    return bool(areas) and area - float(np.mean(areas)) < FLAT
 
 
 def count_more(now: int, slope: float, level: float) -> int | None:

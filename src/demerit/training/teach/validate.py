@@ -118,14 +118,14 @@ def list_held_out(
     training_set: TrainingSet, held_out: CrossValidation, calibration: SuccessCalibration
 ) -> list[Reward]:
     """Return the rewards of successes by the heads that were fitted without them, named by the episodes' marks."""
-    found = []
+    rewards = []
     for index, outputs in sorted(held_out.outputs.items()):
         embedded = training_set.episodes[index]
         head = replace(held_out.heads[held_out.fold[index]], steep=calibration.steep, middle=calibration.middle)
         columns = [rows.astype(np.float32) for rows in (head.value(outputs), head.success(outputs))]
         if training_set.labels[index].verdict and np.isfinite(columns).all():
-            found.append(Reward(KIND, JOIN.join(mark_episode(embedded.episode)), embedded.at, *columns))
-    return found
+            rewards.append(Reward(KIND, JOIN.join(mark_episode(embedded.episode)), embedded.at, *columns))
+    return rewards
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ def learning_curve(training_set: TrainingSet) -> list[CurvePoint]:
 
 
 def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    numbers = values[~np.isnan(values)]
+    return float(numbers.mean()) if len(numbers) else float("nan")
 
 
 def _measure(training_set: TrainingSet, head: TaughtHead, indices: Sequence[int]) -> tuple[float, float]:
@@ -174,8 +174,8 @@ def _measure(training_set: TrainingSet, head: TaughtHead, indices: Sequence[int]
     ends = [training_set.labels[index].end for index in indices]
     truth = np.array([math.nan if end is None else end for end in ends])
     area = auroc(final, training_set.success[list(indices)]).measure(Resampling(resamples=1))
-    known = ~np.isnan(truth)
-    return area.value, float(np.abs(final - truth)[known].mean()) if known.any() else math.nan
+    is_known = ~np.isnan(truth)
+    return area.value, float(np.abs(final - truth)[is_known].mean()) if is_known.any() else math.nan
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def calibrate_success(
     """Fit probabilities to held-out episodes; find the threshold that at most a share `risk` of failures passes."""
     indices, scores = held_out.final_scores()
     verdict = training_set.success[indices] if indices else np.zeros(0)
-    known = ~np.isnan(verdict)
+    is_known = ~np.isnan(verdict)
     clips = np.concatenate(
         [
             *(
@@ -257,13 +257,13 @@ def calibrate_success(
             np.zeros(0),
         ]
     )
-    labels = np.concatenate([verdict[known], np.zeros(len(clips))])
+    labels = np.concatenate([verdict[is_known], np.zeros(len(clips))])
     clip_weight = CLIP_WEIGHT * max(1, int((verdict == 1).sum())) / max(1, len(clips))
-    weights = np.concatenate([np.ones(int(known.sum())), np.full(len(clips), clip_weight)])
-    steep, middle = fit_logistic(np.concatenate([scores[known], clips]), labels, weights)
+    weights = np.concatenate([np.ones(int(is_known.sum())), np.full(len(clips), clip_weight)])
+    steep, middle = fit_logistic(np.concatenate([scores[is_known], clips]), labels, weights)
     failed = _scores_of_failures(training_set, indices, scores)
     looks = zip(training_set.looks, training_set.success, strict=True)
-    one_sided = len(set(training_set.looks)) > len({look for look, one in looks if one == 0})
+    one_sided = len(set(training_set.looks)) > len({look for look, outcome in looks if outcome == 0})
     failed = np.zeros(0) if one_sided else failed  # failures of another robot say nothing about this one's
     risk = default_risk(len(failed)) if risk is None else risk
     labelled = len({r for r, s in zip(training_set.recordings, training_set.success, strict=True) if s == 0})

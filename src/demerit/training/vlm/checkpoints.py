@@ -162,10 +162,10 @@ def add_token_rows(table: Tensor, added: list[int], seed: int) -> Tensor:
     rows = max(added) + 1
     if table.shape[0] < min(added):
         raise BadInput("tokenizer.json", f"at most {table.shape[0]} tokens, as the model has", f"{min(added)}")
-    known = table[: min(added)].float()
+    others = table[: min(added)].float()
     rng = torch.Generator().manual_seed(seed)
-    fresh = known.mean(0) + 0.1 * known.std(0) * torch.randn(rows - len(known), table.shape[1], generator=rng)
-    return torch.cat([known, fresh]).to(table.dtype)
+    fresh = others.mean(0) + 0.1 * others.std(0) * torch.randn(rows - len(others), table.shape[1], generator=rng)
+    return torch.cat([others, fresh]).to(table.dtype)
 
 
 def make_heads(shapes: Mapping[str, tuple[int, ...]], config: VLMTrainConfig) -> dict[str, Tensor]:

@@ -97,7 +97,7 @@ class VLMTrainConfig(TrainConfig):
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be trained with."""
         super().__post_init__()
-        for name in (known.name for known in fields(self)):
+        for name in (column.name for column in fields(self)):
             value = getattr(self, name)
             need(name, not isinstance(value, float) or math.isfinite(value), "a finite number", value)
         for name in ("batch", "part", "save_every", "validate_every", "shorter_side"):
@@ -115,9 +115,9 @@ class VLMTrainConfig(TrainConfig):
         need("fewest_frames", self.fewest_frames >= self.FEWEST, f"at least {self.FEWEST}", self.fewest_frames)
         most = max(2, self.fewest_frames)  # the first and the last frame are always kept
         need("most_frames", self.most_frames >= most, f"at least {most}", self.most_frames)
-        for name, known in (("precision", PRECISIONS), ("cache", CACHES)):
-            if getattr(self, name) not in known:
-                raise UnknownName(name, str(getattr(self, name)), known)
+        for name, choices in (("precision", PRECISIONS), ("cache", CACHES)):
+            if getattr(self, name) not in choices:
+                raise UnknownName(name, str(getattr(self, name)), choices)
 
     def updates(self, examples: int) -> int:
         """Return the number of updates when an epoch has this many examples."""

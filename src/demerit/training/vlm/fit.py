@@ -178,8 +178,8 @@ def check_vlm_options(config: VLMTrainConfig, save: str, metrics: Sequence[str],
     for name in metrics:
         if name not in TRACKERS:
             raise UnknownName("tracker", name, TRACKERS)
-        found = find_spec(name)
-        if found is None or found.origin is None:  # both libraries leave folders of their own name behind
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:  # both libraries leave folders of their own name behind
             raise BadInput("--log", f"{name} to be installed (pip install {name})", "none")
     choose_device(device)
 
@@ -393,10 +393,10 @@ class VLMTrainer:
         for number, part in enumerate(parts, 1):
             batch = ExampleBatch.collate(part, self.accelerator.device)
             with nullcontext() if number == len(parts) else self.accelerator.no_sync(self.learner):
-                found = self.objective.losses(self._forward(batch, part, pixels), batch.targets, totals)
+                terms = self.objective.losses(self._forward(batch, part, pixels), batch.targets, totals)
                 # gradients are averaged over processes, but each loss is a share of the whole update's
-                self.accelerator.backward(torch.stack(list(found.values())).sum() * self.accelerator.num_processes)
-            losses = {name: losses.get(name, 0) + value.detach() for name, value in found.items()}
+                self.accelerator.backward(torch.stack(list(terms.values())).sum() * self.accelerator.num_processes)
+            losses = {name: losses.get(name, 0) + value.detach() for name, value in terms.items()}
             images = {image for example in part for image in example.images}
             sums["tokens"] += sum(map(len, part))
             sums["images"] += len(images)
@@ -447,7 +447,7 @@ class VLMTrainer:
         self.learner.eval()
         examples = self.objective.held_out
         part, processes = self.config.part, self.accelerator.num_processes
-        judged = torch.zeros(len(examples), dtype=torch.float64, device=self.accelerator.device)
+        errors = torch.zeros(len(examples), dtype=torch.float64, device=self.accelerator.device)
         for number in range(math.ceil(len(examples) / (part * processes))):  # as often in every process
             first = (number * processes + self.accelerator.process_index) * part
             mine = examples[first : first + part]
@@ -455,8 +455,8 @@ class VLMTrainer:
             batch = ExampleBatch.collate(used, self.accelerator.device)
             outputs = self._forward(batch, used, self._load_pixels(used))
             if mine:
-                judged[first : first + part] = self.objective.judge(outputs, batch.targets).double()
-        return self.objective.held_out_error(self.accelerator.reduce(judged, "sum").tolist())
+                errors[first : first + part] = self.objective.judge(outputs, batch.targets).double()
+        return self.objective.held_out_error(self.accelerator.reduce(errors, "sum").tolist())
 
     # Checkpoints
 
@@ -554,9 +554,9 @@ class VLMTrainer:
             return "Nothing was saved yet. Rerun to start again."
         return f"Progress is saved up to update {self.saved}. Rerun to resume."
 
-    def _divergence_error(self, found: str) -> Diverged:
+    def _divergence_error(self, problem: str) -> Diverged:
         kept = "Nothing was saved" if self.saved is None else f"The checkpoint of update {self.saved} is kept"
-        return Diverged(self.step + 1, found, f"{kept}, and no model was written.")
+        return Diverged(self.step + 1, problem, f"{kept}, and no model was written.")
 
 
 def fetch_ahead(items: Iterator[ItemT], pool: ThreadPoolExecutor) -> Generator[tuple[ItemT, float]]:
@@ -578,8 +578,8 @@ def fetch_ahead(items: Iterator[ItemT], pool: ThreadPoolExecutor) -> Generator[t
 
 def _find_checkpoints(folder: Path) -> list[Path]:
     """Return complete checkpoints, oldest first."""
-    found = [path for path in folder.glob(f"{CHECKPOINT}*") if path.name.removeprefix(CHECKPOINT).isdigit()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix(CHECKPOINT)))
+    paths = [path for path in folder.glob(f"{CHECKPOINT}*") if path.name.removeprefix(CHECKPOINT).isdigit()]
+    return sorted(paths, key=lambda path: int(path.name.removeprefix(CHECKPOINT)))
 
 
 def _read_state(folder: Path) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class PairsObjective:
 
     def example(self, pair: TrajectoryPair) -> TrainingExample:
         """Write the prompt of the published checkpoints."""
-        images = [self._images(shown.row, shown.frames) for shown in (pair.first, pair.second)]
+        images = [self._images(side.row, side.frames) for side in (pair.first, pair.second)]
         pieces = self.prompt.preference_pieces(pair.instruction, *images)
         blocks = build_blocks(pieces, self.tokens, self.shape)[:-1]  # nothing reads the end of the turn
         ends = [int(end) - 1 for end in np.cumsum([len(block) for block in blocks])]

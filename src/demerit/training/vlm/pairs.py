@@ -171,10 +171,10 @@ class PairSampler:
 
 def read_labels(corpus: PreparedCorpus, config: RobometerTrainConfig) -> list[CorpusRow]:
     """Return the rows with the progress that `cutoffs` give them."""
-    known = {name for row in corpus.rows for name in (row.source, row.site) if name}
+    names = {name for row in corpus.rows for name in (row.source, row.site) if name}
     for name in config.cutoffs:
-        if name not in known:
-            raise UnknownName("dataset in cutoffs", name, sorted(known))
+        if name not in names:
+            raise UnknownName("dataset in cutoffs", name, sorted(names))
     shares = (config.cutoffs.get(row.site, config.cutoffs.get(row.source, 1.0)) for row in corpus.rows)
     return [finish_early(row, share) for row, share in zip(corpus.rows, shares, strict=True)]
 
@@ -225,7 +225,7 @@ def pair_held_out(corpus: PreparedCorpus, apart: float) -> dict[str, list[tuple[
         name: [*map(tuple, pair_unequal(corpus.rows, [group], apart).tolist()), *_find_choices(corpus, set(group))]
         for name, group in groups.items()
     }
-    return {name: found for name, found in pairs.items() if found}
+    return {name: couples for name, couples in pairs.items() if couples}
 
 
 def is_better(row: CorpusRow, other: CorpusRow, apart: float) -> bool:
