@@ -165,15 +165,15 @@ def bench(
     # Ask again what a server did not answer last time; paid answers come from the cache.
     run_options = replace(run_options, retry=bool(prompted))
     with bar(f"{chosen.name}: {count_episodes(len(loaded.episodes))}", None) as shown:
-        made = run_benchmark(
+        result = run_benchmark(
             chosen, models, loaded, folder, run_options, lambda what, done: shown.update(done.position, what)
         )
-    numbers = free_report(make_folder(folder), made)
-    made.write(numbers)
+    numbers = free_report(make_folder(folder), result)
+    result.write(numbers)
     answers = generations_file(numbers)
-    answered = write_generations(made, folder, answers, frames)
-    print_report(made)
-    page = write_page(made, numbers.with_suffix(".html"), loaded.frames(), settings.embed)
+    answered = write_generations(result, folder, answers, frames)
+    print_report(result)
+    page = write_page(result, numbers.with_suffix(".html"), loaded.frames(), settings.embed)
     out.print(escape(f"The report: {page}"))
     out.print(escape(f"Its numbers: {numbers}"))
     if answered:

@@ -225,8 +225,8 @@ class Dataset:
         if isinstance(which, slice):
             wanted = places[which]
             stream = enumerate(islice(self, max(wanted, default=-1) + 1))
-            found = {place: episode for place, episode in stream if place in wanted}
-            return Dataset.from_episodes([found[place] for place in wanted], self.name)
+            episodes = {place: episode for place, episode in stream if place in wanted}
+            return Dataset.from_episodes([episodes[place] for place in wanted], self.name)
         try:
             place = places[which]
         except IndexError:
@@ -286,8 +286,8 @@ class Dataset:
             return
         if self.camera is not None:
             if self.camera not in episode.views:
-                known = ", ".join(episode.views)
-                self.report(Problem("missing camera", episode.id, f"no {self.camera!r} among {known}", kept=False))
+                cameras = ", ".join(episode.views)
+                self.report(Problem("missing camera", episode.id, f"no {self.camera!r} among {cameras}", kept=False))
                 return
             episode = episode.with_camera(self.camera)
         if self.instruction and not episode.instruction.strip():

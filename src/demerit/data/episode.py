@@ -110,14 +110,14 @@ class Outcome:
 
     def __str__(self) -> str:
         """The label in a few words: 'human Ada: success, grade 5'."""
-        known = {None: [], True: ["success"], False: ["failure"]}[self.success]
-        known += [f"progress {self.progress:g}"] if self.progress is not None else []
-        known += [f"grade {self.grade}"] if self.grade is not None else []
-        known += ["a curve"] if self.curve is not None else []
-        known += [f"{event.kind} at {event.first}" for event in self.events]
-        known += [f"stages {' '.join(map(str, self.stages))}"] if self.stages else []
-        known += ["a note"] if self.note else []
-        return f"{self.source} {self.by}".strip() + f": {', '.join(known) or 'nothing'}"
+        parts = {None: [], True: ["success"], False: ["failure"]}[self.success]
+        parts += [f"progress {self.progress:g}"] if self.progress is not None else []
+        parts += [f"grade {self.grade}"] if self.grade is not None else []
+        parts += ["a curve"] if self.curve is not None else []
+        parts += [f"{event.kind} at {event.first}" for event in self.events]
+        parts += [f"stages {' '.join(map(str, self.stages))}"] if self.stages else []
+        parts += ["a note"] if self.note else []
+        return f"{self.source} {self.by}".strip() + f": {', '.join(parts) or 'nothing'}"
 
     def _facts(self) -> tuple[object, ...]:
         return (self.source, self.success, self.progress, self.grade, self.events, self.note, self.by, self.stages)
@@ -138,7 +138,7 @@ def choose_labels(outcomes: Iterable[Outcome], check: Check) -> tuple[Outcome, .
     """Return the labels that hold: none of a rejected episode, people's alone of a corrected one, otherwise all."""
     if check == "rejected":
         return ()
-    return tuple(one for one in outcomes if one.source == "human" or check != "corrected")
+    return tuple(outcome for outcome in outcomes if outcome.source == "human" or check != "corrected")
 
 
 @dataclass(frozen=True)
@@ -228,9 +228,9 @@ def _check_curve(curve: npt.ArrayLike) -> Floats32:
     values = np.array(curve, dtype=np.float32)
     if values.ndim != 1:
         raise BadInput("curve", "one number per frame", f"an array of shape {values.shape}")
-    known = values[~np.isnan(values)]
-    if known.size and (known.min() < 0 or known.max() > 1):
-        raise BadInput("curve", "progress from 0 to 1 (NaN where unknown)", f"{known.min():g} to {known.max():g}")
+    numbers = values[~np.isnan(values)]
+    if numbers.size and (numbers.min() < 0 or numbers.max() > 1):
+        raise BadInput("curve", "progress from 0 to 1 (NaN where unknown)", f"{numbers.min():g} to {numbers.max():g}")
     values.setflags(write=False)
     return values
 
@@ -494,12 +494,12 @@ def task_name(instruction: str) -> str:
 def content_words(instruction: str) -> frozenset[str]:
     """The words that carry meaning, in the singular, one for all synonyms; `is open` in "the open drawer"."""
     words = normalize_instruction(instruction).replace("on top of", "on").split()
-    found = set()
+    meanings = set()
     for before, word in pairwise(["", *words]):
         if word not in FILLERS:
             meaning = _MEANING.get(_singular(word), _singular(word))
-            found.add(f"is {meaning}" if before in ARTICLES and meaning in ACTIONS else meaning)
-    return frozenset(found)
+            meanings.add(f"is {meaning}" if before in ARTICLES and meaning in ACTIONS else meaning)
+    return frozenset(meanings)
 
 
 @lru_cache(maxsize=65_536)

@@ -74,17 +74,17 @@ class PublishedSet:
 
     def compare_parts(self, counts: Mapping[str, int]) -> Iterator[str]:
         """Name the parts that are missing, extra or of another size."""
-        found: Counter[str] = Counter()
+        totals: Counter[str] = Counter()
         for name, count in counts.items():
             part = self.find_part(name)
-            found[name if part is None else part.name] += count
+            totals[name if part is None else part.name] += count
         printed = {part.name: part.count for part in self.parts if part.count != 0}
-        missing = [_with_count(name, count) for name, count in printed.items() if name not in found]
-        extra = [_with_count(name, count) for name, count in found.items() if name not in printed]
+        missing = [_with_count(name, count) for name, count in printed.items() if name not in totals]
+        extra = [_with_count(name, count) for name, count in totals.items() if name not in printed]
         sizes = [
-            f"{name} {found[name]:,} instead of {count:,}"
+            f"{name} {totals[name]:,} instead of {count:,}"
             for name, count in printed.items()
-            if count is not None and found[name] not in (0, count)
+            if count is not None and totals[name] not in (0, count)
         ]
         for what, names in (("missing: ", missing), ("extra: ", extra), ("", sizes)):
             if names:
@@ -95,8 +95,8 @@ class PublishedSet:
         printed = [part.count for part in self.parts if part.count != 0]
         if None not in printed:
             return Counter(printed) == Counter(counts.values())
-        found = [self.find_part(name) for name in counts]
-        return None not in found and {part.name for part in found if part} == {part.name for part in self.parts}
+        matches = [self.find_part(name) for name in counts]
+        return None not in matches and {part.name for part in matches if part} == {part.name for part in self.parts}
 
 
 @cache

@@ -372,9 +372,9 @@ def calibrate_detector(
 
 def find_range(card: ModelCard, values: Sequence[npt.ArrayLike]) -> tuple[float, float]:
     """Return the range of a model's values; of an unbounded model, such as a rule, that of the values given."""
-    known = np.concatenate([np.asarray(some, dtype=np.float64) for some in values])
-    low = float(np.nanmin(known)) if card.low is None else card.low
-    high = float(np.nanmax(known)) if card.high is None else card.high
+    numbers = np.concatenate([np.asarray(some, dtype=np.float64) for some in values])
+    low = float(np.nanmin(numbers)) if card.low is None else card.low
+    high = float(np.nanmax(numbers)) if card.high is None else card.high
     return low, high if high > low else low + 1.0
 
 

@@ -186,10 +186,10 @@ class ChatClient:
         with self._lock:
             key_lock = self._key_locks[key]
         with key_lock:
-            known = self._cache.get(key)
-            if known is not None:
+            answer = self._cache.get(key)
+            if answer is not None:
                 self._budget.count_cached()
-                return _respond(request, key, known, 0.0, cached=True)
+                return _respond(request, key, answer, 0.0, cached=True)
             sdk = self._connect()
             with self._slots:
                 return self._buy(sdk, request, key, cancelled)

@@ -142,8 +142,8 @@ def rewind(
 ) -> Episode:
     """Forward to `turn`, then back to the earlier frame `last` (Robometer's video rewind)."""
     targets = targets_of(episode)
-    known = np.where(np.isnan(targets.curve), -np.inf, targets.curve)
-    most_from_here = np.maximum.accumulate(known[::-1])[::-1]
+    progress = np.where(np.isnan(targets.curve), -np.inf, targets.curve)
+    most_from_here = np.maximum.accumulate(progress[::-1])[::-1]
     ends = targets.ends(grade)
     # Going back undoes something only if there is more progress later.
     last = pick(ends[most_from_here[ends] > targets.curve[ends]], rng, last, grade, "the end")
@@ -398,5 +398,5 @@ def reworded(
     if words is None or not words.strip():
         raise NotApplicable("it needs an instruction")
     params = {"words": words, "was": was or episode.instruction, "model": model, "prompts": prompts}
-    made = build_edited(episode, "reworded", params, Outcome("edit"), instruction=words)
-    return replace(made, outcomes=episode.labels)
+    variant = build_edited(episode, "reworded", params, Outcome("edit"), instruction=words)
+    return replace(variant, outcomes=episode.labels)

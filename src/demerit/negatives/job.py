@@ -136,15 +136,15 @@ def _add(
             progress.skipped[ANY, no.reason] += 1
     else:
         progress.originals += 1
-        for made in mix.make(episode, pool):
-            if not isinstance(made, Episode):
-                progress.skipped[made] += 1
+        for variant in mix.make(episode, pool):
+            if not isinstance(variant, Episode):
+                progress.skipped[variant] += 1
                 continue
-            name = made.edits[-1].name
+            name = variant.edits[-1].name
             progress.made[name] += 1
-            progress.grades[name, made.outcomes[0].grade] += 1
-            _count_length(made, made.outcomes[0], progress)
-            progress.added += _write(writer, made)
+            progress.grades[name, variant.outcomes[0].grade] += 1
+            _count_length(variant, variant.outcomes[0], progress)
+            progress.added += _write(writer, variant)
     if keep:
         progress.kept += 1
         progress.grades["original", _grade(episode)] += 1

@@ -257,8 +257,8 @@ def read_token(path: Path | None) -> str | None:
 
 def has_token(headers: Mapping[str, str], token: str | None) -> bool:
     """Whether a request has the token of this server, if it has one."""
-    given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-    return token is None or hmac.compare_digest(given, token.encode())
+    credential = headers.get("authorization", "").removeprefix("Bearer ").encode()
+    return token is None or hmac.compare_digest(credential, token.encode())
 
 
 def make_app(routes: Sequence[BaseRoute]) -> Starlette:

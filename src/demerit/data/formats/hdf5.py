@@ -230,11 +230,11 @@ def _files(path: Path) -> list[Path]:
     if path.is_file() and path.suffix.lower() in SUFFIXES:
         return [path]
     inside = path.rglob("*") if path.is_dir() else []
-    found = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
-    if not found:
+    files = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
+    if not files:
         got = "a folder without any" if path.is_dir() else "another file" if path.exists() else "nothing at that path"
         raise BadInput(str(path), "an .hdf5 or .h5 file, or a folder of them", got)
-    return sorted(found, key=lambda file: natural(file.relative_to(path).as_posix()))
+    return sorted(files, key=lambda file: natural(file.relative_to(path).as_posix()))
 
 
 def _id_part(text: str) -> str:

@@ -250,7 +250,7 @@ def _is_named(names: Collection[str], topic: str, kind: str) -> bool:
 def _list_texts(scan: BagScan, topic: str, names: Collection[str]) -> list[tuple[int, Any]]:
     """List what a topic says; without one, the String topics of these names. Oldest first, with receive times."""
     topics = [topic] if topic else [name for name in scan.texts if _is_named(names, name, scan.topics[name].type)]
-    return sorted((one for name in topics for one in scan.texts.get(name, ())), key=itemgetter(0))
+    return sorted((message for name in topics for message in scan.texts.get(name, ())), key=itemgetter(0))
 
 
 @dataclass(frozen=True)
@@ -459,9 +459,9 @@ class RosReader(FolderReader):
 
     def _find_task(self, scan: BagScan, first: int, last: int) -> str:
         """The first text of the task topic in the episode, else the last one before it, else the recorder's note."""
-        said = [(at, str(value)) for at, value in _list_texts(scan, self.task, TASK_NAMES) if at <= last]
-        inside = [value for at, value in said if at >= first]
-        before = [value for at, value in said if at < first]
+        tasks = [(at, str(value)) for at, value in _list_texts(scan, self.task, TASK_NAMES) if at <= last]
+        inside = [value for at, value in tasks if at >= first]
+        before = [value for at, value in tasks if at < first]
         noted = [scan.notes[name] for name in TASK_NAMES if name in scan.notes]
         return next(iter([*inside, *before[-1:], *noted]), "").strip()
 
@@ -498,5 +498,5 @@ def bags_under(root: Path) -> Iterator[Path]:
         bags = [name for name in inner if not name.startswith(".") and is_bag(Path(folder, name))]
         yield from (Path(folder, name) for name in bags)
         inner[:] = [name for name in inner if not name.startswith(".") and name not in bags]
-        found = (Path(folder, name) for name in names if not name.startswith("."))
-        yield from (path for path in found if path.suffix.lower() in BAG_SUFFIXES)
+        paths = (Path(folder, name) for name in names if not name.startswith("."))
+        yield from (path for path in paths if path.suffix.lower() in BAG_SUFFIXES)

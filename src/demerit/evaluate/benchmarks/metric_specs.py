@@ -150,9 +150,9 @@ def _mean_leaning(scores: Scores, model: str) -> Floats:
 def _order_effect(scores: Scores, model: str) -> str:
     decided = np.array([pair.verdict != "tie" for pair in scores.preferences], dtype=bool)
     forward, swapped = (column[decided] for column in _leanings(scores, model))
-    known = ~np.isnan(forward) & ~np.isnan(swapped)
-    differ = int((known & (forward != swapped)).sum())
-    return f"{differ} of {int(known.sum())} pairs judged otherwise in the other order"
+    is_known = ~np.isnan(forward) & ~np.isnan(swapped)
+    differ = int((is_known & (forward != swapped)).sum())
+    return f"{differ} of {int(is_known.sum())} pairs judged otherwise in the other order"
 
 
 def _is_comparer(scores: Scores, model: str) -> bool:
@@ -310,8 +310,8 @@ def _grade_finals(scores: Scores, model: str) -> Floats:
     fitted_on = scores.calibration
     if fitted_on is None:
         return grade_by_range(scores.finals(model), *scores.range_of(model))
-    known = ~np.isnan(fitted_on.finals(model)) & ~np.isnan(fitted_on.grades)
-    if not known.any():
+    is_known = ~np.isnan(fitted_on.finals(model)) & ~np.isnan(fitted_on.grades)
+    if not is_known.any():
         raise NotApplicable(f"no scored and graded episode in the split {scores.settings.calibrate_on!r}")
     return fit_thresholds(fitted_on.finals(model), fitted_on.grades, _subsets(fitted_on)).grade(scores.finals(model))
 
@@ -591,15 +591,15 @@ def _progress_correlations(scores: Scores, model: str) -> Floats:
 
 def _along_curves(scores: Scores, model: str) -> list[tuple[Floats, Floats]]:
     """Values and true progress at the scored frames whose truth is known; empty where unscored."""
-    found = []
+    curves = []
     for row, reward in zip(scores.episodes, scores.rewards_of(model), strict=True):
         if reward is None or not reward.scored or row.curve is None or len(row.curve) <= int(reward.at[-1]):
-            found.append((np.zeros(0), np.zeros(0)))
+            curves.append((np.zeros(0), np.zeros(0)))
             continue
         truth = row.curve[reward.at].astype(np.float64)
-        known = ~np.isnan(truth)
-        found.append((reward.value.astype(np.float64)[known], truth[known]))
-    return found
+        is_known = ~np.isnan(truth)
+        curves.append((reward.value.astype(np.float64)[is_known], truth[is_known]))
+    return curves
 
 
 def _constant_along_curve(scores: Scores, model: str) -> int:

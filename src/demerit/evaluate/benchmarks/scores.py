@@ -148,10 +148,10 @@ def read_categories(path: str | Path) -> dict[str, str]:
             if not {"instruction", "category"} <= set(rows.fieldnames or []):
                 raise BadInput(str(path), expected, list(rows.fieldnames or []))
             for row in rows:
-                instruction, given = row["instruction"] or "", row["category"] or ""
-                kind = given.strip().lower()
+                instruction, cell = row["instruction"] or "", row["category"] or ""
+                kind = cell.strip().lower()
                 if kind not in KNOWN_CATEGORIES:
-                    raise UnknownName(f"category (of {instruction!r} in {path})", given, KNOWN_CATEGORIES)
+                    raise UnknownName(f"category (of {instruction!r} in {path})", cell, KNOWN_CATEGORIES)
                 if table.setdefault(task_name(instruction), kind) != kind:
                     both = f"{table[task_name(instruction)]} and {kind}"
                     raise BadInput(str(path), f"one category for {instruction!r}", both)
@@ -383,8 +383,8 @@ class Scores:
 
     def returns(self, model: str, how: Return) -> Floats:
         """Return the sum, mean or last of each episode's values, NaN = unscored."""
-        known = self.compute_once(("returns", model, how), lambda: self._all_returns(model, how))
-        return np.array([known.get(id, NAN) for id in self.ids], dtype=np.float64)
+        values = self.compute_once(("returns", model, how), lambda: self._all_returns(model, how))
+        return np.array([values.get(id, NAN) for id in self.ids], dtype=np.float64)
 
     def _all_returns(self, model: str, how: Return) -> dict[str, float]:
         rewards = self.rewards.get((model, AS_RECORDED), {})
@@ -460,8 +460,8 @@ class Scores:
         """
         progress = np.array([NAN if row.progress is None else float(row.progress) for row in self.episodes])
         columns = {"progress": progress, "grade": self.grades, "success": self.success}
-        known = {name: int((~np.isnan(column)).sum()) for name, column in columns.items()}
-        name = max(columns, key=lambda column: known[column])  # the first of the largest
+        counts = {name: int((~np.isnan(column)).sum()) for name, column in columns.items()}
+        name = max(columns, key=lambda column: counts[column])  # the first of the largest
         return columns[name], name
 
 

@@ -57,9 +57,9 @@ def rank_codes(labels: Labels | None, length: int, name: str = "clusters") -> tu
     listed = list(labels.tolist() if isinstance(labels, np.ndarray) else labels)
     if len(listed) != length:
         raise BadInput(name, f"{length} labels", len(listed))
-    known = tuple(sorted(set(listed), key=lambda label: (str(label), repr(label))))
-    position = {label: i for i, label in enumerate(known)}
-    return np.array([position[label] for label in listed], dtype=np.int64), known
+    values = tuple(sorted(set(listed), key=lambda label: (str(label), repr(label))))
+    position = {label: i for i, label in enumerate(values)}
+    return np.array([position[label] for label in listed], dtype=np.int64), values
 
 
 def pick(labels: Labels | None, keep: Bools) -> list[Hashable] | None:
@@ -452,12 +452,12 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     With p_(1) <= ... <= p_(m): adjusted_(i) = max over j <= i of min(1, (m - j + 1) p_(j)). NaN stays NaN and does not
     count as a comparison.
     """
-    known = sorted((p, name) for name, p in p_values.items() if not isnan(p))
+    pairs = sorted((p, name) for name, p in p_values.items() if not isnan(p))
     adjusted: dict[str, float] = {}
     worst = 0.0
-    for i, (p, name) in enumerate(known):
+    for i, (p, name) in enumerate(pairs):
         if not 0 <= p <= 1:
             raise BadInput(f"p-value of {name!r}", "a number from 0 to 1", p)
-        worst = max(worst, min(1.0, (len(known) - i) * p))
+        worst = max(worst, min(1.0, (len(pairs) - i) * p))
         adjusted[name] = worst
     return {name: adjusted.get(name, NAN) for name in p_values}

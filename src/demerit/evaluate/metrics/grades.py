@@ -41,8 +41,8 @@ def grade_by_range(values: npt.ArrayLike, low: float | None, high: float | None)
         raise BadInput("range of the values", expected, (low, high))
     share = (numbers("values", values) - low) / (high - low)
     slack = 1e-6
-    known = share[~np.isnan(share)]
-    if known.size and (known.min() < -slack or known.max() > 1 + slack):
+    scored_share = share[~np.isnan(share)]
+    if scored_share.size and (scored_share.min() < -slack or scored_share.max() > 1 + slack):
         raise BadInput("values", f"numbers from {low:g} to {high:g}", "one outside")
     return np.clip(np.floor(1 + (GRADES - 1) * share + 0.5), 1, GRADES)
 

@@ -201,9 +201,9 @@ def category_chart(report: Report) -> dict[str, Any] | None:
     rows = []
     for kind in kinds:
         measures = [chosen.get((kind, card.name)) for card in report.cards]
-        known = [measure for measure in measures if measure is not None and measure.known]
-        most = max(known, key=lambda measure: measure.n, default=None)
-        cells = tuple(measure_cell(measure, scale) if measure in known else None for measure in measures)
+        known_measures = [measure for measure in measures if measure is not None and measure.known]
+        most = max(known_measures, key=lambda measure: measure.n, default=None)
+        cells = tuple(measure_cell(measure, scale) if measure in known_measures else None for measure in measures)
         rows.append({"name": kind, "n": f"{most.n} {most.unit}" if most else "nothing to measure", "cells": cells})
     chance = scale.percent(0.5) if name.startswith(CHANCE_IS_HALF) else None
     return {"measure": name, "label": label(name), "scale": scale, "chance": chance, "rows": rows}
@@ -249,11 +249,11 @@ def _grade_matrix(
 
     if fitted:
         people = [float(row.grade or math.nan) for row in fitted]
-        said = fit_thresholds(finals(fitted), people, [row.subset for row in fitted]).grade(finals(rows))
+        grades = fit_thresholds(finals(fitted), people, [row.subset for row in fitted]).grade(finals(rows))
     else:
-        said = grade_by_range(finals(rows), card.low, card.high)
+        grades = grade_by_range(finals(rows), card.low, card.high)
     counts = np.zeros((GRADES, GRADES))
-    for row, grade in zip(rows, said, strict=True):
+    for row, grade in zip(rows, grades, strict=True):
         if row.grade is not None and not math.isnan(grade):
             counts[row.grade - 1, int(grade) - 1] += 1
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -297,9 +297,9 @@ def _instruction_matrix(
             for video in videos
         ]
     )
-    known = values[~np.isnan(values)]
-    low = card.low if card.low is not None else float(known.min(initial=0.0))
-    high = card.high if card.high is not None else float(known.max(initial=low + 1))
+    numbers = values[~np.isnan(values)]
+    low = card.low if card.low is not None else float(numbers.min(initial=0.0))
+    high = card.high if card.high is not None else float(numbers.max(initial=low + 1))
     shares = np.nan_to_num((values - low) / max(high - low, 1e-9))
     share = report.line(card.name, "instruction_diagonal_share")
     caption = "" if share is None or not share.known else f"{number(share.value)} of the reward is for the right words"
@@ -351,8 +351,8 @@ def _diagram(report: Report, card: ModelCard) -> dict[str, Any]:
         return {**head, "why_not": "it scored no labelled episode"}
     success = np.array([float(bool(episode.success)) for episode in labelled])
     bins = reliability(predicted, success, clusters=resampling_units(labelled)[0], resampling=DIAGRAM_RESAMPLING)
-    known = bins.count > 0
-    error = float(np.sum(bins.count[known] / bins.n * np.abs(bins.predicted[known] - bins.observed[known])))
+    is_filled = bins.count > 0
+    error = float(np.sum(bins.count[is_filled] / bins.n * np.abs(bins.predicted[is_filled] - bins.observed[is_filled])))
     quantity = "final probability of success" if gives_probability else f"final {card.quantity}"
     caption = f"ECE {error:.2f}, {count_episodes(bins.n)}, by {quantity}"
     return {**head, "points": _points(bins), "caption": caption, "why_not": ""}
@@ -395,8 +395,8 @@ def prompt_summaries(report: Report) -> list[dict[str, Any]]:
     """
     summaries = []
     for card in report.cards:
-        given = [reward.given for reward in report.rewards_of(card.name).values()]
-        prompts = [entry for entry in given if entry.get("context") not in (None, "none")]
+        contexts = [reward.given for reward in report.rewards_of(card.name).values()]
+        prompts = [entry for entry in contexts if entry.get("context") not in (None, "none")]
         if prompts:
             summaries.append({"model": card.name, "episodes": len(prompts), **_summarise_prompts(prompts)})
     return summaries

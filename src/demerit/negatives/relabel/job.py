@@ -155,10 +155,10 @@ def read_records(folder: str | Path) -> Iterator[RelabelRecord]:
     path = Path(folder) / RECORDS
     if not path.is_file():
         raise StoreError(folder, f"there is no {RECORDS} in it")
-    known = {field.name for field in fields(RelabelRecord)}
+    names = {field.name for field in fields(RelabelRecord)}
     with path.open(encoding="utf-8") as lines:
         for line in lines:
-            facts = {name: value for name, value in json.loads(line).items() if name in known}
+            facts = {name: value for name, value in json.loads(line).items() if name in names}
             candidates = tuple(Candidate(**candidate) for candidate in facts["candidates"])
             yield RelabelRecord(**{**facts, "candidates": candidates})
 
@@ -292,11 +292,11 @@ class _RelabelRun:
         summary.clips.update(list(record.accepted("clip")))
         summary.kept += self.config.keep_originals
         summary.rejected.update((candidate.stage, candidate.checked_by) for candidate in record.rejected)
-        for made in make_episodes(record, episode, self.config.keep_originals):
+        for view in make_episodes(record, episode, self.config.keep_originals):
             summary.splits[split] += 1
-            summary.to_check += self.checks.get(made.id, made.check) == "due"
-            if made.id not in self.writer:
-                self.writer.add(made)
+            summary.to_check += self.checks.get(view.id, view.check) == "due"
+            if view.id not in self.writer:
+                self.writer.add(view)
                 summary.added += 1
 
 
@@ -309,16 +309,16 @@ def make_episodes(record: RelabelRecord, episode: Episode, keep_original: bool) 
     """
     rng = np.random.default_rng(0)  # unused: all parameters are given
     author: dict[str, Any] = {"model": record.model, "prompts": record.prompts}
-    made = []
+    episodes = []
     for grade, candidate in sorted(record.accepted("command").items()):
         view = load_negative("counterfactual")(episode, rng, words=candidate.text, grade=grade, **author)
-        made.append(replace(view, outcomes=(replace(view.outcomes[0], note=candidate.reasons),)))
+        episodes.append(replace(view, outcomes=(replace(view.outcomes[0], note=candidate.reasons),)))
     for grade, candidate in sorted(record.accepted("clip").items()):
         clip = load_negative("clip")(episode, rng, last=int(candidate.text))
         by = f"{record.validator or record.model}, {record.prompts}"
         confirmed = Outcome("model", success=False, grade=grade, note=candidate.reasons, by=by)
-        made.append(replace(clip, outcomes=(*clip.outcomes, confirmed)))
-    for view in [*made, episode] if keep_original else made:
+        episodes.append(replace(clip, outcomes=(*clip.outcomes, confirmed)))
+    for view in [*episodes, episode] if keep_original else episodes:
         tags, group = {**view.origin.tags, "prompts": record.prompts}, episode.origin.group or episode.id
         placed = replace(view, origin=replace(view.origin, split=record.split, group=group, tags=tags))
         is_due = is_evaluation_split(record.split) and all(label.source != "human" for label in view.labels)

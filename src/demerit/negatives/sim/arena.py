@@ -46,10 +46,10 @@ def choose_renderer() -> None:
     """Set MUJOCO_GL, which MuJoCo reads at import, unless it is set: EGL if available, else OSMesa (same pixels)."""
     if "MUJOCO_GL" in os.environ or sys.platform != "linux":
         return
-    found = [name for name, library in LIBRARIES.items() if ctypes.util.find_library(library)]
-    if not found:
+    names = [name for name, library in LIBRARIES.items() if ctypes.util.find_library(library)]
+    if not names:
         raise no_renderer("neither libEGL nor libOSMesa")
-    os.environ["MUJOCO_GL"] = found[0]
+    os.environ["MUJOCO_GL"] = names[0]
 
 
 def no_renderer(got: str) -> BadInput:

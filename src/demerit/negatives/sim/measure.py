@@ -124,12 +124,12 @@ LONG_GRIP = 20
 
 def find_events(measured: Measured) -> tuple[Event, ...]:
     """Find all failure events of an episode, sorted by first frame."""
-    found = [event for rule in RULES for event in rule(measured)]
-    explained = {event.kind for event in found} & ENDS_BADLY
+    events = [event for rule in RULES for event in rule(measured)]
+    explained = {event.kind for event in events} & ENDS_BADLY
     if not measured.at_end and not explained:
         best = int(np.argmax(measured.progress))
-        found.append(Event("incomplete", best, len(measured) - 1, f"stops at progress {measured.progress[-1]:.2f}"))
-    return tuple(sorted(found, key=lambda event: (event.first, event.kind)))
+        events.append(Event("incomplete", best, len(measured) - 1, f"stops at progress {measured.progress[-1]:.2f}"))
+    return tuple(sorted(events, key=lambda event: (event.first, event.kind)))
 
 
 ENDS_BADLY = frozenset({"dropped", "missed grasp", "not released", "undone", "wrong object", "wrong place"})

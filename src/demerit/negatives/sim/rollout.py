@@ -103,8 +103,8 @@ def random_numbers(spec: EpisodeSpec, purpose: str) -> np.random.Generator:
 
     So scene, camera, length and ending are independent of the outcome.
     """
-    known = spec.behaviour if purpose == "behaviour" else ""
-    words = "/".join([spec.task, spec.setting, str(spec.seed), purpose, known])
+    behaviour = spec.behaviour if purpose == "behaviour" else ""
+    words = "/".join([spec.task, spec.setting, str(spec.seed), purpose, behaviour])
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(words.encode(), digest_size=16).digest(), "little"))
 
 

@@ -115,8 +115,8 @@ class AnnotateApp:
             raise NotAllowed(404, f"There is no work called {kind!r}.")
         assignment = self.work.next_item(asked.me, kind) if kind else None
         if assignment is None:
-            others = (self.work.next_item(asked.me, one) for one in self.work.count_left(asked.me) if one != kind)
-            assignment = next((one for one in others if one is not None), None)
+            others = (self.work.next_item(asked.me, other) for other in self.work.count_left(asked.me) if other != kind)
+            assignment = next((item for item in others if item is not None), None)
         if assignment is None:
             text = "Everything is answered, or others are at it."
             return show_to(asked.me, "message.html.j2", title="Nothing left to do here", text=text)

@@ -332,11 +332,13 @@ def _assigned(person: Person) -> sa.Select[Any]:
 
 def _has_verdict(person: Person) -> sa.ColumnElement[bool]:
     """Whether an item asks this person to verify an episode that they have called a success or a failure in Mark."""
-    said = ANSWERS.c.body["success"].as_boolean().is_not(None)
+    is_verdict = ANSWERS.c.body["success"].as_boolean().is_not(None)
     same = (_VERIFIED.c.dataset == _MARKED.c.dataset, _VERIFIED.c.episode == _MARKED.c.episode)
     # Not correlated with the outer query: it is computed once, not for each item.
     marked = sa.select(_VERIFIED.c.id).join(_MARKED, sa.and_(*same)).join(ANSWERS, ANSWERS.c.item == _MARKED.c.id)
-    marked = marked.where(_VERIFIED.c.kind == "verify", _MARKED.c.kind == "mark", ANSWERS.c.person == person.id, said)
+    marked = marked.where(
+        _VERIFIED.c.kind == "verify", _MARKED.c.kind == "mark", ANSWERS.c.person == person.id, is_verdict
+    )
     return sa.and_(ITEMS.c.kind == "verify", ITEMS.c.gold.is_(None), ITEMS.c.id.in_(marked))
 
 
@@ -414,9 +416,9 @@ def _gather_labels(
             failed[id] = error
             continue
         last_first = sorted(by, key=lambda name: -max(row.number for row in rows if row.name == name))
-        made = [outcome_of(name, by[name], frames) for name in last_first]
+        labels = [outcome_of(name, by[name], frames) for name in last_first]
         kept = [outcome for outcome in episode.outcomes if not (outcome.source == "human" and outcome.by in by)]
-        labelled = replace(episode, outcomes=(*filter(None, made), *kept))
+        labelled = replace(episode, outcomes=(*filter(None, labels), *kept))
         changed.append(_settle_check(labelled, rows))
     return changed, failed
 

@@ -289,14 +289,14 @@ def _write(
     preferences = [fields.preference(preference) for preference in source.preferences]
     masks = tuple(replace(mask, camera=fields.name(mask.camera)) for mask in config.masks)
     videos = ReleaseVideos(tree, stage / "records", replace(config, masks=masks), episodes)
-    made: dict[str, VideoSource] = {}
+    sources: dict[str, VideoSource] = {}
 
     def write_videos(episode: Episode) -> Episode:
-        on_progress("writing videos", len(made), len(episodes))
+        on_progress("writing videos", len(sources), len(episodes))
         if config.layout == "lerobot":
-            made[episode.id] = "re-encoded"
+            sources[episode.id] = "re-encoded"
             return videos.cover(episode)
-        released, made[episode.id] = videos.write(episode)
+        released, sources[episode.id] = videos.write(episode)
         return released
 
     written: Iterable[Episode] = map(write_videos, episodes)
@@ -321,7 +321,7 @@ def _write(
         "preferences": len(preferences),
         "left_out": source.left_out,
         "unchecked": sum(episode.check == "due" for episode in source.episodes),
-        "videos": dict(Counter(made.values())),
+        "videos": dict(Counter(sources.values())),
         "kept": list(config.keep),
         "replaced": len(config.replacements) - len(fields.unused),
         "scrubbed": bool(config.scrub),
@@ -333,8 +333,8 @@ def _write(
     }
     released = list(Store(tree).episodes())
     write_json(tree / FACTS, facts)
-    write_origins(tree, released, made)
-    write_card(tree, facts, released, preferences, fields, made)
+    write_origins(tree, released, sources)
+    write_card(tree, facts, released, preferences, fields, sources)
     owned = {
         "about": "PRIVATE: which source ids, people and recordings are behind the release. Do not share this file.",
         "plan": source.plan,

@@ -140,9 +140,9 @@ class _ReadPass:
             lost = [problem.detail for problem in problems if problem.kind in ("missing video", "missing images")]
             yield Problem("missing video", id, "; ".join(lost) or "the dataset has no camera", kept=False)
             return
-        made = self._make_episode(id, entry, rows, views, problems)
+        record = self._make_episode(id, entry, rows, views, problems)
         yield from problems
-        yield made
+        yield record
 
     def _make_episode(
         self, id: str, entry: LeRobotEntry, rows: EpisodeRows | None, views: dict[str, Frames], problems: list[Problem]
@@ -200,8 +200,8 @@ class _ReadPass:
                 if not self._info.is_v3:
                     table = file.read(columns=names)
                     columns = {name: as_array(table[name]) for name in names}
-                    found = {episode: EpisodeRows(0, file.metadata.num_rows, columns)}
-                    return _with_language(file, found) if file.metadata.num_rows else found
+                    rows = {episode: EpisodeRows(0, file.metadata.num_rows, columns)}
+                    return _with_language(file, rows) if file.metadata.num_rows else rows
                 if "episode_index" not in file.schema_arrow.names:
                     return StoreError(path, "it has no episode_index column")
                 return _with_language(file, _owners(file.read(columns=["episode_index", *names]), names))
