@@ -156,10 +156,10 @@ def bench(
     models = [chosen.load_model(name, loaded.address) for name in model or []]
     prompted: list[Any] = [scorer for scorer in models if hasattr(scorer, "estimate")]
     for scorer in prompted:
-        asked = list_scored(chosen, loaded, run_options)
-        changed = len(asked) - len(loaded.episodes)
-        more = f" ({changed} of them with changed frames or instructions)" if changed else ""
-        out.print(escape(f"{scorer.card.name}: {scorer.estimate(asked)}{more}"))
+        episodes = list_scored(chosen, loaded, run_options)
+        variants = len(episodes) - len(loaded.episodes)
+        more = f" ({variants} of them with changed frames or instructions)" if variants else ""
+        out.print(escape(f"{scorer.card.name}: {scorer.estimate(episodes)}{more}"))
     if dry_run:
         return
     # Ask again what a server did not answer last time; paid answers come from the cache.
@@ -210,12 +210,12 @@ def _recompute(path: Path) -> None:
     after = recompute(before)
     print_report(after)
     old, new = _numbers(before), _numbers(after)
-    lost = [key for key, facts in old.items() if new.get(key, facts) != facts]
-    lost += [key for key in old.keys() - new.keys() if key[0] == "measure"]
-    added = len(new.keys() - old.keys())
-    more = f" This version has {added} more." if added else ""
-    out.print("[red]Not the numbers of the file.[/red]" if lost else f"The same numbers as in the file.{more}")
-    if lost:
+    differences = [key for key, facts in old.items() if new.get(key, facts) != facts]
+    differences += [key for key in old.keys() - new.keys() if key[0] == "measure"]
+    additions = len(new.keys() - old.keys())
+    more = f" This version has {additions} more." if additions else ""
+    out.print("[red]Not the numbers of the file.[/red]" if differences else f"The same numbers as in the file.{more}")
+    if differences:
         raise typer.Exit(1)
 
 

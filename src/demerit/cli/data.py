@@ -135,10 +135,10 @@ def _print_summary(summary: DatasetSummary) -> None:
     for title in ("instructions", "cameras", "embodiments", "splits", "licences"):
         out.print(f"  {title}: {escape(_most_common(getattr(summary, title)))}")
     cells = ("episodes", "success", "failure", "success unknown", "graded", "with progress", "with curve")
-    used = [cell for cell in cells if any(counts[cell] for counts in summary.outcomes.values())]
-    table = Table("label source", *used)
+    columns = [cell for cell in cells if any(counts[cell] for counts in summary.outcomes.values())]
+    table = Table("label source", *columns)
     for source, counts in sorted(summary.outcomes.items()):
-        table.add_row(escape(source), *(str(counts[cell]) for cell in used))
+        table.add_row(escape(source), *(str(counts[cell]) for cell in columns))
     if summary.outcomes:
         print_table(table)
     if summary.unlabelled:

@@ -121,8 +121,8 @@ def retrieve(
     spent = time.monotonic() - started
     if loaded is not None:
         folder = folder / "rewards" / short_hash(instruction.encode())[:12]
-        cut = Dataset.from_episodes([segment.cut(instruction) for segment in segments], source.name)
-        scored = score_with_bar(cut, loaded, folder / safe_name(loaded.card.name), say)
+        clips = Dataset.from_episodes([segment.cut(instruction) for segment in segments], source.name)
+        scored = score_with_bar(clips, loaded, folder / safe_name(loaded.card.name), say)
         segments = _order_by_gain(segments, scored, say)[:top]
     if dest is not None:
         write_segments(segments, instruction, source, dest)

@@ -242,9 +242,9 @@ def _show(shown: Bar, progress: ScoreProgress) -> None:
 def _note(progress: ScoreProgress) -> str:
     parts = [f"{progress.unscored} unscored"] if progress.unscored else []
     if progress.reading:
-        read, total = list(progress.reading.values())[-1]
-        rate = (progress.frames + read) / progress.seconds if progress.seconds else 0.0
-        parts.append(f"frame {read} of {total}, {rate:.0f} frames/s")
+        position, total = list(progress.reading.values())[-1]
+        rate = (progress.frames + position) / progress.seconds if progress.seconds else 0.0
+        parts.append(f"frame {position} of {total}, {rate:.0f} frames/s")
     return ", ".join(parts)
 
 

@@ -253,8 +253,8 @@ class Dataset:
     def _index(self) -> Any:
         """The reader, if it has `len`, `episode(id)` and `episode_at(place)` and so need not read the others."""
         # A main camera that some episodes lack makes the dataset smaller than its index; an instruction changes it.
-        changed = self.camera is not None or self.instruction or self.marked_by is not None
-        return self.reader if not changed and hasattr(self.reader, "episode_at") else None
+        is_changed = self.camera is not None or self.instruction or self.marked_by is not None
+        return self.reader if not is_changed and hasattr(self.reader, "episode_at") else None
 
     def _list(self) -> list[Episode]:
         if self._episodes is None:

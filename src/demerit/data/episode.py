@@ -550,11 +550,11 @@ def is_typo(first: str, second: str) -> bool:
     is_spelled = (a + b).isalpha() and (a + b).islower()
     if len(b) - len(a) > 1 or not is_spelled or (a in _KNOWN and b in _KNOWN):
         return False
-    same = next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
-    rest, other = a[same:], b[same:]
+    prefix = next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+    rest, other = a[prefix:], b[prefix:]
     if len(a) == len(b) and rest[:2] == other[1::-1] and rest[2:] == other[2:]:
         return len(a) >= SHORTEST_SWAP
-    is_long = same > 0 and len(a) >= SHORTEST_TYPO
+    is_long = prefix > 0 and len(a) >= SHORTEST_TYPO
     return (is_long or not SMALL_WORDS.isdisjoint((a, b))) and rest[len(a) == len(b) :] == other[1:]
 
 

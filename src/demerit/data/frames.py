@@ -276,13 +276,13 @@ class SplicedFrames:
         out: Images | None = None
         offset = 0
         for source, start, stop in self.parts:
-            here = np.flatnonzero((wanted >= offset) & (wanted < offset + stop - start))
-            if len(here):
-                images = source.take((wanted[here] - offset + start).tolist())
+            places = np.flatnonzero((wanted >= offset) & (wanted < offset + stop - start))
+            if len(places):
+                images = source.take((wanted[places] - offset + start).tolist())
                 out = np.empty((len(wanted), *images.shape[1:]), dtype=np.uint8) if out is None else out
                 if images.shape[1:] != out.shape[1:]:
                     raise UnreadableVideo(repr(source), "its images have another size than those before the splice")
-                out[here] = images
+                out[places] = images
             offset += stop - start
         if out is None or wanted.min() < 0 or wanted.max() >= offset:
             raise BadInput("frame indices", f"0 to {offset - 1}", f"{wanted.min()} to {wanted.max()}")

@@ -119,8 +119,8 @@ class PartWriter:
 
     def commit(self, tables: Mapping[str, pa.Table], header: Mapping[str, Any] | None = None) -> None:
         """Add the tables' rows; durable once this returns."""
-        added = {name: self._write_part(name, [table]) for name, table in tables.items() if table.num_rows}
-        new = {name: (*self.manifest.tables.get(name, ()), part) for name, part in added.items()}
+        new_parts = {name: self._write_part(name, [table]) for name, table in tables.items() if table.num_rows}
+        new = {name: (*self.manifest.tables.get(name, ()), part) for name, part in new_parts.items()}
         self._replace(new, header)
 
     def update(
@@ -192,8 +192,8 @@ class PartWriter:
 
     def _remove_orphans(self) -> None:
         """Remove unlisted parts and half-written files; other files are not ours. Safe under the lock."""
-        listed = {self.root / part.file for parts in self.manifest.tables.values() for part in parts}
-        orphans = [path for name in self._known for path in self._find_parts(name) if path not in listed]
+        files = {self.root / part.file for parts in self.manifest.tables.values() for part in parts}
+        orphans = [path for name in self._known for path in self._find_parts(name) if path not in files]
         halves = chain(self.root.glob(".*.part"), self.root.glob("*/.*.part"))
         orphans += [path for path in halves if HALF_FILE.fullmatch(path.name)]
         for path in orphans:

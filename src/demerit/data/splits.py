@@ -326,10 +326,10 @@ def describe_leaks(leaks: Iterable[Leak]) -> list[str]:
         splits = ", ".join(sorted({split for leak in those for split in leak.splits}))
         count = sum(len(leak.episodes) for leak in those)
         noun = f"{kind}s" if len(those) > 1 else kind
-        named = name_some([repr(leak.what) for leak in those])
+        examples = name_some([repr(leak.what) for leak in those])
         lines.append(
             f"Splits leak: {len(those)} {noun} stand in more than one of {splits} ({count} episodes), e.g. "
-            f"{named}; a model trained on one split has seen part of the other."
+            f"{examples}; a model trained on one split has seen part of the other."
         )
     return lines
 
@@ -399,8 +399,8 @@ def check_leaks(episodes: Sequence[Episode], held_out: Iterable[tuple[str, Itera
     wordings = [leak.what for leak in leaks if leak.kind == "wording"]
     remarks = []
     if wordings:
-        named = name_some(wordings)
-        remarks.append(f"{len(wordings)} commands for one split's videos also occur in another split ({named}).")
+        examples = name_some(wordings)
+        remarks.append(f"{len(wordings)} commands for one split's videos also occur in another split ({examples}).")
     doubles = _find_doubles(episodes)
     if doubles:
         remarks.append(f"{len(doubles)} episodes repeat the video and instruction of another ({name_some(doubles)}).")

@@ -59,11 +59,11 @@ def trim_stages(stages: Iterable[StageSpan], length: int | None) -> tuple[StageS
     """Make the spans of a tool fit: one that ends where the next begins, or after the last frame, ends before it."""
     ordered = sorted(stages, key=lambda stage: stage.first)
     stops = [*(stage.first for stage in ordered[1:]), max(stage.last for stage in ordered) + 1] if ordered else []
-    cut = (
+    pairs = (
         (stage, min(stage.last, stop - 1, stage.last if length is None else length - 1))
         for stage, stop in zip(ordered, stops, strict=True)
     )
-    return check_stages(replace(stage, last=last) for stage, last in cut if last >= stage.first)
+    return check_stages(replace(stage, last=last) for stage, last in pairs if last >= stage.first)
 
 
 def share_progress(shares: Mapping[str, float]) -> StagePlan:

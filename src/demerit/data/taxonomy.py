@@ -76,8 +76,8 @@ def kind(name: str) -> FailureKind:
 
 def register_kind(new: FailureKind) -> FailureKind:
     """Add a kind in this process. Registering it twice is fine; redefining a known name raises."""
-    there = _known().get(new.name)
-    if there not in (None, new):
+    existing_kind = _known().get(new.name)
+    if existing_kind not in (None, new):
         raise BadInput(f"kind of failure {new.name!r}", "a new name", "one with another definition")
     _added[new.name] = new
     return new

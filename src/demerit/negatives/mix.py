@@ -263,9 +263,9 @@ class Pool:
             none = np.empty(0, dtype=np.int64)
             shared = [by_object[word] for word in sorted(objects(instruction)) if word in by_object]
             alike = np.unique(np.concatenate(shared)) if shared else none
-            here = by_group.get(group, none) if group else none
-            both = np.intersect1d(alike, here, assume_unique=True)
-            self._last = (key, [both, here, alike, np.arange(len(texts))])
+            own_group = by_group.get(group, none) if group else none
+            both = np.intersect1d(alike, own_group, assume_unique=True)
+            self._last = (key, [both, own_group, alike, np.arange(len(texts))])
         return self._last[1]
 
     def _index(self, split: str) -> _Instructions:

@@ -286,11 +286,11 @@ def write_view(
     with atomic_folder(dest) as folder:
         import_dataset(dataset.where(lambda episode: episode.id in kept, f"filter:{dataset.address}"), folder)
         readable = set(Store(folder).ids())
-        lost = {"unreadable": "its video cannot be read"}
+        reasons = {"unreadable": "its video cannot be read"}
         decisions = [
             decision
             if not decision.kept or decision.score.id in readable
-            else replace(decision, kept=False, reasons=lost)
+            else replace(decision, kept=False, reasons=reasons)
             for decision in outcome.decisions
         ]
         outcome = replace(outcome, decisions=decisions)

@@ -247,8 +247,8 @@ def merge_hits(windows: PlayWindows, scores: Floats, top: int) -> list[PlaySegme
 def write_segments(segments: Sequence[PlaySegment], instruction: str, dataset: Dataset, dest: str | Path) -> None:
     """Write the segments as episodes of a new demerit folder that refers to the videos: whole, or nothing."""
     with atomic_folder(dest) as folder:
-        cut = [segment.cut(instruction) for segment in segments]
-        view = Dataset.from_episodes(cut, dataset.name)
+        episodes = [segment.cut(instruction) for segment in segments]
+        view = Dataset.from_episodes(episodes, dataset.name)
         view.address = f"retrieve:{dataset.address}"
         import_dataset(view, folder)
         facts = [segment.as_dict() for segment in segments]

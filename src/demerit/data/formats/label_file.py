@@ -169,8 +169,8 @@ def read_outcomes(cells: LabelCells, frames: Frames, episode: str, problems: lis
 
 
 def _events(place: str, cell: Any, episode: str, problems: list[Problem]) -> Iterator[Event]:
-    listed = parse_cell(cell) if cell is not None else []
-    for event in listed if isinstance(listed, list) else [listed]:
+    events = parse_cell(cell) if cell is not None else []
+    for event in events if isinstance(events, list) else [events]:
         try:
             yield Event(str(event["kind"]), int(event["first"]), int(event["last"]), str(event.get("note", "")))
         except BadInput as bad:
@@ -185,18 +185,18 @@ def _stages(place: str, cell: Any, frames: Frames, episode: str, problems: list[
     if cell is None or cell == "":
         return ()
     try:
-        listed = parse_cell(cell)
-        if isinstance(listed, str):
-            names, spans = [], listed.strip()
+        rows = parse_cell(cell)
+        if isinstance(rows, str):
+            names, spans = [], rows.strip()
             while spans and (match := STAGE.match(spans)):
                 names.append({"name": match[1], "first": match[2], "last": match[3]})
                 spans = spans[match.end() :]
-            listed = None if spans else names
-        if not isinstance(listed, list):
+            rows = None if spans else names
+        if not isinstance(rows, list):
             raise ValueError
-        ends = [{end: _frame_at(place, str(row[end]), frames) for end in ("first", "last")} for row in listed]
+        ends = [{end: _frame_at(place, str(row[end]), frames) for end in ("first", "last")} for row in rows]
         return Outcome(
-            "human", stages=tuple(StageSpan(**{**row, **span}) for row, span in zip(listed, ends, strict=True))
+            "human", stages=tuple(StageSpan(**{**row, **span}) for row, span in zip(rows, ends, strict=True))
         ).stages
     except UnreadableVideo:
         return ()  # reported when the video is used

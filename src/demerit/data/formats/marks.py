@@ -106,9 +106,9 @@ def read_log(path: Path) -> tuple[list[Mark], list[Problem]]:
             problems.append(Problem("malformed line", row.where, "it is not a line of demerit mark", kept=True))
             continue
         mark = Mark(word, at.timestamp(), by, text(row.fields.get("run")))
-        moved = mark.at - monotonic - ahead.setdefault(mark.run, mark.at - monotonic)
-        if abs(moved) > JUMP:
-            detail = f"the clock was set by {moved:+.1f} s before the {mark}: check the labels around it"
+        shift = mark.at - monotonic - ahead.setdefault(mark.run, mark.at - monotonic)
+        if abs(shift) > JUMP:
+            detail = f"the clock was set by {shift:+.1f} s before the {mark}: check the labels around it"
             problems.append(Problem("clock jump", row.where, detail, kept=True))
         ahead[mark.run] = mark.at - monotonic
         marks.append(mark)
@@ -133,7 +133,7 @@ def find_by_time(
 ) -> tuple[list[list[Mark]], list[str]]:
     """Find the marks of each episode by its time; return also a sentence for each mark of none."""
     starts, ends = np.array(spans, dtype=np.float64).reshape(-1, 2).T
-    groups, lost = [list[Mark]() for _ in spans], list[str]()
+    groups, remarks = [list[Mark]() for _ in spans], list[str]()
     for mark in marks:
         places, reason = np.flatnonzero((starts <= mark.at) & (mark.at <= ends)), "no episode ran then"
         before = ends[ends < mark.at]
@@ -144,8 +144,8 @@ def find_by_time(
         if len(places) == 1:
             groups[places[0]].append(mark)
         else:
-            lost.append(f"{mark}: {f'{len(places)} episodes ran then' if len(places) else reason}")
-    return groups, lost
+            remarks.append(f"{mark}: {f'{len(places)} episodes ran then' if len(places) else reason}")
+    return groups, remarks
 
 
 def find_by_order(marks: Sequence[Mark], count: int) -> tuple[list[list[Mark]], list[str]]:
@@ -156,13 +156,13 @@ def find_by_order(marks: Sequence[Mark], count: int) -> tuple[list[list[Mark]], 
     verdict_marks = [mark for mark in marks if mark.word in VERDICTS]
     kept = [mark for mark in verdict_marks if mark.word != "retake"]
     events = (mark for mark in marks if mark.word not in VERDICTS)
-    lost = [f"{mark}: this format does not say when its episodes were recorded" for mark in events]
+    remarks = [f"{mark}: this format does not say when its episodes were recorded" for mark in events]
     verdicts = verdict_marks if len(verdict_marks) == count else kept
     if verdict_marks and len(verdicts) != count:
         retakes = f" and {len(verdict_marks) - len(kept)} retakes" if len(verdict_marks) > len(kept) else ""
-        lost.append(f"{len(kept)} verdicts{retakes} do not fit {count} episodes, so that none of them is used")
+        remarks.append(f"{len(kept)} verdicts{retakes} do not fit {count} episodes, so that none of them is used")
         verdicts = []
-    return [[mark] for mark in verdicts] or [[] for _ in range(count)], lost
+    return [[mark] for mark in verdicts] or [[] for _ in range(count)], remarks
 
 
 def join_marks(
@@ -176,8 +176,8 @@ def join_marks(
     records = list(records)
     episodes = [record for record in records if isinstance(record, Episode)] if marks else []
     spans = [recorded(episode) for episode in episodes] if recorded else []
-    groups, lost = find_by_time(marks, spans, late) if recorded else find_by_order(marks, len(episodes))
-    yield from (Problem("mark of no episode", where, sentence, kept=True) for sentence in lost)
+    groups, remarks = find_by_time(marks, spans, late) if recorded else find_by_order(marks, len(episodes))
+    yield from (Problem("mark of no episode", where, sentence, kept=True) for sentence in remarks)
     places = iter(range(len(episodes)))
     for record in records:
         if isinstance(record, Episode) and marks:

@@ -182,8 +182,8 @@ class RldsReader:
             yield Problem("stray shards", place, detail, kept=False)
         shards = sets[total]
         if len(shards) < total:
-            gone = sum(length for index, length in enumerate(lengths) if index not in shards)
-            detail = f"{total - len(shards)} of {total}" + (f", with {gone} declared episodes" if lengths else "")
+            episodes = sum(length for index, length in enumerate(lengths) if index not in shards)
+            detail = f"{total - len(shards)} of {total}" + (f", with {episodes} declared episodes" if lengths else "")
             yield Problem("missing shards", place, detail, kept=False)
         for index, path in sorted(shards.items()):
             declared = lengths[index] if index < len(lengths) else None

@@ -216,8 +216,8 @@ def _preference(session: Session, streamed: set[str]) -> Iterator[Preference | P
         detail = f"preference: expected A, B or TIE, got {printable(repr(answer))}"
         yield Problem("bad preference", printable(session.id), detail, kept=True)
     elif not {"A", "B"} <= streamed:
-        gone = " and ".join(letter for letter in ("A", "B") if letter not in streamed)
-        yield Problem("dangling preference", printable(session.id), f"it needs {gone}, which was skipped", kept=True)
+        letters = " and ".join(letter for letter in ("A", "B") if letter not in streamed)
+        yield Problem("dangling preference", printable(session.id), f"it needs {letters}, which was skipped", kept=True)
     else:
         a, b = f"{session.id}/A", f"{session.id}/B"
         yield Preference(a, b, verdict, "human", why=session.feedback, by=session.evaluator)

@@ -312,19 +312,19 @@ class RosReader(FolderReader):
                 continue
             yield from LabelCells(row).misspelt(columns)
             rows.setdefault(self._named_by(row), row)
-        used: set[str] = set()
+        names: set[str] = set()
         for path in self._bags():
             for record in self._join_marks(path, self._read_bag(path, rows)):
                 if isinstance(record, Problem):
-                    used.add(record.episode)
+                    names.add(record.episode)
                 elif isinstance(record, Episode):
-                    used.add(record.id)
+                    names.add(record.id)
                     if label_files and record.id not in rows:
                         detail = f"{label_files[0].name} has no row for it: its outcome is unknown"
                         yield Problem("bag without a row", record.id, detail, kept=True)
                 yield record
         for name, row in rows.items():
-            if name not in used and self.only is None:
+            if name not in names and self.only is None:
                 detail = f"it names {printable(name)!r}, which is no bag or episode of the folder"
                 yield Problem("row without a bag", row.where, detail, kept=False)
 
@@ -352,8 +352,8 @@ class RosReader(FolderReader):
 
     def _named_by(self, row: LabelRow) -> str:
         cells = LabelCells(row)
-        named = Path(text(cells.take("file")) or text(cells.take("id")))
-        return (named.with_suffix("") if named.suffix.lower() in BAG_SUFFIXES else named).as_posix()
+        path = Path(text(cells.take("file")) or text(cells.take("id")))
+        return (path.with_suffix("") if path.suffix.lower() in BAG_SUFFIXES else path).as_posix()
 
     def _scan(self, path: Path) -> BagScan:
         wanted = frozenset(filter(None, (self.marker, self.task, self.mark_topic)))

@@ -145,7 +145,7 @@ class VideosReader(FolderReader):
 
     def records(self) -> Iterator[Record]:
         """Stream the rows, then the videos without a row."""
-        used: dict[Path, str] = {}
+        users: dict[Path, str] = {}
         columns: set[str] = set()
         yield from report_others(self._label_files)
         for row in read_rows(self._label_files[0]) if self._label_files else ():
@@ -154,10 +154,10 @@ class VideosReader(FolderReader):
             else:
                 cells = LabelCells(row)
                 yield from cells.misspelt(columns)
-                yield from self._read_labelled(row, cells, used)
+                yield from self._read_labelled(row, cells, users)
         for path in videos_under(self.root) if self.only is None else self.only:
-            if path not in used:
-                yield from self._read_unlabelled(path, used)
+            if path not in users:
+                yield from self._read_unlabelled(path, users)
 
     def recorded(self, episode: Episode) -> tuple[float, float]:
         """Return when an episode began and ended: by the date and time in its name, else by when its file was closed.
@@ -174,14 +174,14 @@ class VideosReader(FolderReader):
         if begun is None and self.times != "name":
             return closed - length, closed
         if begun is None or not (self.times == "name" or -SLACK <= closed - length - begun <= CLOSING):
-            named, at = (
+            start, at = (
                 None if moment is None else f"{datetime.fromtimestamp(moment):%Y-%m-%d %H:%M:%S}"
                 for moment in (begun, closed)
             )
             expected = (
                 "names with the time of the start, soon after whose end the file was closed (--with times=name or "
             )
-            got = f"a file closed at {at}, and {f'{named} in its name' if named else 'no date and time in its name'}"
+            got = f"a file closed at {at}, and {f'{start} in its name' if start else 'no date and time in its name'}"
             raise BadInput(f"the time of {printable(episode.id)}", f"{expected}times=file: use only one)", got)
         return begun, begun + length
 
@@ -213,7 +213,7 @@ class VideosReader(FolderReader):
         the trial's name, are episodes of their own.
         """
         trials, folders = self._named
-        shared = {folder: named.cameras for folder, named in folders.items() if named.are_cameras}
+        shared = {folder: group.cameras for folder, group in folders.items() if group.are_cameras}
         rows = Counter(parts[0] for parts in map(self._split, self._row_videos() if shared else ()) if parts)
         return {
             path: (trial, views)
@@ -227,9 +227,9 @@ class VideosReader(FolderReader):
         """Videos by trial and camera, as their names say, and by folder the cameras that most trials share."""
         trials: dict[Path, dict[str, Path]] = {}
         videos = list(videos_under(self.root, is_deep=self.only is None)) if self.pair_cameras else []
-        taken = {path.with_suffix("") for path in videos}
+        trial_names = {path.with_suffix("") for path in videos}
         for path in videos:
-            if (parts := self._split(path)) and parts[0] not in taken:
+            if (parts := self._split(path)) and parts[0] not in trial_names:
                 trials.setdefault(parts[0], {}).setdefault(parts[1], path)
         others = Counter(path.parent for path in videos if not self._split(path))
         sets: dict[Path, Counter[frozenset[str]]] = {}
@@ -285,14 +285,14 @@ class VideosReader(FolderReader):
 
     def _read_labelled(self, row: LabelRow, cells: LabelCells, used: dict[Path, str]) -> Iterator[Record]:
         problems: list[Problem] = []
-        named, cameras = _cameras(cells)
+        name, cameras = _cameras(cells)
         if not cameras:
             names = ", ".join(("file", *COLUMNS["file"]))
             yield Problem("missing video", row.where, f"no column names its video (one of {names})", kept=False)
             return
         videos: dict[str, Path] = {}
         for camera, cell in cameras.items():
-            video = find_video(self.root, cell, printable(named or text(cell) or row.where))
+            video = find_video(self.root, cell, printable(name or text(cell) or row.where))
             if isinstance(video, Path):
                 videos[camera] = video
             else:
@@ -302,7 +302,7 @@ class VideosReader(FolderReader):
                 yield problems[0]
             return
         first = next(iter(videos.values()))
-        episode, videos = (named, videos) if named else self._name_cameras(videos)
+        episode, videos = (name, videos) if name else self._name_cameras(videos)
         if self.only is not None and not set(self.only) & set(videos.values()):
             return
         problems = [Problem(problem.kind, printable(episode), problem.detail, kept=True) for problem in problems]

@@ -559,11 +559,11 @@ def _values_and_times(scores: Scores, model: str, perturbation: str) -> Columns:
             values.append([])
             times.append([])
             continue
-        moved = reward.at > 0 if perturbation == SHUFFLED else reward.at >= 0
+        is_moved = reward.at > 0 if perturbation == SHUFFLED else reward.at >= 0
         key = ("frames", perturbation, row.id, row.frames)
         order = scores.compute_once(key, lambda row=row: frame_order(perturbation, row.id, row.frames))  # type: ignore[misc]
-        values.append(reward.value[moved])
-        times.append(order[reward.at[moved]])
+        values.append(reward.value[is_moved])
+        times.append(order[reward.at[is_moved]])
     return values, times
 
 
@@ -699,8 +699,8 @@ def _probe_matrix(scores: Scores, model: str) -> Floats:
 
 def _final_under(scores: Scores, model: str, video: EpisodeLabels, probe: EpisodeLabels) -> float:
     # a model that does not read the instruction was asked once only
-    same = video is probe or not scores.cards[model].reads_instruction
-    reward = scores.reward(model, video.id, AS_RECORDED if same else under_instruction(probe.instruction))
+    is_same = video is probe or not scores.cards[model].reads_instruction
+    reward = scores.reward(model, video.id, AS_RECORDED if is_same else under_instruction(probe.instruction))
     return NAN if reward is None else reward.final
 
 

@@ -310,8 +310,8 @@ def _with_controls(models: list[RewardModel], options: RunOptions) -> tuple[list
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise BadInput("models", "each model once", f"{', '.join(twice)} twice")
-    added = [load_model(name) for name in CONTROLS if options.controls and name not in names]
-    return [*models, *added], tuple(model.card.name for model in added)
+    controls = [load_model(name) for name in CONTROLS if options.controls and name not in names]
+    return [*models, *controls], tuple(model.card.name for model in controls)
 
 
 def _perturbations(benchmark: Benchmark, data: BenchmarkData, options: RunOptions) -> list[Perturbation]:

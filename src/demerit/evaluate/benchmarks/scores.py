@@ -166,11 +166,11 @@ def apply_categories(
     """Set each episode's category from the table; also return a note if instructions are missing in it."""
     if not table:
         return tuple(labels), ()
-    changed = tuple(replace(row, category=table.get(task_name(row.instruction), row.category)) for row in labels)
+    rows = tuple(replace(row, category=table.get(task_name(row.instruction), row.category)) for row in labels)
     tasks = {task_name(row.instruction) for row in labels if row.instruction}
     missing = len(tasks - set(table))
     note = f"Categories are by a table; {missing} of {len(tasks)} instructions are not in it, and sorted by the rules."
-    return changed, (note,) if missing else ()
+    return rows, (note,) if missing else ()
 
 
 # Perturbations
@@ -233,14 +233,14 @@ def under_instruction(instruction: str) -> str:
 
 def list_perturbations(kinds: Collection[str], labels: Sequence[EpisodeLabels]) -> list[Perturbation]:
     """List every perturbation that a benchmark asks for, `as recorded` first."""
-    listed = [Perturbation(AS_RECORDED, frozenset(row.id for row in labels))]
+    perturbations = [Perturbation(AS_RECORDED, frozenset(row.id for row in labels))]
     shown = frozenset(row.id for row in demonstrations(labels))
-    listed += [Perturbation(kind, shown) for kind in (REVERSED, SHUFFLED) if kind in kinds and shown]
+    perturbations += [Perturbation(kind, shown) for kind in (REVERSED, SHUFFLED) if kind in kinds and shown]
     probes = instruction_probes(labels).values() if INSTRUCTION in kinds else ()
     for probe in probes:
         others = frozenset(other.id for other in probes if other is not probe)
-        listed += [Perturbation(under_instruction(probe.instruction), others)] if others else []
-    return listed
+        perturbations += [Perturbation(under_instruction(probe.instruction), others)] if others else []
+    return perturbations
 
 
 # Episodes that a model learned from

@@ -54,12 +54,12 @@ def rank_codes(labels: Labels | None, length: int, name: str = "clusters") -> tu
     """
     if labels is None:
         return np.arange(length, dtype=np.int64), tuple(range(length))
-    listed = list(labels.tolist() if isinstance(labels, np.ndarray) else labels)
-    if len(listed) != length:
-        raise BadInput(name, f"{length} labels", len(listed))
-    values = tuple(sorted(set(listed), key=lambda label: (str(label), repr(label))))
+    rows = list(labels.tolist() if isinstance(labels, np.ndarray) else labels)
+    if len(rows) != length:
+        raise BadInput(name, f"{length} labels", len(rows))
+    values = tuple(sorted(set(rows), key=lambda label: (str(label), repr(label))))
     position = {label: i for i, label in enumerate(values)}
-    return np.array([position[label] for label in listed], dtype=np.int64), values
+    return np.array([position[label] for label in rows], dtype=np.int64), values
 
 
 def pick(labels: Labels | None, keep: Bools) -> list[Hashable] | None:
@@ -232,9 +232,9 @@ class Tally:
             notes.append("one cluster: the interval cannot be known")
             return self._measure(value, (NAN, NAN), size, resampling, "; ".join(notes))
         draws = replicates([self.statistic], codes, size, resampling)[0]
-        lost = int(np.isnan(draws).sum())
-        if lost:
-            notes.append(f"undefined in {lost} of {resampling.resamples} resamples, which are left out")
+        losses = int(np.isnan(draws).sum())
+        if losses:
+            notes.append(f"undefined in {losses} of {resampling.resamples} resamples, which are left out")
         if size != len(self.clusters):
             notes.append("one cluster: rows resampled as if independent")
         return self._measure(value, percentiles(draws, resampling.level), size, resampling, "; ".join(notes))

@@ -128,10 +128,10 @@ def group_wise_error(
     off = np.abs(guess - grades)[keep]
     codes, labels = rank_codes(pick(clusters, keep), len(off))
     parts = np.concatenate([member * off[:, None], member], axis=1)
-    lost = len(set(pick(subsets, judged) or [])) - len(names)
-    note = f"{lost} subsets wholly unscored" if lost else ""
+    unscored_subsets = len(set(pick(subsets, judged) or [])) - len(names)
+    note = f"{unscored_subsets} subsets wholly unscored" if unscored_subsets else ""
     statistic = Additive(parts, _mean_of_ratios)
-    counts = {"subsets": len(names), "unscored subsets": lost}
+    counts = {"subsets": len(names), "unscored subsets": unscored_subsets}
     return Tally("mae_group_wise", "episodes", statistic, codes, labels, len(off), missing, counts=counts, note=note)
 
 
@@ -145,8 +145,8 @@ def _grades(name: str, values: npt.ArrayLike, length: int) -> Floats:
 def _mean_of_ratios(sums: Floats) -> Floats:
     half = sums.shape[1] // 2
     each = ratio(sums[:, :half], sums[:, half:])
-    there = ~np.isnan(each)
-    return ratio(np.where(there, each, 0.0).sum(axis=1), there.sum(axis=1).astype(np.float64))
+    is_defined = ~np.isnan(each)
+    return ratio(np.where(is_defined, each, 0.0).sum(axis=1), is_defined.sum(axis=1).astype(np.float64))
 
 
 def _monotone(cost: Floats) -> tuple[Ints, float]:

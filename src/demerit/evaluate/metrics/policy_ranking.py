@@ -288,9 +288,9 @@ def find_intervals(fit: DavidsonFit, contrasts: Floats, level: float) -> list[tu
     total, variance, unknown = fit.informations.sum(axis=0), np.zeros(len(values)), np.zeros(len(values), dtype=bool)
     for score, information in zip(fit.scores, fit.informations, strict=True):
         curvature, axes = np.linalg.eigh(total - information)
-        lost, along = curvature < FLAT, contrasts @ axes
-        variance += (sites - 1) / sites * (along[:, ~lost] @ (score @ axes[:, ~lost] / curvature[~lost])) ** 2
-        unknown |= (np.abs(along[:, lost]) > 1e-6).any(axis=1)  # noqa: PLR2004
+        is_flat, along = curvature < FLAT, contrasts @ axes
+        variance += (sites - 1) / sites * (along[:, ~is_flat] @ (score @ axes[:, ~is_flat] / curvature[~is_flat])) ** 2
+        unknown |= (np.abs(along[:, is_flat]) > 1e-6).any(axis=1)  # noqa: PLR2004
     error = np.where(unknown | (variance < 1e-18), NAN, np.sqrt(variance))  # noqa: PLR2004
     mass = student_mass(sites - 1)
     reach = np.sqrt(sites - 1) * np.tan(np.interp(level, mass, ANGLES)) * error

@@ -146,16 +146,16 @@ def _split_levels(groups: Ints, level: Ints, returns: Floats, rows: Ints) -> lis
     """Tell apart every two of these rows that have one group and unequal levels."""
     splits = []
     for digit in range(int(level[rows].max(initial=0)).bit_length()):
-        same = groups * (int(level.max()) + 1) + (level >> (digit + 1))
-        order = rows[np.lexsort((returns[rows], same[rows]))]
+        bucket = groups * (int(level.max()) + 1) + (level >> (digit + 1))
+        order = rows[np.lexsort((returns[rows], bucket[rows]))]
         better = (level[order] >> digit) & 1 == 1
-        _, group, size = np.unique(same[order], return_inverse=True, return_counts=True)
+        _, group, size = np.unique(bucket[order], return_inverse=True, return_counts=True)
         above = np.bincount(group.reshape(-1), better)
-        mixed = ((above > 0) & (above < size))[group.reshape(-1)]
-        order, better = order[mixed], better[mixed]
+        is_mixed = ((above > 0) & (above < size))[group.reshape(-1)]
+        order, better = order[is_mixed], better[is_mixed]
         if not len(order):
             continue
-        group, value = same[order], returns[order]
+        group, value = bucket[order], returns[order]
         starts = np.flatnonzero(np.append(True, (group[1:] != group[:-1]) | (value[1:] != value[:-1])))
         tie = np.searchsorted(starts, np.arange(len(order)), side="right")
         spans = (
@@ -464,10 +464,10 @@ def kendall_tau(
         judged = (task == i) & ~np.isnan(level)
         if len(np.unique(level[judged])) < 2:  # noqa: PLR2004
             continue
-        there = judged & ~np.isnan(value)
-        concordant, discordant = count_pairs(value[there], level[there])
-        pairs, model_ties = math.comb(int(there.sum()), 2), _count_ties(value[there])
-        strict = pairs - _count_ties(level[there])
+        is_scored = judged & ~np.isnan(value)
+        concordant, discordant = count_pairs(value[is_scored], level[is_scored])
+        pairs, model_ties = math.comb(int(is_scored.sum()), 2), _count_ties(value[is_scored])
+        strict = pairs - _count_ties(level[is_scored])
         below = {"tau_a": pairs, "tau_b": ((pairs - model_ties) * strict) ** 0.5, "ordered": strict}[variant]
         if not strict:
             unscored += 1

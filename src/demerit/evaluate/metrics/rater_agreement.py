@@ -112,14 +112,14 @@ def _encode(rows: Sequence[Answers], as_numbers: bool) -> tuple[Floats, Floats]:
     if len({len(row) for row in rows}) > 1:
         raise BadInput("answers", "rows of one length", sorted({len(row) for row in rows}))
     flat = [answer for row in rows for answer in row]
-    there = np.array([answer is not None and answer == answer for answer in flat], dtype=bool)  # noqa: PLR0124
+    has_answer = np.array([answer is not None and answer == answer for answer in flat], dtype=bool)  # noqa: PLR0124
     codes = np.full(len(flat), np.nan)
-    replies = [answer for answer, is_there in zip(flat, there, strict=True) if is_there]
-    codes[there] = (
+    replies = [answer for answer, is_there in zip(flat, has_answer, strict=True) if is_there]
+    codes[has_answer] = (
         numbers("answers", np.array(replies, dtype=object)) if as_numbers else rank_codes(replies, len(replies))[0]
     )
-    codes -= codes[there].min(initial=np.inf) if replies else 0.0
-    return codes.reshape(len(rows), -1 if flat else 0), np.unique(codes[there])
+    codes -= codes[has_answer].min(initial=np.inf) if replies else 0.0
+    return codes.reshape(len(rows), -1 if flat else 0), np.unique(codes[has_answer])
 
 
 def _drop_rounding(values: Floats, scale: Floats) -> Floats:

@@ -257,10 +257,10 @@ def _grade_matrix(
         if row.grade is not None and not math.isnan(grade):
             counts[row.grade - 1, int(grade) - 1] += 1
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    same = f"{np.trace(counts) / max(counts.sum(), 1):.0%} of {count_episodes(int(counts.sum()))} graded as labelled"
+    caption = f"{np.trace(counts) / max(counts.sum(), 1):.0%} of {count_episodes(int(counts.sum()))} graded as labelled"
     names = [str(grade) for grade in range(1, GRADES + 1)]
     texts = [[f"{count:.0f}" if count else "" for count in line] for line in counts]
-    return _matrix(report, card.name, names, shares, texts, same)
+    return _matrix(report, card.name, names, shares, texts, caption)
 
 
 def instruction_matrices(report: Report) -> list[dict[str, Any]]:
@@ -268,14 +268,16 @@ def instruction_matrices(report: Report) -> list[dict[str, Any]]:
 
     Rows are the videos that were shown under each other's instructions; empty if none was.
     """
-    asked = {
+    answers = {
         (scored.reward.model, scored.reward.episode, scored.perturbation.removeprefix(TOLD)): scored.reward.final
         for scored in report.rewards
         if scored.perturbation.startswith(TOLD)
     }
-    shown = {episode for _, episode, _ in asked}
+    shown = {episode for _, episode, _ in answers}
     videos = [row for row in report.episodes if row.id in shown]
-    return [_instruction_matrix(report, card, videos, asked) for card in report.cards if _is_asked(report, card, asked)]
+    return [
+        _instruction_matrix(report, card, videos, answers) for card in report.cards if _is_asked(report, card, answers)
+    ]
 
 
 def _is_asked(report: Report, card: ModelCard, asked: Mapping[tuple[str, str, str], float]) -> bool:

@@ -294,14 +294,14 @@ def _episode_json(episode: EpisodeLabels, clip: ReportClip | None) -> Json:
     return row
 
 
-def _why_missing(episode: EpisodeLabels, rewards: list[dict[str, Reward]], known: dict[str, int]) -> dict[str, int]:
+def _why_missing(episode: EpisodeLabels, rewards: list[dict[str, Reward]], reasons: dict[str, int]) -> dict[str, int]:
     """By model index: why something is missing, as an index into the list of reasons."""
     codes = {}
     for i, by_episode in enumerate(rewards):
         reward = by_episode.get(episode.id)
         reason = "no reward in the report" if reward is None else reward.why_missing
         if reason:
-            codes[str(i)] = known.setdefault(reason, len(known))
+            codes[str(i)] = reasons.setdefault(reason, len(reasons))
     return codes
 
 

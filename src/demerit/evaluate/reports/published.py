@@ -103,8 +103,8 @@ def published_tables() -> tuple[PublishedTable, ...]:
         values = {(row["model"], row["column"]): Decimal(row["value"]) for row in rows}
         source, notes = PublishedSource(**entry["source"]), tuple(entry["notes"])
         beside = tuple(entry["beside"]) if "beside" in entry else None
-        here, cells = tuple(entry.get("models_here", {}).items()), tuple(entry.get("cells", ()))
-        facts = {"source": source, "notes": notes, "values": values, "beside": beside, "models_here": here}
+        models, cells = tuple(entry.get("models_here", {}).items()), tuple(entry.get("cells", ()))
+        facts = {"source": source, "notes": notes, "values": values, "beside": beside, "models_here": models}
         tables.append(PublishedTable(**{**entry, **facts, "cells": cells}))
     return tuple(tables)
 

@@ -421,14 +421,14 @@ class Report:
 
 def _check_report(report: Report) -> None:
     """Raise BadInput for fields of another type, and for what belongs to no model or no episode of the report."""
-    listed = (report.cards, report.episodes, report.preferences, report.choices, report.comparisons, report.lines)
-    things: list[Any] = [report.about, *report.decisions, *report.published]
-    things += [item for group in listed for item in group]
-    things += [event for episode in report.episodes for event in episode.events]
-    things += [line.measure for line in report.lines]
-    for thing in things:
-        for name, kinds in _plain_fields(thing.__class__).items():
-            _check_type(f"{name} of {type(thing).__name__}", getattr(thing, name), kinds)
+    groups = (report.cards, report.episodes, report.preferences, report.choices, report.comparisons, report.lines)
+    objects: list[Any] = [report.about, *report.decisions, *report.published]
+    objects += [item for group in groups for item in group]
+    objects += [event for episode in report.episodes for event in episode.events]
+    objects += [line.measure for line in report.lines]
+    for item in objects:
+        for name, kinds in _plain_fields(item.__class__).items():
+            _check_type(f"{name} of {type(item).__name__}", getattr(item, name), kinds)
     if others := {decision.answer for decision in report.decisions} - {*get_args(Answer)}:
         raise BadInput("answer", f"one of {', '.join(get_args(Answer))}", min(map(str, others)))
     if unknown := {episode.quality for episode in report.episodes} - {"", *LEVELS}:

@@ -251,8 +251,8 @@ class _RelabelRun:
             finished = True
         finally:
             if not finished:
-                for asked in filter(None, (client, self.validator)):
-                    asked.stop("interrupted")  # send nothing more, but wait for what is paid for
+                for chat in filter(None, (client, self.validator)):
+                    chat.stop("interrupted")  # send nothing more, but wait for what is paid for
             pool.shutdown(wait=True, cancel_futures=True)
             self.summary.spent = client.spent
             self.summary.validator_spent = None if self.validator is None else self.validator.spent
@@ -320,6 +320,6 @@ def make_episodes(record: RelabelRecord, episode: Episode, keep_original: bool) 
         episodes.append(replace(clip, outcomes=(*clip.outcomes, confirmed)))
     for view in [*episodes, episode] if keep_original else episodes:
         tags, group = {**view.origin.tags, "prompts": record.prompts}, episode.origin.group or episode.id
-        placed = replace(view, origin=replace(view.origin, split=record.split, group=group, tags=tags))
+        result = replace(view, origin=replace(view.origin, split=record.split, group=group, tags=tags))
         is_due = is_evaluation_split(record.split) and all(label.source != "human" for label in view.labels)
-        yield with_check(placed, "due") if is_due else placed
+        yield with_check(result, "due") if is_due else result

@@ -219,9 +219,9 @@ class Arena:
     def _place_spare(self, rng: np.random.Generator, observation: Floats) -> None:
         joint = self.data.joint(SPARE_OBJECT)
         low, high = self.task.spare_area
-        taken = [observation[4:6], self.target()[:2]]
+        obstacles = [observation[4:6], self.target()[:2]]
         spots = rng.uniform(low[:2], high[:2], size=(200, 2))
-        gaps = np.min([np.linalg.norm(spots - spot, axis=1) for spot in taken], axis=0)
+        gaps = np.min([np.linalg.norm(spots - spot, axis=1) for spot in obstacles], axis=0)
         clear = np.flatnonzero(gaps > SPARE_CLEARANCE)
         spot = spots[clear[0] if len(clear) else int(np.argmax(gaps))]
         joint.qpos[:] = [*self.to_world(np.array([*spot, low[2] + SPARE_HALF_SIZE[2]])), 1, 0, 0, 0]

@@ -146,10 +146,10 @@ def _drop(measured: Measured) -> Iterator[Event]:
     """Held and lifted, then released and fallen."""
     if not measured.task.grasps:
         return
-    held = _column(measured, "held") > 0
+    is_held = _column(measured, "held") > 0
     height = np.array([facts.object[2] for facts in measured.steps])
-    for first, last in _runs(~held):
-        if first == 0 or not held[max(0, first - 8) : first].any():
+    for first, last in _runs(~is_held):
+        if first == 0 or not is_held[max(0, first - 8) : first].any():
             continue
         fallen = np.flatnonzero(height[first - 1] - height[first : last + 1] > LIFTED)
         if height[first - 1] - height[0] <= LIFTED or not len(fallen):
@@ -176,8 +176,8 @@ def _missed_grasp(measured: Measured) -> Iterator[Event]:
 
 
 def _not_released(measured: Measured) -> Iterator[Event]:
-    held = _column(measured, "held")
-    runs = [run for run in _runs(held) if run[1] == len(held) - 1]
+    is_held = _column(measured, "held")
+    runs = [run for run in _runs(is_held) if run[1] == len(is_held) - 1]
     for first, last in runs:
         near = measured.steps[-1].distance < 2 * measured.task.within
         if near and not measured.ever and last - first > LONG_GRIP:
@@ -189,9 +189,9 @@ def _wrong_place(measured: Measured) -> Iterator[Event]:
     places = np.array([facts.object for facts in measured.steps])
     if measured.at_end or measured.ever or not measured.task.loose:
         return
-    moved = float(np.linalg.norm(places[-1] - places[0])) > NUDGED
+    is_moved = float(np.linalg.norm(places[-1] - places[0])) > NUDGED
     left = not measured.steps[-1].held and not measured.steps[-1].touched
-    if moved and left:
+    if is_moved and left:
         away = np.linalg.norm(places - places[-1], axis=1) > 0.01  # noqa: PLR2004
         rest = int(np.flatnonzero(away)[-1]) + 1 if away.any() else 0
         if rest < len(places) - LONG_GRIP // 2:
@@ -203,8 +203,8 @@ def _wrong_object(measured: Measured) -> Iterator[Event]:
         return
     places = np.array([facts.spare for facts in measured.steps])
     touched = _column(measured, "spare_touched")
-    moved = np.linalg.norm(places - places[0], axis=1) > NUDGED
-    if touched.any() and moved.any():
+    is_moved = np.linalg.norm(places - places[0], axis=1) > NUDGED
+    if touched.any() and is_moved.any():
         first, last = int(np.flatnonzero(touched)[0]), int(np.flatnonzero(touched)[-1])
         yield _event(measured, "wrong object", first, last, "the other object was moved")
 

@@ -163,8 +163,8 @@ class AnnotateApp:
 
     def answer(self, asked: Asked, item: int) -> Response:
         """Store an answer, and say what comes next."""
-        assignment, sent = self.work.find(asked.me, item), asked.json()
-        id, body, seconds = sent.get("id"), sent.get("body"), sent.get("seconds", 0)
+        assignment, message = self.work.find(asked.me, item), asked.json()
+        id, body, seconds = message.get("id"), message.get("body"), message.get("seconds", 0)
         if not isinstance(id, str) or not ID.fullmatch(id) or not isinstance(body, Mapping):
             raise BadInput("answer", "an id (a UUID) and a body", f"{id!r} and {type(body).__name__}")
         if not isinstance(seconds, int | float) or abs(seconds) > LONGEST:

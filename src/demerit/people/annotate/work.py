@@ -333,9 +333,9 @@ def _assigned(person: Person) -> sa.Select[Any]:
 def _has_verdict(person: Person) -> sa.ColumnElement[bool]:
     """Whether an item asks this person to verify an episode that they have called a success or a failure in Mark."""
     is_verdict = ANSWERS.c.body["success"].as_boolean().is_not(None)
-    same = (_VERIFIED.c.dataset == _MARKED.c.dataset, _VERIFIED.c.episode == _MARKED.c.episode)
+    is_same = (_VERIFIED.c.dataset == _MARKED.c.dataset, _VERIFIED.c.episode == _MARKED.c.episode)
     # Not correlated with the outer query: it is computed once, not for each item.
-    marked = sa.select(_VERIFIED.c.id).join(_MARKED, sa.and_(*same)).join(ANSWERS, ANSWERS.c.item == _MARKED.c.id)
+    marked = sa.select(_VERIFIED.c.id).join(_MARKED, sa.and_(*is_same)).join(ANSWERS, ANSWERS.c.item == _MARKED.c.id)
     marked = marked.where(
         _VERIFIED.c.kind == "verify", _MARKED.c.kind == "mark", ANSWERS.c.person == person.id, is_verdict
     )
@@ -388,15 +388,15 @@ def _write_labels(
     new_rows = [_preference(row) for row in about]
     with Store(Path(dataset)).writer() as writer:
         store = Store(Path(dataset))  # read under the lock: what another program adds meanwhile would be lost
-        changed, failed = _gather_labels(store, current, episodes)
+        episodes_to_write, failed = _gather_labels(store, current, episodes)
         kept = [
             preference
             for preference in store.preferences()
             if (preference.a, preference.b, preference.by) not in answered or preference.source != "human"
         ]
         tables = {} if not pairs else {"preferences": [preference_row(row) for row in (*kept, *new_rows) if row]}
-        tags = {episode.id: episode.origin.tags for episode in changed}
-        writer.relabel({episode.id: episode.outcomes for episode in changed}, tags, **tables)
+        tags = {episode.id: episode.origin.tags for episode in episodes_to_write}
+        writer.relabel({episode.id: episode.outcomes for episode in episodes_to_write}, tags, **tables)
     return failed
 
 

@@ -142,10 +142,10 @@ class ArenaApp:
 
     def describe(self, asked: Asked, id: str) -> Response:
         """Take the instruction and the safety checklist."""
-        sent = asked.json()
-        ticked = sent.get("checklist")
+        message = asked.json()
+        ticked = message.get("checklist")
         is_safe = isinstance(ticked, list) and len(ticked) == len(CHECKLIST) and all(tick is True for tick in ticked)
-        self.trials.describe(asked.me, id, str(sent.get("instruction", "")), is_safe)
+        self.trials.describe(asked.me, id, str(message.get("instruction", "")), is_safe)
         return self._send_step(asked, id)
 
     def confirm_reset(self, asked: Asked, id: str) -> Response:
@@ -168,9 +168,9 @@ class ArenaApp:
 
     def begin_upload(self, asked: Asked, id: str) -> Response:
         """Announce a file."""
-        sent = asked.json()
-        part, camera = str(sent.get("part")), str(sent.get("camera", "left"))
-        return JSONResponse(self.trials.begin_upload(asked.me, id, part, camera, sent.get("size", 0)))
+        message = asked.json()
+        part, camera = str(message.get("part")), str(message.get("camera", "left"))
+        return JSONResponse(self.trials.begin_upload(asked.me, id, part, camera, message.get("size", 0)))
 
     def add_piece(self, asked: Asked, id: str, start: int) -> Response:
         """Take a piece of a file."""

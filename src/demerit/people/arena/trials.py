@@ -67,8 +67,8 @@ class Trials:
                     db.execute(sa.update(POLICIES).where(POLICIES.c.name == name).values(row))
                 else:
                     db.execute(sa.insert(POLICIES).values(name=name, **row))
-            gone = POLICIES.c.name.not_in(list(policies))
-            db.execute(sa.update(POLICIES).where(gone).values(is_active=False))
+            is_gone = POLICIES.c.name.not_in(list(policies))
+            db.execute(sa.update(POLICIES).where(is_gone).values(is_active=False))
 
     def policy_now(self, id: str, part: str) -> str:
         """Return the code word or (for the relay alone) the address of a policy whose turn it is; "" if it is not."""

@@ -60,8 +60,8 @@ class Uploads:
             raise BadInput("size", f"1 to {largest} bytes", size)
         with self.database.begin() as db:
             _check_open(db, site, trial)
-            same = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.camera == camera)
-            upload = db.execute(sa.select(UPLOADS).where(*same)).first()
+            place = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.camera == camera)
+            upload = db.execute(sa.select(UPLOADS).where(*place)).first()
             if upload is not None and upload.size == size:
                 return {"id": upload.id, "received": self._received(upload.id), "is_complete": upload.is_complete}
             if upload is not None and upload.is_complete and part != "photo":
@@ -69,8 +69,8 @@ class Uploads:
             if upload is not None:
                 db.execute(sa.delete(UPLOADS).where(UPLOADS.c.id == upload.id))
             today = (TRIALS.c.site == site.id, TRIALS.c.started > time.time() - DAY)
-            sent = sa.select(sa.func.sum(UPLOADS.c.size)).join(TRIALS).where(*today)
-            if int(db.execute(sent).scalar() or 0) + size > BYTES_A_DAY:
+            volume = sa.select(sa.func.sum(UPLOADS.c.size)).join(TRIALS).where(*today)
+            if int(db.execute(volume).scalar() or 0) + size > BYTES_A_DAY:
                 raise NotAllowed(429, f"A site may send {BYTES_A_DAY // 10**9} GB a day: go on tomorrow.")
             id = str(uuid.uuid4())
             db.execute(sa.insert(UPLOADS).values(id=id, trial=trial, part=part, camera=camera, size=size))
@@ -117,9 +117,9 @@ class Uploads:
 
     def is_sent_twice(self, trial: str, part: str) -> bool:
         """Whether a rollout's main video is one of another rollout, sent again. One that was carried over is not."""
-        same = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.camera == "left", UPLOADS.c.is_complete)
+        place = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.camera == "left", UPLOADS.c.is_complete)
         with self.database.begin() as db:
-            mine = db.execute(sa.select(UPLOADS).where(*same)).one()
+            mine = db.execute(sa.select(UPLOADS).where(*place)).one()
             alike = (UPLOADS.c.size == mine.size, UPLOADS.c.id != mine.id, UPLOADS.c.is_complete)
             others = [self._path(id) for id in db.execute(sa.select(UPLOADS.c.id).where(*alike)).scalars()]
         path = self._path(mine.id)
@@ -159,20 +159,20 @@ class Uploads:
             with self._lock:
                 self._checked.discard(site.id)
 
-    def _finish(self, found: sa.Row[Any]) -> dict[str, Any]:
+    def _finish(self, upload: sa.Row[Any]) -> dict[str, Any]:
         """Check that a whole file is a photo or a video; one that is not is removed and can be sent again."""
-        path = self._path(found.id)
+        path = self._path(upload.id)
         try:
-            if found.part == "photo":
+            if upload.part == "photo":
                 self.decoder.check_photo(path)
-            elif found.camera != LOG and len(self.decoder.decode(path, 2, ONE_PIXEL)) < 2:  # noqa: PLR2004
+            elif upload.camera != LOG and len(self.decoder.decode(path, 2, ONE_PIXEL)) < 2:  # noqa: PLR2004
                 raise BadInput("video", "two frames or more", "fewer")
         except DemeritError as error:
             path.unlink(missing_ok=True)
             raise NotAllowed(422, f"This file cannot be used ({error}). Send another.") from None
         with self.database.begin() as db:
-            db.execute(sa.update(UPLOADS).where(UPLOADS.c.id == found.id).values(is_complete=True))
-        return {"received": found.size, "is_complete": True}
+            db.execute(sa.update(UPLOADS).where(UPLOADS.c.id == upload.id).values(is_complete=True))
+        return {"received": upload.size, "is_complete": True}
 
     def _arrived(self, trial: str, part: str) -> dict[str, Path]:
         done = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.is_complete)

@@ -80,10 +80,10 @@ def combine_licences(counts: Mapping[str, int], changed: bool = False) -> str:
         raise BadInput("licence", expected, f"{unchanged[0]}, {names[unchanged[0]]} episodes")
     wholes = [whole for whole in names if all(_goes_into(part, whole) for part in names)]
     if not wholes:
-        listed = ", ".join(f"{name} ({count})" for name, count in names.most_common())
+        summary = ", ".join(f"{name} ({count})" for name, count in names.most_common())
         longest = max(names, key=len)
         expected = f"licences that may be combined (release them separately, e.g. --where 'licence={longest}')"
-        raise BadInput("licences", expected, listed)
+        raise BadInput("licences", expected, summary)
     return wholes[0] if len(wholes) == 1 else AND.join(sorted(names, key=str.casefold))
 
 

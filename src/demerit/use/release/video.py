@@ -261,8 +261,8 @@ def _shown_times(source: FrameSource, indices: npt.NDArray[np.integer] | None) -
         chosen = np.arange(len(source)) if indices is None else np.unique(indices)
         offset = 0
         for part, start, stop in source.parts:
-            here = chosen[(chosen >= offset) & (chosen < offset + stop - start)] - offset + start
-            yield from _shown_times(part, here)
+            places = chosen[(chosen >= offset) & (chosen < offset + stop - start)] - offset + start
+            yield from _shown_times(part, places)
             offset += stop - start
     elif isinstance(source, VideoClip) and indices is None and source.start is None and source.stop is None:
         yield _real(source), None

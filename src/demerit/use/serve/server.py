@@ -157,11 +157,11 @@ class RewardApp:
             raise HTTPException(400, str(UnknownName("query parameter", min(unknown), SCORE_PARAMETERS)))
         threads = self._find(model, card)
 
-        async def compute(found: Found, _: Pairs) -> Response:
-            episodes = [record for record in found if isinstance(record, Episode)]
+        async def compute(records: Found, _: Pairs) -> Response:
+            episodes = [record for record in records if isinstance(record, Episode)]
             scored: list[Reward] = await asyncio.wrap_future(threads.score(episodes)) if episodes else []
             rewards = iter(scored)
-            answers = [encode_reward(record if isinstance(record, Reward) else next(rewards)) for record in found]
+            answers = [encode_reward(record if isinstance(record, Reward) else next(rewards)) for record in records]
             return JSONResponse({"rewards": answers, "card": threads.card_hash})
 
         return await self._answer(request, threads.model, compute, SentEpisode(id, instruction, {}))
@@ -173,10 +173,10 @@ class RewardApp:
         if not isinstance(comparer, Comparer):
             raise HTTPException(400, f"the model {comparer.card.name!r} does not compare episodes")
 
-        async def compute(found: Found, places: Pairs) -> Response:
-            pairs = [(found[first], found[second]) for first, second in places]
-            asked = [(a, b) for a, b in pairs if isinstance(a, Episode) and isinstance(b, Episode)]
-            answers = iter(await asyncio.wrap_future(threads.call(lambda: comparer.prefer(asked))))
+        async def compute(records: Found, places: Pairs) -> Response:
+            pairs = [(records[first], records[second]) for first, second in places]
+            questions = [(a, b) for a, b in pairs if isinstance(a, Episode) and isinstance(b, Episode)]
+            answers = iter(await asyncio.wrap_future(threads.call(lambda: comparer.prefer(questions))))
             chances = [math.nan if Reward in map(type, pair) else float(next(answers)) for pair in pairs]
             return JSONResponse({"first": no_nan(chances), "card": threads.card_hash})
 
@@ -278,13 +278,13 @@ class RewardApp:
 
         An episode that cannot be decoded is a reward without values.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
                 async with asyncio.timeout(self.limits.deadline):
-                    sent, pairs = await self._receive(request, held, video)
+                    messages, pairs = await self._receive(request, stack, video)
 
                     async def work() -> Response:
-                        return await compute([await self._decode(message, model, held) for message in sent], pairs)
+                        return await compute([await self._decode(message, model, stack) for message in messages], pairs)
 
                     return await unless_gone(request, work())
             except TimeoutError:

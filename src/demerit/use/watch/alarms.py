@@ -136,8 +136,8 @@ class Webhook:
             with OPENER.open(request, timeout=TIMEOUT):
                 return True
         except urllib.error.HTTPError as error:
-            moved = " (it has moved: give the new address)" if 300 <= error.code < 400 else ""  # noqa: PLR2004
-            self.error = f"HTTP status {error.code}{moved}"
+            hint = " (it has moved: give the new address)" if 300 <= error.code < 400 else ""  # noqa: PLR2004
+            self.error = f"HTTP status {error.code}{hint}"
         except urllib.error.URLError as error:  # refused, timed out
             self.error = str(error.reason)
         except (OSError, ValueError, http.client.HTTPException) as error:  # a bad answer; its text may have the address

@@ -170,7 +170,7 @@ class WatchPage:
         }
         ends = {"value": rate.value, "low": rate.low, "high": rate.high} if rate.n else {}
         drift = {row["measure"]: row["errors"] for row in measure_drift(state.rows)}
-        held = {condition.text: float(condition.holds(state.rows)) for condition in self.conditions}
+        states = {condition.text: float(condition.holds(state.rows)) for condition in self.conditions}
         figures: list[Figure] = [
             ("info", "The model that scores.", "model", {self.watcher.model.card.name: 1}),
             ("episodes", "Episodes with a stored reward.", "", {"": len(state.rows)}),
@@ -187,7 +187,7 @@ class WatchPage:
             ),
             ("failures", "Episodes of the window by kind of failure.", "kind", count_kinds(rows)),
             ("drift_errors", "Standard errors from the usual mean.", "measure", drift),
-            ("alarm", "Whether a condition holds.", "condition", held),
+            ("alarm", "Whether a condition holds.", "condition", states),
             ("failed_looks_total", "Looks at the folder that failed.", "", {"": state.failures}),
             ("up", "Whether the last look succeeded.", "", {"": float(not state.problem)}),
             ("webhook_failures_total", "Messages not delivered.", "", {"": None if hook is None else hook.failed}),

@@ -283,7 +283,7 @@ def state_of(path: str) -> FileState:
 
 def recorded_at(files: tuple[FileState, ...]) -> float:
     """Return when the newest of some files was written."""
-    return max((changed for _, _, changed in files), default=0) / 1e9
+    return max((moment for _, _, moment in files), default=0) / 1e9
 
 
 def _walk(root: Path) -> Iterator[str]:

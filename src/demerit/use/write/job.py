@@ -106,8 +106,8 @@ def write_rewards(
     dataset, reader = scored.dataset, scored.dataset.reader
     dest = plan_write(dataset, scored.card, to, recipe, dest)
     scored_frames = {episode.id: read_frames(episode, reward, recipe) for episode, reward in scored}
-    listed = match_entries(reader, scored_frames) if isinstance(reader, LeRobotReader) else scored_frames.values()
-    frames = lay_out(listed, recipe, scored.card)
+    episodes = match_entries(reader, scored_frames) if isinstance(reader, LeRobotReader) else scored_frames.values()
+    frames = lay_out(episodes, recipe, scored.card)
     sidecars: list[Path] = []
 
     def add_sidecars(folder: Path, renumbered: bool = True) -> None:

@@ -86,10 +86,10 @@ def _signals(episode: Episode, shapes: dict[str, tuple[int, ...]]) -> tuple[dict
     short = {name: len(values) for name, values in signals.items() if len(values) != len(episode)}
     if short:
         raise BadEpisode(episode.id, f"signals of {len(episode)} frames", short)
-    here = {name: values.shape[1:] for name, values in signals.items()}
-    if shapes and here != shapes:
-        raise BadEpisode(episode.id, f"signals as in the first episode: {shapes}", here)
-    shapes.update(here)
+    own_shapes = {name: values.shape[1:] for name, values in signals.items()}
+    if shapes and own_shapes != shapes:
+        raise BadEpisode(episode.id, f"signals as in the first episode: {shapes}", own_shapes)
+    shapes.update(own_shapes)
     action = signals.pop(names[0])
     return signals, action[:-1]
 

@@ -148,8 +148,8 @@ def read_card_licence(root: Path) -> str:
         return ""
     front = text.split("\n---", 1)[0] if text.startswith("---") else ""
     licence = CARD_LICENCE.search(front)
-    named = CARD_LICENCE_NAME.search(front) if licence and licence.group(1) == "other" else None
-    return named.group(1) if named else licence.group(1) if licence else ""
+    custom_name = CARD_LICENCE_NAME.search(front) if licence and licence.group(1) == "other" else None
+    return custom_name.group(1) if custom_name else licence.group(1) if licence else ""
 
 
 def _is_camera(feature: Mapping[str, Any]) -> bool:
@@ -391,11 +391,11 @@ def _tasks_parquet(info: LeRobotInfo) -> tuple[dict[int, str], list[Problem]]:
 def _text_column(schema: Any) -> str | None:
     """The texts are a pandas index, whose column name varies."""
     try:
-        named = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
+        index_names = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
     except (ValueError, AttributeError, RecursionError):
-        named = []
+        index_names = []
     texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
-    likely = [*(name for name in named if isinstance(name, str)), "__index_level_0__", "task", *texts]
+    likely = [*(name for name in index_names if isinstance(name, str)), "__index_level_0__", "task", *texts]
     return next((name for name in likely if name in texts), None)
 
 
@@ -571,9 +571,9 @@ def read_stages(
 
 def read_language(rows: object, fps: float, length: int) -> list[Outcome]:
     """Read the stages of an episode from its language rows of the style `subtask`: each holds until the next."""
-    listed = rows if isinstance(rows, list) else []
+    all_rows = rows if isinstance(rows, list) else []
     begins: dict[int, str] = {}
-    for row in sorted((row for row in listed if _is_subtask(row)), key=lambda row: float(row["timestamp"])):
+    for row in sorted((row for row in all_rows if _is_subtask(row)), key=lambda row: float(row["timestamp"])):
         begins[round(row["timestamp"] * fps)] = row["content"].strip()
     stages = trim_stages([StageSpan(name, at, length - 1) for at, name in begins.items() if 0 <= at < length], length)
     return [Outcome("model", by=f"{LANGUAGE} column", stages=stages)] if stages else []

@@ -387,9 +387,9 @@ class _LeRobotWriter:
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             images = frames.take(range(start, min(start + FRAMES_AT_ONCE, len(frames))))
             files.add(images, episode.id)
-            here = measured[(measured >= start) & (measured < start + len(images))] - start
-            if len(here):
-                colours = Moments.of_images(images[here])
+            places = measured[(measured >= start) & (measured < start + len(images))] - start
+            if len(places):
+                colours = Moments.of_images(images[places])
                 moments = colours if moments is None else moments + colours
         assert moments is not None
         return files.end(), moments
