@@ -149,14 +149,14 @@ def bench(
         reader=reader,
         categories=read_categories(Path(settings.categories)) if settings.categories else {},
     )
-    chosen = load_benchmark((names or [])[0])
-    folder = out_folder or Path("bench") / chosen.name.replace(":", "-")
-    loaded = load_data(chosen, data or [], run_options)
+    benchmark = load_benchmark((names or [])[0])
+    folder = out_folder or Path("bench") / benchmark.name.replace(":", "-")
+    loaded = load_data(benchmark, data or [], run_options)
     out.print(escape(f"Labels: {loaded.sources}"))
-    models = [chosen.load_model(name, loaded.address) for name in model or []]
+    models = [benchmark.load_model(name, loaded.address) for name in model or []]
     prompted: list[Any] = [scorer for scorer in models if hasattr(scorer, "estimate")]
     for scorer in prompted:
-        episodes = list_scored(chosen, loaded, run_options)
+        episodes = list_scored(benchmark, loaded, run_options)
         variants = len(episodes) - len(loaded.episodes)
         more = f" ({variants} of them with changed frames or instructions)" if variants else ""
         out.print(escape(f"{scorer.card.name}: {scorer.estimate(episodes)}{more}"))
@@ -164,9 +164,9 @@ def bench(
         return
     # Ask again what a server did not answer last time; paid answers come from the cache.
     run_options = replace(run_options, retry=bool(prompted))
-    with bar(f"{chosen.name}: {count_episodes(len(loaded.episodes))}", None) as shown:
+    with bar(f"{benchmark.name}: {count_episodes(len(loaded.episodes))}", None) as shown:
         result = run_benchmark(
-            chosen, models, loaded, folder, run_options, lambda what, done: shown.update(done.position, what)
+            benchmark, models, loaded, folder, run_options, lambda what, done: shown.update(done.position, what)
         )
     numbers = free_report(make_folder(folder), result)
     result.write(numbers)

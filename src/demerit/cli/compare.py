@@ -81,15 +81,15 @@ def compare(
     policies = _collect(scored, seen_by(loaded), by, sources, rows)
     result = compare_rollouts(*policies)
     needed = None if result.sign else result.labels_needed()
-    chosen = [row for policy, count in zip(policies, needed or (0, 0), strict=True) for row in policy.choose(count)]
+    next_rows = [row for policy, count in zip(policies, needed or (0, 0), strict=True) for row in policy.choose(count)]
     notes = _note(result, policies, seen_by(loaded).complete)
     counted = {(policy.name, id) for policy in policies for id in policy.ids}
     if unused := [row for row, label in rows.items() if label is not None and row not in counted]:
         notes.append(f"{sheet}: {len(unused)} labels are of no episode that counts, e.g. {' '.join(unused[0])}")
-    if sheet is not None and chosen:
-        extend_sheet(sheet, [row for row in chosen if row[:2] not in rows])
+    if sheet is not None and next_rows:
+        extend_sheet(sheet, [row for row in next_rows if row[:2] not in rows])
     if as_json:
-        _print_json(result, policies, needed, chosen, notes, verdicts)
+        _print_json(result, policies, needed, next_rows, notes, verdicts)
         return
     out.print(f"[bold]{escape(_verdict(result, policies))}[/bold]")
     table = Table("policy", "success", "by labels alone", "labels", "episodes")

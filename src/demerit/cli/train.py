@@ -230,10 +230,10 @@ def _train_vlm(
         )
     if os.environ.get("RANK", "0") == "0":  # the first of several processes
         best = read_json(folder / "training.json").get("best")
-        chosen = "the last update: nothing held out to choose by"
+        choice = "the last update: nothing held out to choose by"
         if best:
-            chosen = f"update {best['update']}: {best['measure']} {best['held-out error']:.3f}"
-        out.print(f"The model: [bold]{escape(str(folder))}[/bold] ({escape(chosen)})")
+            choice = f"update {best['update']}: {best['measure']} {best['held-out error']:.3f}"
+        out.print(f"The model: [bold]{escape(str(folder))}[/bold] ({escape(choice)})")
         out.print(f"Next: demerit score DATASET --model {model}:path={escape(str(folder))}")
 
 

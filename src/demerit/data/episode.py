@@ -345,23 +345,23 @@ class Episode:
         lengths = {name: len(frames) for name, frames in self.views.items()}
         if len(set(lengths.values())) > 1:
             raise BadEpisode(self.id, "cameras of one length (choose one with with_camera)", lengths)
-        chosen = np.asarray(indices, dtype=np.int64)
+        places = np.asarray(indices, dtype=np.int64)
         return replace(
             self,
-            views={name: frames.select(chosen) for name, frames in self.views.items()},
+            views={name: frames.select(places) for name, frames in self.views.items()},
             outcomes=tuple(replace(outcome, curve=None, events=(), stages=()) for outcome in self.outcomes),
-            signals={name: values[chosen] for name, values in self.signals.items() if len(values) == len(self)},
+            signals={name: values[places] for name, values in self.signals.items() if len(values) == len(self)},
         )
 
     def fingerprint(self, with_signals: bool = False) -> str:
         """Hash what a model may see: the instruction, every camera's frames, perhaps the signals; never the labels."""
         views = [[name, frames.identity()] for name, frames in self.views.items()]
-        seen = json.dumps([self.instruction, views]).encode()
+        content = json.dumps([self.instruction, views]).encode()
         if not with_signals:
-            return short_hash(seen)
+            return short_hash(content)
         signals = {name: np.asarray(values) for name, values in self.signals.items()}
         parts = [f"{name} {array.dtype} {array.shape}".encode() + array.tobytes() for name, array in signals.items()]
-        return short_hash(seen, *parts)
+        return short_hash(content, *parts)
 
     def __repr__(self) -> str:
         outcome = self.outcome

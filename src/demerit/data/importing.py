@@ -225,7 +225,7 @@ class _FolderUpdate:
         for (a, b, *judge), now in source.items():
             was = stored.get((a, b, *judge), [])
             if was != now and self.before.keys() >= {a, b}:
-                verdicts = (", ".join(f"better: {preference.verdict}" for preference in some) for some in (was, now))
+                verdicts = (", ".join(f"better: {preference.verdict}" for preference in group) for group in (was, now))
                 self._count(f"{a} / {b}", *verdicts)
                 replaced += [{"preference": preference_row(preference)} for preference in was if preference not in now]
         merged = stored | source

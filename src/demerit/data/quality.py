@@ -92,9 +92,9 @@ def measure_end_poses(ends: Mapping[str, tuple[str, Floats, float]]) -> dict[str
     for id, (task, _, _) in ends.items():
         tasks.setdefault(task, []).append(id)
     distances: dict[str, float] = {}
-    for some in tasks.values():
-        (size, _), *_ = Counter(len(ends[id][1]) for id in some).most_common(1)
-        alike = [id for id in some if len(ends[id][1]) == size]
+    for group in tasks.values():
+        (size, _), *_ = Counter(len(ends[id][1]) for id in group).most_common(1)
+        alike = [id for id in group if len(ends[id][1]) == size]
         usual = np.median([ends[id][1] for id in alike], axis=0)
         unit = float(np.median([ends[id][2] for id in alike]))
         if len(alike) >= FEWEST_ENDS and unit > 0:
@@ -147,9 +147,9 @@ def _measure_alone(episode: Episode) -> tuple[dict[str, float | None], Floats | 
     if len(times) > 1 and kind in TIMED:
         row["duration"] = measure_duration(times)
     clock = _find_signal(episode, CLOCKS)
-    seen = clock[:, 0] if clock is not None else times if kind == "video" and not is_edited else times[:0]
-    if len(seen) >= FEWEST_ROWS:
-        row["dropped_frames"], row["clock_jumps"] = count_dropped_frames(seen), count_clock_jumps(seen)
+    clock_times = clock[:, 0] if clock is not None else times if kind == "video" and not is_edited else times[:0]
+    if len(clock_times) >= FEWEST_ROWS:
+        row["dropped_frames"], row["clock_jumps"] = count_dropped_frames(clock_times), count_clock_jumps(clock_times)
     return row, state
 
 

@@ -372,7 +372,7 @@ def calibrate_detector(
 
 def find_range(card: ModelCard, values: Sequence[npt.ArrayLike]) -> tuple[float, float]:
     """Return the range of a model's values; of an unbounded model, such as a rule, that of the values given."""
-    numbers = np.concatenate([np.asarray(some, dtype=np.float64) for some in values])
+    numbers = np.concatenate([np.asarray(curve, dtype=np.float64) for curve in values])
     low = float(np.nanmin(numbers)) if card.low is None else card.low
     high = float(np.nanmax(numbers)) if card.high is None else card.high
     return low, high if high > low else low + 1.0

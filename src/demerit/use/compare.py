@@ -183,13 +183,13 @@ class PolicyComparison:
 
     def labels_needed(self) -> tuple[int, int] | None:
         """Return how many more labels of a and b would probably decide it; None = not even all of them."""
-        left = [policy.episodes - policy.labels for policy in (self.a, self.b)]
+        supply = [policy.episodes - policy.labels for policy in (self.a, self.b)]
         if not self.has_enough:
-            return min(max(FIRST - self.a.labels, 0), left[0]), min(max(FIRST - self.b.labels, 0), left[1])
-        for more in range(1, max(left) + 1):
+            return min(max(FIRST - self.a.labels, 0), supply[0]), min(max(FIRST - self.b.labels, 0), supply[1])
+        for more in range(1, max(supply) + 1):
             error = math.sqrt(self.a.variance(more) + self.b.variance(more))
             if abs(self.b.rate - self.a.rate) >= (Z95 + LIKELY) * error:
-                return min(more, left[0]), min(more, left[1])
+                return min(more, supply[0]), min(more, supply[1])
         return None
 
     def episodes_needed(self) -> float:

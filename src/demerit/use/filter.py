@@ -101,8 +101,8 @@ class FilterOutcome:
 
     def dropped_by(self) -> dict[str, int]:
         """Count the episodes that fail each condition; one may fail several."""
-        failed = Counter(name for decision in self.decisions for name in decision.reasons)
-        return {name: failed[name] for name in self.conditions} | failed
+        counts = Counter(name for decision in self.decisions for name in decision.reasons)
+        return {name: counts[name] for name in self.conditions} | counts
 
     def undecided(self) -> Counter[tuple[str, bool]]:
         """Count the episodes whose fate depended on the rule for unscored ones, by reason and whether kept."""
@@ -324,8 +324,8 @@ def _copy_rewards(source: RewardStore, ids: set[str], folder: Path) -> None:
     target, card, on_record = RewardStore.open_or_create(folder, source.card, header), source.card, source.on_record()
     rows = ((reward, on_record[reward.episode].fingerprint) for reward in source if reward.episode in ids)
     with target.writer(card) as writer:
-        for some in iter(lambda: list(islice(rows, AT_ONCE)), []):
-            writer.commit(some)
+        for batch in iter(lambda: list(islice(rows, AT_ONCE)), []):
+            writer.commit(batch)
 
 
 PICTURE_HEIGHT = 84

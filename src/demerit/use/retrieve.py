@@ -127,9 +127,9 @@ def _write_recording(path: Path, episode: Episode, plan: WindowPlan, engine: Eng
     for start in range(0, len(spans), AT_ONCE):
         # fewer than 8 frames are repeated; the last is always the last
         first, last = spans[start : start + AT_ONCE].T
-        some = np.rint(np.linspace(first, last, FRAMES, axis=1)).astype(np.int32)
-        images = frames.take_prepared(some.ravel(), engine.prepare)
-        images = images.reshape(len(some), FRAMES, *images.shape[1:])
+        samples = np.rint(np.linspace(first, last, FRAMES, axis=1)).astype(np.int32)
+        images = frames.take_prepared(samples.ravel(), engine.prepare)
+        images = images.reshape(len(samples), FRAMES, *images.shape[1:])
         rows = pool.map(lambda window: engine.features(window, window[0])[:, : engine.pooled_width], images)
         parts.append(np.stack(list(rows)).astype(np.float16))
     with atomic_file(path, sync=False) as part, part.open("wb") as file:

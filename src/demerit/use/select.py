@@ -87,8 +87,8 @@ def pick_chunk(
         raise BadInput("chunks", "one or more", "none")
     episodes = [
         Episode(f"chunk {i}, future {j}", instruction, _join(past, future, fps))
-        for i, some in enumerate(futures)
-        for j, future in enumerate(some)
+        for i, group in enumerate(futures)
+        for j, future in enumerate(group)
     ]
     rewards = iter(judge.score(episodes))
     return choose([_average([next(rewards) for _ in some]) for some in futures])

@@ -67,27 +67,27 @@ def open_parts(
     **options: Any,
 ) -> list[Dataset]:
     """Open several datasets, each for itself; videos of one folder are one dataset. Takes what `open_dataset` takes."""
-    chosen: dict[tuple[str, Path], list[Path]] = {}
+    groups: dict[tuple[str, Path], list[Path]] = {}
     whole: set[tuple[str, Path]] = set()
     for address in addresses:
         for place in _expand(str(address)):
             kind, path = split_address(place)
             is_video = kind == "videos" and path.is_file() and path.suffix.lower() in VIDEO_SUFFIXES
             is_part = is_video or (kind == "ros" and is_bag(path))
-            parts_of = chosen.setdefault((kind, path.parent if is_part else path), [])
+            parts_of = groups.setdefault((kind, path.parent if is_part else path), [])
             if not is_part:
                 whole.add((kind, path))
             elif path not in parts_of:
                 parts_of.append(path)
-    if not chosen:
+    if not groups:
         raise BadInput("dataset", "at least one", "none")
-    for (kind, path), (other, again) in combinations(chosen, 2):
+    for (kind, path), (other, again) in combinations(groups, 2):
         if path == again:
             raise BadInput(str(path), "one format", f"two ({kind} and {other})")
-    if marks is not None and (len(chosen) > 1 or next(iter(chosen))[0] == "demerit"):
+    if marks is not None and (len(groups) > 1 or next(iter(groups))[0] == "demerit"):
         raise BadInput("marks", "one dataset as it was recorded (docs/mark.md)", ", ".join(map(str, addresses)))
     parts = []
-    for (kind, path), parts_of in chosen.items():
+    for (kind, path), parts_of in groups.items():
         selection = {} if (kind, path) in whole else {"only": tuple(parts_of)}
         reader = _open_reader(kind, path, **options, **selection)
         marked_by = None if marks is None else MarkedBy(Path(marks), getattr(reader, "recorded", None), late)

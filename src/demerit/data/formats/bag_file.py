@@ -246,8 +246,8 @@ def _open_rosbag(stack: ExitStack, path: Path) -> _BagPart:
     }
 
     def read(names: Collection[str] | None, start: int | None, stop: int | None) -> Iterator[Message]:
-        chosen = [connection for connection in reader.connections if names is None or connection.topic in names]
-        for connection, at, data in reader.messages(chosen, start, stop) if chosen else ():
+        connections = [connection for connection in reader.connections if names is None or connection.topic in names]
+        for connection, at, data in reader.messages(connections, start, stop) if connections else ():
             yield at, connection.topic, data
 
     return _BagPart(topics, read, reader.message_count, {})

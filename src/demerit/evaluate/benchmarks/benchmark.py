@@ -205,8 +205,8 @@ def load_benchmark(name: str) -> Benchmark:
         claim = f"Measures and protocols of {other.name} on other episodes: not comparable with its published figures. "
         return replace(other, name=f"{OWN}{other.name}", claim=claim + other.claim, published=())
     versions = [version for version in BENCHMARKS if version.partition("@")[0] == name]
-    chosen = max(versions, key=_version) if versions else name
-    benchmark = BENCHMARKS.factory(chosen)()
+    newest = max(versions, key=_version) if versions else name
+    benchmark = BENCHMARKS.factory(newest)()
     if not isinstance(benchmark, Benchmark):
         raise BadInput(name, "a function that returns a Benchmark", f"a {type(benchmark).__name__}")
     return benchmark

@@ -412,8 +412,8 @@ def hold_out_calibration(scores: Scores) -> Scores:
         return scores
     held_out = {row.id for row in scores.episodes if normalize_split(row.split) == "validation"}
     if not held_out or len(held_out) == len(scores.episodes):
-        failed = {row.task for row in scores.episodes if row.success is False}
-        half = set(sorted(failed, key=lambda task: short_hash(task.encode()))[::2])
+        tasks = {row.task for row in scores.episodes if row.success is False}
+        half = set(sorted(tasks, key=lambda task: short_hash(task.encode()))[::2])
         held_out = {row.id for row in scores.episodes if row.task in half}
     measured = scores.where(lambda row: row.id not in held_out)
     return replace(measured, calibration=scores.where(lambda row: row.id in held_out))
@@ -666,8 +666,8 @@ def _moment(name: str, column: str, unit: str = "events", note: str = "", lower_
     def undefined(scores: Scores, model: str) -> int:
         falls = _falls(scores, model)
         scored = [reward is not None and reward.scored for reward in scores.rewards_of(model)]
-        seen = np.repeat(np.array(scored, dtype=bool), [len(row.events) for row in scores.episodes])
-        return int((np.isnan(getattr(falls, column)) & seen & (falls.unseen | ~np.isnan(falls.drop))).sum())
+        is_scored = np.repeat(np.array(scored, dtype=bool), [len(row.events) for row in scores.episodes])
+        return int((np.isnan(getattr(falls, column)) & is_scored & (falls.unseen | ~np.isnan(falls.drop))).sum())
 
     return MetricSpec(
         name,

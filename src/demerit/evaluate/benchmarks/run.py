@@ -201,8 +201,8 @@ def run_benchmark(
         *results.warnings,
     )
     if figures and len(loaded.episodes) < len(whole.episodes) and not seen.by_model.keys() <= {*seen.goals}:
-        left = f"{len(loaded.episodes)} of {len(whole.episodes)} episodes"
-        warnings = (f"No published figure is shown: they rest on all episodes, and these on {left}.", *warnings)
+        share = f"{len(loaded.episodes)} of {len(whole.episodes)} episodes"
+        warnings = (f"No published figure is shown: they rest on all episodes, and these on {share}.", *warnings)
         figures = ()
     return with_results(replace(report, warnings=warnings, published=figures), benchmark, results)
 
@@ -297,12 +297,12 @@ def _is_measured(benchmark: Benchmark, options: RunOptions, episode: Episode) ->
 def _open(benchmark: Benchmark, data: str | Path | Sequence[str], options: RunOptions) -> Dataset:
     sources = [str(data)] if isinstance(data, (str, Path)) else data
     addresses = [benchmark.address(source) for source in sources or [""]]
-    chosen = {**benchmark.options, **options.reader}
+    settings = {**benchmark.options, **options.reader}
     if options.settings.calibrate_on:
-        chosen.pop("split", None)  # the calibration split is needed as well
+        settings.pop("split", None)  # the calibration split is needed as well
     if benchmark.reads and not all(address.startswith(f"{benchmark.reads}:") for address in addresses):
-        chosen = dict(options.reader)  # the benchmark's options are for another format
-    return open_dataset(addresses, camera=options.camera, **chosen)
+        settings = dict(options.reader)  # the benchmark's options are for another format
+    return open_dataset(addresses, camera=options.camera, **settings)
 
 
 def _with_controls(models: list[RewardModel], options: RunOptions) -> tuple[list[RewardModel], tuple[str, ...]]:

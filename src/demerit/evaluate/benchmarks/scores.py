@@ -218,12 +218,12 @@ def demonstrations(labels: Sequence[EpisodeLabels]) -> list[EpisodeLabels]:
 
 def instruction_probes(labels: Sequence[EpisodeLabels]) -> dict[str, EpisodeLabels]:
     """Choose one demonstration for each of at most 8 tasks, by task; the choice depends on ids and task names only."""
-    chosen: dict[str, EpisodeLabels] = {}
+    probes: dict[str, EpisodeLabels] = {}
     for row in sorted(demonstrations(labels), key=lambda row: short_hash(row.id.encode())):
         if row.instruction:
-            chosen.setdefault(row.instruction.strip().lower(), row)
-    tasks = sorted(chosen, key=lambda task: short_hash(task.encode()))[:MAX_PROBES]
-    return {task: chosen[task] for task in tasks}
+            probes.setdefault(row.instruction.strip().lower(), row)
+    tasks = sorted(probes, key=lambda task: short_hash(task.encode()))[:MAX_PROBES]
+    return {task: probes[task] for task in tasks}
 
 
 def under_instruction(instruction: str) -> str:

@@ -144,8 +144,8 @@ class Measure:
     def __str__(self) -> str:
         """Return value, interval and counts on one line."""
         if not self.known:
-            left = f", {self.unscored} unscored" if self.unscored else ""
-            return f"{self.name}: nothing to measure (0 {self.unit}{left})"
+            rest = f", {self.unscored} unscored" if self.unscored else ""
+            return f"{self.name}: nothing to measure (0 {self.unit}{rest})"
         span = "interval unknown" if math.isnan(self.low) else f"{self.low:.3f} to {self.high:.3f}"
         extra = [f"{self.n} {self.unit}"]
         extra += [f"{self.ties} ties"] if self.ties else []

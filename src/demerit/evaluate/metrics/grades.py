@@ -158,11 +158,11 @@ def _monotone(cost: Floats) -> tuple[Ints, float]:
         for g in range(cost.shape[1]):
             came[i, g] = int(np.argmin(best[i - 1, : g + 1]))
             best[i, g] = cost[i, g] + best[i - 1, came[i, g]]
-    chosen = np.empty(len(cost), dtype=np.int64)
-    chosen[-1] = int(np.argmin(best[-1]))
+    path = np.empty(len(cost), dtype=np.int64)
+    path[-1] = int(np.argmin(best[-1]))
     for i in range(len(cost) - 1, 0, -1):
-        chosen[i - 1] = came[i, chosen[i]]
-    return chosen + 1, float(best[-1].min())
+        path[i - 1] = came[i, path[i]]
+    return path + 1, float(best[-1].min())
 
 
 def _cuts(distinct: Floats, assigned: Ints) -> tuple[float, float, float, float]:

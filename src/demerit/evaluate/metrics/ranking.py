@@ -291,8 +291,8 @@ def diagonal_share(matrix: npt.ArrayLike, *, clusters: Labels | None = None) -> 
     keep = ~np.isnan(shares)
     labels: list[Hashable] = list(range(len(shares))) if clusters is None else list(clusters)
     missing, undefined = int(unscored.sum()), int((~keep & ~unscored).sum())
-    name, chosen = "instruction_diagonal_share", pick(labels, keep)
-    return mean_tally(name, "instructions", shares[keep], chosen, unscored=missing, undefined=undefined)
+    name, groups = "instruction_diagonal_share", pick(labels, keep)
+    return mean_tally(name, "instructions", shares[keep], groups, unscored=missing, undefined=undefined)
 
 
 def right_instruction(right: npt.ArrayLike, wrong: npt.ArrayLike, *, clusters: Labels | None = None) -> Tally:

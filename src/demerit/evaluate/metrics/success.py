@@ -185,8 +185,8 @@ def _precision_mean(hits: Floats, alarms: Floats) -> Floats:
 
 def _best_f1(hits: Floats, alarms: Floats) -> Floats:
     scores = ratio(2 * hits, hits + alarms + hits[:, -1:])
-    some = (hits[:, -1] > 0) & (alarms[:, -1] > 0)
-    return np.where(some, np.nan_to_num(scores).max(axis=1), np.nan)
+    has_both = (hits[:, -1] > 0) & (alarms[:, -1] > 0)
+    return np.where(has_both, np.nan_to_num(scores).max(axis=1), np.nan)
 
 
 def _f1_of_sums(sums: Floats) -> Floats:

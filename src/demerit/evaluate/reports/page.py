@@ -192,15 +192,17 @@ def category_chart(report: Report) -> dict[str, Any] | None:
     if not names:
         return None
     name = next((measure for measure in headline_measures(report) if measure in names), names[0])
-    chosen = {
+    by_category = {
         (line.part.removeprefix(CATEGORY_PART), line.model): line.measure for line in lines if line.measure.name == name
     }
-    scale = scale_of(chosen.values())
+    scale = scale_of(by_category.values())
     order = [*Category]
-    kinds = sorted({kind for kind, _ in chosen}, key=lambda kind: order.index(kind) if kind in order else len(order))
+    kinds = sorted(
+        {kind for kind, _ in by_category}, key=lambda kind: order.index(kind) if kind in order else len(order)
+    )
     rows = []
     for kind in kinds:
-        measures = [chosen.get((kind, card.name)) for card in report.cards]
+        measures = [by_category.get((kind, card.name)) for card in report.cards]
         known_measures = [measure for measure in measures if measure is not None and measure.known]
         most = max(known_measures, key=lambda measure: measure.n, default=None)
         cells = tuple(measure_cell(measure, scale) if measure in known_measures else None for measure in measures)

@@ -102,12 +102,12 @@ def _mistakes(
 
 def _take_turns(lists: list[list[ExamplePick]]) -> list[ExamplePick]:
     """First the first of each list, then the second of each; every episode once."""
-    chosen: dict[int, ExamplePick] = {}
+    picks: dict[int, ExamplePick] = {}
     for group in zip_longest(*lists):
         for pick in group:
             if pick is not None:
-                chosen.setdefault(pick.index, pick)
-    return list(chosen.values())
+                picks.setdefault(pick.index, pick)
+    return list(picks.values())
 
 
 def _disagreements(report: Report, table: dict[str, Floats]) -> list[ExamplePick]:
@@ -310,9 +310,9 @@ def _model_json(report: Report, card: ModelCard) -> Json:
     rewards = report.rewards_of(card.name).values()
     values = np.concatenate([np.zeros(0), *(reward.value for reward in rewards)]).astype(np.float64)
     numbers = values[~np.isnan(values)]
-    seen = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
-    low = seen[0] if card.low is None else card.low
-    high = seen[1] if card.high is None else card.high
+    limits = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
+    low = limits[0] if card.low is None else card.low
+    high = limits[1] if card.high is None else card.high
     high = high if high > low else low + 1.0
     assumed = " as seen here" if card.low is None or card.high is None else ""
     text = f"{card.quantity}, {number(low)} to {number(high)}{assumed}"

@@ -106,7 +106,7 @@ def relabel(
     dataset = source if isinstance(source, Dataset) else open_dataset(source)
     summary = RelabelSummary(dataset.expected(), problems=dataset.problems)
     assigner = SplitAssigner()
-    chosen = _choose(dataset, config, summary, assigner)
+    ids = _choose(dataset, config, summary, assigner)
     # The header holds all that decides the content: a folder of another job is refused.
     facts = json.dumps(asdict(config), sort_keys=True)
     models = client.endpoint.model + (f", validated by {validator.endpoint.model}" if validator else "")
@@ -122,11 +122,11 @@ def relabel(
         written = {row["parent"] or row["id"]: row["split"] for row in table}
         splits = None
         if config.split == "task":
-            splits = assigner.assign(config.shares, config.seed, only=chosen, kept=written)
+            splits = assigner.assign(config.shares, config.seed, only=ids, kept=written)
         with atomic_file(store.root / RECORDS) as partial, partial.open("wb") as log:
             clients = (client, validator)
             _RelabelRun(
-                dataset, config, *clients, writer, log, summary, chosen, splits, written, checks, on_progress
+                dataset, config, *clients, writer, log, summary, ids, splits, written, checks, on_progress
             ).run()
     return summary
 
@@ -137,17 +137,17 @@ def estimate(dataset: Dataset, client: ChatClient, config: RelabelConfig | None 
     Frames are decoded to learn their size. Rejected answers cost more: up to `config.rounds` attempts each.
     """
     config = config or RelabelConfig()
-    chosen = _choose(dataset, config, RelabelSummary(), SplitAssigner())
+    ids = _choose(dataset, config, RelabelSummary(), SplitAssigner())
 
     def requests() -> Iterator[ChatRequest]:
         for episode in _assume(dataset, config):
-            if episode.id in chosen:
+            if episode.id in ids:
                 try:
                     yield from _first_requests(episode, config)
                 except (NotApplicable, UnreadableVideo):
                     continue
 
-    return len(chosen), client.estimate(requests())
+    return len(ids), client.estimate(requests())
 
 
 def read_records(folder: str | Path) -> Iterator[RelabelRecord]:
@@ -170,17 +170,17 @@ def _assume(dataset: Dataset, config: RelabelConfig) -> Iterator[Episode]:
 def _choose(dataset: Dataset, config: RelabelConfig, summary: RelabelSummary, assigner: SplitAssigner) -> set[str]:
     """Read a dataset once and choose the originals: successes with an instruction, at most `per_dataset`."""
     successes: dict[str, str] = {}
-    seen: list[Episode] = []
+    episodes: list[Episode] = []
     for episode in _assume(dataset, config):
         if not episode.instruction.strip():
             continue
         if is_success(episode):
             successes[episode.id] = episode.origin.dataset
         if config.split == "source":
-            seen.append(episode)
+            episodes.append(episode)
         elif is_success(episode):
             assigner.add(episode)
-    summary.leaks = describe_leaks(find_leaks(seen))
+    summary.leaks = describe_leaks(find_leaks(episodes))
     return choose_originals(successes, config.seed, config.per_dataset)
 
 

@@ -36,12 +36,12 @@ def progress(task: Task, first: StepFacts, now: StepFacts, success: bool) -> flo
     """
     if success:
         return 1.0
-    done = _covered_share(now.distance, first.distance, task.within)
+    share = _covered_share(now.distance, first.distance, task.within)
     if task.measure == "hand":
-        return min(NOT_YET, done)
+        return min(NOT_YET, share)
     apart, apart_first = (float(np.linalg.norm(facts.hand - facts.object)) for facts in (now, first))
-    reach = max(_covered_share(apart, apart_first, TOUCHING), min(1.0, done / UNDER_WAY))
-    return min(NOT_YET, REACH_SHARE * reach + (1 - REACH_SHARE) * done)
+    reach = max(_covered_share(apart, apart_first, TOUCHING), min(1.0, share / UNDER_WAY))
+    return min(NOT_YET, REACH_SHARE * reach + (1 - REACH_SHARE) * share)
 
 
 def _covered_share(left: float, at_first: float, enough: float) -> float:
@@ -67,7 +67,7 @@ class Measured:
     def of(cls, task: Task, stride: int, steps: Sequence[StepFacts], success: Sequence[bool]) -> Measured:
         """Measure progress at every frame."""
         frames = steps[::stride]
-        curve = [progress(task, steps[0], facts, done) for facts, done in zip(frames, success, strict=True)]
+        curve = [progress(task, steps[0], facts, is_done) for facts, is_done in zip(frames, success, strict=True)]
         return cls(task, stride, tuple(steps), np.array(success, dtype=bool), np.array(curve))
 
     def __len__(self) -> int:
@@ -190,8 +190,8 @@ def _wrong_place(measured: Measured) -> Iterator[Event]:
     if measured.at_end or measured.ever or not measured.task.loose:
         return
     is_moved = float(np.linalg.norm(places[-1] - places[0])) > NUDGED
-    left = not measured.steps[-1].held and not measured.steps[-1].touched
-    if is_moved and left:
+    is_released = not measured.steps[-1].held and not measured.steps[-1].touched
+    if is_moved and is_released:
         away = np.linalg.norm(places - places[-1], axis=1) > 0.01  # noqa: PLR2004
         rest = int(np.flatnonzero(away)[-1]) + 1 if away.any() else 0
         if rest < len(places) - LONG_GRIP // 2:

@@ -121,13 +121,13 @@ def _closest(episodes: Sequence[Episode]) -> list[_Pair]:
     failures = [episode for episode in episodes if episode.outcome is not None and episode.outcome.success is False]
     candidates = [_pair(success, failure) for success in successes for failure in failures]
     ids_in_use: set[str] = set()
-    chosen = []
+    pairs = []
     for ids, (ratio, longer) in sorted(candidates, key=_similarity):
         is_fitting = abs(longer) <= LONGEST_DIFFERENCE and abs(ratio) <= math.log(LARGEST_RATIO)
         if is_fitting and not ids_in_use & set(ids):
             ids_in_use.update(ids)
-            chosen.append((ids, (ratio, longer)))
-    return chosen
+            pairs.append((ids, (ratio, longer)))
+    return pairs
 
 
 def _pair(good: Episode, bad: Episode) -> _Pair:

@@ -105,9 +105,9 @@ class AnnotateApp:
         """Show what there is to do."""
         lessons = self._lessons() if asked.me.is_owner else []
         trouble = self._trouble if asked.me.is_owner else self._trouble and KEPT  # names folders of this machine
-        left = self.work.count_left(asked.me)
-        start = next((kind for kind, count in left.items() if count["left"]), "")
-        return show_to(asked.me, "home.html.j2", left=left, start=start, trouble=trouble, lessons=lessons)
+        counts = self.work.count_left(asked.me)
+        start = next((kind for kind, count in counts.items() if count["left"]), "")
+        return show_to(asked.me, "home.html.j2", left=counts, start=start, trouble=trouble, lessons=lessons)
 
     def next_item(self, asked: Asked, kind: str = "") -> Response:
         """Go to the next item: of a kind while there are some, then of the others, in the order of the queue."""
@@ -150,11 +150,11 @@ class AnnotateApp:
             "answer": self.work.newest_answer(asked.me, item),
             "failures": [{"name": kind.name, "definition": kind.definition} for kind in kinds()],
         }
-        left, needs_break = self.work.count_left(asked.me), self.work.needs_break(asked.me)
-        done, total = left[assignment.kind]["done"], sum(left[assignment.kind].values())
+        counts, needs_break = self.work.count_left(asked.me), self.work.needs_break(asked.me)
+        done, total = counts[assignment.kind]["done"], sum(counts[assignment.kind].values())
         place = f"answered ({done} of {total} done)" if assignment.is_done else f"{done + 1} of {total}"
         page = f"{assignment.kind}.html.j2"
-        return show_to(asked.me, page, facts=facts, left=left, place=place, needs_break=needs_break)
+        return show_to(asked.me, page, facts=facts, left=counts, place=place, needs_break=needs_break)
 
     def save_draft(self, asked: Asked, item: int) -> Response:
         """Keep an unfinished answer."""

@@ -131,9 +131,9 @@ class ArenaApp:
     def show_trial(self, asked: Asked, id: str) -> Response:
         """Show the step that a trial is at."""
         trial = self.trials.find(asked.me, id)
-        done = {part: self.trials.uploads.list_arrived(id, part) for part in ("photo", *ROLLOUTS)}
+        files = {part: self.trials.uploads.list_arrived(id, part) for part in ("photo", *ROLLOUTS)}
         base = str(asked.request.base_url).replace("http", "ws", 1)
-        parts = {"trial": trial, "done": done, "cameras": CAMERAS, "checklist": CHECKLIST, "piece": LARGEST_PIECE}
+        parts = {"trial": trial, "done": files, "cameras": CAMERAS, "checklist": CHECKLIST, "piece": LARGEST_PIECE}
         policy = self.trials.policy_now(id, trial["step"])
         if ADDRESS.fullmatch(policy):
             policy = f"{base}trials/{id}/policy/{trial['step']}"

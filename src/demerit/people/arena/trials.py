@@ -264,9 +264,9 @@ class Trials:
         if not pairs:
             raise BadInput("arena", "two policies or more", "fewer")
         counted = sa.select(TRIALS.c.first, TRIALS.c.second).where(TRIALS.c.excluded == "")
-        done = Counter(frozenset(pair) for pair in db.execute(counted))
-        least = min(done[frozenset(pair)] for pair in pairs)
-        return self._random.choice([pair for pair in pairs if done[frozenset(pair)] <= least + SLACK])
+        totals = Counter(frozenset(pair) for pair in db.execute(counted))
+        least = min(totals[frozenset(pair)] for pair in pairs)
+        return self._random.choice([pair for pair in pairs if totals[frozenset(pair)] <= least + SLACK])
 
     def _row(self, site: Person, id: str) -> sa.Row[Any]:
         with self.database.begin() as db:

@@ -175,9 +175,9 @@ class Uploads:
         return {"received": upload.size, "is_complete": True}
 
     def _arrived(self, trial: str, part: str) -> dict[str, Path]:
-        done = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.is_complete)
+        place = (UPLOADS.c.trial == trial, UPLOADS.c.part == part, UPLOADS.c.is_complete)
         with self.database.begin() as db:
-            rows = db.execute(sa.select(UPLOADS.c.camera, UPLOADS.c.id).where(*done)).all()
+            rows = db.execute(sa.select(UPLOADS.c.camera, UPLOADS.c.id).where(*place)).all()
         return {camera: self._path(id) for camera, id in rows}
 
     def _received(self, id: str) -> int:

@@ -236,8 +236,8 @@ def _compare(source: str, made: str) -> float:
     old, new = (scan.pts * scan.seconds_per_tick for scan in (before.scan(), after.scan()))
     if len(old) != len(new) or not np.allclose(old - old[0], new - new[0], rtol=0, atol=SAME_SECONDS):
         raise ValueError("other times")
-    some = spread(len(old), COMPARED_IMAGES).tolist()
-    if not np.array_equal(before.take(some), after.take(some)):
+    sample = spread(len(old), COMPARED_IMAGES).tolist()
+    if not np.array_equal(before.take(sample), after.take(sample)):
         raise ValueError("other images")
     return float(old[0] - new[0])
 
@@ -258,10 +258,10 @@ def partly_shown_files(episodes: Iterable[Episode]) -> set[str]:
 def _shown_times(source: FrameSource, indices: npt.NDArray[np.integer] | None) -> Iterator[tuple[str, Ints | None]]:
     """Yield each video file and the ticks shown of it; None = all of it."""
     if isinstance(source, SplicedFrames):
-        chosen = np.arange(len(source)) if indices is None else np.unique(indices)
+        frame_numbers = np.arange(len(source)) if indices is None else np.unique(indices)
         offset = 0
         for part, start, stop in source.parts:
-            places = chosen[(chosen >= offset) & (chosen < offset + stop - start)] - offset + start
+            places = frame_numbers[(frame_numbers >= offset) & (frame_numbers < offset + stop - start)] - offset + start
             yield from _shown_times(part, places)
             offset += stop - start
     elif isinstance(source, VideoClip) and indices is None and source.start is None and source.stop is None:

@@ -40,7 +40,7 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
             place = place_of.get(episode.id)
             if place is None:
                 continue
-            seen, actions = _signals(episode, shapes)
+            observations, actions = _signals(episode, shapes)
             rewards = frames.of(frames.reward, place)[:-1].copy()
             if recipe.reward == "final":  # the last step leads to the last frame
                 rewards[-1:] = frames.of(frames.reward, place)[-1]
@@ -49,7 +49,7 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
             is_success = frames.episodes[place].success is True
             yield EpisodeBuffer(
                 options={"episode": episode.id, "instruction": episode.instruction},
-                observations=seen if len(seen) > 1 else next(iter(seen.values())),
+                observations=observations if len(observations) > 1 else next(iter(observations.values())),
                 actions=actions,
                 rewards=rewards,
                 terminations=ends if is_success else ~ends & ends,
@@ -58,8 +58,8 @@ def write_minari(dataset: Dataset, frames: FrameRewards, recipe: RewardRecipe, d
 
     shapes: dict[str, tuple[int, ...]] = {}
     first = next(episode for episode in dataset if episode.id in place_of)
-    seen, actions = _signals(first, shapes)
-    boxes = {name: box(array) for name, array in seen.items()}
+    observations, actions = _signals(first, shapes)
+    boxes = {name: box(array) for name, array in observations.items()}
     name = safe_name(dest.name)
     id = name if re.search(r"-v\d+$", name) else f"{name}-v0"
     with atomic_folder(dest) as partial:

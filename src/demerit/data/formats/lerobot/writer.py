@@ -137,15 +137,15 @@ def plan_dataset(
     if len(set(keys.values())) < len(keys) or any("/" in key for key in keys.values()):
         raise BadInput("camera keys", "different names without '/'", keys)
     names = [*first.signals] if signals is None else [*signals]
-    chosen = [name for name in names if not (has_rewards and name == REWARD)]
-    absent = [name for name in chosen if name not in first.signals]
+    kept_names = [name for name in names if not (has_rewards and name == REWARD)]
+    absent = [name for name in kept_names if name not in first.signals]
     if absent:
         raise BadInput("signals", f"some of {', '.join(first.signals) or 'none'}", ", ".join(absent))
     return LeRobotPlan(
         # Exactly the rate of the video: otherwise long files would drift from their timestamps.
         fps=float(_fraction(fps if fps is not None else _rate_of(first.views[next(iter(keys))]))),
         cameras=tuple(LeRobotCamera(name, key, *_size(first.views[name], first.id)) for name, key in keys.items()),
-        columns=tuple(_column(name, first.signals[name]) for name in chosen),
+        columns=tuple(_column(name, first.signals[name]) for name in kept_names),
         retime=fps is not None,
         has_rewards=has_rewards,
     )
